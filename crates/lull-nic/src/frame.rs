@@ -1,0 +1,288 @@
+//! Owned frames and the pools that they are drawn from.
+//!
+//! A frame is a handle of one machine word, so that a ring moves it without copying it. The buffer has headroom,
+//! so that a lower layer prepends its header in place, and may continue in a chain of further segments.
+
+/// Bytes kept free in front of a freshly allocated frame's data.
+pub const HEADROOM_BYTES: usize = 64;
+/// Data bytes that a pool's ordinary frame holds behind its headroom: an Ethernet frame of the usual MTU, rounded up.
+pub const FRAME_BYTES: usize = 2048 - HEADROOM_BYTES;
+
+/// What is known, or asked for, about a frame's transport checksum (`skb->ip_summed`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// Nothing is known (receive) or nothing is asked for (transmit): the bytes are final.
+    #[default]
+    None,
+    /// Receive: the device, or a trusted in-machine peer, vouches for it.
+    Unnecessary,
+    /// Transmit: the device fills it in; receive: the peer left it to the device and the data never left the machine.
+    Partial,
+}
+
+/// Segmentation offload asked for (transmit) or undone by the device (receive).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segmentation {
+    /// The frame is one wire frame.
+    #[default]
+    None,
+    /// TCP payload to be cut into segments of this many bytes (TSO, or LRO on receive).
+    Tcp {
+        /// Payload bytes of each wire segment.
+        mss_bytes: u16,
+    },
+}
+
+#[derive(Debug)]
+struct Buffer {
+    head: u32,
+    len: u32,
+    checksum: Checksum,
+    segmentation: Segmentation,
+    rss_hash: u32,
+    next: Option<Frame>,
+    bytes: Box<[u8]>,
+}
+
+/// An owned frame. Dropping it frees its buffer; [`FramePool::recycle`] keeps the buffer for the next frame.
+#[derive(Debug)]
+pub struct Frame(Box<Buffer>);
+
+impl Frame {
+    /// A frame with `capacity_bytes` of room for data behind the standard headroom, empty.
+    pub fn with_capacity(capacity_bytes: usize) -> Frame {
+        Frame(Box::new(Buffer {
+            head: HEADROOM_BYTES as u32,
+            len: 0,
+            checksum: Checksum::None,
+            segmentation: Segmentation::None,
+            rss_hash: 0,
+            next: None,
+            bytes: vec![0; HEADROOM_BYTES + capacity_bytes].into_boxed_slice(),
+        }))
+    }
+
+    /// A frame that holds a copy of `data`.
+    pub fn copy_from(data: &[u8]) -> Frame {
+        let mut frame = Frame::with_capacity(data.len().max(FRAME_BYTES));
+        frame.set_len(data.len());
+        frame.data_mut().copy_from_slice(data);
+        frame
+    }
+
+    /// The data of this segment, first byte of the Ethernet header first.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        let head = self.0.head as usize;
+        &self.0.bytes[head..head + self.0.len as usize]
+    }
+
+    /// The data of this segment, to be changed.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let head = self.0.head as usize;
+        let len = self.0.len as usize;
+        &mut self.0.bytes[head..head + len]
+    }
+
+    /// Bytes of data in this segment.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    /// Whether this segment holds no data.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Bytes of data in the whole chain.
+    pub fn chain_len(&self) -> usize {
+        let mut total = 0;
+        let mut at = Some(self);
+        while let Some(frame) = at {
+            total += frame.len();
+            at = frame.next();
+        }
+        total
+    }
+
+    /// Room for data from the current first byte on.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.0.bytes.len() - self.0.head as usize
+    }
+
+    /// Sets the length of the data. Bytes beyond the former length are whatever the buffer held.
+    ///
+    /// # Panics
+    /// If `len` exceeds [`Frame::capacity`].
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "frame of capacity {} cannot hold {len} bytes", self.capacity());
+        self.0.len = len as u32;
+    }
+
+    /// Free bytes in front of the data.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.0.head as usize
+    }
+
+    /// Extends the data to the front by `count` bytes and returns them (`skb_push`).
+    ///
+    /// # Panics
+    /// If `count` exceeds [`Frame::headroom`].
+    #[inline]
+    pub fn push_front(&mut self, count: usize) -> &mut [u8] {
+        assert!(count <= self.headroom(), "headroom of {} bytes cannot take {count}", self.headroom());
+        self.0.head -= count as u32;
+        self.0.len += count as u32;
+        &mut self.data_mut()[..count]
+    }
+
+    /// Cuts `count` bytes off the front (`skb_pull`).
+    ///
+    /// # Panics
+    /// If `count` exceeds [`Frame::len`].
+    #[inline]
+    pub fn pull_front(&mut self, count: usize) {
+        assert!(count <= self.len(), "frame of {} bytes cannot lose {count}", self.len());
+        self.0.head += count as u32;
+        self.0.len -= count as u32;
+    }
+
+    /// The next segment of the chain.
+    #[inline]
+    pub fn next(&self) -> Option<&Frame> {
+        self.0.next.as_ref()
+    }
+
+    /// Puts `next` behind this segment and returns what was there.
+    pub fn set_next(&mut self, next: Option<Frame>) -> Option<Frame> {
+        std::mem::replace(&mut self.0.next, next)
+    }
+
+    /// The transport checksum's state.
+    #[inline]
+    pub fn checksum(&self) -> Checksum {
+        self.0.checksum
+    }
+
+    /// Sets the transport checksum's state.
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: Checksum) {
+        self.0.checksum = checksum;
+    }
+
+    /// The segmentation asked for or undone.
+    #[inline]
+    pub fn segmentation(&self) -> Segmentation {
+        self.0.segmentation
+    }
+
+    /// Sets the segmentation asked for or undone.
+    #[inline]
+    pub fn set_segmentation(&mut self, segmentation: Segmentation) {
+        self.0.segmentation = segmentation;
+    }
+
+    /// The RSS hash that the receiving device computed, 0 if it computed none.
+    #[inline]
+    pub fn rss_hash(&self) -> u32 {
+        self.0.rss_hash
+    }
+
+    /// Sets the RSS hash.
+    #[inline]
+    pub fn set_rss_hash(&mut self, hash: u32) {
+        self.0.rss_hash = hash;
+    }
+
+    fn reset(&mut self) {
+        self.0.head = HEADROOM_BYTES as u32;
+        self.0.len = 0;
+        self.0.checksum = Checksum::None;
+        self.0.segmentation = Segmentation::None;
+        self.0.rss_hash = 0;
+    }
+}
+
+impl Clone for Frame {
+    /// A deep copy of the whole chain (a fault injector's duplicate).
+    fn clone(&self) -> Frame {
+        let mut copy = Frame::with_capacity(self.capacity().max(FRAME_BYTES));
+        copy.set_len(self.len());
+        copy.data_mut().copy_from_slice(self.data());
+        copy.0.checksum = self.0.checksum;
+        copy.0.segmentation = self.0.segmentation;
+        copy.0.rss_hash = self.0.rss_hash;
+        copy.0.next = self.0.next.clone();
+        copy
+    }
+}
+
+/// A free list of ordinary frames with one owner: a shard, a generator. Nothing is shared between cores; frames that
+/// come in from a device and are recycled feed the frames that go out.
+#[derive(Debug)]
+pub struct FramePool {
+    free: Vec<Frame>,
+    free_max: usize,
+}
+
+impl FramePool {
+    /// A pool that keeps at most `free_max` frames.
+    pub fn new(free_max: usize) -> FramePool {
+        FramePool { free: Vec::with_capacity(free_max.min(1024)), free_max }
+    }
+
+    /// An empty frame with room for [`FRAME_BYTES`].
+    #[inline]
+    pub fn alloc(&mut self) -> Frame {
+        match self.free.pop() {
+            Some(frame) => frame,
+            None => Frame::with_capacity(FRAME_BYTES),
+        }
+    }
+
+    /// Takes a frame back. A chain is taken apart; odd sizes and what exceeds the limit are freed.
+    #[inline]
+    pub fn recycle(&mut self, mut frame: Frame) {
+        let next = frame.set_next(None);
+        if self.free.len() < self.free_max && frame.0.bytes.len() == HEADROOM_BYTES + FRAME_BYTES {
+            frame.reset();
+            self.free.push(frame);
+        }
+        if let Some(next) = next {
+            self.recycle(next);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headroom_takes_a_header_and_gives_it_back() {
+        let mut frame = Frame::copy_from(b"payload");
+        frame.push_front(3).copy_from_slice(b"hdr");
+        assert_eq!(frame.data(), b"hdrpayload");
+        frame.pull_front(3);
+        assert_eq!(frame.data(), b"payload");
+    }
+
+    #[test]
+    fn pool_reuses_and_resets() {
+        let mut pool = FramePool::new(1);
+        let mut frame = pool.alloc();
+        frame.set_len(9);
+        frame.set_checksum(Checksum::Partial);
+        frame.set_next(Some(Frame::copy_from(b"tail")));
+        pool.recycle(frame);
+        let frame = pool.alloc();
+        assert_eq!((frame.len(), frame.checksum(), frame.next().is_none()), (0, Checksum::None, true));
+        assert_eq!(frame.headroom(), HEADROOM_BYTES);
+    }
+}
