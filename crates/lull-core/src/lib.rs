@@ -1,1 +1,86 @@
-//! core
+//! The NAPI delivery state machine, sans-I/O.
+//!
+//! This crate holds every rule by which packets reach an application: who may poll a queue, when its interrupt is
+//! masked, when a timer stands in for it, how long an application may keep it suspended. It knows no thread, no clock,
+//! no device and no socket: time comes in as `now_ns`, and what has to happen in the world goes out as values that
+//! must be used. Two executors run it: real CPUs (`lull-host`) and a simulator under virtual time.
+//!
+//! Three types to know:
+//!
+//! - [`Napi`]: one instance, that is one queue: state word, the one timer, deferral credits, settings;
+//! - [`Owner`]: the right to poll it, a value that exists at most once per instance;
+//! - [`Completion`]: what the context that completes a poll owes.
+//!
+//! The modules in the order that a packet meets them:
+//!
+//! | module | rule | Linux |
+//! | --- | --- | --- |
+//! | [`state`] | the packed state word and its transitions | `enum napi_state` |
+//! | [`napi`] | schedule, complete, watchdog, suspend, resume, disable, enable | `net/core/dev.c` |
+//! | [`timer`] | the one timer of an instance | `napi->timer` |
+//! | [`softirq`] | `net_rx_action`, restarts, ksoftirqd | `net/core/dev.c`, `kernel/softirq.c` |
+//! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
+//! | [`busy`] | the busy loop and its stop | `__napi_busy_loop`, `busy_poll_stop` |
+//! | [`epoll`] | the epoll policy: when it polls, suspends and resumes | `fs/eventpoll.c` |
+//! | [`socket`] | busy polling by a receiving socket | `sk_busy_loop` |
+//! | [`settings`] | settings, defaults, limits, refusals | `netdev-genl.c`, `net-sysfs.c` |
+//! | [`config`] | device defaults and the per-queue settings that outlive a reset | `napi_config` |
+//! | [`mode`] | delivery modes: named sets of settings | the IRQ suspension series |
+//! | [`event`] | what is told to whoever traces | tracepoints |
+//!
+//! # Example: an interrupt, a poll, a deferral, and the interrupt again
+//!
+//! ```
+//! use lull_core::{Completion, Cx, GroFlush, Napi, NapiSettings, Polled, Schedule};
+//!
+//! let napi = Napi::new(0);
+//! napi.set(&NapiSettings { defer_hard_irqs: 1, gro_flush_timeout_ns: 20_000, ..NapiSettings::default() });
+//! napi.enable(500, None);
+//! let mut cx = Cx::new(0, 16_000);
+//!
+//! // The device raised its interrupt: the handler masks it and schedules.
+//! let Schedule::Owned(owner) = napi.schedule(&cx) else { panic!("nobody else owns it") };
+//! // Softirq polls three packets, fewer than the weight: the instance completes.
+//! let Polled::Completed(Completion::Released(release)) = napi.softirq_polled(owner, 3, false, &cx, |_: GroFlush| ()) else {
+//!     panic!("a short poll completes")
+//! };
+//! let settled = release.settle(&napi, &cx);
+//! assert_eq!((settled.unmask, settled.timer_ns), (false, Some(36_000))); // deferred: the timer polls next
+//!
+//! cx.now_ns = 36_000;
+//! let owner = napi.timer_expired(&cx).expect("due, and nobody owns the instance");
+//! let Polled::Completed(Completion::Released(release)) = napi.softirq_polled(owner, 0, false, &cx, |_| ()) else {
+//!     panic!("a short poll completes")
+//! };
+//! assert!(release.settle(&napi, &cx).unmask); // no credit left: back to interrupts
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod busy;
+pub mod config;
+pub mod epoll;
+pub mod event;
+pub mod mode;
+pub mod napi;
+pub mod settings;
+pub mod socket;
+pub mod softirq;
+pub mod state;
+pub mod stats;
+mod sync;
+pub mod thread;
+pub mod timer;
+
+pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
+pub use config::{DeviceConfig, NAPI_ID_MIN};
+pub use epoll::{EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
+pub use event::{Event, EventKind, EventSink};
+pub use mode::{AppPolicy, Mode, ModeError};
+pub use napi::{Completion, Cx, GroFlush, Napi, Owner, Polled, Release, Route, Schedule, Settled};
+pub use settings::{NapiSettings, SettingError, Sysctl, Threaded};
+pub use socket::SocketBusy;
+pub use softirq::{NetRx, RxEnd, RxStep, SoftirqNext, SoftirqRun, Softnet};
+pub use state::Snapshot;
+pub use stats::Stats;
+pub use thread::{NapiThread, ThreadStep};
+pub use timer::Timer;

@@ -1,0 +1,174 @@
+//! The busy loop (`__napi_busy_loop`) and its stop (`busy_poll_stop`), §7, as steps.
+//!
+//! ```text
+//! loop {
+//!     match busy.round(&napi) { Poll → poll the device, busy.polled(work); Lost → nothing }
+//!     run this CPU's pending softirqs                     # local_bh_enable
+//!     if the end condition holds, or somebody waits for the CPU: break
+//! }
+//! if let Some(stop) = busy.stop(&napi) { poll once more, stop.polled(work) }
+//! ```
+
+use crate::event::EventKind;
+use crate::napi::{Completion, Cx, GroFlush, Napi, Owner};
+use crate::settings::BUSY_POLL_BUDGET_DEFAULT;
+
+/// The busy loop's clock: nanoseconds shifted right by 10, so its "microseconds" are 1.024 us
+/// (`busy_loop_current_time`).
+#[inline]
+pub fn busy_clock_us(now_ns: u64) -> u64 {
+    now_ns >> 10
+}
+
+/// When a busy loop ends, apart from having found events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusyEnd {
+    /// After one round (no `loop_end`, or a limit of 0).
+    OneRound,
+    /// After this many busy-clock microseconds.
+    AfterUsecs(u32),
+}
+
+impl BusyEnd {
+    /// Whether time is up for a loop that began at `start_ns`.
+    #[inline]
+    pub fn reached(self, start_ns: u64, now_ns: u64) -> bool {
+        match self {
+            BusyEnd::OneRound => true,
+            BusyEnd::AfterUsecs(usecs) => busy_clock_us(now_ns) > busy_clock_us(start_ns) + u64::from(usecs),
+        }
+    }
+}
+
+/// How an application polls: the result of the epoll or socket policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPlan {
+    /// The instance, by id.
+    pub napi_id: u32,
+    /// Whether it prefers busy polling to interrupts.
+    pub prefer: bool,
+    /// Packets per poll; at least 1.
+    pub budget: u32,
+    /// When to give up.
+    pub end: BusyEnd,
+}
+
+impl BusyPlan {
+    /// The budget rule: 0 means the default of 8.
+    pub(crate) fn budget_or_default(budget: u32) -> u32 {
+        if budget == 0 { BUSY_POLL_BUDGET_DEFAULT } else { budget }
+    }
+}
+
+/// What a round does.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub enum BusyRound {
+    /// Poll the device with this budget, then call [`BusyLoop::polled`].
+    Poll {
+        /// Packets allowed.
+        budget: u32,
+    },
+    /// Somebody else owns the instance; this round does nothing.
+    Lost,
+}
+
+/// One call of the busy loop.
+#[must_use = "a busy loop that won ownership has to be stopped"]
+#[derive(Debug)]
+pub struct BusyLoop {
+    owner: Option<Owner>,
+    prefer: bool,
+    budget: u32,
+    work: u64,
+}
+
+impl BusyLoop {
+    /// Begins a call.
+    pub fn begin(napi: &Napi, plan: &BusyPlan, cx: &Cx<'_>) -> BusyLoop {
+        napi.count_busy_call();
+        cx.emit(napi.index(), EventKind::BusyBegin);
+        BusyLoop { owner: None, prefer: plan.prefer, budget: plan.budget, work: 0 }
+    }
+
+    /// Begins a round: acquires the instance if it is not owned yet.
+    #[inline]
+    pub fn round(&mut self, napi: &Napi, cx: &Cx<'_>) -> BusyRound {
+        if self.owner.is_none() {
+            self.owner = napi.busy_acquire(self.prefer);
+        }
+        match &self.owner {
+            Some(owner) => {
+                napi.poll_begin(owner, self.budget, cx);
+                BusyRound::Poll { budget: self.budget }
+            }
+            None => BusyRound::Lost,
+        }
+    }
+
+    /// The poll of this round took `work` packets. Completion is a no-op in here: the owner is a busy poller.
+    #[inline]
+    pub fn polled(&mut self, napi: &Napi, work: u32, cx: &Cx<'_>) {
+        assert!(work <= self.budget, "the device took {work} packets with a budget of {}", self.budget);
+        self.work += u64::from(work);
+        napi.count_busy_poll();
+        napi.note_poll(work, cx);
+    }
+
+    /// Packets that this call took so far (`BusyPollRxPackets`).
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// Whether this call owns the instance.
+    #[inline]
+    pub fn is_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// Ends the call. If it owned the instance, `busy_poll_stop` follows: poll once more with [`BusyStop::budget`].
+    #[inline]
+    pub fn stop(mut self, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
+        let Some(owner) = self.owner.take() else {
+            cx.emit(napi.index(), EventKind::BusyEnd);
+            return None;
+        };
+        let timeout_ns = napi.busy_stop_begin(self.prefer, cx);
+        napi.poll_begin(&owner, self.budget, cx);
+        Some(BusyStop { owner, budget: self.budget, timeout_ns })
+    }
+}
+
+/// `busy_poll_stop` before its last poll.
+#[must_use = "the last poll decides about interrupt and timer"]
+#[derive(Debug)]
+pub struct BusyStop {
+    owner: Owner,
+    budget: u32,
+    timeout_ns: u64,
+}
+
+/// What is owed after the last poll.
+#[must_use]
+#[derive(Debug)]
+pub enum BusyStopped {
+    /// Completed, or parked with its timer: settle it, or route it again.
+    Completed(Completion),
+    /// A full budget and no timeout: hand it to softirq (or to its thread).
+    ToSoftirq(Owner),
+}
+
+impl BusyStop {
+    /// Packets that the last poll may take.
+    pub fn budget(&self) -> u32 {
+        self.budget
+    }
+
+    /// The last poll took `work` packets.
+    #[inline]
+    pub fn polled(self, napi: &Napi, work: u32, cx: &Cx<'_>, flush: impl FnOnce(GroFlush)) -> BusyStopped {
+        let stopped = napi.busy_stop_polled(self.owner, work, self.budget, self.timeout_ns, cx, flush);
+        cx.emit(napi.index(), EventKind::BusyEnd);
+        stopped
+    }
+}

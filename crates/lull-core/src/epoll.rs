@@ -1,0 +1,391 @@
+//! The epoll policy: when `epoll_wait` busy polls, suspends and resumes (`fs/eventpoll.c`, §8).
+//!
+//! [`EpollBusy`] is what an epoll context knows; [`EpollWait`] is one call of `epoll_wait` as steps:
+//!
+//! ```text
+//! Copy   → copy ready events, wait.copied(n, ..)     # n > 0: suspend, then Done
+//! Busy   → busy loop until events or the plan's end, wait.busy_done(available)
+//! Resume → napi.resume(), route it, and run it here
+//! Sleep  → until woken or the deadline, wait.woke(timed_out)
+//! Done   → return n events
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use crate::busy::{BusyEnd, BusyPlan};
+use crate::config::NAPI_ID_MIN;
+use crate::settings::{
+    BUSY_POLL_BUDGET_UNPRIVILEGED_MAX, BUSY_POLL_USECS_MAX, Errno, SettingError, Sysctl, limit, limit_budget,
+};
+
+/// The busy-poll parameters of an epoll context (`struct epoll_params`, EPIOCSPARAMS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollParams {
+    /// How long `epoll_wait` busy polls, in busy-clock microseconds; 0: one round if `prefer`, else the sysctl.
+    pub busy_poll_usecs: u32,
+    /// Packets per poll; 0 means 8.
+    pub busy_poll_budget: u32,
+    /// Whether busy polling is preferred to interrupts.
+    pub prefer_busy_poll: bool,
+}
+
+impl EpollParams {
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// The parameter that exceeds its limit, or that takes CAP_NET_ADMIN which `privileged` says is not there.
+    pub fn check(&self, privileged: bool) -> Result<(), SettingError> {
+        limit("busy_poll_usecs", u64::from(self.busy_poll_usecs), BUSY_POLL_USECS_MAX, Errno::Invalid)?;
+        limit_budget("busy_poll_budget", self.busy_poll_budget, BUSY_POLL_BUDGET_UNPRIVILEGED_MAX, privileged)
+    }
+}
+
+/// What `epoll_wait` with timeout 0 does when nothing is ready (§13 edge 19).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeoutZero {
+    /// As Linux: returns, without polling and without resuming.
+    #[default]
+    Return,
+    /// Polls one round first, and resumes if that finds nothing.
+    PollOnce,
+}
+
+/// Where we may differ from Linux. The default is strictly Linux; each option mends one of its weak spots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollOptions {
+    /// §13 edge 14: when the context's id changes from A to B while A is suspended, resume A at once instead of leaving
+    /// it to its timer.
+    pub resume_on_id_change: bool,
+    /// §13 edge 18: after this many returns in a row that did not poll the queue, poll it one round before returning
+    /// more events. 0: never, as Linux, so that a loop with other work can starve the queue.
+    pub poll_after_returns: u32,
+    /// §13 edge 19.
+    pub timeout_zero: TimeoutZero,
+}
+
+impl EpollOptions {
+    /// All three weak spots as Linux has them.
+    pub fn strict_linux() -> EpollOptions {
+        EpollOptions::default()
+    }
+
+    /// All three mended.
+    pub fn mended() -> EpollOptions {
+        EpollOptions { resume_on_id_change: true, poll_after_returns: 8, timeout_zero: TimeoutZero::PollOnce }
+    }
+}
+
+/// The busy-poll half of an epoll context. Any thread may wait on it.
+#[derive(Debug, Default)]
+pub struct EpollBusy {
+    /// One field, last writer wins: the instance of whatever socket was added or woke us last.
+    napi_id: AtomicU32,
+    usecs: AtomicU32,
+    budget: AtomicU32,
+    prefer: AtomicBool,
+    sysctl_usecs: AtomicU32,
+    /// The instance whose timer we stretched last; 0 if it was polled or resumed since.
+    suspended_id: AtomicU32,
+    returns_without_poll: AtomicU32,
+    options: EpollOptions,
+}
+
+impl EpollBusy {
+    /// A context with busy polling off.
+    pub fn new(sysctl: &Sysctl, options: EpollOptions) -> EpollBusy {
+        EpollBusy { sysctl_usecs: AtomicU32::new(sysctl.busy_poll_usecs), options, ..EpollBusy::default() }
+    }
+
+    /// EPIOCSPARAMS. Clearing `prefer` while suspended resumes nothing: the timer recovers (edge 12).
+    ///
+    /// # Errors
+    /// As [`EpollParams::check`].
+    pub fn set_params(&self, params: &EpollParams, privileged: bool) -> Result<(), SettingError> {
+        params.check(privileged)?;
+        self.usecs.store(params.busy_poll_usecs, Relaxed);
+        self.budget.store(params.busy_poll_budget, Relaxed);
+        self.prefer.store(params.prefer_busy_poll, Relaxed);
+        Ok(())
+    }
+
+    /// EPIOCGPARAMS.
+    pub fn params(&self) -> EpollParams {
+        EpollParams {
+            busy_poll_usecs: self.usecs.load(Relaxed),
+            busy_poll_budget: self.budget.load(Relaxed),
+            prefer_busy_poll: self.prefer.load(Relaxed),
+        }
+    }
+
+    /// The id of the instance that this context polls; 0 if none.
+    pub fn napi_id(&self) -> u32 {
+        self.napi_id.load(Relaxed)
+    }
+
+    /// Whether busy polling is on (`ep_busy_loop_on`).
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.usecs.load(Relaxed) != 0 || self.prefer.load(Relaxed) || self.sysctl_usecs.load(Relaxed) != 0
+    }
+
+    /// A socket was added, or woke this context (`ep_set_busy_poll_napi_id`). Returns an instance that is to be
+    /// resumed because it is left behind suspended (only with [`EpollOptions::resume_on_id_change`]).
+    #[inline]
+    pub fn note_napi(&self, id: u32) -> Option<u32> {
+        if id < NAPI_ID_MIN || !self.is_on() {
+            return None;
+        }
+        let before = self.napi_id.load(Relaxed);
+        if before == id {
+            return None;
+        }
+        self.napi_id.store(id, Relaxed);
+        let left_behind = self.options.resume_on_id_change && before != 0;
+        (left_behind && self.suspended_id.compare_exchange(before, 0, Relaxed, Relaxed).is_ok()).then_some(before)
+    }
+
+    /// The context is freed (`ep_free`): the instance to resume, if prefer is still set.
+    pub fn free(&self) -> Option<u32> {
+        let id = self.napi_id();
+        (id >= NAPI_ID_MIN && self.prefer.load(Relaxed)).then_some(id)
+    }
+
+    /// `ep_busy_loop`: how to poll now, if at all.
+    #[inline]
+    fn plan(&self, one_round: bool) -> Option<BusyPlan> {
+        let napi_id = self.napi_id();
+        if napi_id < NAPI_ID_MIN || !self.is_on() {
+            return None;
+        }
+        let own = self.usecs.load(Relaxed);
+        let usecs = if own != 0 { own } else { self.sysctl_usecs.load(Relaxed) };
+        Some(BusyPlan {
+            napi_id,
+            prefer: self.prefer.load(Relaxed),
+            budget: BusyPlan::budget_or_default(self.budget.load(Relaxed)),
+            end: if usecs == 0 || one_round { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) },
+        })
+    }
+
+    /// After a busy loop that found nothing: the id is forgotten, and with prefer its instance is resumed.
+    #[inline]
+    fn nothing_found(&self, polled_id: u32) -> Option<u32> {
+        let resume = self.prefer.load(Relaxed).then_some(polled_id);
+        let _ = self.suspended_id.compare_exchange(polled_id, 0, Relaxed, Relaxed);
+        self.napi_id.store(0, Relaxed);
+        resume
+    }
+
+    /// `ep_suspend_napi_irqs`: the instance to suspend when events are returned.
+    #[inline]
+    fn suspend(&self) -> Option<u32> {
+        let id = self.napi_id();
+        if id < NAPI_ID_MIN || !self.prefer.load(Relaxed) {
+            return None;
+        }
+        self.suspended_id.store(id, Relaxed);
+        Some(id)
+    }
+}
+
+/// What one call of `epoll_wait` does next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitStep {
+    /// Copy up to the caller's maximum of ready events, then [`EpollWait::copied`].
+    Copy,
+    /// Run the busy loop, then [`EpollWait::busy_done`].
+    Busy(BusyPlan),
+    /// Resume this instance (by id): `Napi::resume`, route it, run this CPU's pending softirqs.
+    Resume(u32),
+    /// Suspend this instance (by id): `Napi::suspend`.
+    Suspend(u32),
+    /// Sleep until woken or until this deadline (nanoseconds; `None` is for ever), then [`EpollWait::woke`]. Before sleeping
+    /// the executor looks once more whether events are available.
+    Sleep(Option<u64>),
+    /// Return this many events.
+    Done(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Check,
+    /// After a busy loop without events; the resume was issued if there was one.
+    Slept,
+    Return(usize),
+}
+
+/// One call of `epoll_wait`.
+#[derive(Debug)]
+pub struct EpollWait {
+    deadline_ns: Option<u64>,
+    timed_out: bool,
+    available: bool,
+    poll_once: bool,
+    mend_poll: bool,
+    busy_id: u32,
+    phase: Phase,
+}
+
+impl EpollWait {
+    /// Begins a call. `timeout_ns` is relative, `None` waits for ever; `available` says whether events seem ready.
+    #[inline]
+    pub fn begin(ep: &EpollBusy, timeout_ns: Option<u64>, available: bool, now_ns: u64) -> EpollWait {
+        let timed_out = timeout_ns == Some(0);
+        let cap = ep.options.poll_after_returns;
+        EpollWait {
+            deadline_ns: timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)),
+            timed_out,
+            available,
+            poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
+            mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
+            busy_id: 0,
+            phase: Phase::Check,
+        }
+    }
+
+    /// The next step.
+    #[inline]
+    pub fn next(&mut self, ep: &EpollBusy) -> WaitStep {
+        match self.phase {
+            Phase::Return(events) => return WaitStep::Done(events),
+            Phase::Slept => {
+                self.phase = Phase::Check;
+                return if self.timed_out { self.finish(0) } else { WaitStep::Sleep(self.deadline_ns) };
+            }
+            Phase::Check => {}
+        }
+        if self.available {
+            if std::mem::take(&mut self.mend_poll) {
+                if let Some(plan) = self.busy(ep, true) {
+                    return WaitStep::Busy(plan);
+                }
+            }
+            return WaitStep::Copy;
+        }
+        if self.timed_out && !std::mem::take(&mut self.poll_once) {
+            return self.finish(0);
+        }
+        match self.busy(ep, self.timed_out) {
+            Some(plan) => WaitStep::Busy(plan),
+            None if self.timed_out => self.finish(0),
+            None => WaitStep::Sleep(self.deadline_ns),
+        }
+    }
+
+    fn finish(&mut self, events: usize) -> WaitStep {
+        self.phase = Phase::Return(events);
+        WaitStep::Done(events)
+    }
+
+    fn busy(&mut self, ep: &EpollBusy, one_round: bool) -> Option<BusyPlan> {
+        let plan = ep.plan(one_round)?;
+        ep.returns_without_poll.store(0, Relaxed);
+        self.busy_id = plan.napi_id;
+        Some(plan)
+    }
+
+    /// `events` were copied out. With none (they were stale, or the copy faulted) nothing is suspended. Returns the step
+    /// to take at once: a suspension, if one is due.
+    #[inline]
+    pub fn copied(&mut self, ep: &EpollBusy, events: usize) -> Option<WaitStep> {
+        self.available = false;
+        if events == 0 {
+            return None;
+        }
+        self.phase = Phase::Return(events);
+        if ep.options.poll_after_returns != 0 {
+            ep.returns_without_poll.fetch_add(1, Relaxed);
+        }
+        ep.suspend().map(WaitStep::Suspend)
+    }
+
+    /// The busy loop ended; `available` says whether events are ready now. Returns the step to take at once: a
+    /// resume, if one is due.
+    #[inline]
+    pub fn busy_done(&mut self, ep: &EpollBusy, available: bool) -> Option<WaitStep> {
+        self.available = available;
+        if available {
+            return None;
+        }
+        self.phase = Phase::Slept;
+        ep.nothing_found(self.busy_id).map(WaitStep::Resume)
+    }
+
+    /// The sleep ended, or was not begun because events were available.
+    #[inline]
+    pub fn woke(&mut self, available: bool, timed_out: bool) {
+        self.available = available;
+        self.timed_out |= timed_out;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn prefer(options: EpollOptions) -> EpollBusy {
+        let ep = EpollBusy::new(&Sysctl::default(), options);
+        let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
+        ep.set_params(&params, false).unwrap();
+        ep
+    }
+
+    #[test]
+    fn parameters_have_the_kernels_limits() {
+        let ep = EpollBusy::new(&Sysctl::default(), EpollOptions::default());
+        let params = EpollParams { busy_poll_usecs: 1 << 31, ..EpollParams::default() };
+        assert_eq!(ep.set_params(&params, true).unwrap_err().errno, Errno::Invalid);
+        let params = EpollParams { busy_poll_budget: 65, ..EpollParams::default() };
+        assert_eq!(ep.set_params(&params, false).unwrap_err().errno, Errno::Permission);
+        assert!(ep.set_params(&params, true).is_ok());
+        assert_eq!(ep.params(), params);
+    }
+
+    #[test]
+    fn off_means_no_id_and_no_busy_poll() {
+        let ep = EpollBusy::new(&Sysctl::default(), EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        assert_eq!(ep.napi_id(), 0);
+        let mut wait = EpollWait::begin(&ep, None, false, 0);
+        assert_eq!(wait.next(&ep), WaitStep::Sleep(None));
+    }
+
+    #[test]
+    fn usecs_zero_with_prefer_is_one_round_then_resume_then_sleep() {
+        let ep = prefer(EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, Some(1_000_000), false, 500);
+        let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
+        assert_eq!((plan.end, plan.budget, plan.prefer), (BusyEnd::OneRound, 64, true));
+        assert_eq!(wait.busy_done(&ep, false), Some(WaitStep::Resume(NAPI_ID_MIN)));
+        assert_eq!(ep.napi_id(), 0, "the id is forgotten");
+        assert_eq!(wait.next(&ep), WaitStep::Sleep(Some(1_000_500)));
+        wait.woke(true, false);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+    }
+
+    #[test]
+    fn a_sysctl_turns_the_one_round_into_spinning() {
+        let ep = EpollBusy::new(&Sysctl { busy_poll_usecs: 50, ..Sysctl::default() }, EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, None, false, 0);
+        let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
+        assert_eq!((plan.end, plan.budget), (BusyEnd::AfterUsecs(50), 8));
+        assert_eq!(wait.busy_done(&ep, false), None, "without prefer nothing is resumed");
+    }
+
+    #[test]
+    fn events_suspend_and_stale_events_do_not() {
+        let ep = prefer(EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, None, true, 0);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+        assert_eq!(wait.copied(&ep, 0), None);
+        assert!(matches!(wait.next(&ep), WaitStep::Busy(_)));
+        assert_eq!(wait.busy_done(&ep, true), None);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+        assert_eq!(wait.copied(&ep, 3), Some(WaitStep::Suspend(NAPI_ID_MIN)));
+        assert_eq!(wait.next(&ep), WaitStep::Done(3));
+    }
+}

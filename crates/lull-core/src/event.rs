@@ -1,0 +1,90 @@
+//! What is told to whoever traces delivery. With no sink it costs one branch.
+
+/// One event of one instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in the executor's nanoseconds.
+    pub at_ns: u64,
+    /// On which CPU (the executor's index).
+    pub cpu: u16,
+    /// Which instance (its index in the executor's table).
+    pub napi: u32,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The device's interrupt reached its CPU.
+    Irq,
+    /// The interrupt was masked.
+    Mask,
+    /// The interrupt was unmasked.
+    Unmask,
+    /// The instance was scheduled; `missed` if it had an owner.
+    Schedule {
+        /// Whether an owner was found and MISSED set.
+        missed: bool,
+    },
+    /// A poll of the device begins.
+    PollBegin {
+        /// Packets allowed.
+        budget: u32,
+    },
+    /// A poll of the device ended.
+    PollEnd {
+        /// Packets taken.
+        work: u32,
+    },
+    /// The instance was completed and released.
+    Complete {
+        /// Whether the interrupt is to be unmasked.
+        rearm: bool,
+    },
+    /// The timer was started.
+    TimerArm {
+        /// Deadline, in the executor's nanoseconds.
+        deadline_ns: u64,
+    },
+    /// The timer fired.
+    TimerFire {
+        /// How late, in nanoseconds.
+        late_ns: u64,
+        /// Whether it found an owner and was lost.
+        swallowed: bool,
+    },
+    /// An application returned with events: the timer was stretched.
+    Suspend,
+    /// Delivery was resumed (`resumed` false: the setting was 0 or an owner was found).
+    Resume {
+        /// Whether this scheduled the instance.
+        scheduled: bool,
+    },
+    /// A busy-poll call begins.
+    BusyBegin,
+    /// It ended.
+    BusyEnd,
+    /// The NAPI thread was woken.
+    ThreadWake,
+    /// The softirq loop ran out of budget or time.
+    TimeSqueeze,
+    /// Leftovers went to ksoftirqd.
+    Ksoftirqd,
+    /// Frames were dropped.
+    Drop {
+        /// How many.
+        frames: u32,
+    },
+    /// The instance was disabled.
+    Disable,
+    /// The instance was enabled.
+    Enable,
+}
+
+/// Where events go.
+pub trait EventSink: Sync {
+    /// Called in the context that caused the event; must not block.
+    fn event(&self, event: Event);
+}

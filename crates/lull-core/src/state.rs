@@ -1,0 +1,250 @@
+//! The packed state word of a NAPI instance: each bit a named constant, each change one named transition.
+//!
+//! Composite states (the IRQ mask is the device's, not a bit):
+//!
+//! ```text
+//! DISABLED    SCHED|NPSVC                        timer off
+//! IDLE        no SCHED, IRQ unmasked             a stale timer may be pending
+//! SOFTIRQ     SCHED                              on a CPU's poll list
+//! THREAD      SCHED|SCHED_THREADED
+//! USERPOLL    SCHED|IN_BUSY_POLL
+//! KPOLL       SCHED|SCHED_THREADED|IN_BUSY_POLL  for ever
+//! DEFERRED    no SCHED, IRQ masked, timer = gro_flush_timeout
+//! SUSPENDED   no SCHED, IRQ masked, timer = irq_suspend_timeout
+//! ```
+//!
+//! SUSPENDED is not a flag: it is DEFERRED with a longer timer (`napi_semantics` §2).
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// Ownership: its holder alone may poll.
+pub const SCHED: u32 = 1 << 0;
+/// Somebody tried to schedule while the instance was owned.
+pub const MISSED: u32 = 1 << 1;
+/// A disable waits for the owner to let go.
+pub const DISABLE: u32 = 1 << 2;
+/// The instance is disabled (together with SCHED). Linux's netpoll, the bit's other use, does not exist here.
+pub const NPSVC: u32 = 1 << 3;
+/// The owner is a busy poller: completion must do nothing.
+pub const IN_BUSY_POLL: u32 = 1 << 4;
+/// A preferring busy poller lost the race for ownership: the owner should yield.
+pub const PREFER_BUSY_POLL: u32 = 1 << 5;
+/// Scheduling wakes the NAPI thread instead of softirq.
+pub const THREADED: u32 = 1 << 6;
+/// The NAPI thread owns this round.
+pub const SCHED_THREADED: u32 = 1 << 7;
+/// The NAPI thread should busy poll.
+pub const THREADED_BUSY_POLL: u32 = 1 << 8;
+
+/// The word at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Snapshot(u32);
+
+impl Snapshot {
+    /// Whether all of `bits` are set.
+    #[inline]
+    pub fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+
+    /// Whether any of `bits` is set.
+    #[inline]
+    pub fn any(self, bits: u32) -> bool {
+        self.0 & bits != 0
+    }
+
+    /// The raw bits.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const NAMES: [(u32, &str); 9] = [
+            (SCHED, "SCHED"),
+            (MISSED, "MISSED"),
+            (DISABLE, "DISABLE"),
+            (NPSVC, "NPSVC"),
+            (IN_BUSY_POLL, "IN_BUSY_POLL"),
+            (PREFER_BUSY_POLL, "PREFER_BUSY_POLL"),
+            (THREADED, "THREADED"),
+            (SCHED_THREADED, "SCHED_THREADED"),
+            (THREADED_BUSY_POLL, "THREADED_BUSY_POLL"),
+        ];
+        let mut first = true;
+        for (bit, name) in NAMES {
+            if self.has(bit) {
+                write!(f, "{}{name}", if first { "" } else { "|" })?;
+                first = false;
+            }
+        }
+        if first { f.write_str("0") } else { Ok(()) }
+    }
+}
+
+/// Outcome of [`State::schedule_prep`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prep {
+    /// SCHED was clear and is ours now.
+    Taken,
+    /// Somebody owns it; MISSED tells them to look again.
+    Missed,
+    /// A disable is pending: refused, nothing recorded.
+    Disabled,
+}
+
+#[derive(Debug)]
+pub(crate) struct State(AtomicU32);
+
+impl State {
+    /// A fresh instance is disabled (`netif_napi_add`).
+    pub(crate) fn new() -> State {
+        State(AtomicU32::new(SCHED | NPSVC))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> Snapshot {
+        Snapshot(self.0.load(Ordering::Acquire))
+    }
+
+    /// One compare-and-swap per attempt; `change` sees the current word and returns the next, or `None` to refuse.
+    #[inline]
+    fn change(&self, mut change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
+        let mut now = self.0.load(Ordering::Acquire);
+        loop {
+            let Some(next) = change(now) else { return Err(Snapshot(now)) };
+            match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(Snapshot(now)),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// `napi_schedule_prep` (§3).
+    #[inline]
+    pub(crate) fn schedule_prep(&self) -> Prep {
+        let prep = self.change(|word| {
+            if word & DISABLE != 0 {
+                return None;
+            }
+            Some(if word & SCHED != 0 { word | MISSED } else { word | SCHED })
+        });
+        match prep {
+            Ok(before) if before.has(SCHED) => Prep::Missed,
+            Ok(_) => Prep::Taken,
+            Err(_) => Prep::Disabled,
+        }
+    }
+
+    /// The swap at the end of `napi_complete_done` (§4): true if MISSED kept the ownership.
+    #[inline]
+    pub(crate) fn complete(&self) -> bool {
+        const ROUND: u32 = SCHED | MISSED | SCHED_THREADED | PREFER_BUSY_POLL;
+        let before = self.change(|word| {
+            debug_assert!(word & SCHED != 0, "I1: completed without ownership");
+            Some((word & !ROUND) | if word & MISSED != 0 { SCHED } else { 0 })
+        });
+        before.is_ok_and(|before| before.has(MISSED))
+    }
+
+    /// `napi_watchdog` (§6): takes a free instance, unless a disable is pending.
+    pub(crate) fn watchdog(&self) -> bool {
+        self.change(|word| if word & (DISABLE | SCHED) != 0 { None } else { Some((word | SCHED) & !PREFER_BUSY_POLL) })
+            .is_ok()
+    }
+
+    /// The busy loop's attempt at ownership (§7). One try, as in Linux: losing a race is losing the round.
+    #[inline]
+    pub(crate) fn busy_acquire(&self) -> bool {
+        let now = self.0.load(Ordering::Acquire);
+        now & (DISABLE | SCHED | IN_BUSY_POLL) == 0
+            && self.0.compare_exchange(now, now | SCHED | IN_BUSY_POLL, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// A preferring poller lost: ask the owner to yield.
+    pub(crate) fn set_prefer(&self) {
+        self.0.fetch_or(PREFER_BUSY_POLL, Ordering::AcqRel);
+    }
+
+    /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it.
+    #[inline]
+    pub(crate) fn clear_missed(&self) {
+        self.0.fetch_and(!MISSED, Ordering::AcqRel);
+    }
+
+    #[inline]
+    pub(crate) fn clear_in_busy_poll(&self) {
+        self.0.fetch_and(!IN_BUSY_POLL, Ordering::AcqRel);
+    }
+
+    /// `busy_poll_stop` after a full budget with a timeout: ownership ends, the IRQ stays masked.
+    pub(crate) fn park(&self) {
+        self.0.fetch_and(!SCHED, Ordering::AcqRel);
+    }
+
+    /// `____napi_schedule` for a threaded instance: true if the round went to the thread.
+    #[inline]
+    pub(crate) fn give_to_thread(&self) -> bool {
+        if !self.load().has(THREADED) {
+            return false;
+        }
+        self.0.fetch_or(SCHED_THREADED, Ordering::AcqRel);
+        true
+    }
+
+    /// Makes IN_BUSY_POLL follow what the mode says (busy-poll NAPI thread, §10). Owner only.
+    pub(crate) fn set_in_busy_poll(&self, want: bool) {
+        if want {
+            self.0.fetch_or(IN_BUSY_POLL, Ordering::AcqRel);
+        } else {
+            self.0.fetch_and(!IN_BUSY_POLL, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn set_threaded(&self, threaded: bool, busy: bool) {
+        let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
+        // An Err is impossible: the closure never refuses.
+        let _ = self.change(|word| Some((word & !(THREADED | THREADED_BUSY_POLL)) | set));
+    }
+
+    /// Turning threaded off (§10) is allowed while the instance is idle or its thread owns it.
+    pub(crate) fn threaded_off(&self) -> bool {
+        self.change(|word| {
+            let other_owner = word & SCHED != 0 && word & SCHED_THREADED == 0 && word & NPSVC == 0;
+            if other_owner { None } else { Some(word & !(THREADED | THREADED_BUSY_POLL)) }
+        })
+        .is_ok()
+    }
+
+    /// `napi_disable`, first step.
+    pub(crate) fn disable_begin(&self) {
+        self.0.fetch_or(DISABLE, Ordering::AcqRel);
+    }
+
+    /// `napi_disable`, the swap: claims a free instance.
+    pub(crate) fn disable_claim(&self) -> bool {
+        self.change(|word| {
+            if word & (SCHED | NPSVC) != 0 {
+                return None;
+            }
+            Some((word | SCHED | NPSVC) & !(THREADED | THREADED_BUSY_POLL | PREFER_BUSY_POLL))
+        })
+        .is_ok()
+    }
+
+    /// `napi_disable`, last step.
+    pub(crate) fn disable_end(&self) {
+        self.0.fetch_and(!DISABLE, Ordering::AcqRel);
+    }
+
+    /// `napi_enable`: releases what disable claimed. MISSED of an earlier life does not survive.
+    pub(crate) fn enable(&self, threaded: bool, busy: bool) {
+        let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
+        let _ = self.change(|word| {
+            debug_assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
+            Some((word & !(SCHED | NPSVC | MISSED | SCHED_THREADED | IN_BUSY_POLL)) | set)
+        });
+    }
+}

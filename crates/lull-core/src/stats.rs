@@ -1,0 +1,86 @@
+//! Counters of one instance, for tables and tools. They never take part in a decision.
+
+// Always the standard atomics: nothing synchronises on a counter, so loom need not explore them.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Live counters.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: Counter),* }
+
+        /// A snapshot of an instance's counters, since it was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats { $($(#[$doc])* pub $name: u64),* }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Stats { Stats { $($name: self.$name.get()),* } }
+        }
+
+        impl std::ops::Sub for Stats {
+            type Output = Stats;
+            fn sub(self, before: Stats) -> Stats { Stats { $($name: self.$name.wrapping_sub(before.$name)),* } }
+        }
+
+        impl std::ops::Add for Stats {
+            type Output = Stats;
+            fn add(self, other: Stats) -> Stats { Stats { $($name: self.$name.wrapping_add(other.$name)),* } }
+        }
+    };
+}
+
+counters! {
+    /// Polls of the device, by anybody.
+    polls,
+    /// Packets that they took.
+    work,
+    /// Polls that found nothing.
+    empty_polls,
+    /// Polls by a busy poller (application or socket), its last one included.
+    busy_polls,
+    /// Polls by softirq or ksoftirqd.
+    softirq_polls,
+    /// Polls by the NAPI thread.
+    thread_polls,
+    /// Successful schedules.
+    schedules,
+    /// Schedules that found an owner.
+    missed,
+    /// Completions that released the instance.
+    completes,
+    /// Completions that kept the interrupt masked (a deferral round began).
+    deferrals,
+    /// Timer starts.
+    timer_arms,
+    /// Timer expiries.
+    timer_fires,
+    /// Expiries that found an owner and were lost.
+    timer_swallowed,
+    /// Suspensions: timer starts with `irq_suspend_timeout`.
+    suspends,
+    /// Resumes that scheduled the instance.
+    resumes,
+    /// Busy-poll calls.
+    busy_calls,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// By the owner of the instance only: a plain increment.
+    #[inline]
+    pub(crate) fn bump(&self, by: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+    }
+
+    /// By anybody.
+    #[inline]
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
