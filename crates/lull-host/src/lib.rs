@@ -1,1 +1,58 @@
-//! host
+//! Real CPUs around the delivery state machine.
+//!
+//! [`lull_core`] says what has to happen; this crate makes it happen on threads of the operating system: interrupt
+//! contexts, softirq, ksoftirqd, NAPI threads, busy pollers and timers. Three types to know:
+//!
+//! - [`Host`]: some lull CPUs, and the NAPI instances bound to them;
+//! - [`Worker`]: an application thread's place on a CPU: how it busy polls, suspends, resumes and sleeps;
+//! - [`Receiver`]: what stands above a queue and is polled, with the shard's [`HandoffLock`].
+//!
+//! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
+//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (hard interrupts, timers, softirq),
+//! `threads` (the contexts that stand by), `worker` (the application's side), `registry` (who can be found by id).
+//!
+//! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
+//! under loom.
+#![deny(unsafe_code)]
+
+#[cfg(not(loom))]
+mod affinity;
+#[cfg(not(loom))]
+mod clock;
+#[cfg(not(loom))]
+mod cpu;
+#[cfg(not(loom))]
+mod host;
+#[cfg(not(loom))]
+mod lateness;
+mod lock;
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(not(loom))]
+mod parker;
+#[cfg(not(loom))]
+mod registry;
+mod seat;
+mod sync;
+#[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
+mod vector;
+#[cfg(not(loom))]
+mod worker;
+
+#[cfg(not(loom))]
+pub use affinity::{ThreadUse, thread_cpu_ns};
+#[cfg(not(loom))]
+pub use clock::Clock;
+#[cfg(not(loom))]
+pub use cpu::CpuStats;
+#[cfg(not(loom))]
+pub use host::{Delivery, DeviceId, Host, HostConfig, HostError, NapiBinding, Receiver, TryPoll};
+#[cfg(not(loom))]
+pub use lateness::{Lateness, LatenessSnapshot};
+pub use lock::{HandoffGuard, HandoffLock, Parked};
+#[cfg(not(loom))]
+pub use registry::{NapiChange, NapiInfo};
+#[cfg(not(loom))]
+pub use worker::{Sleep, Waker, Woke, Worker};

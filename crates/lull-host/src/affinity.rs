@@ -1,0 +1,66 @@
+//! Where threads run, how urgently, and what they used.
+
+#![allow(unsafe_code)]
+
+use std::io;
+
+/// Pins the calling thread to one core of the machine.
+pub(crate) fn pin_to(core: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Gives the calling thread SCHED_FIFO at the lowest real-time priority.
+pub(crate) fn make_realtime() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter block outlives the call; pid 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Lets the calling thread's timers be as precise as the kernel can (`PR_SET_TIMERSLACK` of 1 ns).
+pub(crate) fn no_timer_slack() {
+    // SAFETY: this option takes a plain number. It cannot fail for a value above 0.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
+}
+
+/// CPU time of one thread of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadUse {
+    /// The kernel's thread id.
+    pub tid: i32,
+    /// What the thread does.
+    pub role: String,
+}
+
+/// CPU time that thread `tid` of this process has used, in nanoseconds.
+///
+/// # Errors
+/// If there is no such thread.
+pub fn thread_cpu_ns(tid: i32) -> io::Result<u64> {
+    // CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED of that thread (`MAKE_THREAD_CPUCLOCK` of the kernel's posix-timers).
+    let clock: libc::clockid_t = (!tid << 3) | 4 | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the timespec outlives the call.
+    match unsafe { libc::clock_gettime(clock, &mut time) } {
+        0 => Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_busy_thread_uses_cpu_time() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        let before = super::thread_cpu_ns(tid).unwrap();
+        let mut sum = 0u64;
+        while super::thread_cpu_ns(tid).unwrap() == before {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(super::thread_cpu_ns(i32::MAX).is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! The contexts that stand by: interrupt thread and ksoftirqd of each CPU, and NAPI threads.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use lull_core::{NapiThread, ThreadStep};
+
+use crate::affinity::{self, ThreadUse};
+use crate::cpu::{Ran, relock};
+use crate::host::Delivery;
+use crate::parker::Parker;
+use crate::seat::KSOFTIRQD;
+
+/// Empty rounds of a busy-polling NAPI thread between two looks at whether others want its core.
+const YIELD_EVERY_ROUNDS: u32 = 1 << 14;
+
+pub(crate) struct NapiThreadHandle {
+    pub(crate) parker: Arc<Parker>,
+    pub(crate) tid: i32,
+}
+
+/// Starts a thread that is pinned to the core of CPU `cpu` and known to the host by its role.
+fn spawn(
+    host: &Arc<Delivery>,
+    cpu: u16,
+    name: String,
+    realtime: bool,
+    body: impl FnOnce(&Delivery) + Send + 'static,
+) -> io::Result<(JoinHandle<()>, i32)> {
+    let inner = host.clone();
+    let role = name.clone();
+    let (started, starting) = mpsc::channel();
+    let join = std::thread::Builder::new().name(name).spawn(move || {
+        let pinned = inner.cpu(cpu).core.map_or(Ok(()), affinity::pin_to);
+        affinity::no_timer_slack();
+        if realtime && let Err(error) = affinity::make_realtime() {
+            *relock(&inner.realtime_error) = Some(error);
+        }
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        relock(&inner.threads).push(ThreadUse { tid, role });
+        let go = pinned.is_ok();
+        // The starter waits for this message.
+        let _ = started.send(pinned.map(|()| tid));
+        if go {
+            body(&inner);
+        }
+    })?;
+    match starting.recv() {
+        Ok(Ok(tid)) => Ok((join, tid)),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(io::Error::other("the thread died while starting")),
+    }
+}
+
+/// The interrupt context of a CPU while its workers compute.
+pub(crate) fn irq_thread(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle<()>> {
+    let realtime = host.realtime;
+    let started = spawn(host, cpu, format!("irq/{cpu}"), realtime, move |host| {
+        let cpu = host.cpu(cpu);
+        while !host.stopping.load(Ordering::Acquire) {
+            let timer = cpu.timer_fd();
+            let fds = [timer.as_fd(), cpu.irq_epoll.fd()];
+            let readable = cpu.irq_parker.park(None, &fds, &cpu.sleeps);
+            host.irq_thread_woke(cpu, readable & 1 != 0, readable & 2 != 0);
+        }
+    })?;
+    Ok(started.0)
+}
+
+/// Runs what softirq left over, as a thread like any other.
+pub(crate) fn ksoftirqd(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle<()>> {
+    let started = spawn(host, cpu, format!("ksoftirqd/{cpu}"), false, move |host| {
+        let cpu = host.cpu(cpu);
+        while !host.stopping.load(Ordering::Acquire) {
+            cpu.ksoftirqd_parker.park(None, &[], &cpu.sleeps);
+            // Whoever took the seat meanwhile runs what was left over.
+            if !cpu.seat.wake_up(KSOFTIRQD) {
+                continue;
+            }
+            while host.run(cpu) == Ran::Leftover && !host.stopping.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            host.leave(cpu, KSOFTIRQD, Ran::Done);
+        }
+    })?;
+    Ok(started.0)
+}
+
+/// The thread of one instance.
+pub(crate) fn napi_thread(
+    host: &Arc<Delivery>,
+    index: u32,
+    parker: Arc<Parker>,
+    name: String,
+) -> io::Result<(JoinHandle<()>, i32)> {
+    let cpu = host.instance(index).cpu();
+    spawn(host, cpu, name, false, move |host| {
+        let instance = host.instance(index);
+        let cpu = host.cpu(cpu);
+        let mut thread = NapiThread::new();
+        let mut empty_rounds = 0;
+        while !host.stopping.load(Ordering::Acquire) {
+            let cx = host.cx(cpu.index, host.clock.now_ns());
+            let budget = match thread.next(&instance.napi, &cx) {
+                ThreadStep::Sleep => {
+                    parker.park(None, &[], &cpu.sleeps);
+                    continue;
+                }
+                ThreadStep::Poll { budget } => budget,
+            };
+            let work = instance.receiver.poll(host, budget);
+            let cx = host.cx(cpu.index, host.clock.now_ns());
+            if let Some(completion) = thread.polled(&instance.napi, work, false, &cx, |_| ()) {
+                let again = host.settle(instance, completion, false, &cx);
+                host.cover(cpu);
+                if let Some(owner) = again {
+                    cpu.route_from_outside(owner);
+                }
+            } else if work == 0 {
+                empty_rounds += 1;
+                if empty_rounds % YIELD_EVERY_ROUNDS == 0 {
+                    std::thread::yield_now();
+                }
+                std::hint::spin_loop();
+            }
+        }
+        thread.abandon();
+    })
+}
+
+/// Tells every thread to end, and wakes it.
+pub(crate) fn stop(host: &Delivery) {
+    host.stopping.store(true, Ordering::Release);
+    for index in 0..host.cpu_count() as u16 {
+        let cpu = host.cpu(index);
+        cpu.irq_parker.wake(&cpu.sleeps);
+        cpu.ksoftirqd_parker.wake(&cpu.sleeps);
+    }
+    for instance in host.instances() {
+        instance.wake_thread(host);
+    }
+}

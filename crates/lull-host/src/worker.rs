@@ -1,0 +1,399 @@
+//! The application's side of a CPU: busy polling, suspending, resuming, sleeping.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped, Schedule};
+
+use crate::affinity;
+use crate::cpu::{Cpu, NEVER, Ran, relock};
+use crate::host::{Delivery, Host, HostError, Instance};
+use crate::parker::Parker;
+use crate::seat::{Holder, WORKERS_MAX};
+
+/// An application thread's place on a CPU. It belongs to one thread at a time and may move to another.
+pub struct Worker {
+    host: Host,
+    cpu: u16,
+    slot: u32,
+    parker: Arc<Parker>,
+    /// The thread whose timer slack was set.
+    prepared: AtomicU32,
+    /// The last id looked up, and its index.
+    last_looked_up: AtomicU64,
+}
+
+/// Wakes a worker that sleeps, from any thread.
+#[derive(Clone)]
+pub struct Waker {
+    host: std::sync::Weak<Delivery>,
+    parker: Arc<Parker>,
+    cpu: u16,
+}
+
+impl Waker {
+    /// Ends the worker's sleep, or its next one.
+    #[inline]
+    pub fn wake(&self) {
+        if let Some(host) = self.host.upgrade() {
+            let cpu = host.cpu(self.cpu);
+            if self.parker.wake(&cpu.sleeps) {
+                cpu.woken.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether both wake the same worker.
+    pub fn is_same(&self, other: &Waker) -> bool {
+        Arc::ptr_eq(&self.parker, &other.parker)
+    }
+}
+
+/// How a worker wants to sleep.
+pub struct Sleep<'a> {
+    /// Until when, in nanoseconds of the host's clock; `None` is for ever.
+    pub until_ns: Option<u64>,
+    /// A descriptor of the kernel that ends the sleep when it is readable.
+    pub fd: Option<BorrowedFd<'a>>,
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woke {
+    /// What the worker waits for is there.
+    Ready,
+    /// Time is up.
+    TimedOut,
+    /// The descriptor is readable.
+    Fd,
+}
+
+impl Worker {
+    /// A place on CPU `cpu` of `host`.
+    ///
+    /// # Errors
+    /// No such CPU, or it has its 64 workers already.
+    pub fn new(host: &Host, cpu: u16) -> Result<Worker, HostError> {
+        let inner = host.inner();
+        if usize::from(cpu) >= inner.cpu_count() {
+            return Err(HostError::NoCpu { cpu, cpus: inner.cpu_count() });
+        }
+        let os = |source| HostError::Os { what: "create a worker's event descriptor".to_owned(), source };
+        let parker = Arc::new(Parker::new().map_err(os)?);
+        let mut workers = relock(&inner.cpu(cpu).workers);
+        let Some(slot) = workers.iter().position(Option::is_none) else {
+            return Err(HostError::Full { what: "workers on one CPU", max: WORKERS_MAX as usize });
+        };
+        workers[slot] = Some(parker.clone());
+        drop(workers);
+        Ok(Worker {
+            host: host.clone(),
+            cpu,
+            slot: slot as u32,
+            parker,
+            prepared: AtomicU32::new(0),
+            last_looked_up: AtomicU64::new(0),
+        })
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The CPU.
+    pub fn cpu(&self) -> u16 {
+        self.cpu
+    }
+
+    /// What wakes this worker.
+    pub fn waker(&self) -> Waker {
+        Waker { host: Arc::downgrade(self.host.inner()), parker: self.parker.clone(), cpu: self.cpu }
+    }
+
+    /// Pins the calling thread to the CPU's core, if the CPU has one.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn pin_thread(&self) -> Result<(), HostError> {
+        let Some(core) = self.host.core(self.cpu) else { return Ok(()) };
+        let os = |source| HostError::Os { what: format!("pin a worker to core {core}"), source };
+        affinity::pin_to(core).map_err(os)
+    }
+
+    fn place(&self) -> (&Delivery, &Cpu, Holder) {
+        let inner = &**self.host.inner();
+        (inner, inner.cpu(self.cpu), Holder::worker(self.slot))
+    }
+
+    /// Runs what is due on this CPU, if anything is and nobody else is at it.
+    #[inline]
+    pub fn poll_point(&self) {
+        let (host, cpu, me) = self.place();
+        if cpu.is_due(host.clock.now_ns()) && cpu.seat.is_free() {
+            host.visit(cpu, me);
+        }
+    }
+
+    /// `napi_by_id`. The last answer is kept, and believed while the instance still has that id.
+    #[inline]
+    fn instance(&self, id: u32) -> Option<&Instance> {
+        let inner = self.host.inner();
+        let last = self.last_looked_up.load(Ordering::Relaxed);
+        if (last >> 32) as u32 == id {
+            let instance = inner.instance(last as u32);
+            if instance.napi.id() == id {
+                return Some(instance);
+            }
+        }
+        let index = inner.registry.by_id(id)?;
+        self.last_looked_up.store((u64::from(id) << 32) | u64::from(index), Ordering::Relaxed);
+        Some(inner.instance(index))
+    }
+
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
+    /// at once.
+    pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+        let (host, cpu, me) = self.place();
+        let start_ns = host.clock.now_ns();
+        // One round is over before a seat would pay for itself.
+        let mut in_seat = plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me);
+        while let Some(instance) = self.instance(plan.napi_id) {
+            let yielded = self.busy_rounds(instance, plan, start_ns, &mut in_seat, ready);
+            if !yielded {
+                break;
+            }
+            // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
+            if std::mem::take(&mut in_seat) {
+                let ran = host.run(cpu);
+                host.leave(cpu, me, ran);
+            }
+            cpu.woken.store(0, Ordering::Relaxed);
+            std::thread::yield_now();
+            let now_ns = host.clock.now_ns();
+            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
+                break;
+            }
+        }
+        if in_seat {
+            let ran = host.run(cpu);
+            host.leave(cpu, me, ran);
+        } else {
+            host.cover(cpu);
+        }
+    }
+
+    /// One acquisition of the loop; true if it ended only to yield the core.
+    #[inline]
+    fn busy_rounds(
+        &self,
+        instance: &Instance,
+        plan: &BusyPlan,
+        start_ns: u64,
+        in_seat: &mut bool,
+        ready: &mut dyn FnMut(u64) -> bool,
+    ) -> bool {
+        let (host, cpu, _) = self.place();
+        let mut now_ns = start_ns;
+        let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
+        let yielded = loop {
+            let cx = host.cx(cpu.index, now_ns);
+            if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
+                // A shard whose lock is held is being served by whoever holds it: an empty round.
+                let work = instance.receiver.poll_if_free(host, budget).unwrap_or(0);
+                busy.polled(&instance.napi, work, &cx);
+            }
+            now_ns = host.clock.now_ns();
+            self.pending_softirqs(in_seat, now_ns);
+            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
+                break false;
+            }
+            if cpu.woken.load(Ordering::Relaxed) != 0 {
+                break true;
+            }
+            std::hint::spin_loop();
+        };
+        let cx = host.cx(cpu.index, now_ns);
+        let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
+        let work = instance.receiver.poll(host, stop.budget());
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        let owner = match stop.polled(&instance.napi, work, &cx, |_| ()) {
+            BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
+            BusyStopped::ToSoftirq(owner) => Some(owner),
+        };
+        if let Some(owner) = owner {
+            cpu.route_from_outside(owner);
+            self.pending_softirqs(in_seat, cx.now_ns);
+        }
+        yielded
+    }
+
+    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs.
+    #[inline]
+    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) {
+        let (host, cpu, me) = self.place();
+        if !cpu.is_due(now_ns) {
+            return;
+        }
+        if !*in_seat {
+            *in_seat = cpu.seat.take(me);
+        }
+        if *in_seat && host.run(cpu) == Ran::Leftover {
+            host.leave(cpu, me, Ran::Leftover);
+            *in_seat = false;
+        }
+    }
+
+    /// `napi_suspend_irqs` for the instance with this id, on this CPU.
+    #[inline]
+    pub fn suspend(&self, id: u32) {
+        let (host, cpu, _) = self.place();
+        let Some(instance) = self.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(deadline_ns) = instance.napi.suspend(&cx) {
+            cpu.note_deadline(deadline_ns);
+            host.cover(cpu);
+        }
+    }
+
+    /// `napi_resume_irqs` for the instance with this id: the poll runs here and now.
+    pub fn resume(&self, id: u32) {
+        let (host, cpu, me) = self.place();
+        let Some(instance) = self.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            cpu.route_from_outside(owner);
+            host.visit(cpu, me);
+        }
+    }
+
+    /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
+    /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
+    pub fn sleep(&self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
+        let (host, cpu, me) = self.place();
+        self.prepare_thread();
+        cpu.seat.sleeper_begins(self.slot);
+        let mut in_seat = cpu.seat.take(me);
+        let mut ran = Ran::Done;
+        let mut watched = Vec::new();
+        let woke = loop {
+            if in_seat {
+                ran = host.run(cpu);
+                if ran == Ran::Leftover {
+                    host.leave(cpu, me, ran);
+                    (in_seat, ran) = (false, Ran::Done);
+                }
+            }
+            self.parker.forget();
+            if ready() {
+                break Woke::Ready;
+            }
+            let now_ns = host.clock.now_ns();
+            if sleep.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+                break Woke::TimedOut;
+            }
+            let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
+            watched.clear();
+            if in_seat {
+                self.watch_fd_vectors(&mut watched);
+                wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
+                cpu.worker_will_look_at(wake_ns);
+                if !cpu.seat.sleep(me) {
+                    continue;
+                }
+            }
+            let fired = self.park(sleep, wake_ns, now_ns, &watched);
+            cpu.worker_looks_no_more();
+            let woken = &cpu.woken;
+            let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+            in_seat = cpu.seat.take(me);
+            if fired {
+                break Woke::Fd;
+            }
+        };
+        in_seat |= cpu.seat.sleeper_ends(self.slot);
+        if in_seat {
+            host.leave(cpu, me, ran);
+        } else {
+            host.cover(cpu);
+        }
+        woke
+    }
+
+    /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
+    fn watch_fd_vectors(&self, watched: &mut Vec<u32>) {
+        let (host, cpu, _) = self.place();
+        let Some(vectors) = cpu.fd_vectors() else { return };
+        for &index in vectors.iter() {
+            let vector = &host.instance(index).vector;
+            if vector.is_watched() {
+                if cpu.irq_epoll.disarm(vector, index) {
+                    cpu.sleeps.syscall();
+                }
+                watched.push(index);
+            }
+        }
+    }
+
+    /// Returns whether the caller's descriptor is readable. Interrupts that fired are raised.
+    fn park(&self, sleep: &Sleep<'_>, wake_ns: u64, now_ns: u64, watched: &[u32]) -> bool {
+        let (host, cpu, _) = self.place();
+        let timeout_ns = (wake_ns != NEVER).then(|| wake_ns.saturating_sub(now_ns).max(1));
+        let vectors = watched.iter().filter_map(|&index| host.instance(index).vector.fd());
+        let fds: Vec<BorrowedFd<'_>> = sleep.fd.into_iter().chain(vectors).collect();
+        let readable = self.parker.park(timeout_ns, &fds, &cpu.sleeps);
+        let first = u32::from(sleep.fd.is_some());
+        for (bit, &index) in (first..).zip(watched) {
+            if readable & (1 << bit) != 0 {
+                host.fd_fired(cpu, index);
+            }
+        }
+        sleep.fd.is_some() && readable & 1 != 0
+    }
+
+    fn prepare_thread(&self) {
+        let thread = rustix_tid();
+        if self.prepared.swap(thread, Ordering::Relaxed) != thread {
+            affinity::no_timer_slack();
+        }
+    }
+}
+
+/// A number of the calling thread, without a system call.
+fn rustix_tid() -> u32 {
+    // An address in the thread's own storage tells threads apart well enough to set their slack once each.
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| (std::ptr::from_ref(here) as usize >> 4) as u32 | 1)
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let (_, cpu, _) = self.place();
+        relock(&cpu.workers)[self.slot as usize] = None;
+    }
+}
+
+/// A thread without a worker asks an instance to be scheduled (a freed epoll context, edge 11).
+impl Host {
+    /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.
+    pub fn resume(&self, id: u32) {
+        let inner = self.inner();
+        let Some(index) = inner.registry.by_id(id) else { return };
+        let instance = inner.instance(index);
+        let cx = inner.cx(instance.cpu(), self.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            inner.cpu(instance.cpu()).route_from_outside(owner);
+        }
+    }
+
+    /// Schedules an instance as its interrupt would.
+    pub fn schedule(&self, index: u32) {
+        let inner = self.inner();
+        let instance = inner.instance(index);
+        let cx = inner.cx(instance.cpu(), self.now_ns());
+        if let Schedule::Owned(owner) = instance.napi.schedule(&cx) {
+            inner.cpu(instance.cpu()).route_from_outside(owner);
+        }
+    }
+}
