@@ -135,13 +135,24 @@ impl EpollBusy {
         if id < NAPI_ID_MIN || !self.is_on() {
             return None;
         }
-        let before = self.napi_id.load(Relaxed);
-        if before == id {
+        if self.napi_id.load(Relaxed) != id {
+            self.napi_id.store(id, Relaxed);
+        }
+        self.left_behind(id)
+    }
+
+    /// Edge 14 mended: the instance that is suspended though the context's attention is on `id` now. It need not be the
+    /// one noted before `id`: a waiter may suspend A just after a wakeup changed A to B.
+    #[inline]
+    fn left_behind(&self, id: u32) -> Option<u32> {
+        if !self.options.resume_on_id_change {
             return None;
         }
-        self.napi_id.store(id, Relaxed);
-        let left_behind = self.options.resume_on_id_change && before != 0;
-        (left_behind && self.suspended_id.compare_exchange(before, 0, Relaxed, Relaxed).is_ok()).then_some(before)
+        let suspended = self.suspended_id.load(Relaxed);
+        (suspended != 0
+            && suspended != id
+            && self.suspended_id.compare_exchange(suspended, 0, Relaxed, Relaxed).is_ok())
+        .then_some(suspended)
     }
 
     /// The context is freed (`ep_free`): the instance to resume, if prefer is still set.
@@ -167,10 +178,11 @@ impl EpollBusy {
         })
     }
 
-    /// After a busy loop that found nothing: the id is forgotten, and with prefer its instance is resumed.
+    /// After a busy loop that found nothing: the id is forgotten, and its instance is resumed if the loop preferred busy
+    /// polling (as it was when the loop began, whatever an ioctl says since).
     #[inline]
-    fn nothing_found(&self, polled_id: u32) -> Option<u32> {
-        let resume = self.prefer.load(Relaxed).then_some(polled_id);
+    fn nothing_found(&self, polled_id: u32, prefer: bool) -> Option<u32> {
+        let resume = prefer.then_some(polled_id);
         let _ = self.suspended_id.compare_exchange(polled_id, 0, Relaxed, Relaxed);
         self.napi_id.store(0, Relaxed);
         resume
@@ -201,7 +213,7 @@ pub enum WaitStep {
     /// Suspend this instance (by id): `Napi::suspend`.
     Suspend(u32),
     /// Sleep until woken or until this deadline (nanoseconds; `None` is for ever), then [`EpollWait::woke`]. Before sleeping
-    /// the executor looks once more whether events are available.
+    /// the executor looks once more whether events are available; with a signal pending it returns EINTR instead.
     Sleep(Option<u64>),
     /// Return this many events.
     Done(usize),
@@ -223,7 +235,9 @@ pub struct EpollWait {
     available: bool,
     poll_once: bool,
     mend_poll: bool,
+    /// What the last busy loop of this call polled; id 0 if there was none yet.
     busy_id: u32,
+    busy_prefer: bool,
     phase: Phase,
 }
 
@@ -240,6 +254,7 @@ impl EpollWait {
             poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
             mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
             busy_id: 0,
+            busy_prefer: false,
             phase: Phase::Check,
         }
     }
@@ -256,10 +271,10 @@ impl EpollWait {
             Phase::Check => {}
         }
         if self.available {
-            if std::mem::take(&mut self.mend_poll) {
-                if let Some(plan) = self.busy(ep, true) {
-                    return WaitStep::Busy(plan);
-                }
+            if std::mem::take(&mut self.mend_poll)
+                && let Some(plan) = self.busy(ep, true)
+            {
+                return WaitStep::Busy(plan);
             }
             return WaitStep::Copy;
         }
@@ -281,12 +296,16 @@ impl EpollWait {
     fn busy(&mut self, ep: &EpollBusy, one_round: bool) -> Option<BusyPlan> {
         let plan = ep.plan(one_round)?;
         ep.returns_without_poll.store(0, Relaxed);
+        // Any busy loop of this call is the poll that the cap asks for.
+        self.mend_poll = false;
         self.busy_id = plan.napi_id;
+        self.busy_prefer = plan.prefer;
         Some(plan)
     }
 
-    /// `events` were copied out. With none (they were stale, or the copy faulted) nothing is suspended. Returns the step
-    /// to take at once: a suspension, if one is due.
+    /// `events` were copied out. With none (they were stale) nothing is suspended, and the call goes on; an executor whose
+    /// copy faulted before the first event returns that error instead. Returns the step to take at once: a suspension, if
+    /// one is due.
     #[inline]
     pub fn copied(&mut self, ep: &EpollBusy, events: usize) -> Option<WaitStep> {
         self.available = false;
@@ -294,7 +313,7 @@ impl EpollWait {
             return None;
         }
         self.phase = Phase::Return(events);
-        if ep.options.poll_after_returns != 0 {
+        if ep.options.poll_after_returns != 0 && self.busy_id == 0 {
             ep.returns_without_poll.fetch_add(1, Relaxed);
         }
         ep.suspend().map(WaitStep::Suspend)
@@ -309,7 +328,7 @@ impl EpollWait {
             return None;
         }
         self.phase = Phase::Slept;
-        ep.nothing_found(self.busy_id).map(WaitStep::Resume)
+        ep.nothing_found(self.busy_id, self.busy_prefer).map(WaitStep::Resume)
     }
 
     /// The sleep ended, or was not begun because events were available.

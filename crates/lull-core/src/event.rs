@@ -57,7 +57,7 @@ pub enum EventKind {
     },
     /// An application returned with events: the timer was stretched.
     Suspend,
-    /// Delivery was resumed (`resumed` false: the setting was 0 or an owner was found).
+    /// Delivery was resumed (`scheduled` false: the setting was 0 or an owner was found).
     Resume {
         /// Whether this scheduled the instance.
         scheduled: bool,

@@ -60,6 +60,8 @@ pub mod busy;
 pub mod config;
 pub mod epoll;
 pub mod event;
+#[cfg(all(test, loom))]
+mod loom_models;
 pub mod mode;
 pub mod napi;
 pub mod settings;

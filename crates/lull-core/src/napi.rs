@@ -370,7 +370,13 @@ impl Napi {
         }
         let state = self.state.load();
         if state.has(state::DISABLE) {
-            return Polled::Completed(self.complete(owner, work, gro_held, cx, flush));
+            // §5 step 1 is the core's completion, not the driver's: nobody unmasks the interrupt of a dying instance.
+            return Polled::Completed(match self.complete(owner, work, gro_held, cx, flush) {
+                Completion::Released(Release { timeout_ns, .. }) => {
+                    Completion::Released(Release { timeout_ns, rearm: false })
+                }
+                other => other,
+            });
         }
         if state.has(state::PREFER_BUSY_POLL) {
             return Polled::Completed(self.yield_to_preferring(owner, work, gro_held, cx, flush));
@@ -446,6 +452,11 @@ impl Napi {
             self.counters.deferrals.bump(1);
         }
         if self.state.complete() {
+            // Counted above, where the counters were still the owner's alone; this completion released nothing.
+            self.counters.completes.take_back();
+            if !rearm {
+                self.counters.deferrals.take_back();
+            }
             return Completion::Again(owner);
         }
         owner.consume();
@@ -495,11 +506,11 @@ impl Napi {
     #[inline]
     pub fn resume(&self, cx: &Cx<'_>) -> Option<Owner> {
         let mut owner = None;
-        if self.settings.irq_suspend_timeout_ns.load(Relaxed) != 0 {
-            if let Schedule::Owned(owned) = self.schedule(cx) {
-                self.counters.resumes.add();
-                owner = Some(owned);
-            }
+        if self.settings.irq_suspend_timeout_ns.load(Relaxed) != 0
+            && let Schedule::Owned(owned) = self.schedule(cx)
+        {
+            self.counters.resumes.add();
+            owner = Some(owned);
         }
         cx.emit(self.index, EventKind::Resume { scheduled: owner.is_some() });
         owner

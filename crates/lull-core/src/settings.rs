@@ -168,12 +168,12 @@ pub(crate) fn limit_budget(
     privileged: bool,
 ) -> Result<(), SettingError> {
     let value = u64::from(value);
-    limit(setting, value, BUSY_POLL_BUDGET_MAX, Errno::Invalid)?;
+    // The privilege is looked at first, as in the kernel: without it the answer is EPERM whatever the value.
     if value > above && !privileged {
         let limit = Limit::AtMostUnprivileged(above);
         return Err(SettingError { setting, value, limit, errno: Errno::Permission });
     }
-    Ok(())
+    limit(setting, value, BUSY_POLL_BUDGET_MAX, Errno::Invalid)
 }
 
 #[cfg(all(test, not(loom)))]

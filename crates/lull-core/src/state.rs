@@ -239,12 +239,14 @@ impl State {
         self.0.fetch_and(!DISABLE, Ordering::AcqRel);
     }
 
-    /// `napi_enable`: releases what disable claimed. MISSED of an earlier life does not survive.
+    /// `napi_enable`: releases what disable claimed. Nothing of an earlier life survives: neither MISSED, nor the PREFER of
+    /// a poller that lost to the disable, nor a threading mode that the settings do not name.
     pub(crate) fn enable(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
         let _ = self.change(|word| {
-            debug_assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
-            Some((word & !(SCHED | NPSVC | MISSED | SCHED_THREADED | IN_BUSY_POLL)) | set)
+            // Off the fast path, and letting go of what somebody else owns would make two owners (I1).
+            assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
+            Some((word & DISABLE) | set)
         });
     }
 }

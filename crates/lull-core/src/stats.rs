@@ -74,6 +74,12 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
     }
 
+    /// By the owner: undoes a [`Counter::bump`] of one.
+    #[cold]
+    pub(crate) fn take_back(&self) {
+        self.bump(u64::MAX);
+    }
+
     /// By anybody.
     #[inline]
     pub(crate) fn add(&self) {

@@ -65,12 +65,20 @@ impl NapiThread {
     ) -> Option<Completion> {
         // `next` returned Poll, which it does only with an owner in hand.
         let owner = self.owner.take()?;
-        match napi.thread_polled(owner, work, gro_held, cx, flush) {
+        let mut flush = Some(flush);
+        let mut flush_once = |what| {
+            if let Some(flush) = flush.take() {
+                flush(what);
+            }
+        };
+        match napi.thread_polled(owner, work, gro_held, cx, &mut flush_once) {
             Polled::Repoll(owner) => {
                 self.owner = Some(owner);
                 None
             }
             Polled::Completed(Completion::Kept(owner)) => {
+                // Completion did nothing, so what GRO holds would wait for ever: the loop itself passes it up.
+                flush_once(GroFlush::Old);
                 self.owner = Some(owner);
                 self.in_round = false;
                 None

@@ -28,8 +28,8 @@ mod lateness;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_models;
-#[cfg(not(loom))]
 mod parker;
+mod raised;
 #[cfg(not(loom))]
 mod registry;
 mod seat;

@@ -16,7 +16,7 @@ use std::ops::{Deref, DerefMut};
 
 use lull_core::Owner;
 
-use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, futex_wait, futex_wake};
+use crate::sync::{Futex, Mutex, Ordering, UnsafeCell};
 
 const LOCKED: u32 = 1;
 const WAITERS: u32 = 2;
@@ -34,7 +34,7 @@ pub struct Parked {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct HandoffLock<T> {
-    word: AtomicU32,
+    word: Futex,
     parked: Mutex<Option<Parked>>,
     value: UnsafeCell<T>,
 }
@@ -45,7 +45,7 @@ unsafe impl<T: Send> Sync for HandoffLock<T> {}
 impl<T> HandoffLock<T> {
     /// An unlocked lock.
     pub fn new(value: T) -> HandoffLock<T> {
-        HandoffLock { word: AtomicU32::new(0), parked: Mutex::new(None), value: UnsafeCell::new(value) }
+        HandoffLock { word: Futex::new(0), parked: Mutex::new(None), value: UnsafeCell::new(value) }
     }
 
     /// Locks, sleeping while somebody else holds it.
@@ -71,7 +71,7 @@ impl<T> HandoffLock<T> {
             }
             let next = now | WAITERS;
             if next == now || self.word.compare_exchange(now, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                futex_wait(&self.word, next);
+                self.word.wait(next);
             }
         }
     }
@@ -79,10 +79,9 @@ impl<T> HandoffLock<T> {
     /// Locks if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<HandoffGuard<'_, T>> {
-        self.word
-            .compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then_some(HandoffGuard { lock: self })
+        // A guard made before the swap has succeeded would unlock for somebody else when it is dropped.
+        let locked = self.word.compare_exchange(0, LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        locked.then(|| HandoffGuard { lock: self })
     }
 
     /// Softirq's way: locks, or leaves the ownership with the holder, who polls before unlocking (`None`). At most one ownership
@@ -143,7 +142,7 @@ impl<T> HandoffLock<T> {
             }
             if self.word.compare_exchange(now, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
                 if now & WAITERS != 0 {
-                    futex_wake(&self.word);
+                    self.word.wake();
                 }
                 return None;
             }

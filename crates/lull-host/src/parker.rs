@@ -1,18 +1,64 @@
 //! How a thread sleeps until it is woken, a deadline passes or a descriptor of the kernel becomes readable.
 
+#[cfg(not(loom))]
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
 
+#[cfg(not(loom))]
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+#[cfg(not(loom))]
 use rustix::io::Errno;
-use rustix::thread::futex;
+
+use crate::sync::{Futex, Ordering};
 
 const RUNNING: u32 = 0;
-const ON_FUTEX: u32 = 1;
+pub(crate) const ON_FUTEX: u32 = 1;
+#[cfg(not(loom))]
 const ON_FDS: u32 = 2;
 const NOTIFIED: u32 = 3;
 
+/// What a sleeper and its wakers agree on. A wake-up that comes before the sleep is kept. Whoever takes one back (a
+/// sleep that ends for another reason included) does so with a swap, which acquires what the waker published: with a
+/// plain store the wake-up would be gone and its reason not yet visible.
+#[derive(Debug)]
+pub(crate) struct ParkWord(pub(crate) Futex);
+
+impl ParkWord {
+    pub(crate) fn new() -> ParkWord {
+        ParkWord(Futex::new(RUNNING))
+    }
+
+    /// The sleeper is about to sleep in this way; false if a wake-up was kept, which is used up then.
+    pub(crate) fn begin(&self, kind: u32) -> bool {
+        if self.0.compare_exchange(RUNNING, kind, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return true;
+        }
+        self.end();
+        false
+    }
+
+    /// The sleeper runs again.
+    pub(crate) fn end(&self) {
+        self.0.swap(RUNNING, Ordering::AcqRel);
+    }
+
+    /// Forgets a wake-up that was kept. The sleeper looks for its reason afterwards.
+    pub(crate) fn forget(&self) {
+        if self.0.load(Ordering::Acquire) != RUNNING {
+            self.0.swap(RUNNING, Ordering::AcqRel);
+        }
+    }
+
+    /// A waker has published its reason. Returns how the sleeper sleeps, if it does.
+    pub(crate) fn notify(&self) -> Option<u32> {
+        let before = self.0.swap(NOTIFIED, Ordering::AcqRel);
+        (before != RUNNING && before != NOTIFIED).then_some(before)
+    }
+}
+
 /// System calls and wake-ups made on behalf of a CPU.
+#[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub(crate) struct SleepCounters {
     /// Threads woken.
@@ -23,6 +69,7 @@ pub(crate) struct SleepCounters {
     pub(crate) syscalls: AtomicU64,
 }
 
+#[cfg(not(loom))]
 impl SleepCounters {
     pub(crate) fn syscall(&self) {
         self.syscalls.fetch_add(1, Ordering::Relaxed);
@@ -30,32 +77,32 @@ impl SleepCounters {
 }
 
 /// One thread sleeps on it at a time; any thread wakes it. A wake-up that comes before the sleep is kept.
+#[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Parker {
-    word: AtomicU32,
+    word: ParkWord,
     event: OwnedFd,
 }
 
 /// Which of the descriptors given to [`Parker::park`] were readable.
+#[cfg(not(loom))]
 pub(crate) type Readable = u64;
 
+#[cfg(not(loom))]
 impl Parker {
     pub(crate) fn new() -> std::io::Result<Parker> {
-        Ok(Parker { word: AtomicU32::new(RUNNING), event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Parker { word: ParkWord::new(), event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
     /// Wakes the sleeper, or keeps the wake-up for its next sleep. Returns whether a thread was really woken.
     pub(crate) fn wake(&self, counters: &SleepCounters) -> bool {
-        match self.word.swap(NOTIFIED, Ordering::AcqRel) {
-            ON_FUTEX => {
-                // Waking cannot fail on a valid private word.
-                let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
-            }
-            ON_FDS => {
+        match self.word.notify() {
+            Some(ON_FUTEX) => self.word.0.wake(),
+            Some(_) => {
                 // The counter cannot overflow: it is written only on this transition, and read before the next.
                 let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
             }
-            _ => return false,
+            None => return false,
         }
         counters.syscall();
         counters.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -66,8 +113,7 @@ impl Parker {
     /// bit per readable descriptor.
     pub(crate) fn park(&self, timeout_ns: Option<u64>, fds: &[BorrowedFd<'_>], counters: &SleepCounters) -> Readable {
         let kind = if fds.is_empty() { ON_FUTEX } else { ON_FDS };
-        if self.word.compare_exchange(RUNNING, kind, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            self.word.store(RUNNING, Ordering::Release);
+        if !self.word.begin(kind) {
             return 0;
         }
         if timeout_ns.is_some() {
@@ -78,20 +124,17 @@ impl Parker {
             timeout_ns.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
         let mut readable = 0;
         if fds.is_empty() {
-            // Woken, timed out, changed before or a signal: the caller looks again in every case.
-            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, kind, timeout.as_ref());
+            self.word.0.wait_for(kind, timeout.as_ref());
         } else {
             readable = self.park_on_fds(timeout.as_ref(), fds, counters);
         }
-        self.word.store(RUNNING, Ordering::Release);
+        self.word.end();
         readable
     }
 
     /// Forgets a wake-up that was kept. The caller looks for its reason afterwards.
     pub(crate) fn forget(&self) {
-        if self.word.load(Ordering::Acquire) != RUNNING {
-            self.word.swap(RUNNING, Ordering::AcqRel);
-        }
+        self.word.forget();
     }
 
     fn park_on_fds(&self, timeout: Option<&Timespec>, fds: &[BorrowedFd<'_>], counters: &SleepCounters) -> Readable {

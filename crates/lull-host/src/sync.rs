@@ -1,11 +1,11 @@
-//! One façade over the atomics of the seat and the shard lock: the code under test does not know whether loom checks it.
+//! One façade over the atomics of the host's protocols: the code under test does not know whether loom checks it.
 
 #[cfg(not(loom))]
 pub(crate) use std::{
     cell::UnsafeCell,
     sync::{
         Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
@@ -14,30 +14,73 @@ pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
         Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
-/// Sleeps while `word` is `expected`; may return early.
-#[cfg(not(loom))]
-pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
-    // Every outcome (woken, changed before, a signal) sends the caller back to look at the word.
-    let _ = rustix::thread::futex::wait(word, rustix::thread::futex::Flags::PRIVATE, expected, None);
+/// A word that threads sleep on.
+#[derive(Debug)]
+pub(crate) struct Futex {
+    word: AtomicU32,
+    #[cfg(loom)]
+    queue: Mutex<()>,
+    #[cfg(loom)]
+    woken: loom::sync::Condvar,
 }
 
-/// Wakes one sleeper on `word`.
-#[cfg(not(loom))]
-pub(crate) fn futex_wake(word: &AtomicU32) {
-    // Waking cannot fail on a valid private word.
-    let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::PRIVATE, 1);
-}
-
-#[cfg(loom)]
-pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
-    while word.load(Ordering::Acquire) == expected {
-        loom::thread::yield_now();
+impl Futex {
+    pub(crate) fn new(value: u32) -> Futex {
+        Futex {
+            word: AtomicU32::new(value),
+            #[cfg(loom)]
+            queue: Mutex::new(()),
+            #[cfg(loom)]
+            woken: loom::sync::Condvar::new(),
+        }
     }
 }
 
+impl std::ops::Deref for Futex {
+    type Target = AtomicU32;
+    #[inline]
+    fn deref(&self) -> &AtomicU32 {
+        &self.word
+    }
+}
+
+#[cfg(not(loom))]
+impl Futex {
+    /// Sleeps while the word is `expected`; may return early.
+    pub(crate) fn wait(&self, expected: u32) {
+        self.wait_for(expected, None);
+    }
+
+    /// As [`Futex::wait`], for at most this long.
+    pub(crate) fn wait_for(&self, expected: u32, timeout: Option<&rustix::event::Timespec>) {
+        // Every outcome (woken, timed out, changed before, a signal) sends the caller back to look at the word.
+        let _ = rustix::thread::futex::wait(&self.word, rustix::thread::futex::Flags::PRIVATE, expected, timeout);
+    }
+
+    /// Wakes one sleeper.
+    pub(crate) fn wake(&self) {
+        // Waking cannot fail on a valid private word.
+        let _ = rustix::thread::futex::wake(&self.word, rustix::thread::futex::Flags::PRIVATE, 1);
+    }
+}
+
+/// As the kernel does it: the word is looked at under the lock of the queue that the waker takes. A thread that nobody
+/// wakes sleeps for ever, and loom reports the deadlock.
 #[cfg(loom)]
-pub(crate) fn futex_wake(_word: &AtomicU32) {}
+impl Futex {
+    pub(crate) fn wait(&self, expected: u32) {
+        let queue = self.queue.lock().unwrap();
+        if self.word.load(Ordering::Relaxed) == expected {
+            let _queue = self.woken.wait(queue).unwrap();
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        let _queue = self.queue.lock().unwrap();
+        self.woken.notify_one();
+    }
+}

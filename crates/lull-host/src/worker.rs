@@ -10,7 +10,7 @@ use crate::affinity;
 use crate::cpu::{Cpu, NEVER, Ran, relock};
 use crate::host::{Delivery, Host, HostError, Instance};
 use crate::parker::Parker;
-use crate::seat::{Holder, WORKERS_MAX};
+use crate::seat::{GUEST, Holder, WORKERS_MAX};
 
 /// An application thread's place on a CPU. It belongs to one thread at a time and may move to another.
 pub struct Worker {
@@ -156,93 +156,7 @@ impl Worker {
     /// at once.
     pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
         let (host, cpu, me) = self.place();
-        let start_ns = host.clock.now_ns();
-        // One round is over before a seat would pay for itself.
-        let mut in_seat = plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me);
-        while let Some(instance) = self.instance(plan.napi_id) {
-            let yielded = self.busy_rounds(instance, plan, start_ns, &mut in_seat, ready);
-            if !yielded {
-                break;
-            }
-            // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
-            if std::mem::take(&mut in_seat) {
-                let ran = host.run(cpu);
-                host.leave(cpu, me, ran);
-            }
-            cpu.woken.store(0, Ordering::Relaxed);
-            std::thread::yield_now();
-            let now_ns = host.clock.now_ns();
-            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
-                break;
-            }
-        }
-        if in_seat {
-            let ran = host.run(cpu);
-            host.leave(cpu, me, ran);
-        } else {
-            host.cover(cpu);
-        }
-    }
-
-    /// One acquisition of the loop; true if it ended only to yield the core.
-    #[inline]
-    fn busy_rounds(
-        &self,
-        instance: &Instance,
-        plan: &BusyPlan,
-        start_ns: u64,
-        in_seat: &mut bool,
-        ready: &mut dyn FnMut(u64) -> bool,
-    ) -> bool {
-        let (host, cpu, _) = self.place();
-        let mut now_ns = start_ns;
-        let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
-        let yielded = loop {
-            let cx = host.cx(cpu.index, now_ns);
-            if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
-                // A shard whose lock is held is being served by whoever holds it: an empty round.
-                let work = instance.receiver.poll_if_free(host, budget).unwrap_or(0);
-                busy.polled(&instance.napi, work, &cx);
-            }
-            now_ns = host.clock.now_ns();
-            self.pending_softirqs(in_seat, now_ns);
-            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
-                break false;
-            }
-            if cpu.woken.load(Ordering::Relaxed) != 0 {
-                break true;
-            }
-            std::hint::spin_loop();
-        };
-        let cx = host.cx(cpu.index, now_ns);
-        let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
-        let work = instance.receiver.poll(host, stop.budget());
-        let cx = host.cx(cpu.index, host.clock.now_ns());
-        let owner = match stop.polled(&instance.napi, work, &cx, |_| ()) {
-            BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
-            BusyStopped::ToSoftirq(owner) => Some(owner),
-        };
-        if let Some(owner) = owner {
-            cpu.route_from_outside(owner);
-            self.pending_softirqs(in_seat, cx.now_ns);
-        }
-        yielded
-    }
-
-    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs.
-    #[inline]
-    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) {
-        let (host, cpu, me) = self.place();
-        if !cpu.is_due(now_ns) {
-            return;
-        }
-        if !*in_seat {
-            *in_seat = cpu.seat.take(me);
-        }
-        if *in_seat && host.run(cpu) == Ran::Leftover {
-            host.leave(cpu, me, Ran::Leftover);
-            *in_seat = false;
-        }
+        BusyPoller { host, cpu, me }.run(plan, &|id| self.instance(id), ready);
     }
 
     /// `napi_suspend_irqs` for the instance with this id, on this CPU.
@@ -374,19 +288,7 @@ impl Drop for Worker {
     }
 }
 
-/// A thread without a worker asks an instance to be scheduled (a freed epoll context, edge 11).
 impl Host {
-    /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.
-    pub fn resume(&self, id: u32) {
-        let inner = self.inner();
-        let Some(index) = inner.registry.by_id(id) else { return };
-        let instance = inner.instance(index);
-        let cx = inner.cx(instance.cpu(), self.now_ns());
-        if let Some(owner) = instance.napi.resume(&cx) {
-            inner.cpu(instance.cpu()).route_from_outside(owner);
-        }
-    }
-
     /// Schedules an instance as its interrupt would.
     pub fn schedule(&self, index: u32) {
         let inner = self.inner();
@@ -394,6 +296,135 @@ impl Host {
         let cx = inner.cx(instance.cpu(), self.now_ns());
         if let Schedule::Owned(owner) = instance.napi.schedule(&cx) {
             inner.cpu(instance.cpu()).route_from_outside(owner);
+        }
+    }
+}
+
+/// A thread in the busy loop, with or without a place of its own on the CPU.
+#[derive(Clone, Copy)]
+struct BusyPoller<'h> {
+    host: &'h Delivery,
+    cpu: &'h Cpu,
+    me: Holder,
+}
+
+impl BusyPoller<'_> {
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
+    /// at once.
+    fn run<'h>(
+        &self,
+        plan: &BusyPlan,
+        lookup: &dyn Fn(u32) -> Option<&'h Instance>,
+        ready: &mut dyn FnMut(u64) -> bool,
+    ) {
+        let BusyPoller { host, cpu, me } = *self;
+        let start_ns = host.clock.now_ns();
+        // One round is over before a seat would pay for itself.
+        let mut in_seat = plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me);
+        while let Some(instance) = lookup(plan.napi_id) {
+            let yielded = self.rounds(instance, plan, start_ns, &mut in_seat, ready);
+            if !yielded {
+                break;
+            }
+            // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
+            if std::mem::take(&mut in_seat) {
+                let ran = host.run(cpu);
+                host.leave(cpu, me, ran);
+            }
+            cpu.woken.store(0, Ordering::Relaxed);
+            std::thread::yield_now();
+            let now_ns = host.clock.now_ns();
+            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
+                break;
+            }
+        }
+        if in_seat {
+            let ran = host.run(cpu);
+            host.leave(cpu, me, ran);
+        } else {
+            host.cover(cpu);
+        }
+    }
+
+    /// One acquisition of the loop; true if it ended only to yield the core.
+    #[inline]
+    fn rounds(
+        &self,
+        instance: &Instance,
+        plan: &BusyPlan,
+        start_ns: u64,
+        in_seat: &mut bool,
+        ready: &mut dyn FnMut(u64) -> bool,
+    ) -> bool {
+        let BusyPoller { host, cpu, .. } = *self;
+        let mut now_ns = start_ns;
+        let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
+        let yielded = loop {
+            let cx = host.cx(cpu.index, now_ns);
+            if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
+                // A shard whose lock is held is being served by whoever holds it: an empty round.
+                let work = instance.receiver.poll_if_free(host, budget).unwrap_or(0);
+                busy.polled(&instance.napi, work, &cx);
+            }
+            now_ns = host.clock.now_ns();
+            self.pending_softirqs(in_seat, now_ns);
+            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
+                break false;
+            }
+            if cpu.woken.load(Ordering::Relaxed) != 0 {
+                break true;
+            }
+            std::hint::spin_loop();
+        };
+        let cx = host.cx(cpu.index, now_ns);
+        let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
+        let work = instance.receiver.poll(host, stop.budget());
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        let owner = match stop.polled(&instance.napi, work, &cx, |_| ()) {
+            BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
+            BusyStopped::ToSoftirq(owner) => Some(owner),
+        };
+        if let Some(owner) = owner {
+            cpu.route_from_outside(owner);
+            self.pending_softirqs(in_seat, cx.now_ns);
+        }
+        yielded
+    }
+
+    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs.
+    #[inline]
+    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) {
+        let BusyPoller { host, cpu, me } = *self;
+        if !cpu.is_due(now_ns) {
+            return;
+        }
+        if !*in_seat {
+            *in_seat = cpu.seat.take(me);
+        }
+        if *in_seat && host.run(cpu) == Ran::Leftover {
+            host.leave(cpu, me, Ran::Leftover);
+            *in_seat = false;
+        }
+    }
+}
+
+/// What threads do that have no worker: blocking and busy-polling socket calls, a context that is freed.
+impl Delivery {
+    /// [`Worker::busy_loop`] for a socket call: the poller passes by on the CPU of the instance's interrupt.
+    pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+        let lookup = |id| self.registry.by_id(id).map(|index| self.instance(index));
+        let Some(instance) = lookup(plan.napi_id) else { return };
+        let cpu = self.cpu(instance.cpu());
+        BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, ready);
+    }
+
+    /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.
+    pub fn resume(&self, id: u32) {
+        let Some(index) = self.registry.by_id(id) else { return };
+        let instance = self.instance(index);
+        let cx = self.cx(instance.cpu(), self.clock.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            self.cpu(instance.cpu()).route_from_outside(owner);
         }
     }
 }

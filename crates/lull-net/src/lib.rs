@@ -1,1 +1,74 @@
-//! net
+//! TCP and UDP sockets and epoll on NAPI shards.
+//!
+//! A [`Network`] is a device whose queues are NAPI instances of a [`lull_host::Host`], each with a TCP/IP stack of its own
+//! (a shard) behind one lock. On it stand sockets with the shape of `std::net` and an epoll with the shape of Linux's,
+//! busy-poll parameters included. Three types to know: [`Network`], [`TcpStream`] (with [`TcpListener`] and [`UdpSocket`]), and
+//! [`Epoll`].
+//!
+//! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), [`shard`] (demux,
+//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`].
+//!
+//! # Example: an echo server over the in-memory NIC
+//!
+//! Both ends are networks of ours here; any other device, or the kernel on the far end of a TAP, does as well.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use lull_host::{Host, HostConfig, Worker};
+//! use lull_net::{Epoll, Interest, Network, NetworkConfig, TcpListener, TcpStream};
+//! use lull_nic::mem::{self, MemConfig};
+//!
+//! let (server_port, client_port) = mem::pair(MemConfig::default());
+//! let host = Host::new(HostConfig { cpus: vec![None, None], ..HostConfig::default() })?;
+//! let network = |port, address: &str, cpu| {
+//!     let addresses = vec![(address.parse().unwrap(), 24)];
+//!     Network::new(&host, Arc::new(port), NetworkConfig { addresses, cpus: vec![cpu], ..NetworkConfig::default() })
+//! };
+//! let server = network(server_port, "10.0.0.2", 0)?;
+//! let client = network(client_port, "10.0.0.1", 1)?;
+//!
+//! let listener = TcpListener::bind(&server, "10.0.0.2:7".parse().unwrap())?;
+//! let worker = Worker::new(&host, 0)?;
+//! let echo = std::thread::spawn(move || -> std::io::Result<()> {
+//!     let epoll = Epoll::new(worker.host());
+//!     listener.set_nonblocking(true);
+//!     epoll.add(&listener, 0, Interest::READABLE)?;
+//!     let mut events = Vec::new();
+//!     epoll.wait(&worker, &mut events, 16, Some(Duration::from_secs(10)))?;
+//!     let (mut stream, _peer) = listener.accept()?;
+//!     epoll.add(&stream, 1, Interest::READABLE)?;
+//!     let mut buffer = [0; 1024];
+//!     loop {
+//!         events.clear();
+//!         epoll.wait(&worker, &mut events, 16, Some(Duration::from_secs(10)))?;
+//!         match stream.read(&mut buffer)? {
+//!             0 => return Ok(()),
+//!             count => stream.write_all(&buffer[..count])?,
+//!         }
+//!     }
+//! });
+//!
+//! let mut stream = TcpStream::connect(&client, "10.0.0.2:7".parse().unwrap())?;
+//! stream.write_all(b"hello")?;
+//! let mut reply = [0; 5];
+//! stream.read_exact(&mut reply)?;
+//! assert_eq!(&reply, b"hello");
+//! drop(stream);
+//! echo.join().unwrap()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod epoll;
+pub mod network;
+mod queue;
+mod ready;
+pub mod shard;
+pub mod socket;
+
+pub use epoll::{Epoll, EpollStats, Event, Interest};
+pub use network::{Network, NetworkConfig, NetworkError};
+pub use shard::{Ready, Shutdown};
+pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

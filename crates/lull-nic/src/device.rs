@@ -1,6 +1,240 @@
 //! The contract between a NIC and those who deliver for it.
+//!
+//! # Writing a device
+//!
+//! A device implements four traits: [`Device`], [`RxQueue`], [`TxQueue`] and [`IrqLine`]. Three rules matter, and the
+//! types do not check them:
+//!
+//! 1. *No lost edge.* The interrupt starts masked, a raise masks it, and [`IrqLine::unmask`] with work pending raises
+//!    at once. Whoever publishes frames does so before it looks whether the line is armed; whoever unmasks arms the
+//!    line before it looks for frames; with a lock (below) or a sequentially consistent fence between.
+//! 2. *Short polls mean empty rings.* [`RxQueue::poll`] returns less than its budget only if it found the ring empty.
+//! 3. *Nothing before the doorbell.* Frames that were transmitted leave at [`TxQueue::doorbell`].
+//!
+//! The whole of a loopback device, which receives what it sends:
+//!
+//! ```
+//! use std::collections::VecDeque;
+//! use std::sync::{Arc, Mutex};
+//!
+//! use lull_nic::{
+//!     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, EventFdSink, Frame, FramePool, IrqLine, IrqSink, Link,
+//!     Moderation, Offloads, Queue, RxQueue, TxQueue,
+//! };
+//!
+//! const SLOTS: usize = 256;
+//!
+//! /// What all parts share, behind one lock: simple, and enough for rule 1.
+//! #[derive(Default)]
+//! struct State {
+//!     ring: VecDeque<Frame>,
+//!     armed: bool,
+//!     down: bool,
+//!     sink: Option<Arc<dyn IrqSink>>,
+//!     counters: Counters,
+//!     taken: bool,
+//! }
+//!
+//! impl State {
+//!     /// Who is to be told that there is work, if the line is armed: the caller raises after it unlocks.
+//!     fn take_raise(&mut self) -> Option<Arc<dyn IrqSink>> {
+//!         if !self.armed || self.ring.is_empty() {
+//!             return None;
+//!         }
+//!         self.armed = false;
+//!         self.counters.interrupts += 1;
+//!         self.sink.clone()
+//!     }
+//! }
+//!
+//! type Shared = Arc<Mutex<State>>;
+//!
+//! struct Rx(Shared);
+//!
+//! impl RxQueue for Rx {
+//!     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
+//!         for taken in 0..budget {
+//!             // The lock is not held while `deliver` runs: it may transmit.
+//!             let Some(frame) = self.0.lock().unwrap().ring.pop_front() else { return taken };
+//!             let mut state = self.0.lock().unwrap();
+//!             state.counters.rx_frames += 1;
+//!             state.counters.rx_bytes += frame.chain_len() as u64;
+//!             drop(state);
+//!             deliver(frame, pool);
+//!         }
+//!         budget
+//!     }
+//!
+//!     fn has_work(&self) -> bool {
+//!         !self.0.lock().unwrap().ring.is_empty()
+//!     }
+//! }
+//!
+//! struct Tx {
+//!     shared: Shared,
+//!     staged: Vec<Frame>,
+//! }
+//!
+//! impl TxQueue for Tx {
+//!     fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+//!         if self.free_slots() == 0 {
+//!             return Err(frame);
+//!         }
+//!         self.staged.push(frame);
+//!         Ok(())
+//!     }
+//!
+//!     fn doorbell(&mut self) {
+//!         let mut state = self.shared.lock().unwrap();
+//!         if state.down {
+//!             state.counters.tx_dropped += self.staged.drain(..).count() as u64;
+//!             return;
+//!         }
+//!         for frame in self.staged.drain(..) {
+//!             state.counters.tx_frames += 1;
+//!             state.counters.tx_bytes += frame.chain_len() as u64;
+//!             state.ring.push_back(frame);
+//!         }
+//!         let sink = state.take_raise();
+//!         drop(state);
+//!         sink.inspect(|sink| sink.raise());
+//!     }
+//!
+//!     fn free_slots(&self) -> usize {
+//!         SLOTS - self.staged.len() - self.shared.lock().unwrap().ring.len()
+//!     }
+//!
+//!     fn reclaim(&mut self, _pool: &mut FramePool) -> usize {
+//!         0 // The receiver has the buffers.
+//!     }
+//! }
+//!
+//! struct Irq(Shared);
+//!
+//! impl IrqLine for Irq {
+//!     fn connect(&self, sink: Arc<dyn IrqSink>) {
+//!         self.0.lock().unwrap().sink = Some(sink);
+//!     }
+//!
+//!     fn mask(&self) {
+//!         self.0.lock().unwrap().armed = false;
+//!     }
+//!
+//!     fn unmask(&self) {
+//!         let mut state = self.0.lock().unwrap();
+//!         state.armed = true;
+//!         let sink = state.take_raise();
+//!         drop(state);
+//!         sink.inspect(|sink| sink.raise());
+//!     }
+//! }
+//!
+//! #[derive(Default)]
+//! struct Loopback {
+//!     shared: Shared,
+//!     watchers: Mutex<Vec<Box<dyn Fn(DeviceEvent) + Send + Sync>>>,
+//! }
+//!
+//! impl Loopback {
+//!     fn tell(&self, event: DeviceEvent) {
+//!         self.watchers.lock().unwrap().iter().for_each(|watcher| watcher(event));
+//!     }
+//!
+//!     fn unsupported(&self, what: &'static str) -> DeviceError {
+//!         DeviceError::Unsupported { device: self.info().name, what }
+//!     }
+//! }
+//!
+//! impl Device for Loopback {
+//!     fn info(&self) -> DeviceInfo {
+//!         DeviceInfo {
+//!             name: "loop".to_owned(),
+//!             mac: [2, 0, 0, 0, 0, 9],
+//!             mtu_bytes: 1500,
+//!             queues: 1,
+//!             rx_ring: SLOTS,
+//!             tx_ring: SLOTS,
+//!             offloads: Offloads::default(),
+//!         }
+//!     }
+//!
+//!     fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
+//!         let mut state = self.shared.lock().unwrap();
+//!         if index > 0 || std::mem::replace(&mut state.taken, true) {
+//!             return Err(DeviceError::Queue { device: self.info().name, index, queues: 1 });
+//!         }
+//!         Ok(Queue {
+//!             index,
+//!             rx: Box::new(Rx(self.shared.clone())),
+//!             tx: Box::new(Tx { shared: self.shared.clone(), staged: Vec::new() }),
+//!             irq: Arc::new(Irq(self.shared.clone())),
+//!         })
+//!     }
+//!
+//!     fn link(&self) -> Link {
+//!         if self.shared.lock().unwrap().down { Link::Down } else { Link::Up }
+//!     }
+//!
+//!     fn set_link(&self, link: Link) -> Result<(), DeviceError> {
+//!         self.shared.lock().unwrap().down = link == Link::Down;
+//!         self.tell(DeviceEvent::Link(link));
+//!         Ok(())
+//!     }
+//!
+//!     fn reset(&self) -> Result<(), DeviceError> {
+//!         let mut state = self.shared.lock().unwrap();
+//!         let lost = state.ring.drain(..).count();
+//!         state.counters.rx_errors += lost as u64;
+//!         state.armed = false;
+//!         drop(state);
+//!         self.tell(DeviceEvent::Reset);
+//!         Ok(())
+//!     }
+//!
+//!     fn moderation(&self) -> Moderation {
+//!         Moderation::default()
+//!     }
+//!
+//!     fn set_moderation(&self, _: Moderation) -> Result<(), DeviceError> {
+//!         Err(self.unsupported("interrupt moderation"))
+//!     }
+//!
+//!     fn rss_table(&self) -> Vec<usize> {
+//!         vec![0]
+//!     }
+//!
+//!     fn set_rss_table(&self, _: &[usize]) -> Result<(), DeviceError> {
+//!         Err(self.unsupported("RSS"))
+//!     }
+//!
+//!     fn counters(&self, _queue: usize) -> Counters {
+//!         self.shared.lock().unwrap().counters
+//!     }
+//!
+//!     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
+//!         self.watchers.lock().unwrap().push(watcher);
+//!     }
+//! }
+//!
+//! let device = Loopback::default();
+//! let Queue { mut rx, mut tx, irq, .. } = device.take_queue(0)?;
+//! let sink = Arc::new(EventFdSink::new().expect("a descriptor"));
+//! irq.connect(sink.clone());
+//!
+//! tx.transmit(Frame::copy_from(&[0; 60])).expect("an empty ring");
+//! tx.doorbell();
+//! assert!(!sink.clear(), "masked");
+//! irq.unmask();
+//! assert!(sink.clear(), "work was pending");
+//! let mut pool = FramePool::new(SLOTS);
+//! assert_eq!(rx.poll(64, &mut pool, &mut |frame, pool| pool.recycle(frame)), 1);
+//! irq.unmask();
+//! assert!(!sink.clear());
+//! # Ok::<(), DeviceError>(())
+//! ```
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -186,6 +420,12 @@ pub trait Device: Send + Sync {
 
     /// Changes the RSS indirection table.
     fn set_rss_table(&self, table: &[usize]) -> Result<(), DeviceError>;
+
+    /// The queue that receives the frames of a TCP or UDP flow from `source` to `destination` (addresses of one family), if
+    /// the device can tell beforehand. Whoever opens a connection chooses its own port by it.
+    fn rss_queue(&self, _source: SocketAddr, _destination: SocketAddr) -> Option<usize> {
+        None
+    }
 
     /// Counters of one queue.
     fn counters(&self, queue: usize) -> Counters;

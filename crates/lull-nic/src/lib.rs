@@ -6,13 +6,78 @@
 //! - [`Frame`]: an owned packet buffer that outlives the poll that received it;
 //! - [`RxQueue`] / [`TxQueue`]: the two halves of a queue, separate because their owners differ;
 //! - [`IrqLine`]: mask and unmask with no lost edge.
+//!
+//! The modules, as a frame meets them:
+//!
+//! | module | what is in there |
+//! | --- | --- |
+//! | [`frame`] | the buffer and its pool |
+//! | [`mem`] | a pair of ports in one process |
+//! | [`tap`], [`namespace`] | the kernel as the peer, and a network namespace to have it in |
+//! | [`rss`] | which queue a frame goes to |
+//! | `irq`, `line`, `alarm` | publish against unmask, moderation; the sink; the thread behind deadlines |
+//! | [`EventFdSink`] | an interrupt that a thread can wait for |
+//! | [`device`] | the contract, and a whole device as an example |
+//! | [`pcap`], [`trace`], [`fault`] | decorators over any device: record, show, break |
+//!
+//! The loop of a driver, over any device:
+//!
+//! ```
+//! use lull_nic::mem::{self, MemConfig};
+//! use lull_nic::{Device, EventFdSink, Frame, FramePool, Queue};
+//! use std::sync::Arc;
+//!
+//! const WEIGHT: usize = 64;
+//!
+//! let (service, client) = mem::pair(MemConfig::default());
+//! let mut client = client.take_queue(0)?;
+//! client.tx.transmit(Frame::copy_from(b"..a frame of some 14 or more bytes")).expect("an empty ring");
+//! client.tx.doorbell();
+//!
+//! let Queue { mut rx, mut tx, irq, .. } = service.take_queue(0)?;
+//! let (sink, mut pool, mut served) = (Arc::new(EventFdSink::new().expect("a descriptor")), FramePool::new(256), 0);
+//! irq.connect(sink.clone());
+//! irq.unmask();
+//! while served < 1 {
+//!     sink.wait(None).expect("an interrupt");
+//!     // Masked since it was raised: poll until the ring is empty, and only then unmask.
+//!     while rx.poll(WEIGHT, &mut pool, &mut |frame, pool| {
+//!         served += 1;
+//!         // Echo; a full ring loses the frame.
+//!         if let Err(frame) = tx.transmit(frame) {
+//!             pool.recycle(frame);
+//!         }
+//!     }) == WEIGHT
+//!     {}
+//!     tx.doorbell();
+//!     tx.reclaim(&mut pool);
+//!     irq.unmask();
+//! }
+//! assert!(client.rx.has_work());
+//! # Ok::<(), lull_nic::DeviceError>(())
+//! ```
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod alarm;
+mod checksum;
 pub mod device;
+mod eventfd;
+pub mod fault;
 pub mod frame;
+mod irq;
+mod line;
+pub mod mem;
+pub mod namespace;
+mod observe;
+pub mod pcap;
+pub mod rss;
+pub mod tap;
+pub mod trace;
+mod watchers;
 
 pub use device::{
     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, IrqLine, IrqSink, Link, Moderation, Offloads, Queue,
     RxQueue, TxQueue,
 };
+pub use eventfd::EventFdSink;
 pub use frame::{Checksum, Frame, FramePool, Segmentation};

@@ -1,0 +1,458 @@
+//! Models of the races between those who may own an instance, run through every interleaving by loom.
+//!
+//! Each model lets two or three contexts run against each other, and then asks: did two of them ever poll at once? Was
+//! every event polled, or is a timer pending that will have it polled? Is the interrupt masked without a timer?
+//!
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p lull-core --lib loom`. Models of three contexts are
+//! bounded to a number of preemptions, said beside each; those of two are not bounded. Settings and counters are plain
+//! atomics in every build, so loom does not branch on them: nothing synchronises on either.
+
+use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use crate::napi::Mutant;
+use crate::*;
+
+/// When all contexts run: a timer armed now is not due.
+const NOW: u64 = 16_000;
+/// When the timer interrupt runs: one of `gro_flush_timeout` is due.
+const LATER: u64 = 1_600_000;
+const GRO_FLUSH: u64 = 16_000;
+const SUSPEND: u64 = 16_000_000;
+/// A bound on the timers that it takes to have everything polled.
+const DRAIN_MAX: u32 = 16;
+
+/// The queue as the device has it: message-signalled, with a pending bit for what happens while masked. It is the
+/// harsher kind for the core, as nothing looks at the ring again when the interrupt is unmasked.
+struct Line {
+    ring: u32,
+    masked: bool,
+    pending: bool,
+}
+
+struct World {
+    napi: Napi,
+    line: Mutex<Line>,
+    /// Somebody polls. Not loom's: the lock of the line inside is where others get their turn.
+    polling: Flag,
+    thread: Mutex<(bool, bool)>,
+    thread_wakes: Condvar,
+}
+
+fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
+    NapiSettings {
+        defer_hard_irqs,
+        gro_flush_timeout_ns,
+        irq_suspend_timeout_ns: SUSPEND,
+        ..NapiSettings::default()
+    }
+}
+
+impl World {
+    fn new(with: NapiSettings, mutant: Mutant) -> Arc<World> {
+        let napi = Napi::new(0);
+        napi.enable(NAPI_ID_MIN, Some(&with));
+        napi.set_mutant(mutant);
+        Arc::new(World {
+            napi,
+            line: Mutex::new(Line { ring: 0, masked: false, pending: false }),
+            polling: Flag::new(false),
+            thread: Mutex::new((false, false)),
+            thread_wakes: Condvar::new(),
+        })
+    }
+
+    fn line<T>(&self, change: impl FnOnce(&mut Line) -> T) -> T {
+        change(&mut self.line.lock().expect("no context panics with the line in hand"))
+    }
+
+    /// The instance as an earlier interrupt left it: scheduled, masked, `ring` packets waiting.
+    fn scheduled(&self, ring: u32) -> Owner {
+        self.line(|line| *line = Line { ring, masked: true, pending: false });
+        let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, NOW)) else { panic!("nobody else is there yet") };
+        owner
+    }
+
+    /// The instance as a completion left it: deferred, with `ring` packets that nobody was told of.
+    fn deferred(&self, ring: u32) {
+        let owner = self.scheduled(1);
+        self.run(owner, NOW);
+        assert!(self.napi.timer().pending().is_some());
+        self.line(|line| (line.ring, line.pending) = (ring, ring > 0));
+    }
+
+    fn poll(&self, budget: u32) -> u32 {
+        assert!(!self.polling.swap(true, Relaxed), "I1: two poll at once");
+        let work = self.line(|line| {
+            let work = line.ring.min(budget);
+            line.ring -= work;
+            work
+        });
+        self.polling.store(false, Relaxed);
+        work
+    }
+
+    /// A packet, and its interrupt unless masked.
+    fn arrive(&self, now_ns: u64) {
+        let interrupts = self.line(|line| {
+            line.ring += 1;
+            line.pending |= line.masked;
+            !line.masked
+        });
+        if interrupts {
+            self.irq(now_ns);
+        }
+    }
+
+    fn irq(&self, now_ns: u64) {
+        if let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, now_ns)) {
+            self.line(|line| line.masked = true);
+            self.run(owner, now_ns);
+        }
+    }
+
+    /// A packet, and an interrupt whose mask came too late.
+    fn arrive_unmasked(&self, now_ns: u64) {
+        self.line(|line| line.ring += 1);
+        if let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, now_ns)) {
+            self.run(owner, now_ns);
+        }
+    }
+
+    fn unmask(&self, now_ns: u64) {
+        let interrupts = self.line(|line| {
+            line.masked = false;
+            std::mem::take(&mut line.pending)
+        });
+        if interrupts {
+            self.irq(now_ns);
+        }
+    }
+
+    /// Routes an owner, and runs it if it goes to softirq.
+    fn run(&self, owner: Owner, now_ns: u64) {
+        let cx = Cx::new(0, now_ns);
+        let mut routed = self.napi.route(owner, &cx);
+        while let Route::Softirq(owner) = routed {
+            let work = self.poll(self.napi.weight());
+            routed = match self.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
+                Polled::Repoll(owner) => Route::Softirq(owner),
+                Polled::Completed(Completion::Again(owner)) => self.napi.route(owner, &cx),
+                Polled::Completed(Completion::Released(release)) => return self.settle(release, now_ns),
+                Polled::Completed(Completion::Kept(_)) => panic!("softirq never runs a busy poller's instance"),
+            };
+        }
+        self.thread.lock().expect("no context panics with the flag in hand").0 = true;
+        self.thread_wakes.notify_one();
+    }
+
+    fn settle(&self, release: Release, now_ns: u64) {
+        if release.settle(&self.napi, &Cx::new(0, now_ns)).unmask {
+            self.unmask(now_ns);
+        }
+    }
+
+    fn timer(&self, now_ns: u64) {
+        if let Some(owner) = self.napi.timer_expired(&Cx::new(0, now_ns)) {
+            self.run(owner, now_ns);
+        }
+    }
+
+    /// A busy call of one round.
+    fn busy(&self, budget: u32, prefer: bool) {
+        let cx = Cx::new(0, NOW);
+        let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end: BusyEnd::OneRound };
+        let mut busy = BusyLoop::begin(&self.napi, &plan, &cx);
+        if let BusyRound::Poll { budget } = busy.round(&self.napi, &cx) {
+            let work = self.poll(budget);
+            busy.polled(&self.napi, work, &cx);
+        }
+        let Some(stop) = busy.stop(&self.napi, &cx) else { return };
+        let work = self.poll(stop.budget());
+        match stop.polled(&self.napi, work, &cx, |_| ()) {
+            BusyStopped::Completed(Completion::Released(release)) => self.settle(release, NOW),
+            BusyStopped::Completed(Completion::Again(owner)) | BusyStopped::ToSoftirq(owner) => self.run(owner, NOW),
+            BusyStopped::Completed(Completion::Kept(_)) => panic!("the stop is no busy poller any more"),
+        }
+    }
+
+    fn resume(&self) {
+        if let Some(owner) = self.napi.resume(&Cx::new(0, NOW)) {
+            self.run(owner, NOW);
+        }
+    }
+
+    fn disable(&self) {
+        self.napi.disable_begin();
+        while !self.napi.disable_claim() {
+            thread::yield_now();
+        }
+        self.line(|line| line.masked = true);
+        self.napi.disable_end(&Cx::new(0, NOW));
+    }
+
+    fn enable(&self) {
+        self.napi.enable(NAPI_ID_MIN, None);
+        self.line(|line| line.pending |= line.ring > 0); // a device that is set up looks at its ring
+        self.unmask(NOW);
+    }
+
+    /// The NAPI thread, until it is told to stop.
+    fn thread(&self) {
+        let mut napi_thread = NapiThread::new();
+        let cx = Cx::new(0, NOW);
+        loop {
+            while let ThreadStep::Poll { budget } = napi_thread.next(&self.napi, &cx) {
+                let work = self.poll(budget);
+                match napi_thread.polled(&self.napi, work, false, &cx, |_| ()) {
+                    Some(Completion::Released(release)) => self.settle(release, NOW),
+                    Some(Completion::Again(owner)) => self.run(owner, NOW),
+                    Some(Completion::Kept(_)) => panic!("kept by the thread itself"),
+                    // While it busy polls others get their turn, and may turn that off.
+                    None => thread::yield_now(),
+                }
+            }
+            let mut wanted = self.thread.lock().expect("no context panics with the flag in hand");
+            while *wanted == (false, false) {
+                wanted = self.thread_wakes.wait(wanted).expect("no context panics with the flag in hand");
+            }
+            if !wanted.0 {
+                return;
+            }
+            wanted.0 = false;
+        }
+    }
+
+    fn stop_thread(&self) {
+        self.thread.lock().expect("no context panics with the flag in hand").1 = true;
+        self.thread_wakes.notify_one();
+    }
+
+    /// All contexts have ended. Timers alone have to bring the queue back to its interrupt, with nothing left in it.
+    fn assert_live(&self) {
+        for _ in 0..DRAIN_MAX {
+            let state = self.napi.snapshot();
+            assert!(!state.any(state::SCHED | state::DISABLE), "owned by nobody: {state:?}");
+            match self.napi.timer().pending() {
+                Some((deadline_ns, _)) => self.timer(deadline_ns),
+                None => {
+                    let (ring, masked) = self.line(|line| (line.ring, line.masked));
+                    assert!(!masked, "I2: masked and free without a timer, {ring} packets wait");
+                    assert_eq!(ring, 0, "an event was lost");
+                    return;
+                }
+            }
+        }
+        panic!("the timers never end");
+    }
+}
+
+/// Explores the races of `contexts`, which run in the world that `begin` made.
+fn explore<const N: usize>(
+    preemptions: Option<usize>,
+    mutant: Mutant,
+    with: NapiSettings,
+    begin: impl Fn(&World) -> Option<Owner> + Sync + Send + 'static,
+    contexts: [fn(&World, Option<Owner>); N],
+) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
+        let world = World::new(with, mutant);
+        let mut owner = begin(&world);
+        let running: Vec<_> = contexts
+            .iter()
+            .map(|&context| {
+                let (world, owner) = (world.clone(), owner.take());
+                thread::spawn(move || context(&world, owner))
+            })
+            .collect();
+        for context in running {
+            context.join().expect("its panic ends the model");
+        }
+        world.assert_live();
+    });
+}
+
+fn softirq(world: &World, owner: Option<Owner>) {
+    world.run(owner.expect("the first context is given the owner"), NOW);
+}
+
+#[test]
+fn schedule_against_completion() {
+    for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
+        let begin = |world: &World| Some(world.scheduled(1));
+        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.arrive_unmasked(NOW)]);
+        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.arrive(NOW)]);
+    }
+}
+
+/// At most three preemptions.
+#[test]
+fn two_schedules_against_completion() {
+    let begin = |world: &World| Some(world.scheduled(1));
+    let arrive: fn(&World, Option<Owner>) = |world, _| world.arrive_unmasked(NOW);
+    explore(Some(3), Mutant::None, settings(0, 0), begin, [softirq, arrive, arrive]);
+}
+
+#[test]
+fn timer_against_owner() {
+    let begin = |world: &World| {
+        world.deferred(1);
+        None
+    };
+    let timer: fn(&World, Option<Owner>) = |world, _| world.timer(LATER);
+    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.arrive_unmasked(NOW)]);
+    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.busy(1, true)]);
+    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, timer]);
+}
+
+/// At most four preemptions.
+#[test]
+fn busy_poller_against_interrupt() {
+    for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
+        let begin = |_: &World| None;
+        for busy in [|world: &World, _| world.busy(2, true), |world: &World, _: Option<Owner>| world.busy(2, false)] {
+            explore(Some(4), Mutant::None, with, begin, [busy, |world, _| world.arrive(NOW)]);
+        }
+    }
+}
+
+#[test]
+fn busy_poller_that_parks_against_timer() {
+    let begin = |world: &World| {
+        world.deferred(3);
+        None
+    };
+    explore(None, Mutant::None, settings(1, GRO_FLUSH), begin, [
+        |world, _| world.busy(1, true),
+        |world, _| world.timer(LATER),
+    ]);
+}
+
+#[test]
+fn preferring_poller_against_saturated_softirq() {
+    for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
+        let begin = |world: &World| Some(world.scheduled(65));
+        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.busy(64, true)]);
+    }
+}
+
+/// At most two preemptions.
+#[test]
+fn two_pollers_and_an_interrupt() {
+    let busy: fn(&World, Option<Owner>) = |world, _| world.busy(1, true);
+    for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
+        explore(Some(2), Mutant::None, with, |_| None, [busy, busy, |world, _| world.arrive(NOW)]);
+    }
+}
+
+/// At most three preemptions.
+#[test]
+fn suspension_and_resume_against_completion() {
+    for with in [settings(0, 0), settings(2, GRO_FLUSH)] {
+        let begin = |world: &World| Some(world.scheduled(1));
+        let application: fn(&World, Option<Owner>) = |world, _| {
+            world.napi.suspend(&Cx::new(0, NOW));
+            world.resume();
+        };
+        explore(Some(3), Mutant::None, with, begin, [softirq, application, |world, _| world.arrive(NOW)]);
+    }
+}
+
+#[test]
+fn suspension_against_timer() {
+    let begin = |world: &World| {
+        world.deferred(1);
+        None
+    };
+    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [
+        |world, _| {
+            world.napi.suspend(&Cx::new(0, NOW));
+        },
+        |world, _| world.timer(LATER),
+    ]);
+}
+
+/// At most two preemptions.
+#[test]
+fn disable_and_enable_against_all() {
+    let reset: fn(&World, Option<Owner>) = |world, _| {
+        world.disable();
+        world.enable();
+    };
+    let begin = |world: &World| {
+        world.deferred(1);
+        None
+    };
+    let against: [fn(&World, Option<Owner>); 5] = [
+        |world, _| world.arrive(NOW),
+        |world, _| world.timer(LATER),
+        |world, _| world.busy(1, true),
+        |world, _| {
+            world.napi.suspend(&Cx::new(0, NOW));
+        },
+        |world, _| world.resume(),
+    ];
+    for context in against {
+        explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [reset, context]);
+        explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), |_| None, [reset, context, |world, _| {
+            world.arrive(NOW);
+        }]);
+    }
+    let begin = |world: &World| Some(world.scheduled(65));
+    explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [softirq, reset]);
+}
+
+/// At most two preemptions. The thread is stopped when nothing is left for it, as an executor does.
+#[test]
+fn threading_off_against_interrupt_and_thread() {
+    for kind in [Threaded::On, Threaded::BusyPoll] {
+        let with = NapiSettings { threaded: kind, ..settings(0, 0) };
+        explore(Some(2), Mutant::None, with, |_| None, [
+            |world, _| world.thread(),
+            |world, _| world.arrive(NOW),
+            |world, _| {
+                while !world.napi.threaded_off() || world.napi.thread_has_round() {
+                    thread::yield_now();
+                }
+                world.stop_thread();
+            },
+        ]);
+    }
+}
+
+fn timer_before_last_poll(mutant: Mutant) {
+    let begin = |world: &World| {
+        world.deferred(3);
+        None
+    };
+    explore(None, mutant, settings(1, GRO_FLUSH), begin, [
+        |world, _| world.busy(1, true),
+        |world, _| world.timer(LATER),
+    ]);
+}
+
+fn missed_cleared_after_poll(mutant: Mutant) {
+    explore(Some(4), mutant, settings(0, 0), |_| None, [|world, _| world.busy(2, true), |world, _| world.arrive(NOW)]);
+}
+
+#[test]
+#[should_panic(expected = "I2: masked and free without a timer")]
+fn mutant_timer_before_last_poll_is_caught() {
+    timer_before_last_poll(Mutant::TimerBeforeLastPoll);
+}
+
+#[test]
+#[should_panic(expected = "an event was lost")]
+fn mutant_missed_cleared_after_poll_is_caught() {
+    missed_cleared_after_poll(Mutant::MissedClearedAfterPoll);
+}
+
+#[test]
+fn without_mutants_the_same_models_pass() {
+    timer_before_last_poll(Mutant::None);
+    missed_cleared_after_poll(Mutant::None);
+}

@@ -1,0 +1,26 @@
+//! A cell is one test case at one load: what each of its runs measured, what they come to, and whether they count.
+//!
+//! The runner fills one [`RunResult`] a run; [`summarise`] folds them into [`CellSummary`]s; a [`Report`] is the cells
+//! with what produced them, and is what the table, the files and the page are rendered from.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`load`] | how much is asked of the server |
+//! | [`run`] | one run's measurements |
+//! | [`verdict`] | was the mode in force, and does the cell count |
+//! | [`summary`] | runs folded, with confidence intervals |
+//! | [`report`] | all cells, the machine and the command |
+//! | [`compare`] | one cell against another, run by run, and against the published table |
+
+pub mod compare;
+pub mod load;
+pub mod report;
+pub mod run;
+pub mod summary;
+pub mod verdict;
+
+pub use load::{Load, LoadError};
+pub use report::Report;
+pub use run::RunResult;
+pub use summary::{CellSummary, Counts, summarise};
+pub use verdict::{Standing, Verdict};

@@ -1,0 +1,88 @@
+//! All cells with what produced them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CellSummary, Load};
+use crate::machine::Machine;
+
+/// Version of the report's form, raised when a field changes its meaning.
+pub const REPORT_SCHEMA: u32 = 1;
+
+/// A whole comparison, complete or cut short.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`REPORT_SCHEMA`] of the writer.
+    pub schema: u32,
+    /// The command that reproduces it.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What the server's packets came through, such as `mem` or `tap`.
+    pub nic: String,
+    /// Worker threads of the server, a core each.
+    pub workers: u32,
+    /// Connections, over all workers.
+    pub connections: u32,
+    /// Length of one measured window, in seconds.
+    pub window_s: f64,
+    /// Runs planned for each cell.
+    pub runs: u32,
+    /// Test cases planned, in the table's order.
+    pub modes: Vec<String>,
+    /// Loads planned, in the table's order.
+    pub loads: Vec<Load>,
+    /// The maximum of `base`, in queries per second, that percent loads are shares of.
+    pub base_qps_max: Option<f64>,
+    /// True if it was stopped before all runs were done.
+    pub interrupted: bool,
+    /// What else the reader has to know, a sentence each.
+    pub notes: Vec<String>,
+    /// The cells that were measured.
+    pub cells: Vec<CellSummary>,
+}
+
+impl Report {
+    /// The cell of a test case at a load, if it was measured.
+    pub fn cell(&self, testcase: &str, load: Load) -> Option<&CellSummary> {
+        find(&self.cells, testcase, load)
+    }
+
+    /// Every planned cell in the table's order (by load, then by test case), with what was measured of it; then what
+    /// was measured and not planned.
+    pub fn rows(&self) -> Vec<(&str, Load, Option<&CellSummary>)> {
+        let mut rows = Vec::new();
+        for &load in &self.loads {
+            for mode in &self.modes {
+                rows.push((mode.as_str(), load, self.cell(mode, load)));
+            }
+        }
+        let planned = |c: &CellSummary| self.loads.contains(&c.load) && self.modes.contains(&c.testcase);
+        rows.extend(self.cells.iter().filter(|c| !planned(c)).map(|c| (c.testcase.as_str(), c.load, Some(c))));
+        rows
+    }
+
+    /// What was run, in one line: `nic mem, 1 worker, 64 connections; 4 runs of 0.54 s a cell, interleaved`.
+    pub fn set_up(&self) -> String {
+        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        format!(
+            "nic {}, {}, {}; {} of {:.2} s a cell, interleaved",
+            self.nic,
+            plural(self.workers, "worker"),
+            plural(self.connections, "connection"),
+            plural(self.runs, "run"),
+            self.window_s
+        )
+    }
+
+    /// How far it came if it was stopped early: `stopped early, after 78 of 192 runs`.
+    pub fn stopped(&self) -> Option<String> {
+        let planned = self.modes.len() * self.loads.len() * self.runs as usize;
+        let done: usize = self.cells.iter().map(|c| c.runs.len()).sum();
+        self.interrupted.then(|| format!("stopped early, after {done} of {planned} runs"))
+    }
+}
+
+/// The cell of a test case at a load among `cells`.
+pub fn find<'a>(cells: &'a [CellSummary], testcase: &str, load: Load) -> Option<&'a CellSummary> {
+    cells.iter().find(|c| c.testcase == testcase && c.load == load)
+}

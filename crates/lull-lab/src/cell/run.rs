@@ -1,0 +1,122 @@
+//! One run's measurements.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Load, Verdict};
+
+/// What one run of one test case at one load measured.
+///
+/// Counts are totals over the measured window, [`window_s`](RunResult::window_s); everything optional is `None` where it
+/// was not or could not be measured, never zero.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// Name of the test case, such as `suspend20`.
+    pub testcase: String,
+    /// The load asked for.
+    pub load: Load,
+    /// Which repetition, from 0. Runs with the same number are neighbours in time and are compared as pairs.
+    pub run: u32,
+    /// Length of the measured window without warm-up, in seconds.
+    pub window_s: f64,
+    /// Queries per second that the generator meant to send; `None` in a closed loop.
+    pub offered_qps: Option<f64>,
+    /// Queries answered per second.
+    pub qps: f64,
+    /// Mean latency, in microseconds, from the intended send time. `None` if nothing was answered.
+    pub avg_latency_us: Option<f64>,
+    /// Median latency, in microseconds.
+    pub p50_latency_us: Option<f64>,
+    /// 95th percentile of latency, in microseconds.
+    pub p95_latency_us: Option<f64>,
+    /// 99th percentile of latency, in microseconds.
+    pub p99_latency_us: Option<f64>,
+    /// CPU of every thread that serves or delivers, as a percentage of the server's cores (100 is all of them busy).
+    pub cpu_percent: Option<f64>,
+    /// How busy the server's cores were, in percent: what decides whether a MAX run counts. The same as `cpu_percent`
+    /// unless the cores are watched from outside.
+    pub server_cpu_percent: Option<f64>,
+    /// How busy the generator's cores were, in percent.
+    pub generator_busy_percent: Option<f64>,
+    /// Whether the open-loop generator sent on time. True in a closed loop.
+    pub kept_up: bool,
+    /// TSC cycles of server CPU time per query: CPU time times the TSC's frequency, not a hardware counter.
+    pub cycles_per_query: Option<f64>,
+    /// Instructions per query, only where the hardware counts them.
+    pub instructions_per_query: Option<f64>,
+    /// Interrupts that reached the server.
+    pub interrupts: Option<u64>,
+    /// Polls of NAPI instances.
+    pub polls: Option<u64>,
+    /// Frames per poll, mean over all polls.
+    pub mean_work: Option<f64>,
+    /// Polls that found nothing.
+    pub empty_polls: Option<u64>,
+    /// Time spent delivering in softirq context, in milliseconds over all cores.
+    pub softirq_ms: Option<f64>,
+    /// Calls of `epoll_wait`.
+    pub epoll_calls: Option<u64>,
+    /// Events per `epoll_wait` that returned any.
+    pub mean_events: Option<f64>,
+    /// Sleeping threads that were woken.
+    pub wakeups: Option<u64>,
+    /// Kernel timers armed, moved or cancelled.
+    pub timer_ops: Option<u64>,
+    /// System calls made on the server's side for delivery.
+    pub syscalls: Option<u64>,
+    /// Median lateness of the timers that fired, in microseconds after their deadline: the `lag` column.
+    pub timer_lag_us: Option<f64>,
+    /// Time the generator spent raising interrupts, in microseconds over the window.
+    pub raise_us: Option<f64>,
+    /// Times the interrupts were suspended.
+    pub suspensions: Option<u64>,
+    /// Times a suspension ended because the application found no events.
+    pub resumes: Option<u64>,
+    /// Whether the mode asked for was the one in force.
+    pub verdict: Verdict,
+}
+
+impl RunResult {
+    /// A run with its rate and nothing else measured; fill in the rest by field.
+    ///
+    /// ```
+    /// use lull_lab::cell::{Load, RunResult};
+    ///
+    /// let run = RunResult { p99_latency_us: Some(141.0), ..RunResult::new("suspend10", Load::Max, 0, 1.0, 5000.0) };
+    /// assert!(run.kept_up);
+    /// ```
+    pub fn new(testcase: &str, load: Load, run: u32, window_s: f64, qps: f64) -> Self {
+        RunResult {
+            testcase: testcase.to_string(),
+            load,
+            run,
+            window_s,
+            offered_qps: None,
+            qps,
+            avg_latency_us: None,
+            p50_latency_us: None,
+            p95_latency_us: None,
+            p99_latency_us: None,
+            cpu_percent: None,
+            server_cpu_percent: None,
+            generator_busy_percent: None,
+            kept_up: true,
+            cycles_per_query: None,
+            instructions_per_query: None,
+            interrupts: None,
+            polls: None,
+            mean_work: None,
+            empty_polls: None,
+            softirq_ms: None,
+            epoll_calls: None,
+            mean_events: None,
+            wakeups: None,
+            timer_ops: None,
+            syscalls: None,
+            timer_lag_us: None,
+            raise_us: None,
+            suspensions: None,
+            resumes: None,
+            verdict: Verdict::InForce,
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Was the mode in force, and does the cell count.
+//!
+//! Two questions that a number alone does not answer. A row labelled `suspend20` that ran without suspension is worse
+//! than no row, and a maximum that the generator set says nothing about the server.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Load, RunResult};
+
+/// A server below this at MAX was not the limit, in percent.
+pub const SERVER_BUSY_PERCENT_MIN: f64 = 98.0;
+
+/// A generator above this may have been the limit, in percent.
+pub const GENERATOR_BUSY_PERCENT_MAX: f64 = 90.0;
+
+/// A timeout counts as had if it fired within this many microseconds of what was asked...
+pub const TIMEOUT_SLACK_US: f64 = 3.0;
+
+/// ...or within this share of it, whichever is more.
+pub const TIMEOUT_SLACK_SHARE: f64 = 0.10;
+
+/// Whether the mode that a row is labelled with was the one that ran.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Verdict {
+    /// Every check passed.
+    InForce,
+    /// The mode ran, but its timeout fired after another time than was asked.
+    TimeoutHad {
+        /// The timeout that the mode names, in microseconds.
+        asked_us: f64,
+        /// The time after which it fired (median), in microseconds.
+        had_us: f64,
+    },
+    /// A check failed: the row does not show this mode.
+    NotInForce {
+        /// What was found instead, for the reader.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// The verdict on a timeout of `asked_us` that fired after `had_us` in the median.
+    pub fn of_timeout(asked_us: f64, had_us: f64) -> Verdict {
+        let slack_us = TIMEOUT_SLACK_US.max(asked_us * TIMEOUT_SLACK_SHARE);
+        if (had_us - asked_us).abs() <= slack_us { Verdict::InForce } else { Verdict::TimeoutHad { asked_us, had_us } }
+    }
+
+    /// A verdict of not in force.
+    pub fn not_in_force(reason: impl Into<String>) -> Verdict {
+        Verdict::NotInForce { reason: reason.into() }
+    }
+
+    /// Whether the row shows the mode that it is labelled with, if with another timeout.
+    pub fn shows_mode(&self) -> bool {
+        !matches!(self, Verdict::NotInForce { .. })
+    }
+
+    /// One verdict for several runs: the worst, with the median of the timeouts had.
+    pub(super) fn of_runs(runs: &[RunResult]) -> Verdict {
+        let failed: Vec<&RunResult> = runs.iter().filter(|r| !r.verdict.shows_mode()).collect();
+        if let Some(Verdict::NotInForce { reason }) = failed.first().map(|r| &r.verdict) {
+            let reason = match failed.len() == runs.len() {
+                true => reason.clone(),
+                false => format!("{reason} (in {} of {} runs)", failed.len(), runs.len()),
+            };
+            return Verdict::NotInForce { reason };
+        }
+        let timeouts: Vec<(f64, f64)> = runs
+            .iter()
+            .filter_map(|r| match r.verdict {
+                Verdict::TimeoutHad { asked_us, had_us } => Some((asked_us, had_us)),
+                _ => None,
+            })
+            .collect();
+        let had: Vec<f64> = timeouts.iter().map(|t| t.1).collect();
+        match (timeouts.first(), crate::stats::median(&had)) {
+            (Some(&(asked_us, _)), Some(had)) => Verdict::TimeoutHad { asked_us, had_us: had.value },
+            _ => Verdict::InForce,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    /// Short enough for a column: `in force`, `had 38 us`, `not in force`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::InForce => f.pad("in force"),
+            Verdict::TimeoutHad { had_us, .. } => f.pad(&format!("had {had_us:.0} us")),
+            Verdict::NotInForce { .. } => f.pad("not in force"),
+        }
+    }
+}
+
+/// Whether a cell says something about the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Standing {
+    /// It does.
+    Counts,
+    /// At MAX, the server was not shown to be the limit.
+    GeneratorBound {
+        /// How busy each side was.
+        reason: String,
+    },
+    /// In open loop, the generator sent later than it meant to, so the load was not the one of the row.
+    GeneratorLate {
+        /// In how many runs.
+        reason: String,
+    },
+}
+
+impl Standing {
+    /// Whether the cell says something about the server.
+    pub fn counts(&self) -> bool {
+        matches!(self, Standing::Counts)
+    }
+
+    /// Why the cell does not count; `None` if it does.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Standing::Counts => None,
+            Standing::GeneratorBound { reason } | Standing::GeneratorLate { reason } => Some(reason),
+        }
+    }
+
+    /// Judges a cell by its runs: at MAX, server busy and generator not, on average; in open loop, every run on time.
+    pub(super) fn of_runs(load: Load, runs: &[RunResult]) -> Standing {
+        if load == Load::Max { Self::of_closed_loop(runs) } else { Self::of_open_loop(runs) }
+    }
+
+    fn of_closed_loop(runs: &[RunResult]) -> Standing {
+        let mean = |field: fn(&RunResult) -> Option<f64>| {
+            let values: Vec<f64> = runs.iter().filter_map(field).collect();
+            crate::stats::mean(&values).map(|e| e.value)
+        };
+        let server = mean(|r| r.server_cpu_percent);
+        let generator = mean(|r| r.generator_busy_percent);
+        let reason = match (server, generator) {
+            (Some(s), Some(g)) if s >= SERVER_BUSY_PERCENT_MIN && g <= GENERATOR_BUSY_PERCENT_MAX => {
+                return Standing::Counts;
+            }
+            (Some(s), Some(g)) if g <= GENERATOR_BUSY_PERCENT_MAX => {
+                format!(
+                    "server {s:.1} % busy, generator {g:.1} %: neither was the limit, more connections may be needed"
+                )
+            }
+            (Some(s), Some(g)) => format!("server {s:.1} % busy, generator {g:.1} %"),
+            _ => "how busy server and generator were was not measured".to_string(),
+        };
+        Standing::GeneratorBound { reason }
+    }
+
+    fn of_open_loop(runs: &[RunResult]) -> Standing {
+        let late = runs.iter().filter(|r| !r.kept_up).count();
+        match late {
+            0 => Standing::Counts,
+            _ => {
+                Standing::GeneratorLate { reason: format!("the generator sent late in {late} of {} runs", runs.len()) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    /// Short enough for a column: empty, `generator-bound`, `generator-late`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Standing::Counts => "",
+            Standing::GeneratorBound { .. } => "generator-bound",
+            Standing::GeneratorLate { .. } => "generator-late",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(load: Load, verdict: Verdict) -> RunResult {
+        RunResult { verdict, ..RunResult::new("defer20", load, 0, 1.0, 1000.0) }
+    }
+
+    fn busy(server: f64, generator: f64) -> RunResult {
+        RunResult {
+            server_cpu_percent: Some(server),
+            generator_busy_percent: Some(generator),
+            ..run(Load::Max, Verdict::InForce)
+        }
+    }
+
+    #[test]
+    fn a_timeout_that_fires_late_is_named() {
+        assert_eq!(Verdict::of_timeout(20.0, 22.5), Verdict::InForce);
+        assert_eq!(Verdict::of_timeout(200.0, 218.0), Verdict::InForce);
+        let late = Verdict::of_timeout(20.0, 38.2);
+        assert_eq!(late.to_string(), "had 38 us");
+        assert!(late.shows_mode());
+    }
+
+    #[test]
+    fn the_worst_run_decides() {
+        let runs = [
+            run(Load::Max, Verdict::InForce),
+            run(Load::Max, Verdict::of_timeout(20.0, 38.0)),
+            run(Load::Max, Verdict::not_in_force("no suspension")),
+        ];
+        let Verdict::NotInForce { reason } = Verdict::of_runs(&runs) else { panic!() };
+        assert_eq!(reason, "no suspension (in 1 of 3 runs)");
+        assert_eq!(Verdict::of_runs(&runs[..2]), Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 });
+        assert_eq!(Verdict::of_runs(&runs[..1]), Verdict::InForce);
+    }
+
+    #[test]
+    fn a_maximum_counts_only_with_a_busy_server_and_a_generator_at_ease() {
+        let counts = |server, generator| Standing::of_runs(Load::Max, &[busy(server, generator)]).counts();
+        assert!(counts(98.0, 90.0));
+        assert!(!counts(97.9, 50.0));
+        assert!(!counts(99.0, 90.1));
+        assert_eq!(Standing::of_runs(Load::Max, &[busy(90.0, 99.0)]).to_string(), "generator-bound");
+        assert!(!Standing::of_runs(Load::Max, &[run(Load::Max, Verdict::InForce)]).counts());
+    }
+
+    #[test]
+    fn one_late_run_makes_an_open_loop_cell_late() {
+        let load = Load::Rate { qps: 1000 };
+        let late = RunResult { kept_up: false, ..run(load, Verdict::InForce) };
+        let standing = Standing::of_runs(load, &[run(load, Verdict::InForce), late]);
+        assert_eq!(standing.to_string(), "generator-late");
+        assert_eq!(standing.reason(), Some("the generator sent late in 1 of 2 runs"));
+    }
+}

@@ -1,0 +1,446 @@
+//! One thread of the kernel client.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::KernelConfig;
+use super::link::{self, Link, Pending, State};
+use crate::load::clock::{Clock, MonotonicClock};
+use crate::load::dist::{Rng, mix};
+use crate::load::recorder::{Recorder, Window};
+use crate::load::schedule::Schedule;
+use crate::load::workload::{Request, Workload};
+use crate::load::{Load, LoadError};
+
+/// Events taken at a time.
+const EVENTS: usize = 128;
+/// Bytes read at a time.
+const READ_BYTES: usize = 64 * 1024;
+/// Requests sent before arrivals are looked at again.
+const TX_BATCH: usize = 32;
+/// Connections being opened at a time: what any listener's queue holds.
+const OPENING_MAX: usize = 64;
+/// A lost connection is opened again after this.
+const REOPEN_NS: u64 = 100_000_000;
+/// Longest sleep: how late `stop` is noticed.
+const SLEEP_NS_MAX: u64 = 50_000_000;
+
+/// A run, as all threads share it.
+pub(super) struct Run<'a> {
+    pub load: Load,
+    pub warmup: Duration,
+    pub duration: Duration,
+    pub stop: &'a AtomicBool,
+    pub failed: &'a AtomicBool,
+    pub threads: usize,
+}
+
+/// A preload's part of the records: every `step`th from `next` on.
+#[derive(Clone, Copy, Debug)]
+struct Preload {
+    next: u64,
+    step: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    config: KernelConfig,
+    index: usize,
+    workload: Arc<Workload>,
+    clock: MonotonicClock,
+    epoll: OwnedFd,
+    links: Vec<Link>,
+    to_open: VecDeque<u32>,
+    /// Lost connections and when to open them again, in order of time.
+    to_reopen: VecDeque<(u64, u32)>,
+    opening: usize,
+    established: usize,
+    running: bool,
+    schedule: Schedule,
+    recorder: Recorder,
+    rng: Rng,
+    preload: Option<Preload>,
+    /// Connections with news, and what news.
+    events: Vec<(u32, epoll::EventFlags)>,
+    input: Vec<u8>,
+    last_progress_ns: u64,
+    lost_connections: u64,
+    last_failure: String,
+}
+
+impl Worker {
+    pub fn new(
+        config: KernelConfig,
+        index: usize,
+        connections: usize,
+        workload: Arc<Workload>,
+        clock: MonotonicClock,
+    ) -> Result<Worker, LoadError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| LoadError::Os { what: "make an epoll instance", source: error.into() })?;
+        Ok(Worker {
+            rng: Rng::new(mix(config.seed).wrapping_add(index as u64)),
+            config,
+            index,
+            workload,
+            clock,
+            epoll,
+            links: (0..connections).map(|_| Link::new()).collect(),
+            to_open: (0..connections as u32).collect(),
+            to_reopen: VecDeque::new(),
+            opening: 0,
+            established: 0,
+            running: false,
+            schedule: Schedule::new(&Load::Closed { depth: 1 }, connections, 0, 0),
+            recorder: Recorder::new(Window::default()),
+            preload: None,
+            events: Vec::with_capacity(EVENTS),
+            input: Vec::with_capacity(READ_BYTES),
+            last_progress_ns: 0,
+            lost_connections: 0,
+            last_failure: "no answer".to_owned(),
+        })
+    }
+
+    pub fn established(&self) -> usize {
+        self.established
+    }
+
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Requests unanswered and not sent, and connections lost, of the last run.
+    pub fn left_over(&self) -> (u64, u64, u64) {
+        let backlog = self.schedule.backlog(self.recorder.window().to_ns);
+        (self.schedule.outstanding(), backlog, self.lost_connections)
+    }
+
+    pub fn connect_all(&mut self, timeout: Duration) -> Result<(), LoadError> {
+        let deadline_ns = self.clock.now_ns().saturating_add(nanoseconds(timeout));
+        while self.established < self.links.len() {
+            let now_ns = self.clock.now_ns();
+            if now_ns >= deadline_ns {
+                return Err(LoadError::Connect {
+                    connected: self.established,
+                    wanted: self.links.len(),
+                    why: self.last_failure.clone(),
+                });
+            }
+            self.open_more(now_ns)?;
+            self.wait(now_ns, deadline_ns.min(now_ns + SLEEP_NS_MAX))?;
+            self.handle_events()?;
+        }
+        Ok(())
+    }
+
+    pub fn run(&mut self, run: &Run<'_>) -> Result<(), LoadError> {
+        if !self.config.spin {
+            // A thread's timers may be 50 us late by default, to be batched. Refused or not, the lag is measured.
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        }
+        self.begin(run);
+        let result = self.drive(run);
+        self.running = false;
+        result
+    }
+
+    fn begin(&mut self, run: &Run<'_>) {
+        let now_ns = self.clock.now_ns();
+        for index in 0..self.links.len() as u32 {
+            // What an earlier run left unanswered must not be taken for this one's answers.
+            if !self.links[index as usize].pending.is_empty() {
+                self.lose(index, now_ns, "unanswered requests".to_owned());
+            }
+        }
+        let load = match run.load {
+            Load::Open { qps, arrivals, depth } => {
+                let share = self.links.len() as f64 / self.config.connections as f64;
+                Load::Open { qps: qps * share, arrivals, depth }
+            }
+            load => load,
+        };
+        self.preload = matches!(load, Load::Preload { .. })
+            .then_some(Preload { next: self.index as u64, step: run.threads as u64 });
+        let from_ns = if self.preload.is_some() { now_ns } else { now_ns.saturating_add(nanoseconds(run.warmup)) };
+        let to_ns =
+            if self.preload.is_some() { u64::MAX } else { from_ns.saturating_add(nanoseconds(run.duration)) };
+        self.recorder = Recorder::new(Window { from_ns, to_ns });
+        let seed = mix(self.config.seed ^ 0x6c6f6164).wrapping_add(self.index as u64);
+        self.schedule = Schedule::new(&load, self.links.len(), now_ns, seed);
+        self.lost_connections = 0;
+        self.last_progress_ns = now_ns;
+        self.running = true;
+        for index in 0..self.links.len() as u32 {
+            if let State::Up(_) = self.links[index as usize].state {
+                self.schedule.up(index, now_ns);
+            }
+        }
+    }
+
+    fn drive(&mut self, run: &Run<'_>) -> Result<(), LoadError> {
+        let mut until_ns = self.recorder.window().to_ns;
+        let mut draining = false;
+        let mut turn_from_ns = self.clock.now_ns();
+        loop {
+            let now_ns = turn_from_ns;
+            if !draining && (now_ns >= until_ns || self.exhausted() || run.stop.load(Relaxed)) {
+                if !self.exhausted() {
+                    self.recorder.end_window(now_ns);
+                }
+                draining = true;
+                until_ns = now_ns.saturating_add(self.config.drain_ns_max);
+            }
+            let over = self.schedule.outstanding() == 0 || (now_ns >= until_ns && !self.exhausted());
+            if draining && over || run.failed.load(Relaxed) {
+                self.recorder.end_window(now_ns);
+                return Ok(());
+            }
+            self.check_progress(now_ns)?;
+            let due_ns = if draining { u64::MAX } else { self.schedule.next_due_ns() };
+            let wake_ns = due_ns.min(until_ns).min(now_ns + SLEEP_NS_MAX);
+            self.wait(now_ns, wake_ns)?;
+            let woken_ns = self.clock.now_ns();
+            // Asking in vain is idleness, so is sleeping; a spinning thread's asking with success is work.
+            let mut worked = !self.events.is_empty();
+            self.recorder.turn(turn_from_ns, woken_ns, self.config.spin && worked);
+            self.handle_events()?;
+            let now_ns = self.clock.now_ns();
+            self.open_more(now_ns)?;
+            if !draining {
+                worked |= self.send_due(now_ns);
+            }
+            turn_from_ns = self.clock.now_ns();
+            self.recorder.turn(woken_ns, turn_from_ns, worked);
+        }
+    }
+
+    fn check_progress(&self, now_ns: u64) -> Result<(), LoadError> {
+        let outstanding = self.schedule.outstanding();
+        let silent_ns = now_ns.saturating_sub(self.last_progress_ns);
+        if (outstanding > 0 || self.established == 0) && silent_ns > self.config.silence_ns_max {
+            return Err(LoadError::NoProgress { silent_s: silent_ns as f64 / 1e9, outstanding });
+        }
+        Ok(())
+    }
+
+    fn exhausted(&self) -> bool {
+        self.preload.is_some_and(|preload| preload.next >= u64::from(self.workload.records()))
+    }
+
+    /// Collects events, sleeping until there are some or it is `until_ns`.
+    fn wait(&mut self, now_ns: u64, until_ns: u64) -> Result<(), LoadError> {
+        let sleep_ns = if self.config.spin { 0 } else { until_ns.saturating_sub(now_ns) };
+        // At most SLEEP_NS_MAX, which is below a second.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: sleep_ns as _ };
+        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS];
+        self.events.clear();
+        match epoll::wait(&self.epoll, &mut buffer[..], Some(&timeout)) {
+            Ok((events, _)) => {
+                self.events.extend(events.iter().map(|event| {
+                    let (data, flags) = (event.data, event.flags);
+                    (data.u64() as u32, flags)
+                }));
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(LoadError::Os { what: "wait for events", source: error.into() }),
+        }
+    }
+
+    fn handle_events(&mut self) -> Result<(), LoadError> {
+        let mut events = std::mem::take(&mut self.events);
+        for (index, flags) in events.drain(..) {
+            self.handle(index, flags)?;
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn handle(&mut self, index: u32, flags: epoll::EventFlags) -> Result<(), LoadError> {
+        match &self.links[index as usize].state {
+            // An event of a socket that was closed in this batch.
+            State::Waiting => Ok(()),
+            State::Connecting(_) => self.connected(index),
+            State::Up(_) => {
+                if flags.contains(epoll::EventFlags::OUT) {
+                    self.flush(index)?;
+                }
+                if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                    self.receive(index);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A socket that was connecting has come up, or failed.
+    fn connected(&mut self, index: u32) -> Result<(), LoadError> {
+        let now_ns = self.clock.now_ns();
+        let line = &mut self.links[index as usize];
+        let State::Connecting(fd) = std::mem::replace(&mut line.state, State::Waiting) else {
+            return Ok(());
+        };
+        self.opening -= 1;
+        if let Err(error) = link::connect_result(&fd) {
+            drop(fd);
+            self.lose(index, now_ns, error.to_string());
+            return Ok(());
+        }
+        line.state = State::Up(fd);
+        self.established += 1;
+        self.watch(index, false)?;
+        self.last_progress_ns = now_ns;
+        if self.running {
+            self.schedule.up(index, now_ns);
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, index: u32, write: bool) -> Result<(), LoadError> {
+        let line = &mut self.links[index as usize];
+        line.watches_write = write;
+        let State::Up(fd) = &line.state else { return Ok(()) };
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, write);
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(u64::from(index)), flags)
+            .map_err(|error| LoadError::Os { what: "watch a socket", source: error.into() })
+    }
+
+    /// Writes what a connection has to write, and watches for room if that is not all.
+    fn flush(&mut self, index: u32) -> Result<(), LoadError> {
+        let line = &mut self.links[index as usize];
+        match line.flush() {
+            Ok(all) => {
+                if all == line.watches_write {
+                    self.watch(index, !all)?;
+                }
+            }
+            Err(error) => {
+                let now_ns = self.clock.now_ns();
+                self.lose(index, now_ns, error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived on a connection. What is left after one full buffer has to wait for its turn.
+    fn receive(&mut self, index: u32) {
+        let line = &mut self.links[index as usize];
+        let State::Up(fd) = &line.state else { return };
+        self.input.clear();
+        let received = rustix::net::recv(fd, spare_capacity(&mut self.input), RecvFlags::empty());
+        let now_ns = self.clock.now_ns();
+        match received {
+            Ok((0, _)) => self.lose(index, now_ns, "connection closed by the server".to_owned()),
+            Ok(_) => {
+                let input = std::mem::take(&mut self.input);
+                if !self.take_answers(index, &input, now_ns) {
+                    self.lose(index, now_ns, "an answer that nobody asked for".to_owned());
+                }
+                self.input = input;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => self.lose(index, now_ns, io::Error::from(error).to_string()),
+        }
+    }
+
+    fn take_answers(&mut self, index: u32, mut bytes: &[u8], now_ns: u64) -> bool {
+        while !bytes.is_empty() {
+            let line = &mut self.links[index as usize];
+            let Some(pending) = line.pending.front().copied() else { return false };
+            let (used, outcome) = line.checker.feed(&self.workload, pending.request, bytes);
+            bytes = &bytes[used..];
+            let Some(outcome) = outcome else { continue };
+            line.pending.pop_front();
+            self.recorder.answered(pending.intended_ns, now_ns, outcome);
+            self.schedule.completed(index, now_ns);
+            self.last_progress_ns = now_ns;
+        }
+        true
+    }
+
+    /// Sends what is due, a batch at most.
+    fn send_due(&mut self, now_ns: u64) -> bool {
+        let mut sent = 0;
+        while sent < TX_BATCH && !self.exhausted() {
+            let was_idle = self.schedule.outstanding() == 0;
+            let Some(due) = self.schedule.next(now_ns) else { break };
+            if was_idle {
+                self.last_progress_ns = now_ns;
+            }
+            let request = match &mut self.preload {
+                Some(preload) => {
+                    let record = preload.next;
+                    preload.next += preload.step;
+                    // `exhausted` has seen that it is a record, of which there are fewer than 2^32.
+                    Request::set(record as u32)
+                }
+                None => self.workload.draw(&mut self.rng),
+            };
+            let pending = Pending { intended_ns: due.intended_ns, request };
+            self.links[due.connection as usize].enqueue(&self.workload, pending);
+            self.recorder.sent(due.intended_ns, due.eligible_ns, self.clock.now_ns());
+            if self.flush(due.connection).is_err() {
+                let now_ns = self.clock.now_ns();
+                self.lose(due.connection, now_ns, "epoll refused".to_owned());
+            }
+            sent += 1;
+        }
+        sent > 0
+    }
+
+    /// A connection is gone: books its requests as lost and has it opened again later.
+    fn lose(&mut self, index: u32, now_ns: u64, why: String) {
+        let line = &mut self.links[index as usize];
+        if let State::Up(_) = line.state {
+            self.established -= 1;
+            self.lost_connections += 1;
+            let lost = if self.running { self.schedule.down(index) } else { 0 };
+            self.recorder.lost(lost);
+        }
+        // Closing the descriptor takes it out of the epoll set.
+        *line = Link::new();
+        self.to_reopen.push_back((now_ns + REOPEN_NS, index));
+        self.last_failure = why;
+    }
+
+    /// Opens connections that wait for it, a few at a time.
+    fn open_more(&mut self, now_ns: u64) -> Result<(), LoadError> {
+        while let Some((_, index)) = self.to_reopen.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+            self.to_open.push_back(index);
+        }
+        while self.opening < OPENING_MAX {
+            let Some(index) = self.to_open.pop_front() else { break };
+            match link::open(self.config.server) {
+                Ok(fd) => {
+                    let data = epoll::EventData::new_u64(u64::from(index));
+                    epoll::add(&self.epoll, &fd, data, epoll::EventFlags::OUT)
+                        .map_err(|error| LoadError::Os { what: "watch a socket", source: error.into() })?;
+                    self.links[index as usize].state = State::Connecting(fd);
+                    self.opening += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.lose(index, now_ns, error.to_string());
+                }
+                Err(source) => return Err(LoadError::Os { what: "open a connection", source }),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,134 @@
+//! Load on a memcached service, and its measurement, as mutilate does it.
+//!
+//! Requests follow a [`Workload`] (which keys, which sizes, how many updates) at times that a [`Schedule`] sets (open
+//! loop: each connection has an arrival process of its own; closed loop: the next request follows the answer). Latency
+//! counts from the time a request was *meant* to be sent, so a stalled server or generator cannot hide requests
+//! (coordinated omission). What the generator itself is late by is measured, and a run in which it could not keep up
+//! is marked ([`Summary::kept_up`]).
+//!
+//! Two transports carry the same load and return the same [`Summary`]:
+//!
+//! - [`wire::WireClient`]: thousands of TCP connections in one polling thread over a raw `lull_nic` queue;
+//! - [`kernel::KernelClient`]: the kernel's sockets and epoll, against any memcached.
+//!
+//! The sources are sans-I/O: a request passes `dist` → `workload` → `schedule` → transport → `checker` → `recorder`.
+
+pub mod checker;
+pub mod clock;
+pub mod dist;
+pub mod kernel;
+pub mod recorder;
+pub mod schedule;
+pub mod wire;
+pub mod workload;
+
+use std::fmt;
+
+pub use checker::{Checker, Outcome};
+pub use clock::{Clock, MonotonicClock};
+pub use dist::{Arrivals, Distribution, Rng};
+pub use recorder::{Recorder, Summary, Window};
+pub use schedule::{Due, Schedule};
+pub use workload::{Request, Workload, WorkloadConfig};
+
+/// Most requests that a connection may have outstanding.
+pub const DEPTH_MAX: u16 = 1024;
+
+/// How requests follow one another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// At the times of an arrival process, whether or not the answers come.
+    Open {
+        /// Offered load in requests a second, over all connections of the client.
+        qps: f64,
+        /// The distribution of the time between two requests of a connection.
+        arrivals: Arrivals,
+        /// Requests that a connection may have outstanding; further ones wait, and their latency counts the wait.
+        depth: u16,
+    },
+    /// As fast as the answers come.
+    Closed {
+        /// Requests that each connection keeps outstanding.
+        depth: u16,
+    },
+    /// Sets every record once, then ends. Warm-up and duration do not apply.
+    Preload {
+        /// Requests that each connection keeps outstanding.
+        depth: u16,
+    },
+}
+
+impl Load {
+    /// Open loop as mutilate offers it: exponential inter-arrival times, depth 1.
+    pub fn open(qps: f64) -> Load {
+        Load::Open { qps, arrivals: Arrivals::Exponential, depth: 1 }
+    }
+
+    /// Requests that a connection may have outstanding, between 1 and [`DEPTH_MAX`].
+    pub fn depth(&self) -> u16 {
+        let (Load::Open { depth, .. } | Load::Closed { depth } | Load::Preload { depth }) = *self;
+        depth.clamp(1, DEPTH_MAX)
+    }
+}
+
+/// Why a load could not be put on, or what ended it early.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// A setting is outside its limits.
+    Invalid {
+        /// The setting.
+        what: &'static str,
+        /// The value and the limit.
+        why: String,
+    },
+    /// Not all connections came up before the deadline.
+    Connect {
+        /// Connections that are up.
+        connected: usize,
+        /// Connections wanted.
+        wanted: usize,
+        /// What the last failure was, if the network told.
+        why: String,
+    },
+    /// The server fell silent with requests outstanding.
+    NoProgress {
+        /// Seconds since the last byte from it.
+        silent_s: f64,
+        /// Requests outstanding.
+        outstanding: u64,
+    },
+    /// The operating system refused.
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Invalid { what, why } => write!(f, "cannot use {what}: {why}"),
+            LoadError::Connect { connected, wanted, why } => write!(
+                f,
+                "only {connected} of {wanted} connections came up ({why}); check that the server listens and is reachable"
+            ),
+            LoadError::NoProgress { silent_s, outstanding } => write!(
+                f,
+                "the server has been silent for {silent_s:.1} s with {outstanding} requests outstanding; it has stalled or gone"
+            ),
+            LoadError::Os { what, source } => write!(f, "cannot {what}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

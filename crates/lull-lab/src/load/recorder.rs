@@ -1,0 +1,344 @@
+//! What a run measured.
+
+use hdrhistogram::Histogram;
+
+use super::checker::Outcome;
+
+/// Range of the histograms: 1 ns to 100 s, at 3 significant digits.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+/// A generator's lag up to this is no fault, however short the latencies are.
+const LAG_FREE_NS: u64 = 20_000;
+/// A generator that is busy for more than this share of the time is the bottleneck of a closed loop.
+const BUSY_SHARE_MAX: f64 = 0.97;
+
+/// The part of a run that counts, in nanoseconds of the generator's clock: from the end of the warm-up for the
+/// duration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// First nanosecond that counts.
+    pub from_ns: u64,
+    /// First nanosecond that does not any more.
+    pub to_ns: u64,
+}
+
+impl Window {
+    /// Whether a moment counts.
+    #[inline]
+    pub fn contains(&self, at_ns: u64) -> bool {
+        self.from_ns <= at_ns && at_ns < self.to_ns
+    }
+}
+
+/// Counters and histograms of one generator. Requests count by their *intended* time.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    window: Window,
+    latency: Histogram<u64>,
+    lag: Histogram<u64>,
+    sent: u64,
+    completed: u64,
+    hits: u64,
+    misses: u64,
+    stored: u64,
+    wrong: u64,
+    refused: u64,
+    lost: u64,
+    busy_ns: u64,
+    watched_ns: u64,
+    doorbells: u64,
+    doorbell_ns: u64,
+    raise_ns: u64,
+}
+
+impl Recorder {
+    /// An empty recorder for a window.
+    pub fn new(window: Window) -> Recorder {
+        let histogram = || {
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 < the maximum, and 3 digits are within 0 to 5")
+        };
+        Recorder {
+            window,
+            latency: histogram(),
+            lag: histogram(),
+            sent: 0,
+            completed: 0,
+            hits: 0,
+            misses: 0,
+            stored: 0,
+            wrong: 0,
+            refused: 0,
+            lost: 0,
+            busy_ns: 0,
+            watched_ns: 0,
+            doorbells: 0,
+            doorbell_ns: 0,
+            raise_ns: 0,
+        }
+    }
+
+    /// The window.
+    pub fn window(&self) -> Window {
+        self.window
+    }
+
+    /// Ends the window at `to_ns`, if that is sooner: the run was stopped, or had no end of its own.
+    pub fn end_window(&mut self, to_ns: u64) {
+        self.window.to_ns = self.window.to_ns.min(to_ns.max(self.window.from_ns));
+    }
+
+    /// A request went out at `now_ns`; see [`super::Due`] for the other two times.
+    #[inline]
+    pub fn sent(&mut self, intended_ns: u64, eligible_ns: u64, now_ns: u64) {
+        if self.window.contains(intended_ns) {
+            self.sent += 1;
+            self.lag.saturating_record(now_ns.saturating_sub(eligible_ns).max(1));
+        }
+    }
+
+    /// The answer to a request came at `now_ns`.
+    #[inline]
+    pub fn answered(&mut self, intended_ns: u64, now_ns: u64, outcome: Outcome) {
+        if self.window.contains(now_ns) {
+            self.completed += 1;
+        }
+        if !self.window.contains(intended_ns) {
+            return;
+        }
+        self.latency.saturating_record(now_ns.saturating_sub(intended_ns).max(1));
+        match outcome {
+            Outcome::Hit => self.hits += 1,
+            Outcome::Miss => self.misses += 1,
+            Outcome::Stored => self.stored += 1,
+            Outcome::Wrong => self.wrong += 1,
+            Outcome::Refused => self.refused += 1,
+        }
+    }
+
+    /// Requests went down with their connection.
+    pub fn lost(&mut self, requests: u64) {
+        self.lost += requests;
+    }
+
+    /// A turn of the generator's loop from `from_ns` to `to_ns` did work, or found none.
+    #[inline]
+    pub fn turn(&mut self, from_ns: u64, to_ns: u64, worked: bool) {
+        if self.window.contains(from_ns) {
+            let spent = to_ns - from_ns;
+            self.watched_ns += spent;
+            if worked {
+                self.busy_ns += spent;
+            }
+        }
+    }
+
+    /// A doorbell took from `from_ns` to `to_ns`.
+    #[inline]
+    pub fn doorbell(&mut self, from_ns: u64, to_ns: u64) {
+        if self.window.contains(from_ns) {
+            self.doorbells += 1;
+            self.doorbell_ns += to_ns - from_ns;
+        }
+    }
+
+    /// Doorbells rung in the window.
+    pub fn doorbells(&self) -> u64 {
+        self.doorbells
+    }
+
+    /// Of the doorbells' time, this went into raising interrupts on the peer's behalf.
+    pub fn set_raise_ns(&mut self, raise_ns: u64) {
+        self.raise_ns = raise_ns;
+    }
+
+    /// Adds what another generator of the same run recorded. The windows should be the same length.
+    pub fn merge(&mut self, other: &Recorder) {
+        self.latency.add(&other.latency).expect("all recorders have the same bounds");
+        self.lag.add(&other.lag).expect("all recorders have the same bounds");
+        self.sent += other.sent;
+        self.completed += other.completed;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.stored += other.stored;
+        self.wrong += other.wrong;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.busy_ns += other.busy_ns;
+        self.watched_ns += other.watched_ns;
+        self.doorbells += other.doorbells;
+        self.doorbell_ns += other.doorbell_ns;
+        self.raise_ns += other.raise_ns;
+    }
+
+    /// The histogram of latencies in nanoseconds.
+    pub fn latency(&self) -> &Histogram<u64> {
+        &self.latency
+    }
+
+    /// The histogram of the generator's lag in nanoseconds.
+    pub fn lag(&self) -> &Histogram<u64> {
+        &self.lag
+    }
+
+    /// Sums up. `open_loop` selects the rule of [`Summary::kept_up`]; `unanswered` requests were outstanding when the
+    /// run stopped waiting, `backlog` were due in the window and never sent.
+    pub fn summarize(&self, open_loop: bool, unanswered: u64, backlog: u64) -> Summary {
+        let duration_s = (self.window.to_ns - self.window.from_ns) as f64 / 1e9;
+        let received = self.hits + self.misses + self.stored + self.wrong + self.refused;
+        let busy_fraction = self.busy_ns as f64 / self.watched_ns.max(1) as f64;
+        let quantile = |share| if received == 0 { 0 } else { self.latency.value_at_quantile(share) };
+        let lag_p99_ns = if self.sent == 0 { 0 } else { self.lag.value_at_quantile(0.99) };
+        let latency_p99_ns = quantile(0.99);
+        let kept_up = if open_loop {
+            lag_p99_ns <= LAG_FREE_NS.max(latency_p99_ns / 10)
+        } else {
+            busy_fraction <= BUSY_SHARE_MAX
+        };
+        Summary {
+            duration_s,
+            qps: self.completed as f64 / duration_s.max(1e-9),
+            sent: self.sent,
+            received,
+            hits: self.hits,
+            misses: self.misses,
+            stored: self.stored,
+            errors: self.wrong + self.refused,
+            lost: self.lost,
+            unanswered,
+            backlog,
+            latency_avg_ns: if received == 0 { 0.0 } else { self.latency.mean() },
+            latency_p50_ns: quantile(0.5),
+            latency_p95_ns: quantile(0.95),
+            latency_p99_ns,
+            latency_p999_ns: quantile(0.999),
+            latency_max_ns: if received == 0 { 0 } else { self.latency.max() },
+            lag_avg_ns: if self.sent == 0 { 0.0 } else { self.lag.mean() },
+            lag_p99_ns,
+            busy_fraction,
+            doorbells: self.doorbells,
+            doorbell_ns: self.doorbell_ns,
+            raise_ns: self.raise_ns,
+            retransmits: 0,
+            reconnects: 0,
+            kept_up,
+        }
+    }
+}
+
+/// The figures of a run. Latencies and counts are of the requests that were meant to go out in the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Length of the window in seconds.
+    pub duration_s: f64,
+    /// Answers that came in the window, a second.
+    pub qps: f64,
+    /// Requests sent.
+    pub sent: u64,
+    /// Answers to them, of any kind.
+    pub received: u64,
+    /// Reads that found their record.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Updates that were stored.
+    pub stored: u64,
+    /// Answers that were errors, or had the wrong size.
+    pub errors: u64,
+    /// Requests that went down with their connection, in or outside the window.
+    pub lost: u64,
+    /// Requests outstanding when the run stopped waiting for answers.
+    pub unanswered: u64,
+    /// Requests due in the window and not sent by its end, because their connection was waiting: the offered load
+    /// exceeds what the server does. They have no latency, so the latencies of such a run are too low.
+    pub backlog: u64,
+    /// Mean latency in nanoseconds.
+    pub latency_avg_ns: f64,
+    /// Median.
+    pub latency_p50_ns: u64,
+    /// 95th percentile.
+    pub latency_p95_ns: u64,
+    /// 99th percentile.
+    pub latency_p99_ns: u64,
+    /// 99.9th percentile.
+    pub latency_p999_ns: u64,
+    /// Largest.
+    pub latency_max_ns: u64,
+    /// Mean of the generator's lag in nanoseconds: from when a request could be sent to when it was.
+    pub lag_avg_ns: f64,
+    /// 99th percentile of the generator's lag.
+    pub lag_p99_ns: u64,
+    /// Share of the generator's time spent on work rather than on polling in vain; the mean over its threads.
+    pub busy_fraction: f64,
+    /// Times the device was told of requests to send.
+    pub doorbells: u64,
+    /// Time that took in nanoseconds.
+    pub doorbell_ns: u64,
+    /// How much of it went into raising the peer's interrupt.
+    pub raise_ns: u64,
+    /// TCP segments sent again.
+    pub retransmits: u64,
+    /// Connections opened again after a loss.
+    pub reconnects: u64,
+    /// Whether the generator was fast enough for the run to say something about the server.
+    ///
+    /// Open loop: the 99th percentile of its lag is within 20 us or a tenth of the 99th percentile of the latency,
+    /// whichever is more. Closed loop: it was idle for at least 3 % of the time.
+    pub kept_up: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Window = Window { from_ns: 1_000, to_ns: 1_000_001_000 };
+
+    #[test]
+    fn requests_count_by_their_intended_time_and_rate_by_answers() {
+        let mut recorder = Recorder::new(WINDOW);
+        recorder.sent(999, 999, 2_000);
+        recorder.answered(999, 5_000, Outcome::Hit);
+        recorder.sent(5_000, 5_000, 6_000);
+        recorder.answered(5_000, 105_000, Outcome::Miss);
+        recorder.sent(1_000_000_000, 1_000_000_000, 1_000_000_000);
+        recorder.answered(1_000_000_000, 2_000_000_000, Outcome::Stored);
+        let summary = recorder.summarize(true, 0, 0);
+        assert_eq!((summary.sent, summary.received, summary.misses, summary.stored), (2, 2, 1, 1));
+        assert_eq!(summary.qps, 2.0);
+        assert!((summary.latency_max_ns as f64 / 1e9 - 1.0).abs() < 0.001);
+        assert!((summary.latency_p50_ns as f64 / 1e5 - 1.0).abs() < 0.001);
+    }
+
+    #[test]
+    fn a_slow_generator_is_marked() {
+        let mut recorder = Recorder::new(WINDOW);
+        for at_ns in (2_000..1_000_000).step_by(1_000) {
+            recorder.sent(at_ns, at_ns, at_ns + 30_000);
+            recorder.answered(at_ns, at_ns + 100_000, Outcome::Hit);
+        }
+        assert!(!recorder.summarize(true, 0, 0).kept_up);
+        recorder.turn(2_000, 99_000, true);
+        recorder.turn(99_000, 100_000, false);
+        assert!(!recorder.summarize(false, 0, 0).kept_up);
+        recorder.turn(100_000, 110_000, false);
+        assert!(recorder.summarize(false, 0, 0).kept_up);
+    }
+
+    #[test]
+    fn merged_recorders_are_one() {
+        let mut one = Recorder::new(WINDOW);
+        let mut other = Recorder::new(WINDOW);
+        one.sent(2_000, 2_000, 2_000);
+        one.answered(2_000, 3_000, Outcome::Hit);
+        other.sent(2_000, 2_000, 2_000);
+        other.answered(2_000, 9_000, Outcome::Refused);
+        one.merge(&other);
+        let summary = one.summarize(true, 0, 0);
+        assert_eq!((summary.sent, summary.received, summary.errors), (2, 2, 1));
+    }
+
+    #[test]
+    fn nothing_measured_is_zero() {
+        let summary = Recorder::new(WINDOW).summarize(true, 3, 4);
+        assert_eq!((summary.latency_avg_ns, summary.latency_max_ns, summary.qps), (0.0, 0, 0.0));
+        assert_eq!((summary.unanswered, summary.backlog, summary.kept_up), (3, 4, true));
+    }
+}

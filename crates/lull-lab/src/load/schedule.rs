@@ -1,0 +1,346 @@
+//! When which connection sends: arrival processes per connection, or answers in a closed loop. No I/O, no clock.
+//!
+//! As in mutilate, each connection has an arrival process of its own at its share of the rate. While a connection has
+//! as many requests outstanding as it may, its process stands at the next intended time; when an answer makes room,
+//! what has become due meanwhile goes out with the times at which it was due. So a connection waits in one number
+//! instead of a queue, and an overloaded run needs no memory.
+
+use std::collections::VecDeque;
+
+use super::Load;
+use super::dist::{Arrivals, Rng};
+
+/// A request to send now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// The connection that sends it.
+    pub connection: u32,
+    /// When it was to be sent: latency counts from here.
+    pub intended_ns: u64,
+    /// Since when it could be sent: later than intended if the connection was waiting for an answer. What passes from
+    /// here to the sending is the generator's lag.
+    pub eligible_ns: u64,
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In the heap, until its next intended time.
+    Heap,
+    /// In the list of those that may send at once.
+    Ready,
+    /// Nowhere: it waits for an answer, or to be up.
+    Parked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    due_ns: u64,
+    outstanding: u16,
+    up: bool,
+    place: Place,
+}
+
+/// The schedule of one run of one client.
+#[derive(Debug)]
+pub struct Schedule {
+    /// `None`: closed loop.
+    arrivals: Option<Arrivals>,
+    mean_gap_ns: f64,
+    depth: u16,
+    lines: Vec<Line>,
+    heap: Heap,
+    ready: VecDeque<(u32, u64)>,
+    rng: Rng,
+    outstanding: u64,
+}
+
+impl Schedule {
+    /// A schedule for `connections` connections, all of them down, that starts at `start_ns`.
+    pub fn new(load: &Load, connections: usize, start_ns: u64, seed: u64) -> Schedule {
+        let mut rng = Rng::new(seed);
+        let (arrivals, mean_gap_ns) = match *load {
+            // The rate may be tiny; a gap of a century is as good as none.
+            Load::Open { qps, arrivals, .. } => {
+                (Some(arrivals), (1e9 * connections as f64 / qps.max(1e-9)).min(3e18 / 64.0))
+            }
+            Load::Closed { .. } | Load::Preload { .. } => (None, 0.0),
+        };
+        let lines = (0..connections)
+            .map(|_| Line {
+                due_ns: arrivals.map_or(start_ns, |arrivals| {
+                    start_ns.saturating_add((arrivals.first_gap(&mut rng) * mean_gap_ns) as u64)
+                }),
+                outstanding: 0,
+                up: false,
+                place: Place::Parked,
+            })
+            .collect();
+        Schedule {
+            arrivals,
+            mean_gap_ns,
+            depth: load.depth(),
+            lines,
+            heap: Heap(Vec::with_capacity(connections)),
+            ready: VecDeque::new(),
+            rng,
+            outstanding: 0,
+        }
+    }
+
+    /// Requests outstanding over all connections.
+    #[inline]
+    pub fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// When [`Schedule::next`] will have something: 0 for at once, `u64::MAX` for not before an answer.
+    #[inline]
+    pub fn next_due_ns(&self) -> u64 {
+        if self.ready.is_empty() { self.heap.0.first().map_or(u64::MAX, |entry| entry.0) } else { 0 }
+    }
+
+    /// The next request that is due at `now_ns`. It counts as outstanding from here on.
+    #[inline]
+    pub fn next(&mut self, now_ns: u64) -> Option<Due> {
+        while let Some((connection, eligible_ns)) = self.ready.pop_front() {
+            let line = &mut self.lines[connection as usize];
+            line.place = Place::Parked;
+            if !line.up || line.outstanding >= self.depth {
+                continue;
+            }
+            let intended_ns = if self.arrivals.is_some() { line.due_ns } else { now_ns };
+            line.outstanding += 1;
+            self.outstanding += 1;
+            if self.arrivals.is_some() {
+                self.lines[connection as usize].due_ns = self.following(intended_ns);
+                self.place(connection, now_ns, eligible_ns);
+            }
+            return Some(Due { connection, intended_ns, eligible_ns });
+        }
+        while let Some(&(intended_ns, connection)) = self.heap.0.first() {
+            if intended_ns > now_ns {
+                return None;
+            }
+            let line = &mut self.lines[connection as usize];
+            if !line.up || line.outstanding >= self.depth {
+                line.place = Place::Parked;
+                self.heap.pop();
+                continue;
+            }
+            line.outstanding += 1;
+            self.outstanding += 1;
+            let due_ns = self.following(intended_ns);
+            self.lines[connection as usize].due_ns = due_ns;
+            self.heap.replace_first((due_ns, connection));
+            return Some(Due { connection, intended_ns, eligible_ns: intended_ns });
+        }
+        None
+    }
+
+    /// An answer has come: the connection may send again.
+    #[inline]
+    pub fn completed(&mut self, connection: u32, now_ns: u64) {
+        let line = &mut self.lines[connection as usize];
+        debug_assert!(line.outstanding > 0, "an answer to nothing");
+        line.outstanding -= 1;
+        self.outstanding -= 1;
+        if self.arrivals.is_none() {
+            self.ready.push_back((connection, now_ns));
+        } else if line.place == Place::Parked {
+            self.place(connection, now_ns, now_ns);
+        }
+    }
+
+    /// The connection is up: its requests may go out.
+    pub fn up(&mut self, connection: u32, now_ns: u64) {
+        let depth = self.depth;
+        let line = &mut self.lines[connection as usize];
+        if line.up {
+            return;
+        }
+        line.up = true;
+        if self.arrivals.is_none() {
+            let free = depth - line.outstanding;
+            self.ready.extend((0..free).map(|_| (connection, now_ns)));
+        } else if line.place == Place::Parked {
+            self.place(connection, now_ns, now_ns);
+        }
+    }
+
+    /// The connection is gone, and what it had outstanding with it; returns how many that were.
+    pub fn down(&mut self, connection: u32) -> u64 {
+        let line = &mut self.lines[connection as usize];
+        line.up = false;
+        let lost = u64::from(std::mem::take(&mut line.outstanding));
+        self.outstanding -= lost;
+        lost
+    }
+
+    /// About how many requests were due before `until_ns` and have not been sent.
+    pub fn backlog(&self, until_ns: u64) -> u64 {
+        if self.arrivals.is_none() {
+            return 0;
+        }
+        let late = self.lines.iter().filter(|line| line.due_ns < until_ns);
+        late.map(|line| 1 + ((until_ns - line.due_ns) as f64 / self.mean_gap_ns) as u64).sum()
+    }
+
+    #[inline]
+    fn following(&mut self, due_ns: u64) -> u64 {
+        // Open loop, or nobody asks.
+        let gap = self.arrivals.map_or(0.0, |arrivals| arrivals.gap(&mut self.rng) * self.mean_gap_ns);
+        due_ns.saturating_add(gap as u64)
+    }
+
+    /// Puts a parked connection where its next intended time belongs.
+    fn place(&mut self, connection: u32, now_ns: u64, eligible_ns: u64) {
+        let line = &mut self.lines[connection as usize];
+        if !line.up || line.outstanding >= self.depth {
+            return;
+        }
+        if line.due_ns <= now_ns {
+            line.place = Place::Ready;
+            self.ready.push_back((connection, eligible_ns.max(line.due_ns)));
+        } else {
+            line.place = Place::Heap;
+            self.heap.push((line.due_ns, connection));
+        }
+    }
+}
+
+/// A four-way heap, earliest first: half the levels of a binary one, and the children of a node share a cache line.
+#[derive(Debug)]
+struct Heap(Vec<(u64, u32)>);
+
+const WAYS: usize = 4;
+
+impl Heap {
+    fn push(&mut self, entry: (u64, u32)) {
+        self.0.push(entry);
+        let mut at = self.0.len() - 1;
+        while at > 0 {
+            let parent = (at - 1) / WAYS;
+            if self.0[parent] <= entry {
+                break;
+            }
+            self.0[at] = self.0[parent];
+            at = parent;
+        }
+        self.0[at] = entry;
+    }
+
+    fn pop(&mut self) {
+        if let Some(last) = self.0.pop()
+            && !self.0.is_empty()
+        {
+            self.replace_first(last);
+        }
+    }
+
+    /// Puts `entry` in the place of the first and lets it sink to where it belongs.
+    #[inline]
+    fn replace_first(&mut self, entry: (u64, u32)) {
+        let heap = &mut self.0[..];
+        let mut at = 0;
+        loop {
+            let first_child = at * WAYS + 1;
+            let Some(children) = heap.get(first_child..heap.len().min(first_child + WAYS)) else { break };
+            let mut least = 0;
+            for index in 1..children.len() {
+                if children[index].0 < children[least].0 {
+                    least = index;
+                }
+            }
+            let Some(child) = children.get(least).copied().filter(|child| child.0 < entry.0) else { break };
+            heap[at] = child;
+            at = first_child + least;
+        }
+        heap[at] = entry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_up(load: Load, connections: u32) -> Schedule {
+        let mut schedule = Schedule::new(&load, connections as usize, 0, 42);
+        for connection in 0..connections {
+            schedule.up(connection, 0);
+        }
+        schedule
+    }
+
+    #[test]
+    fn open_loop_keeps_the_rate_and_the_order() {
+        for arrivals in [Arrivals::Exponential, Arrivals::Facebook, Arrivals::Fixed] {
+            let mut schedule = all_up(Load::Open { qps: 100_000.0, arrivals, depth: 1 }, 1000);
+            let (mut last, mut sent) = (0, 0);
+            for now_ns in (0..1_000_000_000u64).step_by(5_000) {
+                while let Some(due) = schedule.next(now_ns) {
+                    assert!(due.intended_ns >= last && due.intended_ns <= now_ns);
+                    assert_eq!(due.eligible_ns, due.intended_ns);
+                    last = due.intended_ns;
+                    sent += 1;
+                    schedule.completed(due.connection, now_ns);
+                }
+            }
+            assert!((97_000..103_000).contains(&sent), "{arrivals:?}: {sent}");
+        }
+    }
+
+    #[test]
+    fn a_blocked_connection_keeps_its_intended_times() {
+        let mut schedule = all_up(Load::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 2 }, 1);
+        let first = schedule.next(5_000).expect("due");
+        let second = schedule.next(5_000).expect("due");
+        assert_eq!(second.intended_ns - first.intended_ns, 1000);
+        assert_eq!(schedule.next(5_000), None);
+        assert_eq!((schedule.outstanding(), schedule.next_due_ns()), (2, u64::MAX));
+        assert!((2..=4).contains(&schedule.backlog(5_000)));
+        schedule.completed(0, 9_000);
+        let third = schedule.next(9_500).expect("due");
+        assert_eq!((third.intended_ns, third.eligible_ns), (second.intended_ns + 1000, 9_000));
+        assert_eq!(schedule.next(9_500), None);
+    }
+
+    #[test]
+    fn a_lost_connection_comes_back_with_what_was_due() {
+        let mut schedule = all_up(Load::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 1 }, 1);
+        let first = schedule.next(1_000).expect("due");
+        assert_eq!(schedule.down(0), 1);
+        assert_eq!((schedule.next(50_000), schedule.outstanding()), (None, 0));
+        schedule.up(0, 60_000);
+        let again = schedule.next(60_000).expect("due");
+        assert_eq!((again.intended_ns, again.eligible_ns), (first.intended_ns + 1000, 60_000));
+    }
+
+    #[test]
+    fn closed_loop_keeps_the_depth() {
+        let mut schedule = all_up(Load::Closed { depth: 3 }, 2);
+        let burst: Vec<u32> = std::iter::from_fn(|| schedule.next(7)).map(|due| due.connection).collect();
+        assert_eq!(burst, [0, 0, 0, 1, 1, 1]);
+        schedule.completed(1, 9);
+        assert_eq!(schedule.next(10), Some(Due { connection: 1, intended_ns: 10, eligible_ns: 9 }));
+        assert_eq!(schedule.next(10), None);
+        assert_eq!(schedule.down(0), 3);
+        schedule.up(0, 20);
+        assert_eq!(std::iter::from_fn(|| schedule.next(20)).count(), 3);
+    }
+
+    #[test]
+    fn the_heap_sorts() {
+        let mut rng = Rng::new(1);
+        let mut heap = Heap(Vec::new());
+        for _ in 0..1000 {
+            heap.push((rng.below(500), 0));
+        }
+        let mut last = 0;
+        while let Some(first) = heap.0.first().copied() {
+            assert!(first.0 >= last);
+            last = first.0;
+            heap.pop();
+        }
+    }
+}

@@ -1,0 +1,655 @@
+//! One connection's protocol state: bytes in, bytes out.
+
+use super::VERSION;
+use super::command::{self, BAD_EXPTIME, BAD_FORMAT, Command, ERROR, Retrieval, next_token};
+use super::stats::StoreStats;
+use super::store::{
+    Arithmetic, ITEM_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN, Store, StoreMode, StoreOutcome, expiry_s,
+};
+
+/// Longest command line in bytes, its end excluded, of anything but a retrieval; a longer one closes the connection.
+/// Retrievals may be of any length and are worked on as they arrive.
+pub const LINE_BYTES_MAX: usize = 2048;
+/// Output bytes at which a session stops taking input until the owner has sent some. One reply may exceed it, by the
+/// size of an item.
+pub const OUTPUT_PAUSE_BYTES: usize = 256 * 1024;
+/// Bytes received or sent that a session keeps to itself before it reports them to the store's counters.
+const TRAFFIC_STEP_BYTES: u64 = 16 * 1024;
+/// Blanks before a retrieval that is longer than a line.
+const LEADING_BLANKS_MAX: usize = 100;
+/// Bytes of output that `stats cachedump` stops at (memcached's limit).
+const DUMP_BYTES_MAX: usize = 2 << 20;
+/// Buffers that grew beyond this are given back when they are empty.
+const KEPT_BUFFER_BYTES: usize = 4096;
+
+/// What [`Session::feed`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fed {
+    /// Input bytes taken. All of them unless `blocked` or `close`; the rest has to be offered again.
+    pub consumed: usize,
+    /// The output has reached [`OUTPUT_PAUSE_BYTES`]: send it, then feed again, if need be with no input.
+    pub blocked: bool,
+    /// Send the output, then close the connection (`quit`, or a line beyond the limit).
+    pub close: bool,
+}
+
+/// A connection's state between two arrivals of bytes.
+///
+/// It holds what is incomplete: part of a line, part of a value (never more than the client has sent, never more than
+/// the item limit), the keys of a retrieval whose output is too much to make at once. How the input was cut into
+/// pieces does not change the output.
+///
+/// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was
+/// cut; flags beyond 32 bits are refused, not truncated; a NUL byte in a key is part of it; a retrieval line longer
+/// than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the meta commands, slab and crawler control
+/// and UDP do not exist (`ERROR`).
+#[derive(Debug, Default)]
+pub struct Session {
+    state: State,
+    /// Part of a line, or the keys still to be looked up.
+    line: Vec<u8>,
+    /// The key of the value being received.
+    key: Vec<u8>,
+    /// The value being received, with its line end.
+    value: Vec<u8>,
+    read_unreported: u64,
+    written_unreported: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    /// Waiting for the end of a command line.
+    #[default]
+    Line,
+    /// Receiving the value of a store.
+    Value(Header),
+    /// Skipping this many bytes of a refused value, its line end included.
+    Swallow { left: usize },
+    /// Working on the keys in `line`; more of the same command follow unless it is complete.
+    Keys { retrieval: Retrieval, expires_s: u32, complete: bool },
+    /// Skipping to the end of a line that was answered with an error.
+    SkipLine,
+    /// Nothing is taken any more.
+    Closed,
+}
+
+/// A store's command line, but for the key.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    mode: StoreMode,
+    flags: u32,
+    exptime: i64,
+    value_bytes: usize,
+    noreply: bool,
+}
+
+/// What one step of the session came to.
+enum Step {
+    /// This many input bytes were used; go on.
+    Used(usize),
+    /// All input was used and more is needed.
+    Starved,
+}
+
+impl Session {
+    /// A session at the start of a connection.
+    pub fn new() -> Session {
+        Session::default()
+    }
+
+    /// Takes received bytes, appends the replies to `out`, and says how far it got.
+    ///
+    /// `now_s` is the unix time in seconds.
+    pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Fed {
+        let out_before = out.len();
+        let mut at = 0;
+        let blocked = loop {
+            if matches!(self.state, State::Closed) {
+                break false;
+            }
+            if out.len() >= OUTPUT_PAUSE_BYTES {
+                break at < input.len() || matches!(self.state, State::Keys { .. });
+            }
+            match self.step(&input[at..], out, store, now_s) {
+                Step::Used(bytes) => at += bytes,
+                Step::Starved => {
+                    at = input.len();
+                    break false;
+                }
+            }
+        };
+        self.count_traffic(at, out.len() - out_before, store);
+        Fed { consumed: at, blocked, close: matches!(self.state, State::Closed) }
+    }
+
+    fn count_traffic(&mut self, read: usize, written: usize, store: &Store) {
+        self.read_unreported += read as u64;
+        self.written_unreported += written as u64;
+        if self.read_unreported + self.written_unreported >= TRAFFIC_STEP_BYTES {
+            self.report_traffic(store);
+        }
+    }
+
+    fn report_traffic(&mut self, store: &Store) {
+        store.add_traffic(std::mem::take(&mut self.read_unreported), std::mem::take(&mut self.written_unreported));
+    }
+
+    #[inline]
+    fn step(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Step {
+        match self.state {
+            State::Line => self.take_line(input, out, store, now_s),
+            State::Value(header) => self.take_value(header, input, out, store, now_s),
+            State::Swallow { left } => {
+                let skipped = left.min(input.len());
+                self.state = if skipped == left { State::Line } else { State::Swallow { left: left - skipped } };
+                if skipped == left { Step::Used(skipped) } else { Step::Starved }
+            }
+            State::Keys { retrieval, expires_s, complete } => {
+                self.take_keys(retrieval, expires_s, complete, input, out, store, now_s)
+            }
+            State::SkipLine => match memchr::memchr(b'\n', input) {
+                Some(end) => {
+                    self.state = State::Line;
+                    Step::Used(end + 1)
+                }
+                None => Step::Starved,
+            },
+            State::Closed => Step::Starved,
+        }
+    }
+
+    /// Completes a line and runs it.
+    #[inline]
+    fn take_line(&mut self, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Step {
+        if input.is_empty() {
+            return Step::Starved;
+        }
+        // One byte more than a line may have tells a line that is too long.
+        let room = LINE_BYTES_MAX + 1 - self.line.len();
+        let window = &input[..input.len().min(room)];
+        let Some(end) = memchr::memchr(b'\n', window) else {
+            self.line.extend_from_slice(window);
+            if window.len() == room {
+                self.begin_long_line(out, now_s);
+            }
+            return Step::Used(window.len());
+        };
+        let used = end + 1;
+        if self.line.is_empty() {
+            let taken = self.run(trim_cr(&window[..end]), &input[used..], out, store, now_s);
+            return Step::Used(used + taken);
+        }
+        self.line.extend_from_slice(&window[..end]);
+        let line = std::mem::take(&mut self.line);
+        let taken = self.run(trim_cr(&line), &input[used..], out, store, now_s);
+        if self.line.is_empty() {
+            self.line = line;
+            self.line.clear();
+        }
+        Step::Used(used + taken)
+    }
+
+    /// `line` is full and holds no line end: a long retrieval is worked on as it arrives, anything else is garbage.
+    fn begin_long_line(&mut self, out: &mut Vec<u8>, now_s: u32) {
+        let blanks = self.line.iter().take_while(|byte| **byte == b' ').count();
+        let begun = next_token(&self.line).and_then(|(verb, rest)| {
+            let retrieval = command::retrieval(verb).filter(|_| blanks <= LEADING_BLANKS_MAX)?;
+            Some((retrieval, self.line.len() - rest.len()))
+        });
+        let Some((retrieval, mut at)) = begun else {
+            self.state = State::Closed;
+            return;
+        };
+        let mut expires_s = 0;
+        if retrieval.touch {
+            // An expiry time that does not end within the first 2 KiB is as bad as one that is not a number.
+            let rest = &self.line[at..];
+            match next_token(rest).filter(|(_, after)| !after.is_empty()) {
+                Some((token, after)) if command::signed(token).is_some() => {
+                    expires_s = command::signed(token).map_or(0, |exptime| expiry_s(exptime, now_s));
+                    at += rest.len() - after.len();
+                }
+                _ => {
+                    out.extend_from_slice(BAD_EXPTIME);
+                    self.line.clear();
+                    self.state = State::SkipLine;
+                    return;
+                }
+            }
+        }
+        self.line.drain(..at);
+        self.state = State::Keys { retrieval, expires_s, complete: false };
+    }
+
+    /// Runs a line; `rest` is the input behind it, of which it returns how much it used.
+    #[inline]
+    fn run(&mut self, line: &[u8], rest: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> usize {
+        match command::parse(line) {
+            Command::Retrieve { retrieval, arguments } => self.retrieve(retrieval, arguments, out, store, now_s),
+            Command::Store { mode, key, flags, exptime, value_bytes, noreply } => {
+                let header = Header { mode, flags, exptime, value_bytes, noreply };
+                return self.begin_store(header, key, rest, out, store, now_s);
+            }
+            other => self.run_other(other, out, store, now_s),
+        }
+        0
+    }
+
+    fn run_other(&mut self, command: Command<'_>, out: &mut Vec<u8>, store: &Store, now_s: u32) {
+        match command {
+            Command::Retrieve { .. } | Command::Store { .. } => unreachable!("run has handled these"),
+            Command::Delete { key, noreply } => {
+                let deleted = store.delete(key, now_s);
+                reply(out, noreply, if deleted { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
+            }
+            Command::Arithmetic { up, key, delta, noreply } => {
+                let result = if up { store.increment(key, delta, now_s) } else { store.decrement(key, delta, now_s) };
+                match result {
+                    Arithmetic::Value(_) if noreply => {}
+                    Arithmetic::Value(value) => {
+                        put_number(out, value);
+                        out.extend_from_slice(b"\r\n");
+                    }
+                    Arithmetic::NotFound => reply(out, noreply, b"NOT_FOUND\r\n"),
+                    Arithmetic::NonNumeric => {
+                        let error = b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n";
+                        reply(out, noreply, error);
+                    }
+                }
+            }
+            Command::Touch { key, exptime, noreply } => {
+                let touched = store.touch(key, expiry_s(exptime, now_s), now_s);
+                reply(out, noreply, if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
+            }
+            Command::FlushAll { delay_s, noreply } => {
+                store.flush(delay_s, now_s);
+                reply(out, noreply, b"OK\r\n");
+            }
+            Command::Verbosity { level, noreply } => {
+                store.set_verbosity(level);
+                reply(out, noreply, b"OK\r\n");
+            }
+            Command::CacheMemlimit { mebibytes, noreply } => {
+                let bytes = usize::try_from(mebibytes).ok().and_then(|mebibytes| mebibytes.checked_mul(1 << 20));
+                match bytes {
+                    Some(bytes) if bytes >= MEMORY_BYTES_MIN => {
+                        store.set_memory_bytes_max(bytes, now_s);
+                        reply(out, noreply, b"OK\r\n");
+                    }
+                    Some(_) => {
+                        let error = b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+                        reply(out, noreply, error);
+                    }
+                    None => reply(out, noreply, BAD_FORMAT),
+                }
+            }
+            Command::Stats { topic, arguments } => {
+                self.report_traffic(store);
+                stats(topic, arguments, out, store, now_s);
+            }
+            Command::Version => {
+                for part in ["VERSION ", VERSION, "\r\n"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
+            }
+            Command::Quit => self.state = State::Closed,
+            Command::Refused { reply: text, noreply } => reply(out, noreply, text),
+        }
+    }
+
+    #[inline]
+    fn retrieve(
+        &mut self,
+        retrieval: Retrieval,
+        mut keys: &[u8],
+        out: &mut Vec<u8>,
+        store: &Store,
+        now_s: u32,
+    ) {
+        let mut expires_s = 0;
+        if retrieval.touch {
+            // `command::parse` has seen to it that there is an argument.
+            let (token, rest) = next_token(keys).unwrap_or((&[], &[]));
+            let Some(exptime) = command::signed(token) else {
+                out.extend_from_slice(BAD_EXPTIME);
+                return;
+            };
+            expires_s = expiry_s(exptime, now_s);
+            keys = rest;
+        }
+        // A key that is too long spoils the command as a whole, before anything is printed.
+        if keys.len() > KEY_BYTES_MAX && keys.split(|byte| *byte == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
+            out.extend_from_slice(BAD_FORMAT);
+            return;
+        }
+        while let Some((key, rest)) = next_token(keys) {
+            if out.len() >= OUTPUT_PAUSE_BYTES {
+                self.line = keys.to_vec();
+                self.state = State::Keys { retrieval, expires_s, complete: true };
+                return;
+            }
+            look_up(retrieval, key, expires_s, out, store, now_s);
+            keys = rest;
+        }
+        out.extend_from_slice(b"END\r\n");
+    }
+
+    /// Goes on with a retrieval whose keys are in `line`.
+    #[allow(clippy::too_many_arguments)] // the state's fields and the four things that every step gets
+    fn take_keys(
+        &mut self,
+        retrieval: Retrieval,
+        expires_s: u32,
+        mut complete: bool,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        store: &Store,
+        now_s: u32,
+    ) -> Step {
+        let mut used = 0;
+        if !complete {
+            let room = (LINE_BYTES_MAX + 1).saturating_sub(self.line.len());
+            let window = &input[..input.len().min(room)];
+            let end = memchr::memchr(b'\n', window);
+            self.line.extend_from_slice(&window[..end.unwrap_or(window.len())]);
+            used = end.map_or(window.len(), |end| end + 1);
+            complete = end.is_some();
+            if complete {
+                let trimmed = trim_cr(&self.line).len();
+                self.line.truncate(trimmed);
+            }
+        }
+        let line = std::mem::take(&mut self.line);
+        let mut keys = &line[..];
+        let mut too_long = false;
+        while let Some((key, rest)) = next_token(keys) {
+            let unfinished = rest.is_empty() && !complete;
+            // A line end's first half may hang on the unfinished token.
+            too_long = key.len() > KEY_BYTES_MAX + usize::from(unfinished);
+            if unfinished || too_long || out.len() >= OUTPUT_PAUSE_BYTES {
+                keys = &keys[keys.iter().take_while(|byte| **byte == b' ').count()..];
+                break;
+            }
+            look_up(retrieval, key, expires_s, out, store, now_s);
+            keys = rest;
+        }
+        let blank = next_token(keys).is_none();
+        if too_long {
+            out.extend_from_slice(BAD_FORMAT);
+            self.state = if complete { State::Line } else { State::SkipLine };
+        } else if complete && blank {
+            out.extend_from_slice(b"END\r\n");
+            self.state = State::Line;
+        } else {
+            self.state = State::Keys { retrieval, expires_s, complete };
+            if !blank {
+                self.line = keys.to_vec();
+            }
+            if !complete && input.is_empty() {
+                return Step::Starved;
+            }
+        }
+        Step::Used(used)
+    }
+
+    /// The line of a store is complete: stores the value if it is there as a whole, else begins to collect it.
+    fn begin_store(
+        &mut self,
+        header: Header,
+        key: &[u8],
+        rest: &[u8],
+        out: &mut Vec<u8>,
+        store: &Store,
+        now_s: u32,
+    ) -> usize {
+        let block_bytes = header.value_bytes + 2;
+        if !store.fits(key.len(), header.value_bytes) {
+            let outcome = store.refuse_too_large(header.mode, key, now_s);
+            reply(out, header.noreply, outcome_text(outcome));
+            self.state = State::Swallow { left: block_bytes };
+            return 0;
+        }
+        if rest.len() >= block_bytes {
+            finish_store(header, key, &rest[..block_bytes], out, store, now_s);
+            return block_bytes;
+        }
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.state = State::Value(header);
+        0
+    }
+
+    fn take_value(
+        &mut self,
+        header: Header,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        store: &Store,
+        now_s: u32,
+    ) -> Step {
+        let block_bytes = header.value_bytes + 2;
+        let taken = input.len().min(block_bytes - self.value.len());
+        self.value.extend_from_slice(&input[..taken]);
+        if self.value.len() < block_bytes {
+            return Step::Starved;
+        }
+        finish_store(header, &self.key, &self.value, out, store, now_s);
+        self.value.clear();
+        if self.value.capacity() > KEPT_BUFFER_BYTES {
+            self.value = Vec::new();
+        }
+        self.state = State::Line;
+        Step::Used(taken)
+    }
+}
+
+/// Stores a data block, or refuses it if it does not end as its length says.
+fn finish_store(header: Header, key: &[u8], block: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) {
+    let Some(value) = block.strip_suffix(b"\r\n") else {
+        reply(out, header.noreply, b"CLIENT_ERROR bad data chunk\r\n");
+        return;
+    };
+    let expires_s = expiry_s(header.exptime, now_s);
+    let outcome = store.store(header.mode, key, value, header.flags, expires_s, now_s);
+    reply(out, header.noreply, outcome_text(outcome));
+}
+
+fn outcome_text(outcome: StoreOutcome) -> &'static [u8] {
+    match outcome {
+        StoreOutcome::Stored => b"STORED\r\n",
+        StoreOutcome::NotStored => b"NOT_STORED\r\n",
+        StoreOutcome::Exists => b"EXISTS\r\n",
+        StoreOutcome::NotFound => b"NOT_FOUND\r\n",
+        StoreOutcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+        StoreOutcome::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+    }
+}
+
+/// Prints one item, if it is there.
+#[inline]
+fn look_up(retrieval: Retrieval, key: &[u8], expires_s: u32, out: &mut Vec<u8>, store: &Store, now_s: u32) {
+    let print = |item: super::ItemView<'_>| {
+        // The longest that the numbers and words around a key and a value come to is 62 bytes.
+        out.reserve(key.len() + item.value.len() + 64);
+        out.extend_from_slice(b"VALUE ");
+        out.extend_from_slice(key);
+        out.push(b' ');
+        put_number(out, u64::from(item.flags));
+        out.push(b' ');
+        put_number(out, item.value.len() as u64);
+        if retrieval.cas {
+            out.push(b' ');
+            put_number(out, item.cas);
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(item.value);
+        out.extend_from_slice(b"\r\n");
+    };
+    if retrieval.touch {
+        store.get_and_touch(key, expires_s, now_s, print);
+    } else {
+        store.get(key, now_s, print);
+    }
+}
+
+#[inline]
+fn reply(out: &mut Vec<u8>, noreply: bool, text: &[u8]) {
+    if !noreply {
+        out.extend_from_slice(text);
+    }
+}
+
+#[inline]
+fn trim_cr(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Appends a decimal number.
+#[inline]
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    if number < 10 {
+        out.push(b'0' + number as u8);
+        return;
+    }
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    while number > 0 {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+fn stats(topic: &[u8], arguments: [&[u8]; 2], out: &mut Vec<u8>, store: &Store, now_s: u32) {
+    match topic {
+        b"" => {
+            let stats = store.stats();
+            for (name, value) in general_stats(&stats, store, now_s) {
+                put_stat(out, name, value);
+            }
+            for part in ["STAT version ", VERSION, "\r\n"] {
+                out.extend_from_slice(part.as_bytes());
+            }
+        }
+        b"settings" => {
+            let config = store.config();
+            put_stat(out, "maxbytes", config.memory_bytes_max as u64);
+            put_stat(out, "item_size_max", config.item_bytes_max as u64);
+            put_stat(out, "num_threads", config.threads as u64);
+            put_stat(out, "verbosity", store.verbosity());
+            for flag in ["evictions on", "cas_enabled yes", "flush_enabled yes", "dump_enabled yes"] {
+                for part in ["STAT ", flag, "\r\n"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
+            }
+        }
+        b"items" => {
+            let stats = store.stats();
+            // There are no slab classes: all items are in class 1.
+            if stats.curr_items > 0 {
+                put_stat(out, "items:1:number", stats.curr_items);
+                put_stat(out, "items:1:mem_requested", stats.bytes);
+                put_stat(out, "items:1:evicted", stats.counters.evictions);
+                put_stat(out, "items:1:reclaimed", stats.counters.reclaimed);
+                put_stat(out, "items:1:outofmemory", stats.counters.store_no_memory);
+            }
+        }
+        b"reset" => {
+            store.reset_stats();
+            out.extend_from_slice(b"RESET\r\n");
+            return;
+        }
+        b"cachedump" => {
+            if arguments.iter().any(|argument| argument.is_empty()) {
+                out.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
+                return;
+            }
+            let [Some(class), Some(items_max)] = arguments.map(command::unsigned) else {
+                out.extend_from_slice(BAD_FORMAT);
+                return;
+            };
+            if class == 1 {
+                cachedump(items_max, out, store, now_s);
+            }
+        }
+        _ => {
+            out.extend_from_slice(ERROR);
+            return;
+        }
+    }
+    out.extend_from_slice(b"END\r\n");
+}
+
+fn put_stat(out: &mut Vec<u8>, name: &str, value: u64) {
+    out.extend_from_slice(b"STAT ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b' ');
+    put_number(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 36] {
+    let counters = &stats.counters;
+    [
+        ("pid", u64::from(std::process::id())),
+        ("time", u64::from(now_s)),
+        ("pointer_size", u64::from(usize::BITS)),
+        ("threads", store.config().threads as u64),
+        ("curr_connections", stats.curr_connections),
+        ("total_connections", stats.total_connections),
+        ("cmd_get", counters.get_hits + counters.get_misses),
+        ("cmd_set", counters.cmd_set),
+        ("cmd_flush", stats.cmd_flush),
+        ("cmd_touch", counters.cmd_touch),
+        ("cmd_meta", 0),
+        ("get_hits", counters.get_hits),
+        ("get_misses", counters.get_misses),
+        ("get_expired", counters.get_expired),
+        ("delete_misses", counters.delete_misses),
+        ("delete_hits", counters.delete_hits),
+        ("incr_misses", counters.incr_misses),
+        ("incr_hits", counters.incr_hits),
+        ("decr_misses", counters.decr_misses),
+        ("decr_hits", counters.decr_hits),
+        ("cas_misses", counters.cas_misses),
+        ("cas_hits", counters.cas_hits),
+        ("cas_badval", counters.cas_badval),
+        ("touch_hits", counters.touch_hits),
+        ("touch_misses", counters.touch_misses),
+        ("store_too_large", stats.store_too_large),
+        ("store_no_memory", counters.store_no_memory),
+        ("bytes_read", stats.bytes_read),
+        ("bytes_written", stats.bytes_written),
+        ("limit_maxbytes", stats.limit_maxbytes),
+        ("bytes", stats.bytes),
+        ("curr_items", stats.curr_items),
+        ("total_items", counters.total_items),
+        ("evictions", counters.evictions),
+        ("reclaimed", counters.reclaimed),
+        ("auth_errors", 0),
+    ]
+}
+
+/// `stats cachedump`: up to `items_max` keys (0: any number), within memcached's limit on the output.
+fn cachedump(items_max: u64, out: &mut Vec<u8>, store: &Store, now_s: u32) {
+    let out_max = out.len() + DUMP_BYTES_MAX;
+    let mut left = if items_max == 0 { u64::MAX } else { items_max };
+    store.visit(now_s, |key, value_bytes, expires_s| {
+        if left == 0 || out.len() + KEY_BYTES_MAX + 64 > out_max {
+            return false;
+        }
+        left -= 1;
+        out.extend_from_slice(b"ITEM ");
+        out.extend_from_slice(key);
+        out.extend_from_slice(b" [");
+        put_number(out, value_bytes as u64);
+        out.extend_from_slice(b" b; ");
+        put_number(out, u64::from(expires_s));
+        out.extend_from_slice(b" s]\r\n");
+        true
+    });
+}
+
+// A reply's overshoot beyond the pause mark, which the documentation states, presumes this.
+const _: () = assert!(DUMP_BYTES_MAX <= 2 * ITEM_BYTES_MAX);

@@ -1,0 +1,465 @@
+//! The store: shards by key hash, each behind its own lock.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::shard::{Offer, Shard};
+use super::stats::StoreStats;
+
+/// Longest key in bytes (memcached's `KEY_MAX_LENGTH`).
+pub const KEY_BYTES_MAX: usize = 250;
+/// Default limit of an item, its key, value and [`ITEM_OVERHEAD_BYTES`] together (memcached's `-I`).
+pub const ITEM_BYTES_MAX: usize = 1 << 20;
+/// Bytes that an item is charged beyond its key and value: its slot of 64 and its share of the table.
+pub const ITEM_OVERHEAD_BYTES: usize = 80;
+/// Least memory limit that `cache_memlimit` sets.
+pub const MEMORY_BYTES_MIN: usize = 8 << 20;
+/// Expiry times up to this are relative to now, larger ones are unix times (30 days, as in memcached).
+const RELATIVE_EXPTIME_MAX_S: i64 = 60 * 60 * 24 * 30;
+
+/// The unix second at which an item stored at `now_s` with the client's `exptime` expires; 0: never.
+///
+/// 0 never expires, a negative one has expired already, up to 30 days is relative, and beyond is a unix time.
+pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
+    match exptime {
+        0 => 0,
+        ..0 => 1,
+        1..=RELATIVE_EXPTIME_MAX_S => now_s.saturating_add(exptime as u32),
+        _ => u32::try_from(exptime).unwrap_or(u32::MAX),
+    }
+}
+
+/// How a [`Store`] is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Memory limit in bytes over all items (memcached's `-m`, there in MiB).
+    pub memory_bytes_max: usize,
+    /// Limit of one item in bytes, see [`ITEM_BYTES_MAX`].
+    pub item_bytes_max: usize,
+    /// Shards, each with an equal part of the memory limit. Rounded to a power of two, and lowered until a shard holds
+    /// four items of the largest size.
+    pub shards: usize,
+    /// Seed of the hash; `None` draws one, so that no client can choose colliding keys.
+    pub hash_seed: Option<u64>,
+    /// Worker threads, as `stats` reports them.
+    pub threads: usize,
+}
+
+impl Default for StoreConfig {
+    fn default() -> StoreConfig {
+        StoreConfig {
+            memory_bytes_max: 1 << 30,
+            item_bytes_max: ITEM_BYTES_MAX,
+            shards: 64,
+            hash_seed: None,
+            threads: 1,
+        }
+    }
+}
+
+/// Under which condition to store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreMode {
+    /// Always.
+    Set,
+    /// Only if the key is not there.
+    Add,
+    /// Only if it is.
+    Replace,
+    /// Behind the value that is there; its flags and expiry stay.
+    Append,
+    /// In front of the value that is there; its flags and expiry stay.
+    Prepend,
+    /// Only if the item still has this CAS number.
+    Cas(u64),
+}
+
+/// What became of an offered value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    /// It is stored.
+    Stored,
+    /// The condition did not hold, or an append would exceed the item limit.
+    NotStored,
+    /// The CAS number differs.
+    Exists,
+    /// cas of a key that is not there.
+    NotFound,
+    /// The item exceeds the item limit. A set has removed the old value, so that nobody reads it for the new one.
+    TooLarge,
+    /// The shard's part of the memory limit cannot hold it.
+    NoMemory,
+}
+
+/// What incr or decr did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// The new value.
+    Value(u64),
+    /// The key is not there.
+    NotFound,
+    /// The value is not a number.
+    NonNumeric,
+}
+
+/// An item as a reader sees it, under the shard's lock.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemView<'a> {
+    /// The value.
+    pub value: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// The CAS number.
+    pub cas: u64,
+}
+
+/// Shards on lines of their own, so that workers on different shards do not share one.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// The shared store of one service. Every method may be called by any thread; time comes in as unix seconds.
+#[derive(Debug)]
+pub struct Store {
+    shards: Box<[Padded]>,
+    hasher: foldhash::quality::FixedState,
+    config: StoreConfig,
+    memory_bytes_max: AtomicUsize,
+    cmd_flush: AtomicU64,
+    store_too_large: AtomicU64,
+    connections_open: AtomicU64,
+    connections_total: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    verbosity: AtomicU64,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new(config: StoreConfig) -> Store {
+        let shards_max = (config.memory_bytes_max / (4 * config.item_bytes_max.max(1))).max(1);
+        let shards = 1 << config.shards.clamp(1, shards_max).ilog2();
+        let seed = config.hash_seed.unwrap_or_else(|| RandomState::new().hash_one(0u8));
+        let hasher = foldhash::quality::FixedState::with_seed(seed);
+        let bytes_max = config.memory_bytes_max / shards;
+        Store {
+            shards: (0..shards)
+                .map(|_| Padded(Mutex::new(Shard::new(bytes_max, config.item_bytes_max, hasher.clone()))))
+                .collect(),
+            hasher,
+            config: StoreConfig { shards, ..config },
+            memory_bytes_max: AtomicUsize::new(config.memory_bytes_max),
+            cmd_flush: AtomicU64::new(0),
+            store_too_large: AtomicU64::new(0),
+            connections_open: AtomicU64::new(0),
+            connections_total: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
+            verbosity: AtomicU64::new(0),
+        }
+    }
+
+    /// The configuration in force; `shards` is the number actually made.
+    pub fn config(&self) -> StoreConfig {
+        StoreConfig { memory_bytes_max: self.memory_bytes_max.load(Relaxed), ..self.config }
+    }
+
+    /// The shard of a key, locked, and the key's hash. The shard is chosen by bits that the table does not use.
+    #[inline]
+    fn lock(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, u64) {
+        let hash = self.hasher.hash_one(key);
+        let index = (hash >> 40) as usize & (self.shards.len() - 1);
+        (lock(&self.shards[index].0), hash)
+    }
+
+    /// Reads an item under its shard's lock; `read` should only copy. `None` if the key is not there.
+    #[inline]
+    pub fn get<R>(&self, key: &[u8], now_s: u32, read: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
+        self.read(key, None, now_s, read)
+    }
+
+    /// Reads an item and gives it a new expiry, see [`expiry_s`].
+    #[inline]
+    pub fn get_and_touch<R>(
+        &self,
+        key: &[u8],
+        expires_s: u32,
+        now_s: u32,
+        read: impl FnOnce(ItemView<'_>) -> R,
+    ) -> Option<R> {
+        self.read(key, Some(expires_s), now_s, read)
+    }
+
+    #[inline]
+    fn read<R>(
+        &self,
+        key: &[u8],
+        touch: Option<u32>,
+        now_s: u32,
+        read: impl FnOnce(ItemView<'_>) -> R,
+    ) -> Option<R> {
+        let (mut shard, hash) = self.lock(key);
+        let item = shard.get(hash, key, touch, now_s)?;
+        Some(read(ItemView { value: item.value(), flags: item.flags, cas: item.cas }))
+    }
+
+    /// Whether a value of `value_bytes` under a key of `key_bytes` is within the item limit.
+    pub fn fits(&self, key_bytes: usize, value_bytes: usize) -> bool {
+        ITEM_OVERHEAD_BYTES + key_bytes + value_bytes <= self.config.item_bytes_max
+    }
+
+    /// Stores a value. `expires_s` is a unix second, 0 for never.
+    ///
+    /// # Panics
+    /// If the key exceeds [`KEY_BYTES_MAX`].
+    pub fn store(
+        &self,
+        mode: StoreMode,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires_s: u32,
+        now_s: u32,
+    ) -> StoreOutcome {
+        assert!(key.len() <= KEY_BYTES_MAX, "key of {} bytes", key.len());
+        if !self.fits(key.len(), value.len()) {
+            return self.refuse_too_large(mode, key, now_s);
+        }
+        let (mut shard, hash) = self.lock(key);
+        shard.store(hash, Offer { mode, key, value, flags, expires_s }, now_s)
+    }
+
+    /// What storing an item over the limit does, for a caller that has not read the value.
+    pub fn refuse_too_large(&self, mode: StoreMode, key: &[u8], now_s: u32) -> StoreOutcome {
+        self.store_too_large.fetch_add(1, Relaxed);
+        if mode == StoreMode::Set {
+            let (mut shard, hash) = self.lock(key);
+            shard.forget(hash, key, now_s);
+        }
+        StoreOutcome::TooLarge
+    }
+
+    /// Removes a key; whether it was there.
+    pub fn delete(&self, key: &[u8], now_s: u32) -> bool {
+        let (mut shard, hash) = self.lock(key);
+        shard.delete(hash, key, now_s)
+    }
+
+    /// Adds `delta` to the number under `key`, wrapping at 2^64.
+    pub fn increment(&self, key: &[u8], delta: u64, now_s: u32) -> Arithmetic {
+        let (mut shard, hash) = self.lock(key);
+        shard.arithmetic(hash, key, delta, true, now_s)
+    }
+
+    /// Subtracts `delta` from the number under `key`, stopping at 0.
+    pub fn decrement(&self, key: &[u8], delta: u64, now_s: u32) -> Arithmetic {
+        let (mut shard, hash) = self.lock(key);
+        shard.arithmetic(hash, key, delta, false, now_s)
+    }
+
+    /// Gives a key a new expiry; whether it was there.
+    pub fn touch(&self, key: &[u8], expires_s: u32, now_s: u32) -> bool {
+        let (mut shard, hash) = self.lock(key);
+        shard.touch(hash, key, expires_s, now_s)
+    }
+
+    /// Drops what is stored: now, or in `delay_s` seconds what will have been stored before then.
+    pub fn flush(&self, delay_s: u32, now_s: u32) {
+        self.cmd_flush.fetch_add(1, Relaxed);
+        for shard in &self.shards {
+            lock(&shard.0).flush(now_s.saturating_add(delay_s), now_s);
+        }
+    }
+
+    /// Changes the memory limit, evicting at once what no longer fits.
+    pub fn set_memory_bytes_max(&self, bytes: usize, now_s: u32) {
+        self.memory_bytes_max.store(bytes, Relaxed);
+        for shard in &self.shards {
+            lock(&shard.0).set_bytes_max(bytes / self.shards.len(), now_s);
+        }
+    }
+
+    /// Calls `visit(key, value_bytes, expires_s)` on live items until it returns false, one shard locked at a time.
+    pub fn visit(&self, now_s: u32, mut visit: impl FnMut(&[u8], usize, u32) -> bool) {
+        for shard in &self.shards {
+            let more =
+                lock(&shard.0).visit(now_s, &mut |item| visit(item.key(), item.value().len(), item.expires_s));
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Counts a connection, for `stats`.
+    pub fn connection_opened(&self) {
+        self.connections_open.fetch_add(1, Relaxed);
+        self.connections_total.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a connection's end, for `stats`. Each call must follow one of [`Store::connection_opened`].
+    pub fn connection_closed(&self) {
+        self.connections_open.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn add_traffic(&self, read: u64, written: u64) {
+        self.bytes_read.fetch_add(read, Relaxed);
+        self.bytes_written.fetch_add(written, Relaxed);
+    }
+
+    pub(super) fn verbosity(&self) -> u64 {
+        self.verbosity.load(Relaxed)
+    }
+
+    pub(super) fn set_verbosity(&self, level: u64) {
+        self.verbosity.store(level, Relaxed);
+    }
+
+    /// A snapshot of the counters.
+    pub fn stats(&self) -> StoreStats {
+        let mut stats = StoreStats {
+            limit_maxbytes: self.memory_bytes_max.load(Relaxed) as u64,
+            cmd_flush: self.cmd_flush.load(Relaxed),
+            store_too_large: self.store_too_large.load(Relaxed),
+            curr_connections: self.connections_open.load(Relaxed),
+            total_connections: self.connections_total.load(Relaxed),
+            bytes_read: self.bytes_read.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            ..StoreStats::default()
+        };
+        for shard in &self.shards {
+            let shard = lock(&shard.0);
+            stats.counters.add(&shard.counters);
+            stats.curr_items += shard.items() as u64;
+            stats.bytes += shard.bytes() as u64;
+        }
+        stats
+    }
+
+    /// Sets the counters of `stats` back to zero; items, connections and limits stay.
+    pub fn reset_stats(&self) {
+        for shard in &self.shards {
+            lock(&shard.0).counters = Default::default();
+        }
+        for counter in [&self.cmd_flush, &self.store_too_large, &self.bytes_read, &self.bytes_written] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
+/// A panic under the lock is a bug that a test shows; the table itself is consistent between its methods.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u32 = 1_700_000_000;
+
+    fn small(memory_bytes_max: usize) -> Store {
+        Store::new(StoreConfig { memory_bytes_max, shards: 1, hash_seed: Some(1), ..StoreConfig::default() })
+    }
+
+    fn set(store: &Store, key: &[u8], value: &[u8], exptime: i64, now_s: u32) -> StoreOutcome {
+        store.store(StoreMode::Set, key, value, 0, expiry_s(exptime, now_s), now_s)
+    }
+
+    fn has(store: &Store, key: &[u8], now_s: u32) -> bool {
+        store.get(key, now_s, |_| ()).is_some()
+    }
+
+    #[test]
+    fn expiry_is_relative_then_absolute_then_past() {
+        let month = 60 * 60 * 24 * 30;
+        assert_eq!(expiry_s(0, NOW), 0);
+        assert_eq!(expiry_s(-1, NOW), 1);
+        assert_eq!(expiry_s(month, NOW), NOW + month as u32);
+        assert_eq!(expiry_s(month + 1, NOW), month as u32 + 1);
+        assert_eq!(expiry_s(i64::MAX, NOW), u32::MAX);
+        let store = small(1 << 20);
+        set(&store, b"k", b"v", 10, NOW);
+        assert!(has(&store, b"k", NOW + 9));
+        assert!(!has(&store, b"k", NOW + 10));
+        assert_eq!(store.stats().counters.get_expired, 1);
+        assert_eq!(store.stats().curr_items, 0);
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let store = small(64 * 1024);
+        let value = [b'x'; 1000];
+        let key = |index: usize| format!("key-{index:04}").into_bytes();
+        let fit = 64 * 1024 / (1000 + 8 + ITEM_OVERHEAD_BYTES);
+        for index in 0..fit {
+            set(&store, &key(index), &value, 0, NOW);
+        }
+        assert_eq!(store.stats().counters.evictions, 0);
+        // Reading moves to the front only after a minute, as in memcached.
+        assert!(has(&store, &key(0), NOW + 61));
+        set(&store, b"one-more", &value, 0, NOW + 61);
+        assert!(has(&store, &key(0), NOW + 61));
+        assert!(!has(&store, &key(1), NOW + 61));
+        assert_eq!(store.stats().counters.evictions, 1);
+        assert!(store.stats().bytes <= 64 * 1024);
+    }
+
+    #[test]
+    fn an_item_beyond_the_memory_is_refused_and_takes_the_old_one_along() {
+        let store = small(4096);
+        set(&store, b"k", b"old", 0, NOW);
+        assert_eq!(set(&store, b"k", &[0; 5000], 0, NOW), StoreOutcome::NoMemory);
+        assert!(!has(&store, b"k", NOW));
+        assert_eq!(set(&store, b"k", &vec![0; ITEM_BYTES_MAX], 0, NOW), StoreOutcome::TooLarge);
+    }
+
+    #[test]
+    fn growing_in_place_evicts_others_not_itself() {
+        let store = small(8192);
+        for index in 0..7 {
+            set(&store, format!("{index}").as_bytes(), &[0; 900], 0, NOW);
+        }
+        assert_eq!(set(&store, b"6", &[1; 4000], 0, NOW), StoreOutcome::Stored);
+        assert!(has(&store, b"6", NOW));
+        assert!(store.stats().bytes <= 8192);
+        store.set_memory_bytes_max(2048, NOW);
+        assert_eq!((store.stats().curr_items, store.stats().bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_delayed_flush_takes_what_is_older_than_it() {
+        let store = small(1 << 20);
+        set(&store, b"old", b"1", 0, NOW);
+        store.flush(10, NOW);
+        assert!(has(&store, b"old", NOW + 9));
+        set(&store, b"new", b"1", 0, NOW + 10);
+        assert!(!has(&store, b"old", NOW + 10));
+        assert!(has(&store, b"new", NOW + 10));
+        store.flush(0, NOW + 11);
+        assert!(!has(&store, b"new", NOW + 11));
+        assert_eq!(store.stats().bytes, 0);
+    }
+
+    #[test]
+    fn many_items_survive_growth_and_deletion() {
+        let store = Store::new(StoreConfig { hash_seed: Some(7), ..StoreConfig::default() });
+        for index in 0..20_000u32 {
+            set(&store, &index.to_le_bytes(), &index.to_be_bytes(), 0, NOW);
+        }
+        for index in (0..20_000u32).step_by(3) {
+            assert!(store.delete(&index.to_le_bytes(), NOW));
+        }
+        for index in 0..20_000u32 {
+            let value = store.get(&index.to_le_bytes(), NOW, |item| item.value.to_vec());
+            assert_eq!(value, (index % 3 != 0).then(|| index.to_be_bytes().to_vec()));
+        }
+    }
+
+    #[test]
+    fn shards_shrink_with_the_memory() {
+        let config = StoreConfig { memory_bytes_max: 64 << 20, shards: 60, ..StoreConfig::default() };
+        assert_eq!(Store::new(config).config().shards, 16);
+        assert_eq!(Store::new(StoreConfig { memory_bytes_max: 0, ..config }).config().shards, 1);
+    }
+}

@@ -1,0 +1,269 @@
+//! The comparison as a table for a terminal.
+//!
+//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow the
+//! extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes. A row
+//! whose mode was not in force carries a `!` at its name and the reason in a footnote.
+
+mod grid;
+
+use std::io::IsTerminal;
+
+use console::Style;
+
+use self::grid::{Align, Grid, wrap};
+use crate::cell::compare::{against_base, low_load, ratio};
+use crate::cell::report::find;
+use crate::cell::{CellSummary, Load, Report, Verdict, compare::Metric};
+use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
+use crate::html::narrate;
+use crate::stats::Estimate;
+
+/// Narrower than this, prose is not wrapped any further, in columns.
+const PROSE_COLUMNS_MIN: usize = 40;
+
+/// How prose is wrapped where there is no terminal, in columns.
+const PROSE_COLUMNS_DEFAULT: usize = 120;
+
+/// How the table is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableStyle {
+    /// Columns of the terminal; `None` for no limit.
+    pub width_columns: Option<usize>,
+    /// Whether to use colours.
+    pub colour: bool,
+}
+
+impl TableStyle {
+    /// For standard output: its width and colours if it is a terminal, neither if it is not. `NO_COLOR` is honoured.
+    pub fn for_stdout() -> TableStyle {
+        if !std::io::stdout().is_terminal() {
+            return TableStyle::default();
+        }
+        let width_columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+        TableStyle { width_columns, colour: console::colors_enabled() }
+    }
+}
+
+/// The whole report as text: machine, table, footnotes, low load against `base`, and in words.
+pub fn render(report: &Report, style: TableStyle) -> String {
+    let prose = style.width_columns.unwrap_or(PROSE_COLUMNS_DEFAULT).max(PROSE_COLUMNS_MIN);
+    let mut out = String::new();
+    for line in header(report) {
+        out.push_str(&wrap(&line, prose, ""));
+    }
+    out.push('\n');
+    let mut footnotes = Footnotes::default();
+    let (table, omitted) = table(report, style, &mut footnotes);
+    out.push_str(&table);
+    out.push('\n');
+    for (i, note) in footnotes.0.iter().enumerate() {
+        out.push_str(&wrap(&format!("[{}] {note}", i + 1), prose, "    "));
+    }
+    for line in legend(report, omitted).into_iter().chain(report.notes.iter().cloned()) {
+        out.push_str(&wrap(&line, prose, ""));
+    }
+    out.push_str(&low_load_section(report, style));
+    out.push('\n');
+    out.push_str(&wrap(&narrate(&report.cells), prose, ""));
+    out
+}
+
+fn header(report: &Report) -> Vec<String> {
+    [report.machine.to_string(), report.set_up()]
+        .into_iter()
+        .chain(report.stopped().map(|s| s.to_uppercase()))
+        .collect()
+}
+
+/// Columns that a variant of the table leaves out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Omitted {
+    extras: bool,
+    intervals: bool,
+    costs: bool,
+}
+
+/// From everything to the least, in the order in which columns are given up.
+const VARIANTS: [Omitted; 4] = [
+    Omitted { extras: false, intervals: false, costs: false },
+    Omitted { extras: true, intervals: false, costs: false },
+    Omitted { extras: true, intervals: true, costs: false },
+    Omitted { extras: true, intervals: true, costs: true },
+];
+
+/// The widest variant that fits, and what it leaves out. If none fits, the narrowest.
+fn table(report: &Report, style: TableStyle, footnotes: &mut Footnotes) -> (String, Omitted) {
+    let mut last = (String::new(), VARIANTS[0]);
+    for omitted in VARIANTS {
+        *footnotes = Footnotes::default();
+        let grid = grid(report, omitted, style, footnotes);
+        let fits = style.width_columns.is_none_or(|width| grid.width() <= width);
+        last = (grid.to_string(), omitted);
+        if fits {
+            break;
+        }
+    }
+    last
+}
+
+fn grid(report: &Report, omitted: Omitted, style: TableStyle, footnotes: &mut Footnotes) -> Grid {
+    let costs = if omitted.costs { 2 } else { 0 };
+    let published = &PUBLISHED_COLUMNS[..PUBLISHED_COLUMNS.len() - costs];
+    let extras: &[&str] = if omitted.extras { &[] } else { &EXTRA_COLUMNS };
+    let mut grid = Grid::default();
+    for (i, name) in published.iter().chain(extras).enumerate() {
+        grid.column(name, if i == 0 { Align::Left } else { Align::Right });
+    }
+    grid.column("verdict", Align::Left);
+    let mut last_load = None;
+    for (testcase, load, cell) in report.rows() {
+        if last_load.is_some_and(|last| last != load) {
+            grid.gap();
+        }
+        last_load = Some(load);
+        let paint = paint(cell, style.colour);
+        let row = cell.map_or_else(|| CsvRow::not_run(testcase, load), CsvRow::of_cell);
+        let mut texts = vec![name(testcase, cell), load.to_string()];
+        let values = row.published_values();
+        let intervals = cell.map_or([None; 7], CellSummary::published_estimates);
+        for (value, interval) in values.iter().zip(intervals).take(published.len() - 2) {
+            let spread = interval.filter(|_| !omitted.intervals).and_then(|e| e.spread_percent());
+            let spread = spread.map_or(String::new(), |percent| format!(" ±{}%", percent_text(percent)));
+            texts.push(number(*value).to_string() + &spread);
+        }
+        if !omitted.extras {
+            texts.extend(row.extras.map(number));
+        }
+        texts.push(verdict(cell, footnotes));
+        grid.row(texts.into_iter().map(|text| paint.apply_to(text).to_string()).collect());
+    }
+    grid
+}
+
+/// The name, marked if the row does not show what it names.
+fn name(testcase: &str, cell: Option<&CellSummary>) -> String {
+    let mark = if cell.is_some_and(|c| !c.verdict.shows_mode()) { "!" } else { "" };
+    format!("{mark}{testcase}")
+}
+
+fn percent_text(percent: f64) -> String {
+    if percent < 0.95 { format!("{percent:.1}") } else { format!("{percent:.0}") }
+}
+
+/// The verdict and the standing, with a footnote where there is more to say.
+fn verdict(cell: Option<&CellSummary>, footnotes: &mut Footnotes) -> String {
+    let Some(cell) = cell else { return NOT_RUN.to_string() };
+    match cell.note() {
+        note if note.is_empty() => verdict_alone(cell),
+        note => format!("{} [{}]", verdict_alone(cell), footnotes.number(note)),
+    }
+}
+
+fn verdict_alone(cell: &CellSummary) -> String {
+    match (&cell.verdict, cell.standing.counts()) {
+        (_, true) => cell.verdict.to_string(),
+        (Verdict::InForce, false) => cell.standing.to_string(),
+        (_, false) => format!("{}, {}", cell.verdict, cell.standing),
+    }
+}
+
+fn paint(cell: Option<&CellSummary>, colour: bool) -> Style {
+    let style = Style::new().force_styling(colour);
+    match cell {
+        None => style.dim(),
+        Some(c) if !c.verdict.shows_mode() => style.red().dim(),
+        Some(c) if !c.standing.counts() => style.yellow(),
+        Some(c) if c.verdict != Verdict::InForce => style.cyan(),
+        Some(_) => style,
+    }
+}
+
+/// Footnotes, each text once.
+#[derive(Default)]
+struct Footnotes(Vec<String>);
+
+impl Footnotes {
+    fn number(&mut self, note: String) -> usize {
+        let at = self.0.iter().position(|known| *known == note);
+        at.unwrap_or_else(|| {
+            self.0.push(note);
+            self.0.len() - 1
+        }) + 1
+    }
+}
+
+fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
+    let mut lines = vec![
+        "Latencies are medians over runs, the rest means; ± is the farther end of the interval of all runs (95 %; for \
+         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts are \
+         totals of one window; lag is the median lateness of timers in us."
+            .to_string(),
+    ];
+    let raised: Vec<f64> =
+        report.cells.iter().flat_map(|c| &c.runs).filter_map(|r| Some(r.raise_us? / r.window_s)).collect();
+    if let Some(mean) = crate::stats::mean(&raised) {
+        // A share of the generator's time is what matters to a reader: microseconds a second are millionths.
+        lines.push(format!("The generator spent {:.1} % of its time raising interrupts.", mean.value / 1e4));
+    }
+    if omitted.costs {
+        lines.push("Too narrow for the costs per query, the intervals and the extra columns: widen the terminal, or write --csv, --json.".into());
+    } else if omitted.intervals {
+        lines.push(
+            "Too narrow for the intervals and the extra columns: widen the terminal, or write --csv, --json.".into(),
+        );
+    } else if omitted.extras {
+        lines.push(format!(
+            "Too narrow for the extra columns ({}): widen the terminal, or write --csv.",
+            EXTRA_COLUMNS.join(", ")
+        ));
+    }
+    lines
+}
+
+/// p99 and CPU of each mode against `base` at low load, and the ratio at MAX that the published series turns on.
+fn low_load_section(report: &Report, style: TableStyle) -> String {
+    let mut out = String::new();
+    if let Some(load) = low_load(&report.cells) {
+        let rows = against_base(&report.cells, load);
+        if !rows.is_empty() {
+            let mut grid = Grid::default();
+            grid.column("testcase", Align::Left);
+            for head in ["p99_/ base", "published", "cpu_/ base", "published", "verdict"] {
+                grid.column(head, Align::Right);
+            }
+            for row in rows {
+                let paint = paint(Some(row.cell), style.colour);
+                let published = |value: Option<f64>| value.map_or(String::new(), |v| format!("{v:.2}"));
+                let texts = [
+                    name(&row.cell.testcase, Some(row.cell)),
+                    ratio_text(row.p99),
+                    published(row.published_p99),
+                    ratio_text(row.cpu),
+                    published(row.published_cpu),
+                    verdict_alone(row.cell),
+                ];
+                grid.row(texts.into_iter().map(|text| paint.apply_to(text).to_string()).collect());
+            }
+            out.push_str(&format!("\nAgainst base at {load}, run by run:\n{grid}"));
+        }
+    }
+    let at_max = |mode| find(&report.cells, mode, Load::Max);
+    if let (Some(suspend), Some(full)) = (at_max("suspend20"), at_max("fullbusy")) {
+        let doubt =
+            if suspend.usable() && full.usable() { "" } else { " (one of the two does not count: see its row)" };
+        if let Some(ratio) = ratio(Metric::Qps, suspend, full) {
+            let text = ratio_text(Some(ratio));
+            out.push_str(&format!("\nsuspend20 / fullbusy at MAX, queries per second: {text}{doubt}\n"));
+        }
+    }
+    out
+}
+
+/// `0.98 [0.97, 0.99]`.
+fn ratio_text(ratio: Option<Estimate>) -> String {
+    match ratio {
+        None => String::new(),
+        Some(Estimate { value, interval: None, .. }) => format!("{value:.3}"),
+        Some(Estimate { value, interval: Some(i), .. }) => format!("{value:.3} [{:.3}, {:.3}]", i.low, i.high),
+    }
+}

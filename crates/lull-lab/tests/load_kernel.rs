@@ -1,0 +1,155 @@
+//! The generator over kernel sockets against our own service on a loopback socket.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lull_lab::load::kernel::{KernelClient, KernelConfig};
+use lull_lab::load::{Arrivals, Load, LoadError, Workload, WorkloadConfig};
+use lull_lab::memcached::{Session, Store, StoreConfig};
+
+const NOW_S: u32 = 1_700_000_000;
+
+/// A server with a thread for each connection. `Drop` stops it.
+struct Server {
+    address: SocketAddr,
+    store: Arc<Store>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(address: &str) -> Option<Server> {
+        let listener = TcpListener::bind(address).ok()?;
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let store = Arc::new(Store::new(StoreConfig::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let (store, stop) = (store.clone(), stop.clone());
+            move || {
+                for stream in listener.incoming() {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    let store = store.clone();
+                    std::thread::spawn(move || serve(stream.expect("a connection"), &store));
+                }
+            }
+        });
+        Some(Server { address, store, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(mut stream: TcpStream, store: &Store) {
+    store.connection_opened();
+    let _ = stream.set_nodelay(true);
+    let (mut session, mut input, mut out) = (Session::new(), vec![0; 4096], Vec::new());
+    'connection: while let Ok(bytes @ 1..) = stream.read(&mut input) {
+        let mut at = 0;
+        loop {
+            let fed = session.feed(&input[at..bytes], &mut out, store, NOW_S);
+            at += fed.consumed;
+            if stream.write_all(&out).is_err() || fed.close {
+                break 'connection;
+            }
+            out.clear();
+            if !fed.blocked {
+                break;
+            }
+        }
+    }
+    store.connection_closed();
+}
+
+fn workload(records: u64) -> Arc<Workload> {
+    Arc::new(Workload::new(WorkloadConfig { records, ..WorkloadConfig::default() }).expect("a valid workload"))
+}
+
+fn exercise(config: KernelConfig, server: &Server) {
+    let stop = AtomicBool::new(false);
+    let workload = workload(500);
+    let connections = config.connections;
+    let mut client = KernelClient::connect(config, workload, Duration::from_secs(5)).expect("connected");
+    assert_eq!(client.established(), connections);
+
+    let preload = client.preload(&stop).expect("preloaded");
+    assert_eq!((preload.stored, preload.errors, preload.lost), (500, 0, 0));
+    assert_eq!(server.store.stats().curr_items, 500);
+
+    let arrivals = Arrivals::Exponential;
+    for load in [Load::Open { qps: 3000.0, arrivals, depth: 2 }, Load::Closed { depth: 2 }] {
+        let summary =
+            client.run(load, Duration::from_millis(20), Duration::from_millis(200), &stop).expect("a whole run");
+        assert!(summary.sent > 0 && summary.received == summary.sent, "{load:?}: {summary:?}");
+        assert_eq!((summary.misses, summary.errors, summary.lost, summary.unanswered), (0, 0, 0, 0), "{load:?}");
+        assert_eq!(summary.hits + summary.stored, summary.received);
+        assert!(summary.latency_p50_ns > 0 && summary.latency_p50_ns <= summary.latency_max_ns);
+    }
+}
+
+#[test]
+fn one_blocking_thread() {
+    let server = Server::start("127.0.0.1:0").expect("a loopback socket");
+    exercise(KernelConfig::new(server.address, 8), &server);
+}
+
+#[test]
+fn two_spinning_threads() {
+    let server = Server::start("127.0.0.1:0").expect("a loopback socket");
+    exercise(KernelConfig { threads: 2, spin: true, ..KernelConfig::new(server.address, 7) }, &server);
+}
+
+#[test]
+fn ipv6() {
+    let Some(server) = Server::start("[::1]:0") else {
+        eprintln!("skipped: this machine has no IPv6 loopback address");
+        return;
+    };
+    exercise(KernelConfig::new(server.address, 3), &server);
+}
+
+#[test]
+fn a_stopped_run_ends_and_counts_what_it_saw() {
+    let server = Server::start("127.0.0.1:0").expect("a loopback socket");
+    let config = KernelConfig::new(server.address, 2);
+    let mut client = KernelClient::connect(config, workload(10), Duration::from_secs(5)).expect("connected");
+    let stop = AtomicBool::new(true);
+    let hour = Duration::from_secs(3600);
+    let summary = client.run(Load::Closed { depth: 1 }, Duration::ZERO, hour, &stop).expect("a stopped run");
+    assert!(summary.duration_s < 60.0);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    drop(listener);
+    let result = KernelClient::connect(KernelConfig::new(address, 2), workload(10), Duration::from_millis(300));
+    let Err(LoadError::Connect { connected: 0, wanted: 2, why }) = result else { panic!("{result:?}") };
+    assert!(why.contains("refused"), "{why}");
+}
+
+#[test]
+fn a_server_that_falls_silent_is_an_error() {
+    // The kernel accepts on the listener's behalf, and nobody answers.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    let config = KernelConfig { silence_ns_max: 100_000_000, ..KernelConfig::new(address, 2) };
+    let mut client = KernelClient::connect(config, workload(10), Duration::from_secs(5)).expect("connected");
+    let stop = AtomicBool::new(false);
+    let result = client.run(Load::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600), &stop);
+    assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");
+}

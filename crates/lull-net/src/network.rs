@@ -1,0 +1,323 @@
+//! A device with a TCP/IP stack: its queues as NAPI instances, each with a shard.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lull_core::{NapiSettings, Sysctl};
+use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
+use lull_nic::{Device, DeviceError, DeviceEvent};
+
+use crate::queue::Queue;
+use crate::shard::{BUFFER_BYTES, NetError, Neighbours, Stack, StackConfig, StackCounters, Steering, Timeouts};
+
+/// How a network is made.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// Own addresses with the length of their network prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// IPv4 router for what is on no own network.
+    pub gateway4: Option<Ipv4Addr>,
+    /// IPv6 router for what is on no own network.
+    pub gateway6: Option<Ipv6Addr>,
+    /// The CPU of each queue's interrupt; queues beyond the list begin again with its first.
+    pub cpus: Vec<u16>,
+    /// Receive buffer of a connection, in bytes.
+    pub rx_buffer_bytes: usize,
+    /// Transmit buffer of a connection, in bytes.
+    pub tx_buffer_bytes: usize,
+    /// Connections per shard, at most.
+    pub connections_max: usize,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// Neighbours that are known from the start.
+    pub neighbours: Vec<(IpAddr, [u8; 6])>,
+    /// Delivery settings that every queue starts with.
+    pub napi: NapiSettings,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> NetworkConfig {
+        NetworkConfig {
+            addresses: Vec::new(),
+            gateway4: None,
+            gateway6: None,
+            cpus: vec![0],
+            rx_buffer_bytes: BUFFER_BYTES,
+            tx_buffer_bytes: BUFFER_BYTES,
+            connections_max: 65_536,
+            timeouts: Timeouts::default(),
+            neighbours: Vec::new(),
+            napi: NapiSettings::default(),
+        }
+    }
+}
+
+/// Why a network could not be made or changed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The device refused.
+    Device(DeviceError),
+    /// The host refused.
+    Host(HostError),
+    /// A setting of the stack is out of its limits.
+    Stack {
+        /// The device.
+        device: String,
+        /// What is wrong.
+        error: NetError,
+    },
+    /// The system gave no random seed.
+    Seed(std::io::Error),
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetworkError::Device(error) => error.fmt(f),
+            NetworkError::Host(error) => error.fmt(f),
+            NetworkError::Stack { device, error } => {
+                write!(f, "{device}: {error}: check addresses, prefixes, buffer sizes and the MTU")
+            }
+            NetworkError::Seed(error) => write!(f, "cannot seed sequence numbers from getrandom: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+impl From<HostError> for NetworkError {
+    fn from(error: HostError) -> NetworkError {
+        NetworkError::Host(error)
+    }
+}
+
+impl From<DeviceError> for NetworkError {
+    fn from(error: DeviceError) -> NetworkError {
+        NetworkError::Device(error)
+    }
+}
+
+/// A device with a TCP/IP stack. Clones are the same network.
+#[derive(Clone)]
+pub struct Network(Arc<Inner>);
+
+struct Inner {
+    host: Host,
+    delivery: Arc<Delivery>,
+    device: Arc<dyn Device>,
+    device_id: DeviceId,
+    queues: Vec<Arc<Queue>>,
+    neighbours: Arc<Neighbours>,
+    next_queue: AtomicUsize,
+    /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
+    /// The control thread ends when the sender goes.
+    events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The sender is put in and taken out whole.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn random_seed() -> Result<u64, NetworkError> {
+    let mut seed = [0u8; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| NetworkError::Seed(errno.into()))?;
+    Ok(u64::from_ne_bytes(seed))
+}
+
+/// Which local ports make a flow come back to `queue`, if the device can tell.
+fn steering(device: &Arc<dyn Device>, queue: usize) -> Option<Steering> {
+    if device.info().queues == 1 {
+        return None;
+    }
+    let device = device.clone();
+    Some(Arc::new(move |local: SocketAddr, remote: SocketAddr| {
+        device.rss_queue(remote, local).is_none_or(|arrives| arrives == queue)
+    }))
+}
+
+impl Network {
+    /// Takes all queues of `device`, makes each a NAPI instance of `host` with a shard, and enables them.
+    ///
+    /// # Errors
+    /// A queue that is taken, a CPU that does not exist, a setting out of its limits.
+    pub fn new(host: &Host, device: Arc<dyn Device>, config: NetworkConfig) -> Result<Network, NetworkError> {
+        let info = device.info();
+        let neighbours = Arc::new(Neighbours::default());
+        for (ip, mac) in &config.neighbours {
+            neighbours.add_permanent(*ip, *mac);
+        }
+        let device_id = host.add_device(&info.name, info.queues, true);
+        host.set_device(device_id, &config.napi)?;
+        let mut queues = Vec::new();
+        let mut napis = Vec::new();
+        for index in 0..info.queues {
+            let queue = device.take_queue(index)?;
+            let stack = StackConfig {
+                mtu_bytes: info.mtu_bytes,
+                addresses: config.addresses.clone(),
+                gateway4: config.gateway4,
+                gateway6: config.gateway6,
+                rx_buffer_bytes: config.rx_buffer_bytes,
+                tx_buffer_bytes: config.tx_buffer_bytes,
+                connections_max: config.connections_max,
+                tx_checksum_offload: info.offloads.tx_checksum,
+                seed: random_seed()?,
+                timeouts: config.timeouts,
+                steering: steering(&device, index),
+                ..StackConfig::new(info.mac)
+            };
+            let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
+            let shard = Arc::new(Queue::new(
+                Stack::new(stack, neighbours.clone()).map_err(refused)?,
+                queue.rx,
+                queue.tx,
+            ));
+            let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
+            let receiver = shard.clone();
+            let binding = NapiBinding { device: device_id, queue: index, cpu, irq: queue.irq, receiver };
+            let napi = host.add_napi(binding)?;
+            shard.bind(napi);
+            queues.push(shard);
+            napis.push(napi);
+        }
+        let network = Network(Arc::new(Inner {
+            host: host.clone(),
+            delivery: host.delivery(),
+            device,
+            device_id,
+            queues,
+            neighbours,
+            next_queue: AtomicUsize::new(0),
+            events: Arc::new(Mutex::new(None)),
+        }));
+        network.set_napi_all(&config.napi)?;
+        network.0.enable_all()?;
+        network.watch_device()?;
+        Ok(network)
+    }
+
+    /// After a reset the queues are disabled and enabled again, as a driver does; settings and ids persist.
+    fn watch_device(&self) -> Result<(), NetworkError> {
+        let (sender, receiver) = mpsc::channel::<DeviceEvent>();
+        let inner = Arc::downgrade(&self.0);
+        let control = move || {
+            while let Ok(event) = receiver.recv() {
+                let Some(inner) = inner.upgrade() else { return };
+                if event == DeviceEvent::Reset {
+                    inner.disable_all();
+                    // The only failure, a NAPI thread that cannot be started, cannot happen: it runs already.
+                    let _ = inner.enable_all();
+                }
+            }
+        };
+        let os = |source| HostError::Os { what: "start the device's control thread".to_owned(), source };
+        std::thread::Builder::new().name("lull-control".to_owned()).spawn(control).map_err(os)?;
+        let events = self.0.events.clone();
+        *lock(&events) = Some(sender);
+        self.0.device.watch(Box::new(move |event| {
+            // Without a network there is nobody to tell.
+            if let Some(sender) = &*lock(&events) {
+                let _ = sender.send(event);
+            }
+        }));
+        Ok(())
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.0.host
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// The device as the host knows it.
+    pub fn device_id(&self) -> DeviceId {
+        self.0.device_id
+    }
+
+    /// The neighbour table that all shards read.
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.0.neighbours
+    }
+
+    /// The instances of the queues: places in the host's table.
+    pub fn napis(&self) -> Vec<u32> {
+        self.0.queues.iter().map(|queue| queue.napi()).collect()
+    }
+
+    /// Puts delivery settings in force on every queue (netlink `napi-set`, once per queue).
+    ///
+    /// # Errors
+    /// A setting above its limit.
+    pub fn set_napi_all(&self, settings: &NapiSettings) -> Result<(), HostError> {
+        self.0.queues.iter().try_for_each(|queue| self.0.host.set_napi(queue.napi(), settings))
+    }
+
+    /// What the stacks counted, summed over the shards.
+    pub fn stack_counters(&self) -> Vec<StackCounters> {
+        let counters = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.counters());
+        self.0.queues.iter().map(counters).collect()
+    }
+
+    /// Memory that the shards' connections hold, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let bytes = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.memory_bytes());
+        self.0.queues.iter().map(bytes).sum()
+    }
+
+    pub(crate) fn queues(&self) -> &[Arc<Queue>] {
+        &self.0.queues
+    }
+
+    pub(crate) fn delivery(&self) -> &Arc<Delivery> {
+        &self.0.delivery
+    }
+
+    pub(crate) fn sysctl(&self) -> &Sysctl {
+        self.0.host.sysctl()
+    }
+
+    /// A shard for an outgoing connection; its ports are chosen so that the answers come back to it.
+    pub(crate) fn queue_for(&self, _remote: SocketAddr) -> (&Arc<Queue>, &Arc<Delivery>) {
+        let next = self.0.next_queue.fetch_add(1, Ordering::Relaxed);
+        (&self.0.queues[next % self.0.queues.len()], &self.0.delivery)
+    }
+}
+
+impl Inner {
+    fn enable_all(&self) -> Result<(), HostError> {
+        for queue in &self.queues {
+            queue.set_napi_id(self.host.enable(queue.napi())?);
+        }
+        Ok(())
+    }
+
+    fn disable_all(&self) {
+        for queue in &self.queues {
+            self.host.disable(queue.napi());
+            queue.set_napi_id(0);
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(lock(&self.events).take());
+        self.disable_all();
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("device", &self.0.device.info()).finish_non_exhaustive()
+    }
+}

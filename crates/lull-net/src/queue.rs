@@ -1,0 +1,234 @@
+//! One queue's protocol shard behind its lock: what NAPI polls and what sockets call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lull_core::Owner;
+use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, TryPoll};
+use lull_nic::{FramePool, RxQueue, TxQueue};
+
+use crate::ready::WaitList;
+use crate::shard::{Change, Io, SocketId, SocketKind, Stack};
+
+/// Frames that a shard keeps for its next transmissions.
+const POOL_FRAMES_MAX: usize = 4096;
+
+/// Everything that the shard's lock protects.
+pub(crate) struct Inside {
+    pub(crate) stack: Stack,
+    rx: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    pool: FramePool,
+    changes: Vec<Change>,
+    tcp: Vec<Option<Box<WaitList>>>,
+    others: HashMap<u64, WaitList>,
+    /// What the host was told last about this shard's timers.
+    told_deadline_ns: u64,
+    transmitted: u64,
+}
+
+impl Inside {
+    #[inline]
+    pub(crate) fn wait_list(&mut self, id: SocketId) -> Option<&mut WaitList> {
+        match id.kind() {
+            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_deref_mut(),
+            _ => self.others.get_mut(&id.to_bits()),
+        }
+    }
+
+    /// Makes the wait list of a socket that the application holds from now on.
+    pub(crate) fn watch(&mut self, id: SocketId) -> Arc<crate::ready::Level> {
+        let list = WaitList::default();
+        if let Ok(ready) = self.stack.ready(id) {
+            list.level.set(ready);
+        }
+        let level = list.level.clone();
+        match id.kind() {
+            SocketKind::Tcp => {
+                let slot = id.slot();
+                if self.tcp.len() <= slot {
+                    self.tcp.resize_with(slot + 1, || None);
+                }
+                self.tcp[slot] = Some(Box::new(list));
+            }
+            _ => {
+                self.others.insert(id.to_bits(), list);
+            }
+        }
+        level
+    }
+
+    pub(crate) fn unwatch(&mut self, id: SocketId) -> Option<WaitList> {
+        match id.kind() {
+            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.take().map(|list| *list),
+            _ => self.others.remove(&id.to_bits()),
+        }
+    }
+
+    /// Calls into the stack with everything it needs.
+    #[inline]
+    pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
+        let mut io = Io { now_ns, tx: &mut *self.tx, pool: &mut self.pool, changes: &mut self.changes };
+        f(&mut self.stack, &mut io)
+    }
+}
+
+/// A queue: its shard, its NAPI, its counters.
+pub(crate) struct Queue {
+    lock: HandoffLock<Inside>,
+    /// Its place in the host's table.
+    napi: AtomicU32,
+    napi_id: AtomicU32,
+}
+
+/// No instance yet.
+const NO_NAPI: u32 = u32::MAX;
+
+impl Queue {
+    pub(crate) fn new(stack: Stack, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>) -> Queue {
+        Queue {
+            lock: HandoffLock::new(Inside {
+                stack,
+                rx,
+                tx,
+                pool: FramePool::new(POOL_FRAMES_MAX),
+                changes: Vec::with_capacity(256),
+                tcp: Vec::new(),
+                others: HashMap::new(),
+                told_deadline_ns: u64::MAX,
+                transmitted: 0,
+            }),
+            napi: AtomicU32::new(NO_NAPI),
+            napi_id: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn bind(&self, napi: u32) {
+        self.napi.store(napi, Ordering::Release);
+    }
+
+    pub(crate) fn set_napi_id(&self, id: u32) {
+        self.napi_id.store(id, Ordering::Release);
+    }
+
+    /// The NAPI's index in the host's table.
+    pub(crate) fn napi(&self) -> u32 {
+        self.napi.load(Ordering::Acquire)
+    }
+
+    /// The NAPI's id (SO_INCOMING_NAPI_ID); 0 while it is disabled.
+    #[inline]
+    pub(crate) fn napi_id(&self) -> u32 {
+        self.napi_id.load(Ordering::Acquire)
+    }
+
+    /// A socket call: takes the lock (sleeping while another thread holds it), and sees to everything that is owed
+    /// before it is given back.
+    #[inline]
+    pub(crate) fn with<R>(&self, host: &Delivery, f: impl FnOnce(&mut Inside, u64) -> R) -> R {
+        host.poll_point(self.napi());
+        let mut guard = self.lock.lock();
+        let result = f(&mut guard, host.now_ns());
+        self.finish(host, guard);
+        result
+    }
+
+    /// Tells the watchers, rings the doorbell, reports the timers, polls what was parked, unlocks.
+    #[inline]
+    fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>) {
+        loop {
+            self.settle(host, &mut guard);
+            match guard.unlock() {
+                Ok(()) => return,
+                Err((held, parked)) => {
+                    guard = held;
+                    let work = self.poll_inside(host, &mut guard, lull_core::settings::WEIGHT_DEFAULT);
+                    self.settle(host, &mut guard);
+                    host.polled_for_softirq(parked, work);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn settle(&self, host: &Delivery, inside: &mut Inside) {
+        if !inside.changes.is_empty() {
+            self.tell(inside);
+        }
+        let sent = inside.stack.tx_frames();
+        if sent != inside.transmitted {
+            inside.transmitted = sent;
+            inside.tx.doorbell();
+            inside.tx.reclaim(&mut inside.pool);
+        }
+        if let Some(deadline_ns) = inside.stack.next_deadline_ns()
+            && deadline_ns < inside.told_deadline_ns
+        {
+            inside.told_deadline_ns = deadline_ns;
+            host.set_receiver_deadline(self.napi(), deadline_ns);
+        }
+    }
+
+    fn tell(&self, inside: &mut Inside) {
+        let napi_id = self.napi_id();
+        let mut changes = std::mem::take(&mut inside.changes);
+        for change in changes.drain(..) {
+            // A connection that nobody accepted yet has no list.
+            if let Some(list) = inside.wait_list(change.socket) {
+                list.tell(change.ready, change.edges, napi_id);
+            }
+        }
+        inside.changes = changes;
+    }
+
+    /// Polls the receive half and passes the frames up.
+    #[inline]
+    fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
+        let now_ns = host.now_ns();
+        let Inside { stack, rx, tx, pool, changes, .. } = inside;
+        let mut up = |frame, pool: &mut FramePool| stack.receive(frame, &mut Io { now_ns, tx: &mut **tx, pool, changes });
+        let work = rx.poll(budget as usize, pool, &mut up);
+        if stack.has_blocked() {
+            tx.reclaim(pool);
+            stack.flush_blocked(&mut Io { now_ns, tx: &mut **tx, pool, changes });
+        }
+        work as u32
+    }
+}
+
+impl Receiver for Queue {
+    fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
+        let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else { return TryPoll::Handed };
+        let work = self.poll_inside(host, &mut guard, budget);
+        self.finish(host, guard);
+        TryPoll::Polled(owner, work)
+    }
+
+    #[inline]
+    fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
+        let mut guard = self.lock.try_lock()?;
+        let work = self.poll_inside(host, &mut guard, budget);
+        self.finish(host, guard);
+        Some(work)
+    }
+
+    fn poll(&self, host: &Delivery, budget: u32) -> u32 {
+        let mut guard = self.lock.lock();
+        let work = self.poll_inside(host, &mut guard, budget);
+        self.finish(host, guard);
+        work
+    }
+
+    fn timers(&self, host: &Delivery, now_ns: u64) -> bool {
+        let Some(mut guard) = self.lock.try_lock() else { return false };
+        guard.told_deadline_ns = u64::MAX;
+        guard.call(now_ns, |stack, io| {
+            stack.run_timers(io);
+            io.tx.reclaim(io.pool);
+            stack.flush_blocked(io);
+        });
+        self.finish(host, guard);
+        true
+    }
+}

@@ -1,0 +1,84 @@
+//! Who waits for a socket, and how they are told: the wait list of one socket.
+//!
+//! The list stands under the lock of the socket's shard. Whoever waits (an epoll item, a blocked thread) is told on every
+//! edge; the level is a word that any thread reads without the lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::Thread;
+
+use crate::epoll::Item;
+use crate::shard::Ready;
+
+/// The level of one socket: what is ready now.
+#[derive(Debug, Default)]
+pub(crate) struct Level(AtomicU32);
+
+impl Level {
+    #[inline]
+    pub(crate) fn get(&self) -> Ready {
+        Ready::from_bits_truncate(self.0.load(Ordering::Acquire) as u8)
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, ready: Ready) {
+        self.0.store(u32::from(ready.bits()), Ordering::Release);
+    }
+}
+
+/// A thread that is blocked in a socket call.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(crate) wants: Ready,
+    pub(crate) thread: Thread,
+}
+
+/// The wait list of one socket.
+#[derive(Debug, Default)]
+pub(crate) struct WaitList {
+    pub(crate) level: Arc<Level>,
+    items: Vec<Arc<Item>>,
+    blocked: Vec<Blocked>,
+}
+
+impl WaitList {
+    /// Something became ready: tells everybody who waits for it.
+    #[inline]
+    pub(crate) fn tell(&mut self, ready: Ready, edges: Ready, napi_id: u32) {
+        self.level.set(ready);
+        let mut exclusive_told = false;
+        for item in &self.items {
+            // EPOLLEXCLUSIVE: one of those who said so is enough (`__wake_up_common`).
+            if item.is_exclusive() && exclusive_told {
+                continue;
+            }
+            if item.fire(edges, napi_id) {
+                exclusive_told |= item.is_exclusive();
+            }
+        }
+        if !self.blocked.is_empty() {
+            self.blocked.iter().filter(|blocked| edges.intersects(blocked.wants)).for_each(|b| b.thread.unpark());
+        }
+    }
+
+    pub(crate) fn add_item(&mut self, item: Arc<Item>) {
+        self.items.push(item);
+    }
+
+    pub(crate) fn remove_item(&mut self, item: &Arc<Item>) {
+        self.items.retain(|other| !Arc::ptr_eq(other, item));
+    }
+
+    pub(crate) fn take_items(&mut self) -> Vec<Arc<Item>> {
+        std::mem::take(&mut self.items)
+    }
+
+    pub(crate) fn block(&mut self, wants: Ready) {
+        self.blocked.push(Blocked { wants, thread: std::thread::current() });
+    }
+
+    pub(crate) fn unblock(&mut self) {
+        let me = std::thread::current().id();
+        self.blocked.retain(|blocked| blocked.thread.id() != me);
+    }
+}

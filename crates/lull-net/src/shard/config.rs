@@ -1,0 +1,153 @@
+//! What a shard is told when it is made, with the source of every default.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use lull_nic::frame::HEADROOM_BYTES;
+
+use super::error::NetError;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How long things may take, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Unacknowledged data without progress before the connection is given up (`ETIMEDOUT`). Linux: `tcp_retries2` =
+    /// 15, which its documentation gives as 924.6 s. A socket can set its own.
+    pub user_timeout_ns: u64,
+    /// The same for a connection whose application has closed it. Linux: `tcp_orphan_retries` = 8, about 100 s.
+    pub orphan_timeout_ns: u64,
+    /// An unanswered SYN. Linux: `tcp_syn_retries` = 6, 127 s after the first.
+    pub syn_sent_ns: u64,
+    /// An unanswered SYN-ACK. Linux: `tcp_synack_retries` = 5, 63 s after the first.
+    pub syn_received_ns: u64,
+    /// A closed connection that waits for the peer's FIN. Linux: `tcp_fin_timeout` = 60 s.
+    pub fin_wait_2_ns: u64,
+    /// TIME-WAIT. Linux: `TCP_TIMEWAIT_LEN` = 60 s.
+    pub time_wait_ns: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            user_timeout_ns: 924_600_000_000,
+            orphan_timeout_ns: 100 * SECOND_NS,
+            syn_sent_ns: 127 * SECOND_NS,
+            syn_received_ns: 63 * SECOND_NS,
+            fin_wait_2_ns: 60 * SECOND_NS,
+            time_wait_ns: 60 * SECOND_NS,
+        }
+    }
+}
+
+/// Says whether the frames of a flow (local address, remote address) reach this shard's queue.
+pub type Steering = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
+
+/// Default receive and transmit buffer of a connection, each, in bytes.
+pub const BUFFER_BYTES: usize = 16 * 1024;
+/// Smallest and largest buffer of a connection, in bytes. The upper limit is where smoltcp's window arithmetic ends.
+pub const BUFFER_BYTES_RANGE: RangeInclusive<usize> = 256..=(1 << 30) - 1;
+/// Smallest MTU: what every IPv6 link carries (RFC 8200 section 5).
+pub const MTU_BYTES_MIN: usize = 1280;
+/// Largest MTU: the IPv4 length field.
+pub const MTU_BYTES_MAX: usize = 65_535;
+
+/// Settings of one shard. `StackConfig::new` gives the defaults.
+#[derive(Clone)]
+pub struct StackConfig {
+    /// Ethernet address that frames are sent from and accepted for.
+    pub mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu_bytes: usize,
+    /// Own addresses with the length of their network prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// IPv4 router for what is on no own network.
+    pub gateway4: Option<Ipv4Addr>,
+    /// IPv6 router for what is on no own network.
+    pub gateway6: Option<Ipv6Addr>,
+    /// Receive buffer of a new connection, in bytes; it is also the largest window offered.
+    pub rx_buffer_bytes: usize,
+    /// Transmit buffer of a new connection, in bytes.
+    pub tx_buffer_bytes: usize,
+    /// What a UDP socket may hold unread, in bytes of frame buffers. Linux: `net.core.rmem_default` = 212 992.
+    pub udp_rx_bytes: usize,
+    /// Connections (of any state but TIME-WAIT), at most.
+    pub connections_max: usize,
+    /// Connections in TIME-WAIT, at most; beyond it the oldest is forgotten. Linux: `tcp_max_tw_buckets`.
+    pub time_wait_max: usize,
+    /// The device fills in TCP and UDP checksums: frames are sent as [`lull_nic::Checksum::Partial`].
+    pub tx_checksum_offload: bool,
+    /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
+    /// `getrandom(2)`; a fixed value makes a run repeatable.
+    pub seed: u64,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// Ports for sockets that name none. Linux: `ip_local_port_range`.
+    pub ephemeral_ports: RangeInclusive<u16>,
+    /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS). `None`: any port.
+    pub steering: Option<Steering>,
+}
+
+impl StackConfig {
+    /// Defaults for a station with this Ethernet address and no IP address yet.
+    pub fn new(mac: [u8; 6]) -> StackConfig {
+        StackConfig {
+            mac,
+            mtu_bytes: 1500,
+            addresses: Vec::new(),
+            gateway4: None,
+            gateway6: None,
+            rx_buffer_bytes: BUFFER_BYTES,
+            tx_buffer_bytes: BUFFER_BYTES,
+            udp_rx_bytes: 212_992,
+            connections_max: 65_536,
+            time_wait_max: 65_536,
+            tx_checksum_offload: false,
+            seed: 0,
+            timeouts: Timeouts::default(),
+            ephemeral_ports: 32_768..=60_999,
+            steering: None,
+        }
+    }
+
+    /// Checks that the values are within their limits.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`] if one is not.
+    pub fn validate(&self) -> Result<(), NetError> {
+        let prefixes = self.addresses.iter().all(|&(ip, prefix)| {
+            let unicast = match ip {
+                IpAddr::V4(ip) => !ip.is_broadcast() && !ip.is_multicast(),
+                IpAddr::V6(ip) => !ip.is_multicast() && ip.to_ipv4_mapped().is_none(),
+            };
+            unicast && !ip.is_unspecified() && prefix <= if ip.is_ipv4() { 32 } else { 128 }
+        });
+        let fits = (MTU_BYTES_MIN..=MTU_BYTES_MAX).contains(&self.mtu_bytes)
+            && BUFFER_BYTES_RANGE.contains(&self.rx_buffer_bytes)
+            && BUFFER_BYTES_RANGE.contains(&self.tx_buffer_bytes)
+            && (1..1 << 30).contains(&self.connections_max)
+            && (1..1 << 30).contains(&self.time_wait_max)
+            && self.mac[0] & 1 == 0
+            && *self.ephemeral_ports.start() > 0
+            && !self.ephemeral_ports.is_empty();
+        if prefixes && fits { Ok(()) } else { Err(NetError::Invalid) }
+    }
+}
+
+impl std::fmt::Debug for StackConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the seed: it is a secret. Not the steering: it is code.
+        f.debug_struct("StackConfig")
+            .field("mac", &self.mac)
+            .field("mtu_bytes", &self.mtu_bytes)
+            .field("addresses", &self.addresses)
+            .field("gateway4", &self.gateway4)
+            .field("gateway6", &self.gateway6)
+            .field("connections_max", &self.connections_max)
+            .finish_non_exhaustive()
+    }
+}
+
+// The Ethernet header is pushed in front of a packet that was written behind the pool's headroom.
+const _: () = assert!(HEADROOM_BYTES >= 14);

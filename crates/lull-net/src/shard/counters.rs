@@ -1,0 +1,104 @@
+//! What became of frames, by reason.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one shard since it was made. Every frame that is refused is counted in exactly one of those
+        /// whose names begin with `drop_`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct StackCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl StackCounters {
+            /// Name and value of each, in the order of the fields.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames given to the stack.
+    rx_frames,
+    /// Frames handed to the transmit ring.
+    tx_frames,
+    /// Frames lost because the transmit ring was full (replies of the moment only; sockets wait instead).
+    tx_dropped,
+    /// TCP segments given to a connection.
+    tcp_segments,
+    /// UDP datagrams queued for a socket.
+    udp_datagrams,
+    /// Connections accepted by an application.
+    tcp_accepted,
+    /// Connections that became established.
+    tcp_established,
+    /// RST segments sent for segments that no connection claims.
+    tcp_resets_sent,
+    /// Echo requests answered.
+    icmp_echo_replies,
+    /// ICMP errors sent.
+    icmp_errors_sent,
+    /// ICMP errors that were passed to a socket.
+    icmp_errors_taken,
+    /// ARP and neighbour discovery requests sent.
+    neighbour_requests,
+    /// Connections in TIME-WAIT forgotten early to make room for another.
+    time_wait_recycled,
+    /// Connections in TIME-WAIT that a new SYN replaced.
+    time_wait_reused,
+    /// Connections given up: SYN-ACK unanswered.
+    timeout_syn_received,
+    /// Connections given up: SYN unanswered.
+    timeout_syn_sent,
+    /// Connections given up: data unacknowledged.
+    timeout_user,
+    /// Connections given up: keepalive probes unanswered.
+    timeout_keepalive,
+    /// Connections given up: closed here, peer's FIN never came.
+    timeout_fin_wait_2,
+    /// Segments whose older acknowledgement was brought up to date so that their data counts.
+    tcp_stale_acks,
+    /// Segments (SYN, impossible acknowledgement) that were answered by a challenge ACK (RFC 5961).
+    tcp_challenges,
+    /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
+    tcp_stalls,
+    /// Frames cut short, or with lengths or fields that contradict each other.
+    drop_malformed,
+    /// Frames for another station.
+    drop_not_ours,
+    /// Ethernet types other than IPv4, IPv6 and ARP.
+    drop_ethertype,
+    /// IP, TCP, UDP or ICMP checksum wrong.
+    drop_checksum,
+    /// Source addresses that no packet from the wire can have.
+    drop_martian,
+    /// IP fragments: this stack does not reassemble.
+    drop_fragment,
+    /// IPv4 source routes and IPv6 headers that ask to be refused.
+    drop_ip_option,
+    /// IP protocols other than TCP, UDP and ICMP.
+    drop_protocol,
+    /// TCP flags that no connection sends together.
+    drop_tcp_flags,
+    /// TCP segments that belong to no connection and no listener.
+    drop_no_connection,
+    /// SYNs dropped: the accept queue was full.
+    drop_backlog_full,
+    /// SYNs dropped: too many connections in SYN-RECEIVED.
+    drop_syn_backlog_full,
+    /// SYNs dropped: the connection table was full.
+    drop_table_full,
+    /// TCP segments that TIME-WAIT swallowed.
+    drop_time_wait,
+    /// UDP datagrams for a port that nobody has.
+    drop_no_socket,
+    /// UDP datagrams for a socket that holds as much as it may.
+    drop_socket_full,
+    /// ICMP messages of no use here.
+    drop_icmp,
+    /// ARP and neighbour discovery messages of no use here.
+    drop_neighbour,
+    /// Packets dropped because no neighbour answered for their next hop, or too many waited for one.
+    drop_unreachable,
+}

@@ -1,0 +1,213 @@
+//! The device that smoltcp sees: one received packet, and a way out for one connection.
+
+use lull_nic::{Checksum, Frame, FramePool, TxQueue};
+use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium};
+use smoltcp::time::Instant;
+
+use super::wire::{self, Mac};
+
+/// What an interface is told about the device; the same for all connections of a shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    pub(super) mac: Mac,
+    pub(super) mtu_bytes: usize,
+    pub(super) tx_checksum_offload: bool,
+}
+
+/// The last segment that a connection sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    /// Sequence number behind it.
+    pub(super) seq_end: u32,
+    /// What it acknowledged.
+    pub(super) ack: u32,
+    /// Its window field.
+    pub(super) window: u16,
+    pub(super) flags: u8,
+}
+
+/// Why nothing could be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The transmit ring is full.
+    RingFull,
+    /// The next hop's Ethernet address is not known.
+    NoNeighbour,
+}
+
+/// The way out.
+pub(super) struct Exit<'a> {
+    pub(super) port: Port,
+    pub(super) next_hop: Option<Mac>,
+    pub(super) tx: &'a mut dyn TxQueue,
+    pub(super) pool: &'a mut FramePool,
+    pub(super) frames: u32,
+    pub(super) dropped: u32,
+    pub(super) last: Sent,
+    pub(super) refused: Option<Refused>,
+}
+
+/// One packet in, any number out.
+pub(super) struct Shim<'p, 'a> {
+    packet: Option<&'p [u8]>,
+    pub(super) exit: Exit<'a>,
+}
+
+impl<'p, 'a> Shim<'p, 'a> {
+    #[inline]
+    pub(super) fn new(
+        packet: Option<&'p [u8]>,
+        port: Port,
+        next_hop: Option<Mac>,
+        tx: &'a mut dyn TxQueue,
+        pool: &'a mut FramePool,
+    ) -> Shim<'p, 'a> {
+        let exit = Exit { port, next_hop, tx, pool, frames: 0, dropped: 0, last: Sent::default(), refused: None };
+        Shim { packet, exit }
+    }
+}
+
+pub(super) struct RxToken<'p>(&'p [u8]);
+
+impl phy::RxToken for RxToken<'_> {
+    #[inline]
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+pub(super) struct TxToken<'s, 'a>(&'s mut Exit<'a>);
+
+impl phy::TxToken for TxToken<'_, '_> {
+    #[inline]
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let exit = self.0;
+        let mut frame = wire::frame_of(exit.pool, len);
+        let result = f(frame.data_mut());
+        exit.send(frame);
+        result
+    }
+}
+
+impl Exit<'_> {
+    /// Takes a TCP packet as smoltcp wrote it. Every byte of it is written: smoltcp fills headers, options and payload.
+    fn send(&mut self, mut frame: Frame) {
+        let packet = frame.data_mut();
+        let v4 = packet[0] >> 4 == 4;
+        let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
+        let tcp = &mut packet[l4..];
+        let flags = tcp[13];
+        let payload = tcp.len() - usize::from(tcp[12] >> 4) * 4;
+        let occupied = payload as u32 + u32::from(flags & wire::SYN != 0) + u32::from(flags & wire::FIN != 0);
+        self.last = Sent {
+            seq_end: wire::be32(tcp, 4).wrapping_add(occupied),
+            ack: wire::be32(tcp, 8),
+            window: wire::be16(tcp, 14),
+            flags,
+        };
+        if self.port.tx_checksum_offload {
+            // The field holds the pseudo header's sum, to which the device adds the rest (`CHECKSUM_PARTIAL`).
+            let length = tcp.len();
+            let addresses = if v4 { 12..20 } else { 8..40 };
+            let sum = wire::sum(&packet[addresses])
+                + u64::from(u16::from(wire::PROTOCOL_TCP).to_be())
+                + wire::sum(&(length as u32).to_be_bytes());
+            packet[l4 + 16..l4 + 18].copy_from_slice(&wire::fold(sum).to_ne_bytes());
+            frame.set_checksum(Checksum::Partial);
+        }
+        let Some(next_hop) = self.next_hop else {
+            // Only a reply of the moment comes here without an address; the peer's retransmission brings it again.
+            self.dropped += 1;
+            self.pool.recycle(frame);
+            return;
+        };
+        let ethertype = if v4 { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
+        wire::push_ethernet(&mut frame, next_hop, self.port.mac, ethertype);
+        match self.tx.transmit(frame) {
+            Ok(()) => self.frames += 1,
+            Err(frame) => {
+                self.dropped += 1;
+                self.pool.recycle(frame);
+            }
+        }
+    }
+}
+
+impl<'a> phy::Device for Shim<'_, 'a> {
+    type RxToken<'s>
+        = RxToken<'s>
+    where
+        Self: 's;
+    type TxToken<'s>
+        = TxToken<'s, 'a>
+    where
+        Self: 's;
+
+    /// Both tokens, whatever the ring holds: a full transmit ring must not stop reception.
+    #[inline]
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_, 'a>)> {
+        Some((RxToken(self.packet.take()?), TxToken(&mut self.exit)))
+    }
+
+    /// None leaves the segment with its connection, which then waits for the ring or the neighbour.
+    #[inline]
+    fn transmit(&mut self, _now: Instant) -> Option<TxToken<'_, 'a>> {
+        let exit = &mut self.exit;
+        if exit.next_hop.is_none() {
+            exit.refused = Some(Refused::NoNeighbour);
+        } else if exit.tx.free_slots() == 0 {
+            exit.refused = Some(Refused::RingFull);
+        } else {
+            return Some(TxToken(exit));
+        }
+        None
+    }
+
+    #[inline]
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities(self.exit.port)
+    }
+}
+
+/// Received checksums were checked before smoltcp sees a packet.
+fn capabilities(port: Port) -> DeviceCapabilities {
+    let mut checksum = ChecksumCapabilities::ignored();
+    checksum.ipv4 = phy::Checksum::Tx;
+    if !port.tx_checksum_offload {
+        checksum.tcp = phy::Checksum::Tx;
+    }
+    let mut capabilities = DeviceCapabilities::default();
+    capabilities.medium = Medium::Ip;
+    capabilities.max_transmission_unit = port.mtu_bytes;
+    capabilities.checksum = checksum;
+    capabilities
+}
+
+/// Makes interfaces: a device that never has anything.
+pub(super) struct NoDevice(pub(super) Port);
+
+impl phy::Device for NoDevice {
+    type RxToken<'s> = RxToken<'s>;
+    type TxToken<'s> = NoToken;
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, NoToken)> {
+        None
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<NoToken> {
+        None
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities(self.0)
+    }
+}
+
+/// Cannot be had.
+pub(super) enum NoToken {}
+
+impl phy::TxToken for NoToken {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, _len: usize, _f: F) -> R {
+        match self {}
+    }
+}

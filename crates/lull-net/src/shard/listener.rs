@@ -1,0 +1,150 @@
+//! Listening sockets: who may take a SYN, how many may wait, and the ports of TCP and UDP.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use super::error::NetError;
+use super::socket::{ListenOptions, Ready};
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) local: SocketAddr,
+    pub(super) options: ListenOptions,
+    /// Established connections that nobody has accepted yet, by slab index.
+    pub(super) accepted: VecDeque<u32>,
+    /// Connections in SYN-RECEIVED.
+    pub(super) half_open: usize,
+    pub(super) ready: Ready,
+    /// Shut down for reading: it takes no more connections.
+    pub(super) stopped: bool,
+}
+
+impl Listener {
+    /// `sk_acceptq_is_full`: more than the backlog, so that one more than it fits.
+    pub(super) fn is_full(&self) -> bool {
+        self.accepted.len() > self.options.backlog
+    }
+}
+
+/// A socket bound to a port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Binding {
+    pub(super) index: u32,
+    /// Unspecified: any own address.
+    pub(super) ip: IpAddr,
+    pub(super) reuse: bool,
+    pub(super) v6_only: bool,
+    /// It has a peer and is found by its 4-tuple instead. The port stays taken.
+    pub(super) connected: bool,
+}
+
+impl Binding {
+    fn takes(&self, ip: IpAddr) -> bool {
+        self.ip == ip || self.is_wild_for(ip)
+    }
+
+    fn is_found(&self, ip: IpAddr) -> bool {
+        !self.connected && self.takes(ip)
+    }
+
+    fn is_wild_for(&self, ip: IpAddr) -> bool {
+        self.ip.is_unspecified() && (self.ip.is_ipv4() == ip.is_ipv4() || self.ip.is_ipv6() && !self.v6_only)
+    }
+
+    fn overlaps(&self, other: &Binding) -> bool {
+        self.takes(other.ip) || other.takes(self.ip)
+    }
+}
+
+/// Who is bound to which port.
+#[derive(Debug, Default)]
+pub(super) struct PortTable(HashMap<u16, Vec<Binding>>);
+
+impl PortTable {
+    /// Binds, unless another socket has the address and not both say that they share it.
+    pub(super) fn bind(&mut self, port: u16, binding: Binding) -> Result<(), NetError> {
+        let bound = self.0.entry(port).or_default();
+        if bound.iter().any(|other| other.overlaps(&binding) && !(other.reuse && binding.reuse)) {
+            return Err(NetError::AddressInUse);
+        }
+        bound.push(binding);
+        Ok(())
+    }
+
+    pub(super) fn unbind(&mut self, port: u16, index: u32) {
+        if let Some(bound) = self.0.get_mut(&port) {
+            bound.retain(|binding| binding.index != index);
+            if bound.is_empty() {
+                self.0.remove(&port);
+            }
+        }
+    }
+
+    pub(super) fn set_connected(&mut self, port: u16, index: u32, connected: bool) {
+        let bound = self.0.get_mut(&port).into_iter().flatten();
+        for binding in bound.filter(|binding| binding.index == index) {
+            binding.connected = connected;
+        }
+    }
+
+    pub(super) fn is_free(&self, port: u16) -> bool {
+        !self.0.contains_key(&port)
+    }
+
+    /// The socket for a packet to `ip`: one bound to exactly that address comes before one bound to any; among equals
+    /// that share the port, `hash` chooses.
+    pub(super) fn find(&self, ip: IpAddr, port: u16, hash: impl FnOnce() -> u64) -> Option<u32> {
+        let bound = self.0.get(&port)?;
+        if let [only] = bound.as_slice() {
+            return only.is_found(ip).then_some(only.index);
+        }
+        let exact = bound.iter().any(|binding| binding.is_found(ip) && binding.ip == ip);
+        let candidates = || bound.iter().filter(|b| b.is_found(ip) && (!exact || b.ip == ip));
+        let count = candidates().count() as u64;
+        let choice = if count > 1 { hash() % count } else { 0 };
+        candidates().nth(choice as usize).map(|binding| binding.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding(index: u32, ip: &str, reuse: bool) -> Binding {
+        Binding { index, ip: ip.parse().unwrap(), reuse, v6_only: false, connected: false }
+    }
+
+    #[test]
+    fn exact_before_any_and_conflicts_are_refused() {
+        let mut table = PortTable::default();
+        table.bind(80, binding(0, "0.0.0.0", true)).unwrap();
+        table.bind(80, binding(1, "10.0.0.1", true)).unwrap();
+        assert_eq!(table.bind(80, binding(2, "10.0.0.1", false)), Err(NetError::AddressInUse));
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(1));
+        assert_eq!(table.find("10.0.0.9".parse().unwrap(), 80, || 0), Some(0));
+        table.unbind(80, 1);
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(0));
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, || 0), None);
+    }
+
+    #[test]
+    fn any_ipv6_takes_ipv4_unless_told_otherwise() {
+        let mut table = PortTable::default();
+        table.bind(80, binding(0, "::", false)).unwrap();
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(0));
+        assert_eq!(table.bind(80, binding(1, "0.0.0.0", false)), Err(NetError::AddressInUse));
+        table.bind(81, Binding { v6_only: true, ..binding(0, "::", false) }).unwrap();
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, || 0), None);
+    }
+
+    #[test]
+    fn sharers_are_chosen_by_the_hash() {
+        let mut table = PortTable::default();
+        for index in 0..3 {
+            table.bind(80, binding(index, "0.0.0.0", true)).unwrap();
+        }
+        let ip = "10.0.0.1".parse().unwrap();
+        assert_eq!((0..3).map(|h| table.find(ip, 80, || h)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    }
+}

@@ -1,0 +1,70 @@
+//! A single-threaded TCP/IP stack for one shard: one NAPI's queue.
+//!
+//! No clock, no thread, no lock: time and the transmit ring come in with every call ([`Io`]), frames go out through it,
+//! and what became ready is appended to a list of [`Change`]s. Whoever owns the shard serialises the calls and rings
+//! the doorbell.
+//!
+//! A received frame passes these modules in order:
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
+//! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
+//! | `icmp`, `udp` | answered or queued by our own code |
+//! | `tcp` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
+//! | `listener`, `time_wait` | the two ends of a connection's life that need no full socket |
+//! | `timers` | one deadline per connection |
+//! | `sockets` | the calls of the application |
+//!
+//! smoltcp is the TCP state machine: one `Interface` per shard and one `SocketSet` *per connection*, because its sets
+//! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
+//! the same at ten connections and at ten thousand.
+//!
+//! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery, no
+//! timestamps (hence no PAWS), no path MTU discovery, the urgent pointer is ignored. Ours: IP fragments are dropped
+//! and counted, and datagrams that do not fit the MTU are refused.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use lull_net::shard::{Neighbours, Stack, StackConfig, ListenOptions};
+//!
+//! let mut config = StackConfig::new([2, 0, 0, 0, 0, 1]);
+//! config.addresses = vec![("10.0.0.1".parse().unwrap(), 24)];
+//! let mut stack = Stack::new(config, Arc::new(Neighbours::default())).unwrap();
+//! let listener = stack.tcp_listen("0.0.0.0:80".parse().unwrap(), ListenOptions::default()).unwrap();
+//! assert!(stack.ready(listener).unwrap().is_empty());
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod counters;
+mod demux;
+mod device;
+mod error;
+mod flow;
+mod icmp;
+mod isn;
+mod listener;
+mod neighbour;
+mod resolve;
+mod slab;
+mod socket;
+mod sockets;
+mod stack;
+mod tcp;
+mod time_wait;
+mod timers;
+mod udp;
+mod wire;
+
+pub use config::{
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, Timeouts,
+};
+pub use counters::StackCounters;
+pub use error::NetError;
+pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
+pub use socket::{
+    Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions,
+};
+pub use stack::{Io, Stack};

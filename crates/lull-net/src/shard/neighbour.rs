@@ -1,0 +1,277 @@
+//! Which Ethernet address a next hop has: one table for all shards, and each shard's packets that wait for an answer.
+//!
+//! An answer arrives on *one* queue. With a table per shard the others would never learn it and would ask for ever.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use lull_nic::Frame;
+
+use super::wire::Mac;
+
+/// Most entries kept by default. Linux: `neigh/default/gc_thresh3`.
+pub const NEIGHBOURS_MAX: usize = 1024;
+
+/// The neighbour table (ARP and neighbour discovery), shared by all shards of an interface.
+///
+/// A connection remembers its next hop's Ethernet address together with [`Neighbours::version`] and asks again only
+/// when that has moved: on the fast path the table costs one load of a word that hardly ever changes.
+#[derive(Debug)]
+pub struct Neighbours {
+    version: AtomicU64,
+    entries: RwLock<HashMap<IpAddr, Entry>>,
+    entries_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    mac: Mac,
+    /// Version at which it was last set: the order of age.
+    since: u64,
+    permanent: bool,
+}
+
+impl Default for Neighbours {
+    fn default() -> Neighbours {
+        Neighbours::new(NEIGHBOURS_MAX)
+    }
+}
+
+impl Neighbours {
+    /// An empty table that keeps at most `entries_max` learned entries; the oldest makes room.
+    pub fn new(entries_max: usize) -> Neighbours {
+        Neighbours {
+            version: AtomicU64::new(1),
+            entries: RwLock::new(HashMap::new()),
+            entries_max: entries_max.max(1),
+        }
+    }
+
+    /// Moves whenever an entry appears or changes. Never 0.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        // Acquire pairs with the release in `set`: who sees the version sees the entry.
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The Ethernet address of `ip`, if it is known.
+    pub fn lookup(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        self.read().get(&ip).map(|entry| entry.mac)
+    }
+
+    /// Notes that `ip` is at `mac`, overriding what was known unless it is permanent. Returns whether that is news.
+    pub fn learn(&self, ip: IpAddr, mac: [u8; 6]) -> bool {
+        self.set(ip, mac, false, true)
+    }
+
+    /// The same from a packet that only suggests it (its source address): nothing known is overridden.
+    pub fn suggest(&self, ip: IpAddr, mac: [u8; 6]) -> bool {
+        self.set(ip, mac, false, false)
+    }
+
+    /// Sets an entry that nothing learned overrides (`ip neighbour add ... nud permanent`).
+    pub fn add_permanent(&self, ip: IpAddr, mac: [u8; 6]) {
+        self.set(ip, mac, true, true);
+    }
+
+    /// Forgets `ip`. Connections that use it keep on until they ask again.
+    pub fn remove(&self, ip: IpAddr) -> bool {
+        let removed = self.write().remove(&ip).is_some();
+        if removed {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        removed
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn set(&self, ip: IpAddr, mac: Mac, permanent: bool, overriding: bool) -> bool {
+        if mac[0] & 1 != 0 || mac == [0; 6] {
+            return false;
+        }
+        let known = |entries: &HashMap<IpAddr, Entry>| {
+            entries.get(&ip).is_some_and(|entry| {
+                !permanent && (entry.mac == mac || entry.permanent || !overriding)
+                    || entry.mac == mac && entry.permanent
+            })
+        };
+        if known(&self.read()) {
+            return false;
+        }
+        let mut entries = self.write();
+        if known(&entries) {
+            return false;
+        }
+        if !entries.contains_key(&ip) && !permanent && entries.len() >= self.entries_max {
+            let oldest = entries.iter().filter(|(_, entry)| !entry.permanent).min_by_key(|(_, entry)| entry.since);
+            let Some(oldest) = oldest.map(|(&ip, _)| ip) else { return false };
+            entries.remove(&oldest);
+        }
+        let since = self.version.load(Ordering::Relaxed) + 1;
+        entries.insert(ip, Entry { mac, since, permanent });
+        self.version.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    // A panic while the lock is held leaves a usable map: every change is one insertion or removal.
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<IpAddr, Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<IpAddr, Entry>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Requests before a next hop counts as unreachable. Linux: `neigh/default/mcast_solicit`.
+pub(super) const REQUESTS_MAX: u8 = 3;
+/// Between requests. Linux: `neigh/default/retrans_time_ms` = 1000.
+pub(super) const REQUEST_INTERVAL_NS: u64 = 1_000_000_000;
+/// First look whether another shard got the answer; doubled each time up to the last value.
+const RECHECK_NS: u64 = 200_000;
+const RECHECK_NS_MAX: u64 = 50_000_000;
+/// Packets that wait for one next hop. Linux's `unres_qlen_bytes` is about 100 packets; TCP waits in its sockets here.
+const FRAMES_MAX: usize = 16;
+/// Next hops asked for at a time. A scan of the network by a spoofed source must not grow memory.
+const HOPS_MAX: usize = 256;
+
+/// What waits for one next hop.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// IP packets without their Ethernet header.
+    pub(super) frames: Vec<Frame>,
+    /// Connections, by slab index and generation.
+    pub(super) connections: Vec<(u32, u32)>,
+    requests: u8,
+    request_at_ns: u64,
+    recheck_at_ns: u64,
+    recheck_step_ns: u64,
+}
+
+/// What a next hop's turn came to.
+pub(super) enum Turn {
+    /// Ask (again).
+    Request(IpAddr),
+    /// Look into the shared table.
+    Recheck(IpAddr),
+    /// It does not answer.
+    GiveUp(Waiting),
+}
+
+/// The next hops that one shard waits for.
+#[derive(Debug, Default)]
+pub(super) struct Unresolved {
+    hops: HashMap<IpAddr, Waiting>,
+}
+
+impl Unresolved {
+    /// The waiting list of `hop`; a new one is due for its first request at once. `None`: too many already.
+    pub(super) fn entry(&mut self, hop: IpAddr, now_ns: u64) -> Option<&mut Waiting> {
+        if self.hops.len() >= HOPS_MAX && !self.hops.contains_key(&hop) {
+            return None;
+        }
+        Some(self.hops.entry(hop).or_insert_with(|| Waiting {
+            frames: Vec::new(),
+            connections: Vec::new(),
+            requests: 0,
+            request_at_ns: now_ns,
+            recheck_at_ns: now_ns + RECHECK_NS,
+            recheck_step_ns: RECHECK_NS,
+        }))
+    }
+
+    pub(super) fn take(&mut self, hop: IpAddr) -> Option<Waiting> {
+        self.hops.remove(&hop)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.hops.is_empty()
+    }
+
+    /// All next hops that are waited for, in a fixed order: a run must not depend on a map's.
+    pub(super) fn hops(&self) -> Vec<IpAddr> {
+        let mut hops: Vec<IpAddr> = self.hops.keys().copied().collect();
+        hops.sort_unstable();
+        hops
+    }
+
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.hops.values().map(|waiting| waiting.request_at_ns.min(waiting.recheck_at_ns)).min()
+    }
+
+    /// What is due now for `hop`, if anything.
+    pub(super) fn turn(&mut self, hop: IpAddr, now_ns: u64) -> Option<Turn> {
+        let waiting = self.hops.get_mut(&hop)?;
+        if waiting.request_at_ns <= now_ns {
+            if waiting.requests >= REQUESTS_MAX {
+                let waiting = self.hops.remove(&hop)?;
+                return Some(Turn::GiveUp(waiting));
+            }
+            waiting.requests += 1;
+            waiting.request_at_ns = now_ns + REQUEST_INTERVAL_NS;
+            return Some(Turn::Request(hop));
+        }
+        if waiting.recheck_at_ns <= now_ns {
+            waiting.recheck_step_ns = (waiting.recheck_step_ns * 2).min(RECHECK_NS_MAX);
+            waiting.recheck_at_ns = now_ns + waiting.recheck_step_ns;
+            return Some(Turn::Recheck(hop));
+        }
+        None
+    }
+}
+
+impl Waiting {
+    /// Queues a packet, or gives back the oldest for which there is no room.
+    pub(super) fn push(&mut self, frame: Frame) -> Option<Frame> {
+        self.frames.push(frame);
+        (self.frames.len() > FRAMES_MAX).then(|| self.frames.remove(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 1];
+    const OTHER: Mac = [2, 0, 0, 0, 0, 2];
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn news_move_the_version_and_nothing_else_does() {
+        let table = Neighbours::new(8);
+        let before = table.version();
+        assert!(table.learn(ip(1), MAC));
+        let after = table.version();
+        assert_ne!(before, after);
+        assert!(!table.learn(ip(1), MAC));
+        assert!(!table.suggest(ip(1), OTHER));
+        assert_eq!(table.version(), after);
+        assert!(table.learn(ip(1), OTHER));
+        assert_eq!(table.lookup(ip(1)), Some(OTHER));
+        assert!(!table.learn(ip(2), [0xff; 6]), "a group address is nobody's");
+    }
+
+    #[test]
+    fn the_oldest_makes_room_and_permanent_entries_stay() {
+        let table = Neighbours::new(2);
+        table.add_permanent(ip(1), MAC);
+        assert!(!table.learn(ip(1), OTHER));
+        for last in 2..20 {
+            table.learn(ip(last), OTHER);
+        }
+        assert_eq!((table.len(), table.lookup(ip(1)), table.lookup(ip(19))), (2, Some(MAC), Some(OTHER)));
+    }
+}

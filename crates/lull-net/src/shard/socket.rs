@@ -1,0 +1,186 @@
+//! Names and readiness of sockets.
+
+/// Names a socket of one stack. A stale id is an error wherever it is used, never another socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    // Two bits of kind, 30 of slab index.
+    place: u32,
+    generation: u32,
+}
+
+/// What a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketKind {
+    /// A TCP connection, in whatever state.
+    Tcp,
+    /// A listening TCP socket.
+    Listener,
+    /// A UDP socket.
+    Udp,
+}
+
+impl SocketId {
+    pub(super) fn new(kind: SocketKind, index: u32, generation: u32) -> SocketId {
+        SocketId { place: (kind as u32) << 30 | index, generation }
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.place & 0x3fff_ffff
+    }
+
+    /// The place of the socket among those of its kind, for a caller's own table.
+    pub(crate) fn slot(self) -> usize {
+        self.index() as usize
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        self.generation
+    }
+
+    /// What kind of socket the id was made for.
+    pub fn kind(self) -> SocketKind {
+        match self.place >> 30 {
+            0 => SocketKind::Tcp,
+            1 => SocketKind::Listener,
+            _ => SocketKind::Udp,
+        }
+    }
+
+    /// The id as a number, for a caller's own tables. Never 0.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.place)
+    }
+
+    /// The id back from [`SocketId::to_bits`]. A number that came from elsewhere gives an id that names nothing.
+    pub fn from_bits(bits: u64) -> SocketId {
+        SocketId { place: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+bitflags::bitflags! {
+    /// What `epoll` would say about a socket (`tcp_poll`, `udp_poll`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Ready: u8 {
+        /// There is something to read, to accept, or the end of the stream (`EPOLLIN`).
+        const READABLE = 1;
+        /// There is room to write, or writing fails at once (`EPOLLOUT`).
+        const WRITABLE = 2;
+        /// Urgent data (`EPOLLPRI`). Never set: smoltcp ignores the urgent pointer.
+        const PRI = 4;
+        /// The peer will send no more, or reading is shut down (`EPOLLRDHUP`).
+        const RDHUP = 8;
+        /// Both directions are over (`EPOLLHUP`).
+        const HUP = 16;
+        /// An error waits to be taken (`EPOLLERR`).
+        const ERR = 32;
+    }
+}
+
+/// An edge: something became ready. One is given for every bit that was clear and is set, and for every arrival of new
+/// data, connections or datagrams even if `READABLE` was set before (edge-triggered epoll needs that).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The socket.
+    pub socket: SocketId,
+    /// Everything that is ready now.
+    pub ready: Ready,
+    /// What fired: the part of `ready` that is new or was renewed. Never empty.
+    pub edges: Ready,
+}
+
+/// Which directions [`Stack::shutdown`](super::Stack::shutdown) closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// No more reading (`SHUT_RD`). What the peer sends is still acknowledged, as Linux does.
+    Read,
+    /// No more writing (`SHUT_WR`): a FIN follows the data.
+    Write,
+    /// Both (`SHUT_RDWR`).
+    Both,
+}
+
+/// How a listener takes connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Established connections that may wait to be accepted (the argument of `listen`). As in Linux one more fits.
+    pub backlog: usize,
+    /// Connections in SYN-RECEIVED, at most (`tcp_max_syn_backlog`).
+    pub syn_backlog: usize,
+    /// Other listeners may have the same address if they say the same (`SO_REUSEPORT`); the 4-tuple chooses.
+    pub reuse_port: bool,
+    /// A listener on `[::]` takes IPv6 only (`IPV6_V6ONLY`).
+    pub v6_only: bool,
+    /// Receive buffer of its connections, in bytes; 0: the stack's default.
+    pub rx_buffer_bytes: usize,
+    /// Transmit buffer of its connections, in bytes; 0: the stack's default.
+    pub tx_buffer_bytes: usize,
+    /// Its connections start without Nagle's algorithm (`TCP_NODELAY`, which Linux lets a child inherit).
+    pub nodelay: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> ListenOptions {
+        ListenOptions {
+            backlog: 4096,
+            syn_backlog: 1024,
+            reuse_port: false,
+            v6_only: false,
+            rx_buffer_bytes: 0,
+            tx_buffer_bytes: 0,
+            nodelay: false,
+        }
+    }
+}
+
+/// How a connection is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Receive buffer, in bytes; 0: the stack's default.
+    pub rx_buffer_bytes: usize,
+    /// Transmit buffer, in bytes; 0: the stack's default.
+    pub tx_buffer_bytes: usize,
+    /// Without Nagle's algorithm (`TCP_NODELAY`).
+    pub nodelay: bool,
+}
+
+/// How a UDP socket is bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// Other sockets may have the same address if they say the same (`SO_REUSEPORT`); the 4-tuple chooses.
+    pub reuse_port: bool,
+    /// A socket on `[::]` takes IPv6 only (`IPV6_V6ONLY`).
+    pub v6_only: bool,
+    /// What it may hold unread, in bytes of frame buffers; 0: the stack's default.
+    pub rx_bytes: usize,
+}
+
+/// When an idle connection is probed (`SO_KEEPALIVE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe, in nanoseconds (`TCP_KEEPIDLE`).
+    pub idle_ns: u64,
+    /// Between probes, in nanoseconds (`TCP_KEEPINTVL`).
+    pub interval_ns: u64,
+    /// Unanswered probes before the connection is reset (`TCP_KEEPCNT`).
+    pub probes: u32,
+}
+
+impl Default for Keepalive {
+    /// Linux: 7200 s, 75 s, 9.
+    fn default() -> Keepalive {
+        Keepalive { idle_ns: 7_200_000_000_000, interval_ns: 75_000_000_000, probes: 9 }
+    }
+}
+
+/// A datagram's measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes copied out.
+    pub bytes: usize,
+    /// Bytes that the datagram had. More than `bytes`: the rest is lost (`MSG_TRUNC`).
+    pub datagram_bytes: usize,
+    /// Who sent it.
+    pub from: std::net::SocketAddr,
+    /// The own address that it was sent to.
+    pub to: std::net::IpAddr,
+}

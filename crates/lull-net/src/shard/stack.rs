@@ -1,0 +1,416 @@
+//! The shard's state and its three entries from outside: a frame, the passing of time, room in the ring.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lull_nic::{Checksum, Frame, FramePool, TxQueue};
+use smoltcp::iface::{Config as InterfaceConfig, Interface};
+use smoltcp::time::Instant;
+use smoltcp::wire::HardwareAddress;
+
+use super::config::StackConfig;
+use super::counters::StackCounters;
+use super::demux::{self, Inbound, Local, Reason};
+use super::device::{NoDevice, Port};
+use super::error::NetError;
+use super::flow::{FlowTable, hash_state};
+use super::isn::{Secret, mix};
+use super::listener::{Listener, PortTable};
+use super::neighbour::{Neighbours, Unresolved};
+use super::slab::Slab;
+use super::socket::{Change, Ready, SocketId, SocketKind};
+use super::tcp::Connection;
+use super::time_wait::TimeWaits;
+use super::timers::Timers;
+use super::udp::UdpSocket;
+use super::wire::{self, Mac};
+
+/// What a call may use of the outside world. Only [`TxQueue::transmit`] and [`TxQueue::free_slots`] are called: the
+/// caller rings the doorbell, once per batch, and reclaims buffers.
+pub struct Io<'a> {
+    /// The present, in nanoseconds of any clock that never runs backwards.
+    pub now_ns: u64,
+    /// The transmit half of the shard's queue.
+    pub tx: &'a mut dyn TxQueue,
+    /// Where frames come from and go back to.
+    pub pool: &'a mut FramePool,
+    /// What became ready is appended here.
+    pub changes: &'a mut Vec<Change>,
+}
+
+/// Slots of the shard's own view of the neighbour table.
+const HOPS: usize = 256;
+
+#[derive(Clone, Copy)]
+struct Hop {
+    ip: IpAddr,
+    mac: Mac,
+    version: u64,
+}
+
+/// A TCP/IP stack for one shard.
+pub struct Stack {
+    pub(super) config: StackConfig,
+    pub(super) port: Port,
+    pub(super) locals: Vec<Local>,
+    pub(super) iface: Interface,
+    pub(super) connections: Slab<Connection>,
+    pub(super) flows: FlowTable,
+    pub(super) timers: Timers,
+    pub(super) time_waits: TimeWaits,
+    pub(super) listeners: Slab<Listener>,
+    pub(super) listener_ports: PortTable,
+    pub(super) udps: Slab<UdpSocket>,
+    pub(super) udp_ports: PortTable,
+    pub(super) neighbours: Arc<Neighbours>,
+    pub(super) unresolved: Unresolved,
+    hops: Vec<Option<Hop>>,
+    /// The table's version when this shard last looked for what it waits for.
+    pub(super) neighbours_seen: u64,
+    /// Sockets that found the transmit ring full, oldest first.
+    pub(super) blocked: VecDeque<SocketId>,
+    pub(super) secret: Secret,
+    pub(super) ports_tried: u32,
+    pub(super) reset_budget: Budget,
+    pub(super) icmp_budget: Budget,
+    pub(super) buffer_bytes: usize,
+    pub(super) counters: StackCounters,
+}
+
+/// A token bucket for what strangers can make us send.
+#[derive(Debug)]
+pub(super) struct Budget {
+    tokens: u32,
+    burst: u32,
+    interval_ns: u64,
+    refilled_ns: u64,
+}
+
+impl Budget {
+    fn new(per_second: u64, burst: u32) -> Budget {
+        Budget { tokens: burst, burst, interval_ns: 1_000_000_000 / per_second, refilled_ns: 0 }
+    }
+
+    pub(super) fn take(&mut self, now_ns: u64) -> bool {
+        let due = now_ns.saturating_sub(self.refilled_ns) / self.interval_ns;
+        if due > 0 {
+            self.tokens = self.tokens.saturating_add(due.min(u64::from(self.burst)) as u32).min(self.burst);
+            self.refilled_ns += due * self.interval_ns;
+        }
+        let granted = self.tokens > 0;
+        self.tokens -= u32::from(granted);
+        granted
+    }
+}
+
+impl Stack {
+    /// A stack without sockets. An IPv6 link-local address is added if there are IPv6 addresses but none of that kind.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`] if a setting is out of its limits (see [`StackConfig::validate`]).
+    pub fn new(config: StackConfig, neighbours: Arc<Neighbours>) -> Result<Stack, NetError> {
+        config.validate()?;
+        let mut addresses = config.addresses.clone();
+        let has = |test: fn(&std::net::Ipv6Addr) -> bool| {
+            addresses.iter().any(|(ip, _)| matches!(ip, IpAddr::V6(ip) if test(ip)))
+        };
+        if has(|_| true) && !has(|ip| ip.is_unicast_link_local()) {
+            addresses.push((IpAddr::V6(wire::link_local(config.mac)), 64));
+        }
+        let locals = addresses
+            .iter()
+            .map(|&(ip, prefix)| Local {
+                ip,
+                prefix,
+                broadcast: match ip {
+                    IpAddr::V4(ip) => wire::subnet_broadcast(ip, prefix),
+                    IpAddr::V6(_) => None,
+                },
+            })
+            .collect();
+        let port =
+            Port { mac: config.mac, mtu_bytes: config.mtu_bytes, tx_checksum_offload: config.tx_checksum_offload };
+        Ok(Stack {
+            port,
+            locals,
+            iface: interface(port, 0, 0),
+            connections: Slab::with_capacity(config.connections_max),
+            flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
+            timers: Timers::new(),
+            time_waits: TimeWaits::new(),
+            listeners: Slab::with_capacity(0),
+            listener_ports: PortTable::default(),
+            udps: Slab::with_capacity(0),
+            udp_ports: PortTable::default(),
+            unresolved: Unresolved::default(),
+            hops: vec![None; HOPS],
+            neighbours_seen: 0,
+            neighbours,
+            blocked: VecDeque::new(),
+            secret: Secret::new(mix(config.seed ^ 2)),
+            ports_tried: mix(config.seed ^ 3) as u32,
+            // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
+            reset_budget: Budget::new(1000, 200),
+            icmp_budget: Budget::new(1000, 50),
+            buffer_bytes: 0,
+            counters: StackCounters::default(),
+            config,
+        })
+    }
+
+    /// Takes a received frame. Its effects on sockets are in `io.changes`; replies of the protocol are on the ring.
+    pub fn receive(&mut self, frame: Frame, io: &mut Io<'_>) {
+        self.counters.rx_frames += 1;
+        let mut frame = linear(frame, io.pool);
+        let refused = match demux::classify(&frame, self.port.mac, &self.locals) {
+            Ok(Inbound::Ip(mut packet)) => match packet.protocol {
+                wire::PROTOCOL_TCP => self.tcp_input(&mut frame, &mut packet, io),
+                wire::PROTOCOL_UDP => match self.udp_input(frame, &packet, io) {
+                    // The socket keeps the frame.
+                    Ok(()) => return,
+                    Err((reason, back)) => {
+                        frame = back;
+                        Err(reason)
+                    }
+                },
+                wire::PROTOCOL_ICMP if packet.source.is_ipv4() => self.icmpv4_input(&frame, &packet, io),
+                wire::PROTOCOL_ICMPV6 if packet.source.is_ipv6() => self.icmpv6_input(&frame, &packet, io),
+                _ => Err((|counters| &mut counters.drop_protocol) as Reason),
+            },
+            Ok(Inbound::Arp) => self.arp_input(&frame, io),
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = refused {
+            *reason(&mut self.counters) += 1;
+        }
+        io.pool.recycle(frame);
+    }
+
+    /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour requests. Call it
+    /// at [`Stack::next_deadline_ns`] or later; sooner does no harm.
+    pub fn run_timers(&mut self, io: &mut Io<'_>) {
+        while let Some(index) = self.timers.pop_due(io.now_ns) {
+            self.connection_timer(index, io);
+        }
+        self.time_waits.expire(io.now_ns, &mut self.flows);
+        self.run_unresolved(io);
+    }
+
+    /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. May be early, because a
+    /// deadline that was put off is looked at when it first comes up; never late.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        [self.timers.next_deadline_ns(), self.time_waits.next_deadline_ns(), self.unresolved.next_deadline_ns()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Whether sockets wait for room in the transmit ring: [`Stack::flush_blocked`] is wanted once there is some.
+    #[inline]
+    pub fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Lets the sockets that found the transmit ring full try again, in the order in which they did, until the ring is
+    /// full again.
+    pub fn flush_blocked(&mut self, io: &mut Io<'_>) {
+        // Whoever finds the ring full again queues up behind the present ones.
+        for _ in 0..self.blocked.len() {
+            if io.tx.free_slots() == 0 {
+                return;
+            }
+            let Some(id) = self.blocked.pop_front() else { return };
+            match id.kind() {
+                SocketKind::Udp => self.udp_unblocked(id, io),
+                _ => self.connection_unblocked(id, io),
+            }
+        }
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> StackCounters {
+        self.counters
+    }
+
+    /// Frames put on the ring so far: the caller rings the doorbell when it grew.
+    #[inline]
+    pub fn tx_frames(&self) -> u64 {
+        self.counters.tx_frames
+    }
+
+    /// The settings that the stack was made with.
+    pub fn config(&self) -> &StackConfig {
+        &self.config
+    }
+
+    /// Connections in any state but TIME-WAIT, accepted or not.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Connections in TIME-WAIT.
+    pub fn time_waits(&self) -> usize {
+        self.time_waits.len()
+    }
+
+    /// Memory that connections, their buffers and the tables hold, in bytes. Buffers are counted at their full size,
+    /// though the kernel gives their pages only as they are used.
+    pub fn memory_bytes(&self) -> usize {
+        let entry = size_of::<super::flow::FlowKey>() + size_of::<super::flow::Owner>() + 1;
+        self.buffer_bytes
+            + self.connections.len() * Connection::overhead_bytes()
+            + self.flows.capacity() * entry
+            + self.time_waits.memory_bytes()
+            + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
+    }
+
+    pub(super) fn notify(&mut self, socket: SocketId, ready: Ready, edges: Ready, io: &mut Io<'_>) {
+        if !edges.is_empty() {
+            io.changes.push(Change { socket, ready, edges });
+        }
+    }
+
+    /// The own address that a packet to `remote` should come from (longest matching prefix, RFC 6724 rule 8).
+    pub(super) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        let same_family = || self.locals.iter().filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
+        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        same_family()
+            .filter(|local| wire::inside(remote, local.ip, local.prefix))
+            .max_by_key(|local| local.prefix)
+            .or_else(|| same_family().find(|local| !link_local(local.ip)))
+            .or_else(|| same_family().next())
+            .map(|local| local.ip)
+    }
+
+    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
+        self.locals.iter().any(|local| local.ip == ip)
+    }
+
+    pub(super) fn on_link(&self, ip: IpAddr) -> bool {
+        self.locals.iter().any(|local| wire::inside(ip, local.ip, local.prefix))
+    }
+
+    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
+        matches!(ip, IpAddr::V4(ip)
+            if ip.is_broadcast() || self.locals.iter().any(|local| local.broadcast == Some(ip)))
+    }
+
+    /// The station that a packet to `remote` goes to next.
+    pub(super) fn route(&self, remote: IpAddr) -> Option<IpAddr> {
+        if self.on_link(remote) {
+            return Some(remote);
+        }
+        match remote {
+            IpAddr::V4(_) => self.config.gateway4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.config.gateway6.map(IpAddr::V6),
+        }
+    }
+
+    /// The Ethernet address of a station, through this shard's own view of the shared table.
+    pub(super) fn mac_of(&mut self, station: IpAddr) -> Option<Mac> {
+        let version = self.neighbours.version();
+        let octet = match station {
+            IpAddr::V4(ip) => u32::from(ip),
+            IpAddr::V6(ip) => u128::from(ip) as u32,
+        };
+        // Any spreading will do: a collision costs a look into the shared table.
+        let slot = &mut self.hops[octet.wrapping_mul(0x9e37_79b1) as usize >> 24];
+        match slot {
+            Some(hop) if hop.ip == station && hop.version == version => Some(hop.mac),
+            _ => {
+                let mac = self.neighbours.lookup(station)?;
+                *slot = Some(Hop { ip: station, mac, version });
+                Some(mac)
+            }
+        }
+    }
+
+    /// Sends an IP packet that no connection's state hangs on, or lets it wait for its next hop's address.
+    pub(super) fn send_ip(&mut self, frame: Frame, destination: IpAddr, io: &mut Io<'_>) {
+        if destination.is_multicast() {
+            return self.send_frame(frame, wire::multicast_mac(destination), io);
+        }
+        if self.is_broadcast(destination) {
+            return self.send_frame(frame, wire::BROADCAST, io);
+        }
+        let Some(hop) = self.route(destination) else {
+            self.counters.drop_unreachable += 1;
+            return io.pool.recycle(frame);
+        };
+        match self.mac_of(hop) {
+            Some(mac) => self.send_frame(frame, mac, io),
+            None => self.wait_with_frame(hop, frame, io),
+        }
+    }
+
+    /// Puts an IP packet on the ring, or drops it if that is full.
+    pub(super) fn send_frame(&mut self, mut frame: Frame, mac: Mac, io: &mut Io<'_>) {
+        let ethertype = if frame.data()[0] >> 4 == 4 { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
+        wire::push_ethernet(&mut frame, mac, self.port.mac, ethertype);
+        self.transmit(frame, io);
+    }
+
+    pub(super) fn transmit(&mut self, frame: Frame, io: &mut Io<'_>) {
+        match io.tx.transmit(frame) {
+            Ok(()) => self.counters.tx_frames += 1,
+            Err(frame) => {
+                self.counters.tx_dropped += 1;
+                io.pool.recycle(frame);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack")
+            .field("config", &self.config)
+            .field("connections", &self.connections.len())
+            .field("time_waits", &self.time_waits.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An interface whose first connection draws the number that `random_seed` was made for.
+pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface {
+    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
+    config.random_seed = random_seed;
+    let mut interface = Interface::new(config, &mut NoDevice(port), instant(now_ns));
+    // Addresses are checked by the demux. smoltcp would hold two and search them for every packet.
+    interface.set_any_ip(true);
+    interface
+}
+
+/// smoltcp counts microseconds.
+#[inline]
+pub(super) fn instant(now_ns: u64) -> Instant {
+    Instant::from_micros((now_ns / 1000) as i64)
+}
+
+/// The frame in one piece. Only large receive offload makes chains.
+fn linear(frame: Frame, pool: &mut FramePool) -> Frame {
+    if frame.next().is_none() {
+        return frame;
+    }
+    let mut whole = Frame::with_capacity(frame.chain_len());
+    whole.set_len(frame.chain_len());
+    whole.set_checksum(frame.checksum());
+    whole.set_rss_hash(frame.rss_hash());
+    let mut at = 0;
+    let mut part = Some(&frame);
+    while let Some(segment) = part {
+        whole.data_mut()[at..at + segment.len()].copy_from_slice(segment.data());
+        at += segment.len();
+        part = segment.next();
+    }
+    debug_assert_eq!(whole.checksum() == Checksum::None, frame.checksum() == Checksum::None);
+    pool.recycle(frame);
+    whole
+}
+
+const _: () = {
+    const fn send<T: Send>() {}
+    send::<Stack>();
+};

@@ -1,0 +1,448 @@
+//! UDP, without smoltcp: a datagram stays in the frame that it came in until it is read.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use lull_nic::{Checksum, Frame};
+
+use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
+use super::error::NetError;
+use super::flow::{FlowKey, Owner};
+use super::listener::Binding;
+use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
+use super::stack::{Io, Stack};
+use super::wire::{self, be16, put16};
+
+#[derive(Debug)]
+struct Datagram {
+    /// Cut to the payload.
+    frame: Frame,
+    from: SocketAddr,
+    to: IpAddr,
+}
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(super) struct UdpSocket {
+    local: SocketAddr,
+    peer: Option<SocketAddr>,
+    datagrams: VecDeque<Datagram>,
+    /// Bytes of the buffers of `datagrams` (Linux accounts `truesize` as well).
+    held_bytes: usize,
+    held_bytes_max: usize,
+    error: Option<NetError>,
+    read_shut: bool,
+    write_shut: bool,
+    blocked: bool,
+}
+
+impl UdpSocket {
+    fn ready(&self) -> Ready {
+        let mut ready = Ready::empty();
+        ready.set(Ready::READABLE, !self.datagrams.is_empty() || self.read_shut);
+        ready.set(Ready::RDHUP, self.read_shut);
+        ready.set(Ready::WRITABLE, !self.blocked);
+        ready.set(Ready::HUP, self.read_shut && self.write_shut);
+        ready.set(Ready::ERR, self.error.is_some());
+        ready
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<UdpSocket>() + self.held_bytes + self.datagrams.capacity() * size_of::<Datagram>()
+    }
+
+    fn flow(&self) -> Option<FlowKey> {
+        let peer = self.peer?;
+        Some(FlowKey::new(wire::PROTOCOL_UDP, self.local.ip(), self.local.port(), peer.ip(), peer.port()))
+    }
+}
+
+impl Stack {
+    /// Opens a UDP socket on `local`. An unspecified address stands for every own address (of both families for
+    /// `[::]`, unless `v6_only`); port 0 for a free one.
+    ///
+    /// # Errors
+    /// [`NetError::AddressNotAvailable`]: not an own address, or no free port. [`NetError::AddressInUse`].
+    pub fn udp_bind(&mut self, local: SocketAddr, options: UdpOptions) -> Result<SocketId, NetError> {
+        if !local.ip().is_unspecified() && !self.is_local(local.ip()) {
+            return Err(NetError::AddressNotAvailable);
+        }
+        let port = match local.port() {
+            0 => self.free_udp_port()?,
+            port => port,
+        };
+        let local = SocketAddr::new(local.ip(), port);
+        let index = self.udps.insert(UdpSocket {
+            local,
+            peer: None,
+            datagrams: VecDeque::new(),
+            held_bytes: 0,
+            held_bytes_max: if options.rx_bytes == 0 { self.config.udp_rx_bytes } else { options.rx_bytes },
+            error: None,
+            read_shut: false,
+            write_shut: false,
+            blocked: false,
+        });
+        let binding = Binding { index, ip: local.ip(), reuse: options.reuse_port, v6_only: options.v6_only, connected: false };
+        if let Err(error) = self.udp_ports.bind(port, binding) {
+            self.udps.remove(index);
+            return Err(error);
+        }
+        Ok(self.udp_id(index))
+    }
+
+    fn free_udp_port(&mut self) -> Result<u16, NetError> {
+        let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
+        let count = u32::from(last - first) + 1;
+        for _ in 0..count {
+            self.ports_tried = self.ports_tried.wrapping_add(1);
+            let port = first + (self.ports_tried % count) as u16;
+            if self.udp_ports.is_free(port) {
+                return Ok(port);
+            }
+        }
+        Err(NetError::AddressNotAvailable)
+    }
+
+    fn udp_id(&self, index: u32) -> SocketId {
+        SocketId::new(SocketKind::Udp, index, self.udps.generation(index))
+    }
+
+    /// Gives the socket a peer: it receives from there only, and [`Stack::udp_send`] sends there. Its own address
+    /// becomes the one that packets to the peer come from. `None` takes the peer away.
+    ///
+    /// # Errors
+    /// Those of [`Stack::tcp_connect`] that concern addresses.
+    pub fn udp_connect(&mut self, id: SocketId, peer: Option<SocketAddr>) -> Result<(), NetError> {
+        let local = self.udp(id)?.local;
+        let Some(peer) = peer else {
+            self.udp_disconnect(id.index());
+            return Ok(());
+        };
+        let own = self.local_for(wire::PROTOCOL_UDP, Some(local), peer)?;
+        let flow = FlowKey::new(wire::PROTOCOL_UDP, own.ip(), own.port(), peer.ip(), peer.port());
+        match self.flows.get(&flow) {
+            Some(&Owner::Udp(index)) if index == id.index() => return Ok(()),
+            Some(_) => return Err(NetError::AddressInUse),
+            None => {}
+        }
+        self.udp_disconnect(id.index());
+        let socket = self.udp_mut(id)?;
+        socket.local = own;
+        socket.peer = Some(peer);
+        self.flows.insert(flow, Owner::Udp(id.index()));
+        // It keeps its port, but what comes from others goes to the port's other sockets.
+        self.udp_ports.set_connected(own.port(), id.index(), true);
+        Ok(())
+    }
+
+    fn udp_disconnect(&mut self, index: u32) {
+        let Some(socket) = self.udps.get_mut(index) else { return };
+        let flow = socket.flow();
+        socket.peer = None;
+        let port = socket.local.port();
+        if let Some(flow) = flow
+            && self.flows.get(&flow) == Some(&Owner::Udp(index))
+        {
+            self.flows.remove(&flow);
+            self.udp_ports.set_connected(port, index, false);
+        }
+    }
+
+    /// Sends a datagram to the socket's peer.
+    ///
+    /// # Errors
+    /// [`NetError::DestinationRequired`]: it has none. Otherwise those of [`Stack::udp_send_to`].
+    pub fn udp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
+        let to = self.udp(id)?.peer.ok_or(NetError::DestinationRequired)?;
+        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), io)
+    }
+
+    /// Sends a datagram to `to`.
+    ///
+    /// # Errors
+    /// Those of [`Stack::udp_send_vectored`].
+    pub fn udp_send_to(
+        &mut self,
+        id: SocketId,
+        data: &[u8],
+        to: SocketAddr,
+        io: &mut Io<'_>,
+    ) -> Result<usize, NetError> {
+        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), io)
+    }
+
+    /// Sends one datagram that is gathered from several buffers, to `to` or to the socket's peer.
+    ///
+    /// # Errors
+    /// [`NetError::WouldBlock`]: the transmit ring is full; `WRITABLE` follows.
+    /// [`NetError::MessageTooLong`]: it does not fit the MTU. [`NetError::NetworkUnreachable`]: no route.
+    /// [`NetError::BrokenPipe`]: writing is shut down. [`NetError::Invalid`]: port 0, or a family that the socket
+    /// cannot send to. Otherwise an earlier datagram's error, once ([`NetError::ConnectionRefused`]).
+    pub fn udp_send_vectored(
+        &mut self,
+        id: SocketId,
+        data: &[std::io::IoSlice<'_>],
+        to: Option<SocketAddr>,
+        io: &mut Io<'_>,
+    ) -> Result<usize, NetError> {
+        let (mtu_bytes, offload) = (self.config.mtu_bytes, self.config.tx_checksum_offload);
+        let socket = self.udp_mut(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.write_shut {
+            return Err(NetError::BrokenPipe);
+        }
+        let to = to.or(socket.peer).ok_or(NetError::DestinationRequired)?;
+        let local = socket.local;
+        let length: usize = data.iter().map(|part| part.len()).sum();
+        let header = if to.is_ipv4() { wire::IPV4 } else { wire::IPV6 };
+        if header + wire::UDP + length > mtu_bytes {
+            return Err(NetError::MessageTooLong);
+        }
+        let unfit = to.is_ipv6() && local.is_ipv4() || to.is_ipv4() && local.is_ipv6() && !local.ip().is_unspecified();
+        if to.port() == 0 || to.ip().is_unspecified() || unfit {
+            return Err(NetError::Invalid);
+        }
+        let source = match local.ip().is_unspecified() {
+            true => self.source_for(to.ip()).ok_or(NetError::NetworkUnreachable)?,
+            false => local.ip(),
+        };
+        let everyone = to.ip().is_multicast() || self.is_broadcast(to.ip());
+        if self.is_local(to.ip()) || !everyone && self.route(to.ip()).is_none() {
+            return Err(NetError::NetworkUnreachable);
+        }
+        if io.tx.free_slots() == 0 {
+            if let Some(socket) = self.udps.get_mut(id.index())
+                && !socket.blocked
+            {
+                socket.blocked = true;
+                self.blocked.push_back(id);
+            }
+            return Err(NetError::WouldBlock);
+        }
+        let total = wire::UDP + length;
+        let hop_limit = if to.ip().is_multicast() { 1 } else { wire::HOP_LIMIT };
+        let mut frame = wire::ip_frame(io.pool, source, to.ip(), wire::PROTOCOL_UDP, hop_limit, total);
+        let udp = &mut frame.data_mut()[header..];
+        put16(udp, 0, local.port());
+        put16(udp, 2, to.port());
+        put16(udp, 4, total as u16);
+        let mut at = wire::UDP;
+        for part in data {
+            udp[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        let pseudo = wire::pseudo_sum(source, to.ip(), wire::PROTOCOL_UDP, total);
+        if offload {
+            udp[6..8].copy_from_slice(&wire::fold(pseudo).to_ne_bytes());
+            frame.set_checksum(Checksum::Partial);
+        } else {
+            wire::put_checksum(udp, 6, pseudo);
+            if udp[6..8] == [0, 0] {
+                // 0 says that there is none (RFC 768).
+                udp[6..8].fill(0xff);
+            }
+        }
+        self.send_ip(frame, to.ip(), io);
+        Ok(length)
+    }
+
+    /// Takes the oldest datagram; what exceeds `buffer` is lost.
+    ///
+    /// # Errors
+    /// [`NetError::WouldBlock`]: none there. Otherwise an earlier datagram's error, once.
+    pub fn udp_recv_from(&mut self, id: SocketId, buffer: &mut [u8], io: &mut Io<'_>) -> Result<Received, NetError> {
+        self.udp_recv_vectored(id, &mut [std::io::IoSliceMut::new(buffer)], false, io)
+    }
+
+    /// Takes the oldest datagram into several buffers in turn; `peek` leaves it where it is. After reading is shut
+    /// down and the last datagram taken, an empty one comes from the socket's own address.
+    ///
+    /// # Errors
+    /// Those of [`Stack::udp_recv_from`].
+    pub fn udp_recv_vectored(
+        &mut self,
+        id: SocketId,
+        buffers: &mut [std::io::IoSliceMut<'_>],
+        peek: bool,
+        io: &mut Io<'_>,
+    ) -> Result<Received, NetError> {
+        let socket = self.udp_mut(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        let Some(datagram) = socket.datagrams.front() else {
+            if socket.read_shut {
+                let local = socket.local;
+                return Ok(Received { bytes: 0, datagram_bytes: 0, from: local, to: local.ip() });
+            }
+            return Err(NetError::WouldBlock);
+        };
+        let mut rest = datagram.frame.data();
+        for buffer in buffers.iter_mut() {
+            let count = buffer.len().min(rest.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            rest = &rest[count..];
+        }
+        let datagram_bytes = datagram.frame.len();
+        let received = Received {
+            bytes: datagram_bytes - rest.len(),
+            datagram_bytes,
+            from: datagram.from,
+            to: datagram.to,
+        };
+        if !peek && let Some(datagram) = socket.datagrams.pop_front() {
+            socket.held_bytes -= held_bytes(&datagram.frame);
+            io.pool.recycle(datagram.frame);
+        }
+        Ok(received)
+    }
+
+    /// Bytes of the oldest datagram, 0 if there is none (`FIONREAD`).
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_unread(&self, id: SocketId) -> Result<usize, NetError> {
+        Ok(self.udp(id)?.datagrams.front().map_or(0, |datagram| datagram.frame.len()))
+    }
+
+    /// A checked packet whose payload is a UDP datagram. The frame comes back if no socket takes it.
+    pub(super) fn udp_input(
+        &mut self,
+        mut frame: Frame,
+        packet: &Packet,
+        io: &mut Io<'_>,
+    ) -> Result<(), (Reason, Frame)> {
+        let udp = &frame.data()[packet.l4..packet.end];
+        let header = match check(udp, packet) {
+            Ok(header) => header,
+            Err(reason) => return Err((reason, frame)),
+        };
+        let (source_port, port, length) = header;
+        let (own, peer) = (packet.destination, packet.source);
+        let flow = FlowKey::new(wire::PROTOCOL_UDP, own, port, peer, source_port);
+        let index = match self.flows.get(&flow) {
+            Some(&Owner::Udp(index)) => Some(index),
+            _ => self.udp_ports.find(own, port, || self.secret.hash(3, &flow)),
+        };
+        let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
+            self.send_port_unreachable(&frame, packet, io);
+            return Err(((|counters| &mut counters.drop_no_socket) as Reason, frame));
+        };
+        let bytes = held_bytes(&frame);
+        // As `__udp_enqueue_schedule_skb`: a datagram may exceed the limit, another may not follow.
+        if socket.read_shut || socket.held_bytes >= socket.held_bytes_max {
+            return Err(((|counters| &mut counters.drop_socket_full) as Reason, frame));
+        }
+        frame.pull_front(packet.l4 + wire::UDP);
+        frame.set_len(length - wire::UDP);
+        socket.held_bytes += bytes;
+        socket.datagrams.push_back(Datagram { frame, from: SocketAddr::new(peer, source_port), to: own });
+        let ready = socket.ready();
+        self.counters.udp_datagrams += 1;
+        let id = self.udp_id(index);
+        self.suggested(peer, packet.source_mac, io);
+        self.notify(id, ready, Ready::READABLE, io);
+        Ok(())
+    }
+
+    pub(super) fn udp_error(&mut self, index: u32, error: NetError, io: &mut Io<'_>) {
+        let id = self.udp_id(index);
+        if let Some(socket) = self.udps.get_mut(index) {
+            socket.error = Some(error);
+            let ready = socket.ready();
+            self.notify(id, ready, Ready::ERR, io);
+        }
+    }
+
+    pub(super) fn udp_unblocked(&mut self, id: SocketId, io: &mut Io<'_>) {
+        if let Ok(socket) = self.udp_mut(id) {
+            socket.blocked = false;
+            let ready = socket.ready();
+            self.notify(id, ready, Ready::WRITABLE, io);
+        }
+    }
+
+    pub(super) fn udp_shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
+        let socket = self.udp_mut(id)?;
+        if socket.peer.is_none() {
+            return Err(NetError::NotConnected);
+        }
+        let before = socket.ready();
+        socket.read_shut |= how != Shutdown::Write;
+        socket.write_shut |= how != Shutdown::Read;
+        let ready = socket.ready();
+        self.notify(id, ready, ready - before, io);
+        Ok(())
+    }
+
+    pub(super) fn udp_close(&mut self, id: SocketId, io: &mut Io<'_>) -> Result<(), NetError> {
+        self.udp(id)?;
+        self.udp_disconnect(id.index());
+        if let Some(socket) = self.udps.remove(id.index()) {
+            self.udp_ports.unbind(socket.local.port(), id.index());
+            for datagram in socket.datagrams {
+                io.pool.recycle(datagram.frame);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn udp_take_error(&mut self, id: SocketId) -> Result<Option<NetError>, NetError> {
+        Ok(self.udp_mut(id)?.error.take())
+    }
+
+    pub(super) fn udp_local(&self, id: SocketId) -> Result<SocketAddr, NetError> {
+        Ok(self.udp(id)?.local)
+    }
+
+    pub(super) fn udp_peer(&self, id: SocketId) -> Result<SocketAddr, NetError> {
+        self.udp(id)?.peer.ok_or(NetError::NotConnected)
+    }
+
+    pub(super) fn udp_ready(&self, id: SocketId) -> Result<Ready, NetError> {
+        Ok(self.udp(id)?.ready())
+    }
+
+    fn udp(&self, id: SocketId) -> Result<&UdpSocket, NetError> {
+        if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
+            return Err(NetError::InvalidSocket);
+        }
+        self.udps.get(id.index()).ok_or(NetError::InvalidSocket)
+    }
+
+    fn udp_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, NetError> {
+        if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
+            return Err(NetError::InvalidSocket);
+        }
+        self.udps.get_mut(id.index()).ok_or(NetError::InvalidSocket)
+    }
+}
+
+/// Source port, destination port and length of a datagram, once they and the checksum are right.
+fn check(udp: &[u8], packet: &Packet) -> Result<(u16, u16, usize), Reason> {
+    if udp.len() < wire::UDP {
+        return Err(MALFORMED);
+    }
+    let length = usize::from(be16(udp, 4));
+    if length < wire::UDP || length > udp.len() || be16(udp, 2) == 0 {
+        return Err(MALFORMED);
+    }
+    let absent = be16(udp, 6) == 0;
+    // IPv6 has no header checksum, so UDP must have one (RFC 8200 section 8.1).
+    if absent && packet.source.is_ipv6() && !packet.trusted {
+        return Err(CHECKSUM);
+    }
+    let pseudo = wire::pseudo_sum(packet.source, packet.destination, wire::PROTOCOL_UDP, length);
+    if !absent && !packet.trusted && !wire::adds_up(pseudo, &udp[..length]) {
+        return Err(CHECKSUM);
+    }
+    Ok((be16(udp, 0), be16(udp, 2), length))
+}
+
+fn held_bytes(frame: &Frame) -> usize {
+    // The whole buffer: what was cut off the front is still held.
+    frame.headroom() + frame.capacity()
+}

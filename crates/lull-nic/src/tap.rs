@@ -1,0 +1,416 @@
+//! A multi-queue TAP interface: the kernel's network stack is the peer.
+//!
+//! Each queue is a descriptor of its own, read and written one frame a system call. The kernel raises the interrupt:
+//! [`crate::IrqLine::fd`] is the queue's descriptor. The kernel also picks the queue: the one that last sent in a
+//! flow receives it, other flows are spread by hash (`tun_select_queue`).
+//!
+//! Frames carry final checksums both ways: without a virtio-net header the kernel computes them before it hands a
+//! frame over, and expects them.
+
+mod os;
+mod queue;
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Moderation, Offloads, Queue};
+use crate::namespace::{control_socket, set_interface_up};
+use crate::watchers::Watchers;
+
+/// Queues that the kernel gives one interface (`MAX_TAP_QUEUES`).
+pub const QUEUES_MAX: usize = 256;
+/// Bytes of an interface name (`IFNAMSIZ` less its terminating zero).
+pub const NAME_BYTES_MAX: usize = 15;
+/// Frames that one doorbell can cover.
+pub const TX_RING_SLOTS: usize = 256;
+/// Ethernet header and one VLAN tag: what a frame may be longer than the MTU.
+const HEADER_BYTES_MAX: usize = 18;
+
+/// Which interface to open, and how.
+#[derive(Clone, Debug)]
+pub struct TapConfig {
+    /// Interface name, 1 to [`NAME_BYTES_MAX`] bytes. When creating, `%d` lets the kernel number it.
+    pub name: String,
+    /// Queue pairs, 1 to [`QUEUES_MAX`].
+    pub queues: usize,
+    /// Create the interface if there is none of that name; it then vanishes with the device and its queues.
+    /// `false`: it must exist.
+    pub create: bool,
+    /// MTU to set; `None` leaves it.
+    pub mtu_bytes: Option<usize>,
+    /// Ethernet address of our side; `None` derives a locally administered one from the kernel side's.
+    pub mac: Option<[u8; 6]>,
+}
+
+impl Default for TapConfig {
+    fn default() -> TapConfig {
+        TapConfig { name: "lull%d".to_owned(), queues: 1, create: true, mtu_bytes: None, mac: None }
+    }
+}
+
+/// An open TAP interface.
+pub struct Tap {
+    shared: Arc<Shared>,
+    untaken: Mutex<Vec<Option<Queue>>>,
+}
+
+impl std::fmt::Debug for Tap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tap").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+/// Counters of one queue; each is written by the owner of one half.
+#[derive(Default)]
+struct QueueCounters {
+    rx_frames: AtomicU64,
+    rx_bytes: AtomicU64,
+    rx_errors: AtomicU64,
+    rx_syscalls: AtomicU64,
+    tx_frames: AtomicU64,
+    tx_bytes: AtomicU64,
+    tx_dropped: AtomicU64,
+    tx_syscalls: AtomicU64,
+}
+
+/// What the device and its queues share.
+struct Shared {
+    name: String,
+    mac: [u8; 6],
+    files: Vec<File>,
+    /// For ioctls on the interface, in the namespace that it was opened in.
+    control: OwnedFd,
+    /// What the files become when the interface is gone, so that nobody who watches them spins.
+    quiet: OwnedFd,
+    mtu_bytes: AtomicUsize,
+    rx_ring: usize,
+    up: AtomicBool,
+    gone: AtomicBool,
+    resets: AtomicU64,
+    counters: Vec<QueueCounters>,
+    watchers: Watchers,
+}
+
+impl Shared {
+    fn os(&self, what: impl Into<String>, remedy: &'static str) -> impl FnOnce(io::Error) -> DeviceError {
+        let (device, what) = (self.name.clone(), what.into());
+        move |source| DeviceError::Os { device, what, remedy, source }
+    }
+
+    fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// After an error that a deleted interface would explain: makes sure, and if so ends the device.
+    fn check_gone(&self, file: &File) -> bool {
+        if self.gone() {
+            return true;
+        }
+        if os::attached(file) {
+            return false;
+        }
+        if !self.gone.swap(true, Ordering::Relaxed) {
+            for file in &self.files {
+                os::replace(file, &self.quiet);
+            }
+            self.watchers.tell(DeviceEvent::Gone);
+        }
+        true
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.mtu_bytes.load(Ordering::Relaxed) + HEADER_BYTES_MAX
+    }
+
+    /// The MTU may be changed under us, by `ip link set`.
+    fn reread_mtu(&self) {
+        if let Ok(mtu_bytes) = os::mtu(&self.control, &self.name) {
+            self.mtu_bytes.store(mtu_bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Tap {
+    /// Opens an existing interface or creates one.
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] for a bad name or number of queues; [`DeviceError::Os`] when the interface does not
+    /// exist, is in use, is not a TAP of enough queues, or the kernel forbids it, with what would help.
+    pub fn open(config: TapConfig) -> Result<Tap, DeviceError> {
+        check(&config)?;
+        let failed = |what: &str, remedy, source| DeviceError::Os {
+            device: config.name.clone(),
+            what: what.to_owned(),
+            remedy,
+            source,
+        };
+        if !config.create {
+            os::index(&config.name).map_err(|source| {
+                let remedy = "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`";
+                failed("find the interface", remedy, source)
+            })?;
+        }
+        let (name, files) = open_queues(&config)?;
+        let no_descriptors = "raise the limit on open files (ulimit -n)";
+        let control =
+            control_socket(libc::AF_INET).map_err(|source| failed("open a control socket", no_descriptors, source))?;
+        let quiet = os::never_readable().map_err(|source| failed("open a descriptor", no_descriptors, source))?;
+        let kernel_mac = os::mac(&control, &name)
+            .map_err(|source| failed("read the address", "is the interface in another namespace?", source))?;
+        let shared = Arc::new(Shared {
+            mac: config.mac.unwrap_or_else(|| neighbour(kernel_mac)),
+            mtu_bytes: AtomicUsize::new(os::mtu(&control, &name).unwrap_or(1500)),
+            rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
+            counters: files.iter().map(|_| QueueCounters::default()).collect(),
+            name,
+            files,
+            control,
+            quiet,
+            up: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            resets: AtomicU64::new(0),
+            watchers: Watchers::default(),
+        });
+        let untaken = (0..config.queues).map(|index| Some(queue::new(&shared, index))).collect();
+        let tap = Tap { shared, untaken: Mutex::new(untaken) };
+        if let Some(mtu_bytes) = config.mtu_bytes {
+            tap.set_mtu(mtu_bytes)?;
+        }
+        Ok(tap)
+    }
+
+    /// Gives the kernel's side `address` with a prefix of `prefix` bits, and brings it up. An IPv4 address replaces
+    /// the former one; an IPv6 address is added and usable after duplicate detection (a second or two).
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] for a prefix longer than the address, [`DeviceError::Os`] from the kernel.
+    pub fn kernel_side(&self, address: IpAddr, prefix: u8) -> Result<(), DeviceError> {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > bits {
+            let why = format!("{prefix}; the address has {bits} bits");
+            return Err(DeviceError::Invalid { device: self.shared.name.clone(), what: "the prefix", why });
+        }
+        os::add_address(&self.shared.control, &self.shared.name, address, prefix).map_err(self.shared.os(
+            format!("set the address {address}/{prefix}"),
+            "needs CAP_NET_ADMIN in the interface's namespace (for IPv6, IPv6 not disabled there)",
+        ))?;
+        self.kernel_up()
+    }
+
+    /// Brings the kernel's side up without changing its addresses.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] from the kernel.
+    pub fn kernel_up(&self) -> Result<(), DeviceError> {
+        set_interface_up(&self.shared.control, &self.shared.name)
+            .map_err(self.shared.os("bring the interface up", "needs CAP_NET_ADMIN in the interface's namespace"))
+    }
+
+    /// Changes the MTU, in bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] from the kernel: a TAP takes 68 to 65521.
+    pub fn set_mtu(&self, mtu_bytes: usize) -> Result<(), DeviceError> {
+        os::set_mtu(&self.shared.control, &self.shared.name, mtu_bytes).map_err(
+            self.shared.os(format!("set the MTU to {mtu_bytes}"), "a TAP takes 68 to 65521; needs CAP_NET_ADMIN"),
+        )?;
+        self.shared.mtu_bytes.store(mtu_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The Ethernet address of the kernel's side. Ours is in [`Device::info`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] from the kernel: the interface is gone.
+    pub fn kernel_mac(&self) -> Result<[u8; 6], DeviceError> {
+        os::mac(&self.shared.control, &self.shared.name)
+            .map_err(self.shared.os("read the address", "open the interface again"))
+    }
+
+    /// Changes the Ethernet address of the kernel's side.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] from the kernel: a multicast address, or no right.
+    pub fn set_kernel_mac(&self, mac: [u8; 6]) -> Result<(), DeviceError> {
+        os::set_mac(&self.shared.control, &self.shared.name, mac)
+            .map_err(self.shared.os("set the address", "take a unicast address; needs CAP_NET_ADMIN"))
+    }
+
+    fn unsupported(&self, what: &'static str) -> DeviceError {
+        DeviceError::Unsupported { device: self.shared.name.clone(), what }
+    }
+
+    /// Reads a queue empty; how many frames that were.
+    fn drain(&self, queue: usize) -> u64 {
+        let mut scratch = [0; 64];
+        let mut count = 0;
+        // Bounded: the kernel may go on sending meanwhile.
+        while count < 2 * self.shared.rx_ring as u64
+            && io::Read::read(&mut &self.shared.files[queue], &mut scratch).is_ok()
+        {
+            count += 1;
+        }
+        count
+    }
+}
+
+fn check(config: &TapConfig) -> Result<(), DeviceError> {
+    let invalid = |what, why| Err(DeviceError::Invalid { device: config.name.clone(), what, why });
+    let length = config.name.len();
+    if length == 0 || length > NAME_BYTES_MAX {
+        return invalid("the name", format!("{length} bytes; an interface name has 1 to {NAME_BYTES_MAX}"));
+    }
+    if config.name.contains(|c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace()) {
+        return invalid("the name", "an interface name has no slash, colon, zero or space".to_owned());
+    }
+    if !(1..=QUEUES_MAX).contains(&config.queues) {
+        return invalid("queues", format!("{}; a TAP has 1 to {QUEUES_MAX}", config.queues));
+    }
+    Ok(())
+}
+
+/// Opens one descriptor a queue; the interface's full name and the descriptors.
+fn open_queues(config: &TapConfig) -> Result<(String, Vec<File>), DeviceError> {
+    let mut name = config.name.clone();
+    let mut files = Vec::with_capacity(config.queues);
+    for queue in 0..config.queues {
+        let file = os::open_tun().map_err(|source| DeviceError::Os {
+            device: config.name.clone(),
+            what: format!("open {}", os::TUN_PATH),
+            remedy: match source.kind() {
+                io::ErrorKind::NotFound => "load the kernel's TUN driver (modprobe tun)",
+                io::ErrorKind::PermissionDenied => "allow this user to read and write it, or run as root",
+                _ => "raise the limit on open files (ulimit -n)",
+            },
+            source,
+        })?;
+        let attached = match os::attach(&file, &name, config.queues > 1) {
+            // An interface made with multi_queue takes its single queue only so.
+            Err(error) if config.queues == 1 && error.raw_os_error() == Some(libc::EINVAL) => {
+                os::attach(&file, &name, true)
+            }
+            attached => attached,
+        };
+        name = attached.map_err(|source| DeviceError::Os {
+            device: config.name.clone(),
+            what: format!("attach queue {queue}"),
+            remedy: attach_remedy(&source),
+            source,
+        })?;
+        files.push(file);
+    }
+    Ok((name, files))
+}
+
+fn attach_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "needs CAP_NET_ADMIN: run as root, in a private namespace (unshare -Urn), or on an interface made for \
+             this user (ip tuntap add NAME mode tap user USER)"
+        }
+        Some(libc::EBUSY) => "another program has it open: end that program, or take another name",
+        Some(libc::EINVAL) => {
+            "it exists and is not a TAP, or was made without multi_queue: delete it, or take another name"
+        }
+        Some(libc::E2BIG) => "its queues are all taken: ask for fewer",
+        _ => "take another name",
+    }
+}
+
+/// A locally administered unicast address next to `mac`, which it differs from.
+fn neighbour(mut mac: [u8; 6]) -> [u8; 6] {
+    mac[0] = (mac[0] | 2) & !1;
+    mac[5] ^= 1;
+    mac
+}
+
+impl Device for Tap {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.shared.name.clone(),
+            mac: self.shared.mac,
+            mtu_bytes: self.shared.mtu_bytes.load(Ordering::Relaxed),
+            queues: self.shared.files.len(),
+            rx_ring: self.shared.rx_ring,
+            tx_ring: TX_RING_SLOTS,
+            offloads: Offloads::default(),
+        }
+    }
+
+    fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
+        let mut untaken = self.untaken.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = untaken.len();
+        let queue = untaken.get_mut(index).and_then(Option::take);
+        queue.ok_or_else(|| DeviceError::Queue { device: self.shared.name.clone(), index, queues })
+    }
+
+    fn link(&self) -> Link {
+        if self.shared.up.load(Ordering::Relaxed) && !self.shared.gone() { Link::Up } else { Link::Down }
+    }
+
+    /// Switches the carrier that the kernel sees.
+    fn set_link(&self, link: Link) -> Result<(), DeviceError> {
+        let up = link == Link::Up;
+        os::set_carrier(&self.shared.files[0], up)
+            .map_err(self.shared.os("switch the carrier", "needs Linux 5.0 or newer, and the interface to exist"))?;
+        if self.shared.up.swap(up, Ordering::Relaxed) != up {
+            self.shared.watchers.tell(DeviceEvent::Link(link));
+        }
+        Ok(())
+    }
+
+    /// Reads every queue empty and drops what was transmitted without a doorbell.
+    fn reset(&self) -> Result<(), DeviceError> {
+        if self.shared.gone() {
+            return Err(self.unsupported("resetting an interface that is gone"));
+        }
+        for (queue, counters) in self.shared.counters.iter().enumerate() {
+            counters.rx_errors.fetch_add(self.drain(queue), Ordering::Relaxed);
+        }
+        self.shared.resets.fetch_add(1, Ordering::Relaxed);
+        self.shared.watchers.tell(DeviceEvent::Reset);
+        Ok(())
+    }
+
+    fn moderation(&self) -> Moderation {
+        Moderation::default()
+    }
+
+    fn set_moderation(&self, _moderation: Moderation) -> Result<(), DeviceError> {
+        Err(self.unsupported("interrupt moderation"))
+    }
+
+    /// The kernel's spread of new flows.
+    fn rss_table(&self) -> Vec<usize> {
+        (0..self.shared.files.len()).collect()
+    }
+
+    fn set_rss_table(&self, _table: &[usize]) -> Result<(), DeviceError> {
+        Err(self.unsupported("setting the RSS table (the kernel steers)"))
+    }
+
+    /// `interrupts` stays 0: the kernel raises them.
+    fn counters(&self, queue: usize) -> Counters {
+        let Some(counters) = self.shared.counters.get(queue) else { return Counters::default() };
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            rx_frames: read(&counters.rx_frames),
+            rx_bytes: read(&counters.rx_bytes),
+            rx_dropped: 0,
+            rx_errors: read(&counters.rx_errors),
+            tx_frames: read(&counters.tx_frames),
+            tx_bytes: read(&counters.tx_bytes),
+            tx_dropped: read(&counters.tx_dropped),
+            interrupts: 0,
+            syscalls: read(&counters.rx_syscalls) + read(&counters.tx_syscalls),
+        }
+    }
+
+    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
+        self.shared.watchers.add(watcher);
+    }
+}

@@ -1,0 +1,139 @@
+//! The system calls of a TAP interface.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use crate::eventfd::owned;
+use crate::namespace::{ifreq_ioctl, request};
+
+pub(super) const TUN_PATH: &str = "/dev/net/tun";
+
+/// Opens the clone device, non-blocking.
+pub(super) fn open_tun() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(TUN_PATH)
+}
+
+/// Attaches `file` to the interface `name` as a queue, creating the interface if there is none; its full name.
+pub(super) fn attach(file: &File, name: &str, multi_queue: bool) -> io::Result<String> {
+    let mut request = request(name)?;
+    let multi_queue = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | multi_queue) as libc::c_short;
+    ifreq_ioctl(file, libc::TUNSETIFF as libc::c_ulong, &mut request)?;
+    let name = request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
+    Ok(String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned())
+}
+
+/// Whether the interface behind `file` still exists.
+pub(super) fn attached(file: &File) -> bool {
+    request("").is_ok_and(|mut request| ifreq_ioctl(file, libc::TUNGETIFF as libc::c_ulong, &mut request).is_ok())
+}
+
+/// Switches the carrier that the kernel side sees (Linux 5.0).
+pub(super) fn set_carrier(file: &File, on: bool) -> io::Result<()> {
+    let on = libc::c_int::from(on);
+    // SAFETY: TUNSETCARRIER reads one int, which outlives the call.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETCARRIER, &raw const on) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The interface's index in the calling thread's namespace.
+pub(super) fn index(name: &str) -> io::Result<libc::c_uint> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a C string that outlives the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// A descriptor that never becomes readable: a timer that nobody sets.
+pub(super) fn never_readable() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; the result is checked below.
+    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
+    // SAFETY: `owned` checks `fd`, and nobody else has it.
+    unsafe { owned(fd) }
+}
+
+/// Makes the descriptor of `file` mean what `replacement` means. Its number stays valid throughout.
+pub(super) fn replace(file: &File, replacement: &OwnedFd) {
+    // SAFETY: both are open and stay owned by whom they are; dup3 replaces atomically, so that a concurrent read or
+    // write on `file` meets the one or the other. It fails only for descriptors that are not open, or the same.
+    unsafe { libc::dup3(replacement.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) };
+}
+
+pub(super) fn mtu(socket: &OwnedFd, name: &str) -> io::Result<usize> {
+    let mut request = request(name)?;
+    ifreq_ioctl(socket, libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: SIOCGIFMTU has filled in this member.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+}
+
+pub(super) fn set_mtu(socket: &OwnedFd, name: &str, mtu: usize) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_mtu = mtu.try_into().unwrap_or(libc::c_int::MAX);
+    ifreq_ioctl(socket, libc::SIOCSIFMTU, &mut request)
+}
+
+/// Slots of the queue from the kernel to us.
+pub(super) fn queue_len(socket: &OwnedFd, name: &str) -> io::Result<usize> {
+    let mut request = request(name)?;
+    ifreq_ioctl(socket, libc::SIOCGIFTXQLEN, &mut request)?;
+    // SAFETY: SIOCGIFTXQLEN has filled in an int at this place (`ifr_qlen`).
+    Ok(unsafe { request.ifr_ifru.ifru_metric } as usize)
+}
+
+pub(super) fn mac(socket: &OwnedFd, name: &str) -> io::Result<[u8; 6]> {
+    let mut request = request(name)?;
+    ifreq_ioctl(socket, libc::SIOCGIFHWADDR, &mut request)?;
+    // SAFETY: SIOCGIFHWADDR has filled in this member.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|at| address[at] as u8))
+}
+
+pub(super) fn set_mac(socket: &OwnedFd, name: &str, mac: [u8; 6]) -> io::Result<()> {
+    let mut request = request(name)?;
+    let mut sa_data = [0; 14];
+    for (slot, byte) in sa_data.iter_mut().zip(mac) {
+        *slot = byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data };
+    ifreq_ioctl(socket, libc::SIOCSIFHWADDR, &mut request)
+}
+
+/// Adds an address to the interface.
+pub(super) fn add_address(socket: &OwnedFd, name: &str, address: IpAddr, prefix: u8) -> io::Result<()> {
+    match address {
+        IpAddr::V4(address) => {
+            let mut request = request(name)?;
+            request.ifr_ifru.ifru_addr = ipv4_sockaddr(address);
+            ifreq_ioctl(socket, libc::SIOCSIFADDR, &mut request)?;
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            request.ifr_ifru.ifru_netmask = ipv4_sockaddr(Ipv4Addr::from(mask));
+            ifreq_ioctl(socket, libc::SIOCSIFNETMASK, &mut request)
+        }
+        IpAddr::V6(address) => {
+            let socket = crate::namespace::control_socket(libc::AF_INET6)?;
+            let request = libc::in6_ifreq {
+                ifr6_addr: libc::in6_addr { s6_addr: address.octets() },
+                ifr6_prefixlen: prefix.into(),
+                ifr6_ifindex: index(name)? as libc::c_int,
+            };
+            // SAFETY: on an IPv6 socket SIOCSIFADDR reads an `in6_ifreq`, which outlives the call.
+            let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as libc::Ioctl, &raw const request) };
+            if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        }
+    }
+}
+
+/// A `sockaddr_in` with port 0, in the clothes of a `sockaddr`: two bytes of port, then the address.
+fn ipv4_sockaddr(address: Ipv4Addr) -> libc::sockaddr {
+    let mut sa_data = [0; 14];
+    for (slot, byte) in sa_data[2..6].iter_mut().zip(address.octets()) {
+        *slot = byte as libc::c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data }
+}

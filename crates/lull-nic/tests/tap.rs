@@ -1,0 +1,316 @@
+//! A TAP interface against the kernel, each test in a process and a network namespace of its own.
+#![cfg(not(loom))]
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lull_nic::fault::{Fault, FaultConfig, Rates};
+use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::{Device, DeviceError, DeviceEvent, Frame, FramePool, Link, Moderation, Queue, namespace};
+
+const CHILD: &str = "LULL_NIC_TEST_CHILD";
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+
+/// Runs `body` in a child process inside a fresh namespace, or says why it is skipped.
+fn isolated(test: &str, body: impl FnOnce()) {
+    if std::env::var(CHILD).is_ok_and(|child| child == test) {
+        if let Err(error) = namespace::enter_private() {
+            println!("SKIP: {test}: {error}");
+        } else if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
+            println!("SKIP: {test}: /dev/net/tun: {error}");
+        } else {
+            body();
+        }
+        return;
+    }
+    // A test runs beside others in threads, and only a single-threaded process can enter a user namespace: `unshare`
+    // does that for who is not root. (namespace.rs tests our own way in.)
+    let exe = std::env::current_exe().unwrap();
+    let mut command = if is_root() { Command::new(&exe) } else { Command::new("unshare") };
+    if !is_root() {
+        command.arg("-Urn").arg(&exe);
+    }
+    let command = command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    let Ok(output) = command.output() else {
+        println!("SKIP: {test}: not root, and there is no unshare");
+        return;
+    };
+    if String::from_utf8_lossy(&output.stderr).starts_with("unshare: ") {
+        println!("SKIP: {test}: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+        return;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The harness puts the test's name in front of what it prints.
+    for reason in text.lines().filter_map(|line| line.find("SKIP:").map(|at| &line[at..])) {
+        println!("{reason}");
+    }
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn is_root() -> bool {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn open(queues: usize) -> (Tap, Vec<Queue>) {
+    let tap = Tap::open(TapConfig { queues, ..TapConfig::default() }).unwrap();
+    let queues = (0..queues).map(|at| tap.take_queue(at).unwrap()).collect();
+    tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
+    (tap, queues)
+}
+
+fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry that outlives the call.
+    unsafe { libc::poll(&raw mut entry, 1, timeout.as_millis() as i32) > 0 }
+}
+
+/// Answers ARP requests and echoes UDP datagrams; the ports of the datagrams that came.
+fn serve(mac: [u8; 6], queue: &mut Queue) -> Vec<u16> {
+    let mut ports = Vec::new();
+    let Queue { rx, tx, .. } = queue;
+    let mut pool = FramePool::new(64);
+    rx.poll(64, &mut pool, &mut |mut frame, _| {
+        let data = frame.data_mut();
+        match (&data[12..14], data.get(23)) {
+            ([8, 6], _) if data[38..42] == OURS.octets() => {
+                let (kernel_mac, kernel_ip): ([u8; 6], [u8; 4]) =
+                    (data[22..28].try_into().unwrap(), data[28..32].try_into().unwrap());
+                data[21] = 2;
+                data[22..28].copy_from_slice(&mac);
+                data[28..32].copy_from_slice(&OURS.octets());
+                data[32..38].copy_from_slice(&kernel_mac);
+                data[38..42].copy_from_slice(&kernel_ip);
+            }
+            ([8, 0], Some(17)) if data[30..34] == OURS.octets() => {
+                ports.push(u16::from_be_bytes([data[34], data[35]]));
+                // Exchanging addresses and ports leaves the sums as they were.
+                let (source, destination) = data[26..34].split_at_mut(4);
+                source.swap_with_slice(destination);
+                let (source, destination) = data[34..38].split_at_mut(2);
+                source.swap_with_slice(destination);
+            }
+            _ => return,
+        }
+        data.copy_within(6..12, 0);
+        data[6..12].copy_from_slice(&mac);
+        tx.transmit(frame).expect("a free slot");
+    });
+    tx.doorbell();
+    tx.reclaim(&mut pool);
+    ports
+}
+
+fn client() -> UdpSocket {
+    let socket = UdpSocket::bind((KERNEL, 0)).unwrap();
+    socket.connect((OURS, 7)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    socket
+}
+
+/// Sends and serves until the answer is there.
+fn exchange(device: &dyn Device, queues: &mut [Queue], socket: &UdpSocket, payload: &[u8]) {
+    let mac = device.info().mac;
+    socket.send(payload).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut answer = [0; 2048];
+    loop {
+        assert!(Instant::now() < deadline, "no answer");
+        for queue in queues.iter_mut() {
+            serve(mac, queue);
+        }
+        // Answers to earlier datagrams may come first.
+        if socket.recv(&mut answer).is_ok_and(|len| &answer[..len] == payload) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn kernel_socket_talks_to_us() {
+    isolated("kernel_socket_talks_to_us", || {
+        let (tap, mut queues) = open(1);
+        assert_ne!(tap.info().mac, tap.kernel_mac().unwrap());
+        assert_eq!(tap.info().mac[0] & 3, 2, "locally administered, unicast");
+        let socket = client();
+        socket.send(b"wakes us").unwrap();
+        assert!(readable(queues[0].irq.fd().unwrap(), Duration::from_secs(60)));
+        assert!(queues[0].rx.has_work());
+        exchange(&tap, &mut queues, &socket, b"ping");
+        exchange(&tap, &mut queues, &socket, &[7; 1400]);
+        let counters = tap.counters(0);
+        assert!(counters.rx_frames >= 3 && counters.tx_frames >= 3 && counters.tx_dropped == 0, "{counters:?}");
+        assert!(counters.syscalls > counters.rx_frames + counters.tx_frames, "{counters:?}");
+    });
+}
+
+#[test]
+fn every_queue_delivers_and_chains_are_one_frame() {
+    isolated("every_queue_delivers_and_chains_are_one_frame", || {
+        let (tap, mut queues) = open(2);
+        exchange(&tap, &mut queues, &client(), b"resolve");
+        let sockets: Vec<_> = (0..64).map(|_| client()).collect();
+        let mut seen = [0, 0];
+        for socket in &sockets {
+            socket.send(b"x").unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while seen[0] + seen[1] < 64 && Instant::now() < deadline {
+            for (count, queue) in seen.iter_mut().zip(&mut queues) {
+                *count += serve(tap.info().mac, queue).len();
+            }
+        }
+        assert_eq!(seen[0] + seen[1], 64);
+        assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+
+        let before = tap.counters(1).tx_bytes;
+        let mut chain = Frame::copy_from(&[0xff; 14]);
+        chain.set_next(Some(Frame::copy_from(&[0; 50])));
+        queues[1].tx.transmit(chain).unwrap();
+        queues[1].tx.doorbell();
+        assert_eq!(tap.counters(1).tx_bytes - before, 64);
+    });
+}
+
+#[test]
+fn mtu_of_jumbo_frames() {
+    isolated("mtu_of_jumbo_frames", || {
+        let (tap, mut queues) = open(1);
+        tap.set_mtu(9000).unwrap();
+        assert_eq!(tap.info().mtu_bytes, 9000);
+        exchange(&tap, &mut queues, &client(), &[1; 2000]);
+        tap.set_kernel_mac([2, 9, 9, 9, 9, 9]).unwrap();
+        assert_eq!(tap.kernel_mac().unwrap(), [2, 9, 9, 9, 9, 9]);
+    });
+}
+
+#[test]
+fn existing_interface_is_attached_to_and_errors_name_the_remedy() {
+    isolated("existing_interface_is_attached_to_and_errors_name_the_remedy", || {
+        let config = |name: &str, queues| TapConfig { name: name.into(), queues, create: false, ..Default::default() };
+        let error = Tap::open(config("absent0", 1)).unwrap_err();
+        assert!(error.to_string().starts_with("absent0: cannot find the interface"), "{error}");
+        let ip = |arguments: &[&str]| Command::new("ip").args(arguments).status().is_ok_and(|status| status.success());
+        if !ip(&["tuntap", "add", "kept0", "mode", "tap", "multi_queue"]) {
+            println!("SKIP: existing_interface: ip tuntap does not work here");
+            return;
+        }
+        for queues in [1, 2] {
+            assert_eq!(Tap::open(config("kept0", queues)).unwrap().info().name, "kept0");
+        }
+        let error = Tap::open(config("lo", 1)).unwrap_err();
+        assert!(error.to_string().contains("is not a TAP"), "{error}");
+        let single = Tap::open(TapConfig::default()).unwrap();
+        let name = single.info().name;
+        let error = Tap::open(config(&name, 1)).unwrap_err();
+        assert!(error.to_string().contains(&name) && matches!(error, DeviceError::Os { .. }), "{error}");
+        drop(single);
+        assert!(Tap::open(config(&name, 1)).is_err(), "a created interface vanishes with its device");
+    });
+}
+
+#[test]
+fn bad_settings_are_refused() {
+    for (name, queues) in [("", 1), ("sixteen-bytes-ab", 1), ("a/b", 1), ("ok", 0), ("ok", 257)] {
+        let config = TapConfig { name: name.into(), queues, ..TapConfig::default() };
+        assert!(matches!(Tap::open(config), Err(DeviceError::Invalid { .. })), "{name} {queues}");
+    }
+}
+
+#[test]
+fn deleted_interface_is_gone_and_quiet() {
+    isolated("deleted_interface_is_gone_and_quiet", || {
+        let (tap, mut queues) = open(2);
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = events.clone();
+        tap.watch(Box::new(move |event| seen.lock().unwrap().push(event)));
+        if !Command::new("ip").args(["link", "del", &tap.info().name]).status().is_ok_and(|status| status.success()) {
+            println!("SKIP: deleted_interface: ip link does not work here");
+            return;
+        }
+        assert!(readable(queues[0].irq.fd().unwrap(), Duration::from_secs(60)), "the kernel tells");
+        let mut pool = FramePool::new(4);
+        assert_eq!(queues[0].rx.poll(64, &mut pool, &mut |_, _| ()), 0);
+        assert_eq!(*events.lock().unwrap(), [DeviceEvent::Gone]);
+        for queue in &mut queues {
+            assert!(!readable(queue.irq.fd().unwrap(), Duration::ZERO), "nothing to spin on");
+            assert!(!queue.rx.has_work());
+            assert_eq!(queue.tx.free_slots(), 0);
+            assert!(queue.tx.transmit(Frame::copy_from(&[0; 60])).is_err());
+        }
+        assert_eq!(tap.link(), Link::Down);
+        assert!(tap.reset().is_err());
+    });
+}
+
+#[test]
+fn link_down_reset_and_kernel_down() {
+    isolated("link_down_reset_and_kernel_down", || {
+        let down = Tap::open(TapConfig::default()).unwrap();
+        let mut queue = down.take_queue(0).unwrap();
+        queue.tx.transmit(Frame::copy_from(&[0xff; 60])).unwrap();
+        queue.tx.doorbell();
+        assert_eq!(down.counters(0).tx_dropped, 1, "the kernel's side is not up yet");
+
+        let (tap, mut queues) = open(1);
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let seen = events.clone();
+        tap.watch(Box::new(move |event| seen.lock().unwrap().push(event)));
+        exchange(&tap, &mut queues, &client(), b"up");
+        tap.set_link(Link::Down).unwrap();
+        queues[0].tx.transmit(Frame::copy_from(&[0xff; 60])).unwrap();
+        queues[0].tx.doorbell();
+        assert_eq!(tap.counters(0).tx_dropped, 1);
+        tap.set_link(Link::Up).unwrap();
+        exchange(&tap, &mut queues, &client(), b"up again");
+
+        client().send(b"to be lost").unwrap();
+        assert!(readable(queues[0].irq.fd().unwrap(), Duration::from_secs(60)));
+        queues[0].tx.transmit(Frame::copy_from(&[0xff; 60])).unwrap();
+        tap.reset().unwrap();
+        assert!(tap.counters(0).rx_errors >= 1);
+        queues[0].tx.doorbell();
+        assert_eq!(tap.counters(0).tx_dropped, 2);
+        let up = DeviceEvent::Link(Link::Up);
+        assert_eq!(*events.lock().unwrap(), [DeviceEvent::Link(Link::Down), up, DeviceEvent::Reset]);
+        assert!(matches!(tap.set_moderation(Moderation::default()), Err(DeviceError::Unsupported { .. })));
+    });
+}
+
+#[test]
+fn ipv6_address_on_the_kernel_side() {
+    isolated("ipv6_address_on_the_kernel_side", || {
+        let (tap, _queues) = open(1);
+        if std::fs::metadata("/proc/thread-self/net/if_inet6").is_err() {
+            println!("SKIP: ipv6_address: this kernel has no IPv6");
+            return;
+        }
+        tap.kernel_side("fd00:99::1".parse().unwrap(), 64).unwrap();
+        let addresses = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+        assert!(addresses.contains("fd000099000000000000000000000001"), "{addresses}");
+        assert!(tap.kernel_side(IpAddr::V4(KERNEL), 33).is_err());
+    });
+}
+
+/// The injector's own wake-ups over a device whose interrupt is a descriptor.
+#[test]
+fn delayed_frames_make_the_descriptor_readable_when_due() {
+    isolated("delayed_frames_make_the_descriptor_readable_when_due", || {
+        let tap = Arc::new(Tap::open(TapConfig::default()).unwrap());
+        let rx = Rates { delay: 1.0, delay_ns: 20_000_000, ..Rates::default() };
+        let fault = Fault::new(tap.clone(), FaultConfig { rx, ..FaultConfig::default() }).unwrap();
+        let mut queue = fault.take_queue(0).unwrap();
+        tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
+        client().send(b"resolve").unwrap();
+        let (mut got, deadline) = (0, Instant::now() + Duration::from_secs(60));
+        while got == 0 && Instant::now() < deadline {
+            assert!(readable(queue.irq.fd().unwrap(), Duration::from_secs(60)), "an edge was lost");
+            queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| got += 1);
+        }
+        assert!(got > 0);
+    });
+}
