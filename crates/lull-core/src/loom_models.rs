@@ -42,12 +42,7 @@ struct World {
 }
 
 fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
-    NapiSettings {
-        defer_hard_irqs,
-        gro_flush_timeout_ns,
-        irq_suspend_timeout_ns: SUSPEND,
-        ..NapiSettings::default()
-    }
+    NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns: SUSPEND, ..NapiSettings::default() }
 }
 
 impl World {
@@ -326,10 +321,13 @@ fn busy_poller_that_parks_against_timer() {
         world.deferred(3);
         None
     };
-    explore(None, Mutant::None, settings(1, GRO_FLUSH), begin, [
-        |world, _| world.busy(1, true),
-        |world, _| world.timer(LATER),
-    ]);
+    explore(
+        None,
+        Mutant::None,
+        settings(1, GRO_FLUSH),
+        begin,
+        [|world, _| world.busy(1, true), |world, _| world.timer(LATER)],
+    );
 }
 
 #[test]
@@ -368,12 +366,18 @@ fn suspension_against_timer() {
         world.deferred(1);
         None
     };
-    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [
-        |world, _| {
-            world.napi.suspend(&Cx::new(0, NOW));
-        },
-        |world, _| world.timer(LATER),
-    ]);
+    explore(
+        None,
+        Mutant::None,
+        settings(2, GRO_FLUSH),
+        begin,
+        [
+            |world, _| {
+                world.napi.suspend(&Cx::new(0, NOW));
+            },
+            |world, _| world.timer(LATER),
+        ],
+    );
 }
 
 /// At most two preemptions.
@@ -398,9 +402,15 @@ fn disable_and_enable_against_all() {
     ];
     for context in against {
         explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [reset, context]);
-        explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), |_| None, [reset, context, |world, _| {
-            world.arrive(NOW);
-        }]);
+        explore(
+            Some(2),
+            Mutant::None,
+            settings(2, GRO_FLUSH),
+            |_| None,
+            [reset, context, |world, _| {
+                world.arrive(NOW);
+            }],
+        );
     }
     let begin = |world: &World| Some(world.scheduled(65));
     explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [softirq, reset]);
@@ -411,16 +421,22 @@ fn disable_and_enable_against_all() {
 fn threading_off_against_interrupt_and_thread() {
     for kind in [Threaded::On, Threaded::BusyPoll] {
         let with = NapiSettings { threaded: kind, ..settings(0, 0) };
-        explore(Some(2), Mutant::None, with, |_| None, [
-            |world, _| world.thread(),
-            |world, _| world.arrive(NOW),
-            |world, _| {
-                while !world.napi.threaded_off() || world.napi.thread_has_round() {
-                    thread::yield_now();
-                }
-                world.stop_thread();
-            },
-        ]);
+        explore(
+            Some(2),
+            Mutant::None,
+            with,
+            |_| None,
+            [
+                |world, _| world.thread(),
+                |world, _| world.arrive(NOW),
+                |world, _| {
+                    while !world.napi.threaded_off() || world.napi.thread_has_round() {
+                        thread::yield_now();
+                    }
+                    world.stop_thread();
+                },
+            ],
+        );
     }
 }
 
@@ -429,10 +445,13 @@ fn timer_before_last_poll(mutant: Mutant) {
         world.deferred(3);
         None
     };
-    explore(None, mutant, settings(1, GRO_FLUSH), begin, [
-        |world, _| world.busy(1, true),
-        |world, _| world.timer(LATER),
-    ]);
+    explore(
+        None,
+        mutant,
+        settings(1, GRO_FLUSH),
+        begin,
+        [|world, _| world.busy(1, true), |world, _| world.timer(LATER)],
+    );
 }
 
 fn missed_cleared_after_poll(mutant: Mutant) {

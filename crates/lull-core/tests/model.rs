@@ -16,7 +16,7 @@ const THREAD_CPU: u16 = 1;
 /// Steps that bringing everything to an end may take.
 const DRAIN_MAX: u32 = 5_000;
 /// Sequences tried; PROPTEST_CASES multiplies it (256 is its default).
-const SEQUENCES_PER_CASE: u32 = 16;
+const SEQUENCES_PER_CASE: u32 = 2;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -475,9 +475,10 @@ impl Model {
 
     /// §14, with the window between a release and its settling as the only excuse.
     fn invariants(&self) -> Result<(), &'static str> {
-        let pollers = self.pollers.iter().filter(|poller| {
-            matches!(poller, Poller::Looping { owns: true, .. } | Poller::Stopping { .. })
-        });
+        let pollers = self
+            .pollers
+            .iter()
+            .filter(|poller| matches!(poller, Poller::Looping { owns: true, .. } | Poller::Stopping { .. }));
         let owners = self.lists.iter().sum::<u32>()
             + u32::from(self.rx.is_some())
             + u32::from(self.thread_owns || self.sched_threaded)
@@ -514,7 +515,8 @@ impl Model {
             Op::Enable,
             Op::ThreadDone { gro: false },
         ];
-        let ready = candidates.into_iter().find(|op| self.applies(op) && (!self.sched || !matches!(op, Op::DisableClaim)));
+        let ready =
+            candidates.into_iter().find(|op| self.applies(op) && (!self.sched || !matches!(op, Op::DisableClaim)));
         match self.timer {
             _ if ready.is_some() => ready,
             _ if self.threaded => Some(Op::ThreadedOff),

@@ -62,10 +62,7 @@ fn name(toy: &Toy) -> String {
     } else if word.has(state::SCHED | state::SCHED_THREADED) {
         ("THREAD", state::SCHED | state::SCHED_THREADED)
     } else if word.has(state::SCHED | state::IN_BUSY_POLL) {
-        (
-            if toy.queues[0].masked { "USERPOLL masked" } else { "USERPOLL" },
-            state::SCHED | state::IN_BUSY_POLL,
-        )
+        (if toy.queues[0].masked { "USERPOLL masked" } else { "USERPOLL" }, state::SCHED | state::IN_BUSY_POLL)
     } else if word.has(state::SCHED) {
         ("SOFTIRQ", state::SCHED)
     } else if !toy.queues[0].masked {

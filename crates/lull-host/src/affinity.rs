@@ -6,9 +6,7 @@ use std::io;
 
 /// Pins the calling thread to one core of the machine.
 pub(crate) fn pin_to(core: usize) -> io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(core);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    pin_thread(&[core])
 }
 
 /// Gives the calling thread SCHED_FIFO at the lowest real-time priority.
@@ -34,6 +32,27 @@ pub struct ThreadUse {
     pub tid: i32,
     /// What the thread does.
     pub role: String,
+}
+
+/// The kernel's id of the calling thread.
+pub fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Pins the calling thread, and those that it starts from now on, to some cores of the machine.
+///
+/// # Errors
+/// None of the cores exists and is ours to use.
+pub fn pin_thread(cores: &[usize]) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// The cores that the calling thread may run on.
+pub fn usable_cores() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
 /// CPU time that thread `tid` of this process has used, in nanoseconds.

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lull_core::event::EventKind;
+use lull_core::settings::SOFTIRQ_TIME_MAX_NS;
 use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::host::{Delivery, Instance, TryPoll};
 use crate::parker::{Parker, SleepCounters};
 use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};
-use crate::vector::{IrqEpoll, Raised};
+use crate::raised::Raised;
+use crate::vector::IrqEpoll;
 
 /// No deadline.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -69,7 +71,9 @@ pub(crate) struct Cpu {
     raised: Raised,
     /// Instances scheduled for this CPU by threads that could not take its seat.
     routed: Mutex<Vec<Owner>>,
-    /// The earliest deadline on this CPU; may be earlier than the truth.
+    /// The earliest deadline on this CPU; may be earlier than the truth. Whoever starts a timer writes this and then reads
+    /// who covers it (the two words below); whoever ceases to cover writes one of those and then reads this. All of
+    /// these are sequentially consistent, so that one of the two sees the other.
     next_deadline_ns: AtomicU64,
     /// When a sleeping worker will look by itself.
     sleeper_wakes_ns: AtomicU64,
@@ -142,7 +146,7 @@ impl Cpu {
     pub(crate) fn note_deadline(&self, deadline_ns: u64) {
         // Always a read-modify-write: it is ordered with the swap of whoever looks the deadlines up again, so that one
         // of the two sees the other.
-        self.next_deadline_ns.fetch_min(deadline_ns, Ordering::AcqRel);
+        self.next_deadline_ns.fetch_min(deadline_ns, Ordering::SeqCst);
     }
 
     /// Whether something waits for the seat's holder.
@@ -152,15 +156,17 @@ impl Cpu {
     }
 
     pub(crate) fn next_deadline_ns(&self) -> u64 {
-        self.next_deadline_ns.load(Ordering::Acquire)
+        self.next_deadline_ns.load(Ordering::SeqCst)
     }
 
+    /// A worker that is about to sleep in the seat promises to look at the clock then.
     pub(crate) fn worker_will_look_at(&self, deadline_ns: u64) {
-        self.sleeper_wakes_ns.fetch_min(deadline_ns, Ordering::AcqRel);
+        self.sleeper_wakes_ns.fetch_min(deadline_ns, Ordering::SeqCst);
     }
 
+    /// It did, or does not sleep after all. The promise of another sleeper may go with it: that costs a kernel timer.
     pub(crate) fn worker_looks_no_more(&self) {
-        self.sleeper_wakes_ns.store(NEVER, Ordering::Release);
+        self.sleeper_wakes_ns.store(NEVER, Ordering::SeqCst);
     }
 
     pub(crate) fn timer_fd(&self) -> impl AsFd + '_ {
@@ -173,7 +179,7 @@ impl Cpu {
         let mut count = [0u8; 8];
         // Nothing to read means that it was moved meanwhile.
         let _ = rustix::io::read(&self.timer, &mut count);
-        self.backstop_ns.store(NEVER, Ordering::Release);
+        self.backstop_ns.store(NEVER, Ordering::SeqCst);
     }
 
     /// Whoever hears an interrupt of this CPU next. Called after the interrupt was published.
@@ -201,12 +207,13 @@ impl Cpu {
     }
 
     pub(crate) fn raise_irq(&self, instance: &Instance) {
-        if self.raised.push(instance.napi.index(), &instance.vector) {
+        if self.raised.push(instance.napi.index(), &instance.vector.link) {
             self.raise();
         }
     }
 
-    /// Gives this CPU a scheduled instance from outside its seat.
+    /// Gives this CPU a scheduled instance for softirq from outside its seat. [`Delivery::route_outside`] decides first
+    /// whether it is one for softirq.
     pub(crate) fn route_from_outside(&self, owner: Owner) {
         relock(&self.routed).push(owner);
         self.raise();
@@ -228,6 +235,12 @@ impl Cpu {
     }
 }
 
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        relock(&self.routed).drain(..).for_each(Owner::abandon);
+    }
+}
+
 /// The data behind these locks is moved in and out whole: a panic elsewhere cannot leave it half-written.
 pub(crate) fn relock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -238,9 +251,11 @@ impl Delivery {
     /// Runs this CPU's delivery until nothing is pending, within Linux's bounds. The caller holds the seat, awake.
     pub(crate) fn run(&self, cpu: &Cpu) -> Ran {
         let mut softnet = relock(&cpu.softnet);
+        let mut until_ns = None;
         loop {
             cpu.seat.begin();
             let now_ns = self.clock.now_ns();
+            let until_ns = *until_ns.get_or_insert(now_ns + SOFTIRQ_TIME_MAX_NS);
             self.hard_interrupts(cpu, &mut softnet, now_ns);
             if cpu.next_deadline_ns() <= now_ns {
                 self.timers(cpu, &mut softnet, now_ns);
@@ -250,6 +265,10 @@ impl Delivery {
             }
             if !cpu.seat.is_pending() {
                 return Ran::Done;
+            }
+            // Interrupts that come as fast as they are handled must not keep a worker from what it was woken for.
+            if now_ns >= until_ns {
+                return Ran::Leftover;
             }
         }
     }
@@ -284,7 +303,10 @@ impl Delivery {
         }
     }
 
-    fn arm_fd_vectors(&self, cpu: &Cpu) {
+    /// Leaves the unmasked descriptors to the interrupt thread. Due whenever the seat is left, and by a holder that stays
+    /// in it awake: nobody else watches them.
+    #[inline]
+    pub(crate) fn arm_fd_vectors(&self, cpu: &Cpu) {
         let Some(vectors) = cpu.fd_vectors() else { return };
         for &index in vectors.iter() {
             if cpu.irq_epoll.arm(&self.instance(index).vector, index) {
@@ -298,8 +320,8 @@ impl Delivery {
     pub(crate) fn cover(&self, cpu: &Cpu) {
         let slack_ns = self.timer_slack_ns;
         let covered_ns = || {
-            let backstop_ns = cpu.backstop_ns.load(Ordering::Acquire);
-            backstop_ns.min(cpu.sleeper_wakes_ns.load(Ordering::Acquire))
+            let backstop_ns = cpu.backstop_ns.load(Ordering::SeqCst);
+            backstop_ns.min(cpu.sleeper_wakes_ns.load(Ordering::SeqCst))
         };
         let is_covered =
             |deadline_ns: u64| deadline_ns == NEVER || covered_ns() <= deadline_ns.saturating_add(slack_ns);
@@ -313,7 +335,7 @@ impl Delivery {
         }
         let _moving = relock(&cpu.backstop);
         let target_ns = deadline_ns.saturating_add(slack_ns);
-        if cpu.backstop_ns.load(Ordering::Acquire) <= target_ns {
+        if cpu.backstop_ns.load(Ordering::SeqCst) <= target_ns {
             return;
         }
         let delay_ns = target_ns.saturating_sub(self.clock.now_ns()).max(1);
@@ -323,18 +345,19 @@ impl Delivery {
         // A relative time in range on our own descriptor is always accepted.
         let set = rustix::time::timerfd_settime(&cpu.timer, TimerfdTimerFlags::empty(), &once);
         debug_assert!(set.is_ok(), "{set:?}");
-        cpu.backstop_ns.store(target_ns, Ordering::Release);
+        cpu.backstop_ns.store(target_ns, Ordering::SeqCst);
         cpu.sleeps.syscall();
         cpu.sleeps.timer_ops.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The earliest deadline, looked up.
     pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
-        cpu.next_deadline_ns.swap(NEVER, Ordering::AcqRel);
-        for instance in self.instances() {
-            cpu.note_deadline(instance.deadline_on(cpu.index));
-        }
-        cpu.next_deadline_ns()
+        cpu.next_deadline_ns.swap(NEVER, Ordering::SeqCst);
+        let deadlines_ns = self.instances().map(|instance| instance.deadline_on(cpu.index));
+        let earliest_ns = deadlines_ns.min().unwrap_or(NEVER);
+        cpu.note_deadline(earliest_ns);
+        // Others look it up too, and may have the word at NEVER just now.
+        earliest_ns.min(cpu.next_deadline_ns())
     }
 
     fn hard_interrupts(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
@@ -342,7 +365,7 @@ impl Delivery {
         let mut at = cpu.raised.take();
         while let Some(index) = at {
             let instance = self.instance(index);
-            at = Raised::next(&instance.vector);
+            at = Raised::next(&instance.vector.link);
             cpu.interrupts.fetch_add(1, Ordering::Relaxed);
             instance.irqs.fetch_add(1, Ordering::Relaxed);
             cx.emit(index, EventKind::Irq);
@@ -374,7 +397,7 @@ impl Delivery {
     /// Fires the timers that are due: those of the instances (§6) and those of their receivers.
     fn timers(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
-        cpu.next_deadline_ns.swap(NEVER, Ordering::AcqRel);
+        cpu.next_deadline_ns.swap(NEVER, Ordering::SeqCst);
         for instance in self.instances() {
             if let Some((deadline_ns, pinned)) = instance.napi.timer().pending()
                 && pinned == cpu.index
@@ -449,7 +472,8 @@ impl Delivery {
         }
     }
 
-    /// Sees to what a completion owes: timer, interrupt. Returns an ownership that is to be routed again.
+    /// Sees to what a completion owes: timer, interrupt. `in_seat`: the caller holds the seat of `cx.cpu`. Returns an
+    /// ownership that is to be routed again.
     pub(crate) fn settle(
         &self,
         instance: &Instance,
@@ -470,13 +494,24 @@ impl Delivery {
                     self.cpu(cx.cpu).note_deadline(deadline_ns);
                 }
                 if settled.unmask {
-                    self.unmask(instance, in_seat);
+                    // An instance may be polled on another CPU than its interrupt's, whose seat is then not ours.
+                    self.unmask(instance, in_seat && instance.cpu() == cx.cpu);
                 }
                 None
             }
         }
     }
 
+    /// Sends an instance that was scheduled outside the seat on its way: to its thread, or to the softirq of `cpu`.
+    pub(crate) fn route_outside(&self, cpu: &Cpu, owner: Owner, cx: &Cx<'_>) {
+        let instance = self.instance(owner.napi());
+        match instance.napi.route(owner, cx) {
+            Route::Softirq(owner) => cpu.route_from_outside(owner),
+            Route::Thread => instance.wake_thread(self),
+        }
+    }
+
+    /// `in_seat`: the caller holds the seat of the interrupt's CPU, and arms its descriptors when it leaves.
     pub(crate) fn unmask(&self, instance: &Instance, in_seat: bool) {
         instance.vector.unmask();
         if !in_seat && instance.vector.is_fd() {
@@ -497,7 +532,7 @@ impl Delivery {
                 let instance = self.instance(index);
                 IrqEpoll::disarmed(&instance.vector);
                 if instance.vector.fire() {
-                    cpu.raised.push(index, &instance.vector);
+                    cpu.raised.push(index, &instance.vector.link);
                 }
             });
             cpu.sleeps.syscall();
@@ -514,7 +549,7 @@ impl Delivery {
     /// A worker that slept in the seat saw this instance's descriptor readable.
     pub(crate) fn fd_fired(&self, cpu: &Cpu, index: u32) {
         let instance = self.instance(index);
-        if instance.vector.fire() && cpu.raised.push(index, &instance.vector) {
+        if instance.vector.fire() && cpu.raised.push(index, &instance.vector.link) {
             cpu.raise();
         }
     }

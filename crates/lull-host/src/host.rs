@@ -237,6 +237,8 @@ pub struct Delivery {
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: Mutex<Vec<ThreadUse>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
+    /// Held while an instance is enabled, disabled or set (`rtnl`). Watchers are called without it.
+    control: Mutex<()>,
     pub(crate) realtime: bool,
     pub(crate) realtime_error: Mutex<Option<io::Error>>,
 }
@@ -277,7 +279,7 @@ impl Delivery {
     }
 }
 
-/// A host: a cheap handle. The threads end when [`Host::shutdown`] is called or the last handle goes.
+/// A host: a cheap handle. The threads end when the last handle goes; every [`crate::Worker`] has one.
 #[derive(Clone)]
 pub struct Host(Arc<HostOwner>);
 
@@ -327,6 +329,7 @@ impl Host {
             stopping: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
             joins: Mutex::new(Vec::new()),
+            control: Mutex::new(()),
             realtime: config.realtime,
             realtime_error: Mutex::new(None),
         });
@@ -429,7 +432,6 @@ impl Host {
         let Some(slot) = inner.instances.get(index as usize) else {
             return Err(HostError::Full { what: "NAPI instances", max: inner.instances.len() });
         };
-        binding.irq.connect(Arc::new(VectorSink { host: Arc::downgrade(inner), napi: index }));
         let instance = slot.get_or_init(|| Instance {
             napi: Napi::new(index),
             vector: Vector::new(binding.irq),
@@ -443,6 +445,8 @@ impl Host {
             thread: OnceLock::new(),
         });
         inner.instance_count.store(index + 1, Ordering::Release);
+        // Last, for a line that was raised before raises at once.
+        instance.vector.line.connect(Arc::new(VectorSink { host: Arc::downgrade(inner), napi: index }));
         if instance.vector.is_fd() {
             let what = "watch the device's descriptor";
             let watched = inner.cpu(binding.cpu).add_fd_vector(instance);
@@ -459,6 +463,7 @@ impl Host {
     pub fn enable(&self, index: u32) -> Result<u32, HostError> {
         let inner = self.inner();
         let instance = inner.instance(index);
+        let control = relock(&inner.control);
         let (ifindex, id, settings) = {
             let mut devices = relock(&inner.devices);
             let device = &mut devices[instance.device.0];
@@ -474,6 +479,8 @@ impl Host {
         if settings.threaded == Threaded::BusyPoll {
             self.kick(instance);
         }
+        drop(control);
+        inner.registry.tell(NapiChange::Enabled { ifindex, id });
         Ok(id)
     }
 
@@ -481,6 +488,7 @@ impl Host {
     pub fn disable(&self, index: u32) {
         let inner = self.inner();
         let instance = inner.instance(index);
+        let control = relock(&inner.control);
         let id = instance.napi.id();
         instance.napi.disable_begin();
         instance.wake_thread(inner);
@@ -496,6 +504,8 @@ impl Host {
             device.ifindex
         };
         inner.registry.disabled(ifindex, id);
+        drop(control);
+        inner.registry.tell(NapiChange::Disabled { ifindex, id });
     }
 
     /// Settings of one instance (`napi-set`), in force from the next decision on and kept over a disable.
@@ -506,6 +516,7 @@ impl Host {
         settings.check()?;
         let inner = self.inner();
         let instance = inner.instance(index);
+        let control = relock(&inner.control);
         if settings.threaded != Threaded::Off {
             self.start_napi_thread(instance)?;
         }
@@ -516,6 +527,7 @@ impl Host {
             device.ifindex
         };
         self.put_in_force(instance, settings);
+        drop(control);
         inner.registry.tell(NapiChange::Settings { ifindex, id: instance.napi.id() });
         Ok(())
     }
@@ -568,7 +580,7 @@ impl Host {
         let inner = self.inner();
         let cx = inner.cx(instance.cpu(), self.now_ns());
         if let lull_core::Schedule::Owned(owner) = instance.napi.schedule(&cx) {
-            inner.cpu(instance.cpu()).route_from_outside(owner);
+            inner.route_outside(inner.cpu(instance.cpu()), owner, &cx);
         }
     }
 
@@ -582,7 +594,7 @@ impl Host {
         let name = format!("napi/{}", index);
         let (join, tid) = threads::napi_thread(self.inner(), index, parker.clone(), name).map_err(os)?;
         if instance.thread.set(threads::NapiThreadHandle { parker, tid }).is_err() {
-            unreachable!("settings of one instance are changed by one thread at a time");
+            unreachable!("NAPI threads are started under the control lock");
         }
         relock(&self.inner().joins).push(join);
         Ok(())
@@ -698,7 +710,7 @@ impl Delivery {
             }
         };
         if let Some(owner) = owner {
-            self.cpu(cpu).route_from_outside(owner);
+            self.route_outside(self.cpu(cpu), owner, &cx);
         }
     }
 }

@@ -42,7 +42,7 @@ mod vector;
 mod worker;
 
 #[cfg(not(loom))]
-pub use affinity::{ThreadUse, thread_cpu_ns};
+pub use affinity::{ThreadUse, pin_thread, thread_cpu_ns, thread_id, usable_cores};
 #[cfg(not(loom))]
 pub use clock::Clock;
 #[cfg(not(loom))]

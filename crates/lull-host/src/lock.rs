@@ -12,7 +12,9 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::{Deref, DerefMut};
+#[cfg(not(loom))]
+use std::ops::Deref;
+use std::ops::DerefMut;
 
 use lull_core::Owner;
 

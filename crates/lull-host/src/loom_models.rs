@@ -1,1 +1,459 @@
+//! The host's small protocols under loom: the seat with its sleepers, the shard lock, the list of raised interrupts.
+//!
+//! A model that loses a wake-up ends with every thread asleep, which loom reports as a deadlock. Data that only the
+//! seat or the lock protects sits in loom's cells: two holders at once, or two in a row that are not ordered, panic.
+//!
+//! Every model says how many preemptions it is bounded by. Loom explores all interleavings within the bound, and all
+//! values that a load may return.
 
+#![allow(unsafe_code)]
+
+use loom::sync::Arc;
+use loom::thread;
+use lull_core::{Cx, Napi, Owner, Schedule};
+
+use crate::lock::{HandoffGuard, HandoffLock};
+use crate::parker::{ON_FUTEX, ParkWord};
+use crate::raised::{Link, Raised};
+use crate::seat::{GUEST, Holder, IRQ_THREAD, KSOFTIRQD, Seat};
+use crate::sync::{AtomicBool, Ordering, UnsafeCell};
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    let preemptions = std::env::var("PB").map(|v| v.parse().unwrap()).unwrap_or(preemptions);
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// `Parker`, without its descriptors and timeouts. A wake-up of the kernel that comes late ends the next sleep early,
+/// which is allowed.
+struct Sleeper {
+    word: ParkWord,
+    kernel: loom::sync::Notify,
+}
+
+impl Sleeper {
+    fn new() -> Sleeper {
+        Sleeper { word: ParkWord::new(), kernel: loom::sync::Notify::new() }
+    }
+
+    fn park(&self) {
+        if self.word.begin(ON_FUTEX) {
+            self.kernel.wait();
+            self.word.end();
+        }
+    }
+
+    fn wake(&self) {
+        if self.word.notify().is_some() {
+            self.kernel.notify();
+        }
+    }
+}
+
+// ---- the seat ----
+
+// SAFETY: `delivered` is touched by one thread at a time, which is what the models verify.
+unsafe impl Sync for Cpu {}
+
+/// A CPU whose work is a flag per item: published relaxed, so that nothing but the seat orders them.
+struct Cpu {
+    seat: Seat,
+    workers: Vec<Sleeper>,
+    irq: Sleeper,
+    ksoftirqd: Sleeper,
+    /// The next run leaves something over.
+    leftover: AtomicBool,
+    items: Vec<AtomicBool>,
+    /// Touched by the holder of the seat only.
+    delivered: UnsafeCell<usize>,
+    finished: AtomicBool,
+}
+
+impl Cpu {
+    fn new(items: usize, workers: usize) -> Arc<Cpu> {
+        Arc::new(Cpu {
+            seat: Seat::new(),
+            workers: (0..workers).map(|_| Sleeper::new()).collect(),
+            irq: Sleeper::new(),
+            ksoftirqd: Sleeper::new(),
+            leftover: AtomicBool::new(false),
+            items: (0..items).map(|_| AtomicBool::new(false)).collect(),
+            delivered: UnsafeCell::new(0),
+            finished: AtomicBool::new(false),
+        })
+    }
+
+    /// A device's side.
+    fn publish(&self, item: usize) {
+        self.items[item].store(true, Ordering::Relaxed);
+        self.raise();
+    }
+
+    fn raise(&self) {
+        match self.seat.raise() {
+            None => {}
+            Some(holder) => match holder.slot() {
+                Some(slot) => self.workers[slot as usize].wake(),
+                None if holder == KSOFTIRQD => self.ksoftirqd.wake(),
+                None => self.irq.wake(),
+            },
+        }
+    }
+
+    /// `Delivery::run`. The last item ends the model: it is what every worker waits for.
+    fn run(&self) {
+        loop {
+            self.seat.begin();
+            for item in &self.items {
+                if item.load(Ordering::Relaxed) {
+                    item.store(false, Ordering::Relaxed);
+                    // SAFETY: the caller holds the seat; loom verifies that nobody else does.
+                    let delivered = self.delivered.with_mut(|delivered| unsafe {
+                        *delivered += 1;
+                        *delivered
+                    });
+                    if delivered == self.items.len() {
+                        self.finished.store(true, Ordering::Release);
+                        self.workers.iter().for_each(Sleeper::wake);
+                        self.irq.wake();
+                        self.ksoftirqd.wake();
+                    }
+                }
+            }
+            if !self.seat.is_pending() {
+                return;
+            }
+        }
+    }
+
+    /// `Delivery::leave`.
+    fn leave(&self, me: Holder) {
+        while !self.seat.pass(me) {
+            self.run();
+        }
+    }
+
+    /// `Worker::sleep` for ever.
+    fn sleep(&self, slot: u32) {
+        let me = Holder::worker(slot);
+        self.seat.sleeper_begins(slot);
+        let mut in_seat = self.seat.take(me);
+        loop {
+            if in_seat && self.leftover.swap(false, Ordering::Relaxed) {
+                self.seat.pass_to_ksoftirqd();
+                self.ksoftirqd.wake();
+                in_seat = false;
+            } else if in_seat {
+                self.run();
+            }
+            self.workers[slot as usize].word.forget();
+            if !in_seat && self.seat.wake_up(me) {
+                in_seat = true;
+                continue;
+            }
+            if self.finished.load(Ordering::Acquire) {
+                break;
+            }
+            if in_seat && !self.seat.sleep(me) {
+                continue;
+            }
+            self.workers[slot as usize].park();
+            in_seat = self.seat.take(me);
+        }
+        in_seat |= self.seat.sleeper_ends(slot);
+        if in_seat {
+            self.leave(me);
+        }
+    }
+
+    /// The interrupt thread. It may be woken for nothing: then it looks once, as after a kernel timer.
+    fn irq_thread(&self) {
+        while !self.finished.load(Ordering::Acquire) {
+            self.irq.park();
+            if self.seat.take(IRQ_THREAD) {
+                self.run();
+                self.leave(IRQ_THREAD);
+            } else {
+                self.raise();
+            }
+        }
+    }
+
+    fn ksoftirqd(&self) {
+        while !self.finished.load(Ordering::Acquire) {
+            self.ksoftirqd.park();
+            if self.seat.wake_up(KSOFTIRQD) {
+                self.run();
+                self.leave(KSOFTIRQD);
+            }
+        }
+    }
+
+    /// `Delivery::poll_point` of a thread that computes and passes by.
+    fn visit(&self, me: Holder) {
+        if self.seat.take(me) {
+            self.run();
+            self.leave(me);
+        }
+    }
+
+    fn check(&self) {
+        // SAFETY: every thread has ended; loom verifies it.
+        self.delivered.with(|delivered| assert_eq!(unsafe { *delivered }, self.items.len()));
+    }
+}
+
+type Role = fn(&Cpu);
+
+/// Runs `roles` beside a device that publishes one item after the other.
+fn seat_model(preemptions: usize, items: usize, workers: usize, roles: &'static [Role]) {
+    check(preemptions, move || {
+        let cpu = Cpu::new(items, workers);
+        let spawn = |role: &Role| {
+            let (cpu, role) = (cpu.clone(), *role);
+            thread::spawn(move || role(&cpu))
+        };
+        let threads: Vec<_> = roles.iter().map(spawn).collect();
+        (0..items).for_each(|item| cpu.publish(item));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        cpu.check();
+    });
+}
+
+/// Three preemptions.
+#[test]
+fn loom_seat_worker_and_interrupt_thread() {
+    seat_model(3, 2, 1, &[|cpu| cpu.sleep(0), Cpu::irq_thread]);
+}
+
+/// A thread passes by, and gives the seat to the worker that goes to sleep just then, or wakes up. Three preemptions.
+#[test]
+fn loom_seat_passer_and_a_worker_that_goes_to_sleep() {
+    seat_model(3, 1, 1, &[|cpu| cpu.sleep(0), |cpu| cpu.visit(GUEST), Cpu::irq_thread]);
+}
+
+/// As before with two interrupts. Two preemptions.
+#[test]
+fn loom_seat_passer_worker_and_two_interrupts() {
+    seat_model(2, 2, 1, &[|cpu| cpu.sleep(0), |cpu| cpu.visit(GUEST), Cpu::irq_thread]);
+}
+
+/// Two preemptions.
+#[test]
+fn loom_seat_two_workers_and_interrupt_thread() {
+    seat_model(2, 1, 2, &[|cpu| cpu.sleep(0), |cpu| cpu.sleep(1), Cpu::irq_thread]);
+}
+
+/// One worker sleeps, the other comes by between computing and sleeping. Two preemptions.
+#[test]
+fn loom_seat_one_worker_sleeps_and_one_computes() {
+    let computes: Role = |cpu| {
+        cpu.visit(Holder::worker(1));
+        cpu.sleep(1);
+    };
+    static ROLES: std::sync::OnceLock<Vec<Role>> = std::sync::OnceLock::new();
+    seat_model(2, 1, 2, ROLES.get_or_init(|| vec![|cpu| cpu.sleep(0), computes, Cpu::irq_thread]));
+}
+
+/// What a worker leaves over goes to ksoftirqd, which gives the seat back to the worker while that goes to sleep outside
+/// it. Two preemptions.
+#[test]
+fn loom_seat_leftovers_go_to_ksoftirqd_and_the_seat_comes_back() {
+    let sleeps: Role = |cpu| {
+        cpu.leftover.store(true, Ordering::Relaxed);
+        cpu.sleep(0);
+    };
+    static ROLES: std::sync::OnceLock<Vec<Role>> = std::sync::OnceLock::new();
+    seat_model(2, 2, 1, ROLES.get_or_init(|| vec![sleeps, Cpu::ksoftirqd, Cpu::irq_thread]));
+}
+
+// ---- the sleeper's word ----
+
+/// Two wakers with a reason each; the sleeper needs both reasons. The second wake-up may come just as the sleeper is
+/// leaving its sleep for the first. Three preemptions.
+#[test]
+fn loom_parker_keeps_the_wake_up_that_meets_the_end_of_a_sleep() {
+    check(3, || {
+        let world = Arc::new((Sleeper::new(), AtomicBool::new(false), AtomicBool::new(false)));
+        let waker = |second: bool| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if second { &world.2 } else { &world.1 }.store(true, Ordering::Relaxed);
+                world.0.wake();
+            })
+        };
+        let wakers = [waker(false), waker(true)];
+        let (sleeper, first, second) = &*world;
+        loop {
+            if first.load(Ordering::Relaxed) && second.load(Ordering::Relaxed) {
+                break;
+            }
+            sleeper.park();
+        }
+        wakers.into_iter().for_each(|waker| waker.join().unwrap());
+    });
+}
+
+// ---- the list of raised interrupts ----
+
+/// Two raises of one interrupt and one of another, against a holder that takes them: each raise is taken, or found
+/// another that is yet to be taken and covers it. Three preemptions.
+#[test]
+fn loom_raised_is_taken_once_and_covers_those_who_found_it_queued() {
+    check(3, || {
+        struct World {
+            raised: Raised,
+            links: [Link; 2],
+            /// What each raise published, and on which link.
+            published: [(AtomicBool, usize); 3],
+            seat: Seat,
+            irq: Sleeper,
+        }
+        let world = Arc::new(World {
+            raised: Raised::new(),
+            links: [Link::new(), Link::new()],
+            published: [0, 0, 1].map(|link| (AtomicBool::new(false), link)),
+            seat: Seat::new(),
+            irq: Sleeper::new(),
+        });
+        let devices: Vec<_> = [vec![0], vec![1, 2]]
+            .into_iter()
+            .map(|raises| {
+                let world = world.clone();
+                thread::spawn(move || {
+                    for raise in raises {
+                        let (published, link) = &world.published[raise];
+                        published.store(true, Ordering::Relaxed);
+                        if world.raised.push(*link as u32, &world.links[*link])
+                            && let Some(holder) = world.seat.raise()
+                        {
+                            assert_eq!(holder, IRQ_THREAD);
+                            world.irq.wake();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut seen = 0;
+        while seen < 3 {
+            world.irq.park();
+            assert!(world.seat.take(IRQ_THREAD));
+            loop {
+                world.seat.begin();
+                let mut at = world.raised.take();
+                while let Some(index) = at {
+                    at = Raised::next(&world.links[index as usize]);
+                    for (published, link) in &world.published {
+                        if *link == index as usize && published.load(Ordering::Relaxed) {
+                            published.store(false, Ordering::Relaxed);
+                            seen += 1;
+                        }
+                    }
+                }
+                if world.seat.pass(IRQ_THREAD) {
+                    break;
+                }
+            }
+        }
+        devices.into_iter().for_each(|device| device.join().unwrap());
+    });
+}
+
+// ---- the shard lock ----
+
+/// A shard: how often it was entered by a call, and how often polled.
+#[derive(Default)]
+struct Shard {
+    calls: u32,
+    polls: u32,
+}
+
+fn owner(napi: &Napi) -> Owner {
+    napi.enable(9000, None);
+    let Schedule::Owned(owner) = napi.schedule(&Cx::new(0, 0)) else { panic!("nobody else owns it") };
+    owner
+}
+
+fn unlock(mut guard: HandoffGuard<'_, Shard>) {
+    while let Err((mut held, parked)) = guard.unlock() {
+        held.with_mut(|shard| shard.polls += 1);
+        parked.owner.abandon();
+        guard = held;
+    }
+}
+
+fn call(lock: &HandoffLock<Shard>) {
+    let mut guard = lock.lock();
+    guard.with_mut(|shard| shard.calls += 1);
+    unlock(guard);
+}
+
+fn softirq(lock: &HandoffLock<Shard>, owner: Owner) {
+    if let Some((mut guard, owner)) = lock.lock_or_park(owner, 0) {
+        guard.with_mut(|shard| shard.polls += 1);
+        owner.abandon();
+        unlock(guard);
+    }
+}
+
+fn lock_model(preemptions: usize, callers: usize, with_softirq: bool) {
+    check(preemptions, move || {
+        let lock = Arc::new(HandoffLock::new(Shard::default()));
+        let callers_run: Vec<_> = (0..callers)
+            .map(|_| {
+                let lock = lock.clone();
+                thread::spawn(move || call(&lock))
+            })
+            .collect();
+        if with_softirq {
+            softirq(&lock, owner(&Napi::new(0)));
+        } else {
+            call(&lock);
+        }
+        callers_run.into_iter().for_each(|caller| caller.join().unwrap());
+        let mut guard = lock.lock();
+        let (calls, polls) = guard.with_mut(|shard| (shard.calls, shard.polls));
+        unlock(guard);
+        assert_eq!((calls as usize, polls as usize), (callers + usize::from(!with_softirq), usize::from(with_softirq)));
+    });
+}
+
+/// Softirq comes while a caller holds the lock and unlocks: the ownership is polled once, by one of them. Four
+/// preemptions.
+#[test]
+fn loom_lock_an_ownership_parked_while_unlocking_is_polled_once() {
+    lock_model(4, 1, true);
+}
+
+/// As before with a second caller that sleeps for the lock. Three preemptions.
+#[test]
+fn loom_lock_parks_beside_a_sleeping_waiter() {
+    lock_model(3, 2, true);
+}
+
+/// Three callers: nobody sleeps for ever. Three preemptions.
+#[test]
+fn loom_lock_leaves_no_waiter_behind() {
+    lock_model(3, 2, false);
+}
+
+/// Who only tries neither gets in beside the holder nor throws them out. Four preemptions.
+#[test]
+fn loom_lock_a_failed_try_leaves_the_holder_alone() {
+    check(4, || {
+        let lock = Arc::new(HandoffLock::new(Shard::default()));
+        let caller = {
+            let lock = lock.clone();
+            thread::spawn(move || call(&lock))
+        };
+        for _ in 0..2 {
+            if let Some(mut guard) = lock.try_lock() {
+                guard.with_mut(|shard| shard.calls += 1);
+                unlock(guard);
+            }
+        }
+        caller.join().unwrap();
+    });
+}

@@ -85,21 +85,15 @@ impl Registry {
     }
 
     pub(crate) fn enabled(&self, ifindex: u32, id: u32, index: u32) {
-        {
-            let mut ids = self.ids();
-            ids.by_key.insert((ifindex, id), index);
-            ids.by_id.insert(id, index);
-        }
-        self.tell(NapiChange::Enabled { ifindex, id });
+        let mut ids = self.ids();
+        ids.by_key.insert((ifindex, id), index);
+        ids.by_id.insert(id, index);
     }
 
     pub(crate) fn disabled(&self, ifindex: u32, id: u32) {
-        {
-            let mut ids = self.ids();
-            ids.by_key.remove(&(ifindex, id));
-            ids.by_id.remove(&id);
-        }
-        self.tell(NapiChange::Disabled { ifindex, id });
+        let mut ids = self.ids();
+        ids.by_key.remove(&(ifindex, id));
+        ids.by_id.remove(&id);
     }
 
     /// `napi_by_id`: ids are unique over all devices, as in Linux.

@@ -179,6 +179,7 @@ impl Seat {
 
     /// Whether the holder sleeps (a hint).
     #[inline]
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn is_free(&self) -> bool {
         self.word.load(Ordering::Relaxed) & ASLEEP != 0
     }

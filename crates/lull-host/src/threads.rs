@@ -82,6 +82,7 @@ pub(crate) fn ksoftirqd(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle
                 continue;
             }
             while host.run(cpu) == Ran::Leftover && !host.stopping.load(Ordering::Acquire) {
+                host.arm_fd_vectors(cpu);
                 std::thread::yield_now();
             }
             host.leave(cpu, KSOFTIRQD, Ran::Done);
@@ -118,7 +119,7 @@ pub(crate) fn napi_thread(
                 let again = host.settle(instance, completion, false, &cx);
                 host.cover(cpu);
                 if let Some(owner) = again {
-                    cpu.route_from_outside(owner);
+                    host.route_outside(cpu, owner, &cx);
                 }
             } else if work == 0 {
                 empty_rounds += 1;

@@ -48,7 +48,7 @@ impl Vector {
 
     /// A watched descriptor became readable. The first who sees it takes the interrupt; that masks it.
     pub(crate) fn fire(&self) -> bool {
-        self.unmasked.swap(false, Ordering::AcqRel)
+        self.unmasked.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) fn mask(&self) {
@@ -60,7 +60,9 @@ impl Vector {
     /// not in it.
     pub(crate) fn unmask(&self) {
         if self.is_fd {
-            self.unmasked.store(true, Ordering::Release);
+            // Whoever unmasks writes this and then reads `armed`; the interrupt thread clears `armed` and then takes this.
+            // Sequentially consistent on both sides: one of the two sees the other.
+            self.unmasked.store(true, Ordering::SeqCst);
         } else {
             self.line.unmask();
         }
@@ -113,7 +115,7 @@ impl IrqEpoll {
     /// Arms the one-shot watch if the vector is unmasked and not armed. Data already there is reported. Returns
     /// whether it took a system call.
     pub(crate) fn arm(&self, vector: &Vector, index: u32) -> bool {
-        if !vector.is_watched() || vector.armed.load(Ordering::Acquire) {
+        if !vector.is_watched() || vector.armed.load(Ordering::SeqCst) {
             return false;
         }
         let _watch = relock(&self.watch);
@@ -152,6 +154,6 @@ impl IrqEpoll {
     }
 
     pub(crate) fn disarmed(vector: &Vector) {
-        vector.armed.store(false, Ordering::Release);
+        vector.armed.store(false, Ordering::SeqCst);
     }
 }

@@ -12,6 +12,10 @@ use crate::host::{Delivery, Host, HostError, Instance};
 use crate::parker::Parker;
 use crate::seat::{GUEST, Holder, WORKERS_MAX};
 
+/// Interrupts that a worker watches while it sleeps in the seat: with its own descriptor, as many as the bits of
+/// [`crate::parker::Readable`]. The interrupt thread watches the others.
+const WATCHED_MAX: usize = 63;
+
 /// An application thread's place on a CPU. It belongs to one thread at a time and may move to another.
 pub struct Worker {
     host: Host,
@@ -177,8 +181,13 @@ impl Worker {
         let Some(instance) = self.instance(id) else { return };
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(owner) = instance.napi.resume(&cx) {
-            cpu.route_from_outside(owner);
-            host.visit(cpu, me);
+            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            let in_seat = cpu.seat.take(me);
+            host.route_outside(cpu, owner, &cx);
+            if in_seat {
+                let ran = host.run(cpu);
+                host.leave(cpu, me, ran);
+            }
         }
     }
 
@@ -189,17 +198,22 @@ impl Worker {
         self.prepare_thread();
         cpu.seat.sleeper_begins(self.slot);
         let mut in_seat = cpu.seat.take(me);
-        let mut ran = Ran::Done;
+        let mut fired = false;
         let mut watched = Vec::new();
         let woke = loop {
-            if in_seat {
-                ran = host.run(cpu);
-                if ran == Ran::Leftover {
-                    host.leave(cpu, me, ran);
-                    (in_seat, ran) = (false, Ran::Done);
-                }
+            if in_seat && host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                in_seat = false;
+            }
+            if fired {
+                break Woke::Fd;
             }
             self.parker.forget();
+            // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
+            if !in_seat && cpu.seat.wake_up(me) {
+                in_seat = true;
+                continue;
+            }
             if ready() {
                 break Woke::Ready;
             }
@@ -214,21 +228,27 @@ impl Worker {
                 wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
                 cpu.worker_will_look_at(wake_ns);
                 if !cpu.seat.sleep(me) {
+                    cpu.worker_looks_no_more();
                     continue;
                 }
             }
-            let fired = self.park(sleep, wake_ns, now_ns, &watched);
-            cpu.worker_looks_no_more();
+            fired = self.park(sleep, wake_ns, now_ns, &watched);
+            let promised = in_seat && (wake_ns != NEVER || !watched.is_empty());
+            if promised {
+                cpu.worker_looks_no_more();
+            }
             let woken = &cpu.woken;
             let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
             in_seat = cpu.seat.take(me);
-            if fired {
-                break Woke::Fd;
+            if promised && !in_seat {
+                // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
+                host.arm_fd_vectors(cpu);
+                cpu.raise();
             }
         };
         in_seat |= cpu.seat.sleeper_ends(self.slot);
         if in_seat {
-            host.leave(cpu, me, ran);
+            host.leave(cpu, me, Ran::Done);
         } else {
             host.cover(cpu);
         }
@@ -241,7 +261,11 @@ impl Worker {
         let Some(vectors) = cpu.fd_vectors() else { return };
         for &index in vectors.iter() {
             let vector = &host.instance(index).vector;
-            if vector.is_watched() {
+            if watched.len() == WATCHED_MAX {
+                if cpu.irq_epoll.arm(vector, index) {
+                    cpu.sleeps.syscall();
+                }
+            } else if vector.is_watched() {
                 if cpu.irq_epoll.disarm(vector, index) {
                     cpu.sleeps.syscall();
                 }
@@ -295,7 +319,7 @@ impl Host {
         let instance = inner.instance(index);
         let cx = inner.cx(instance.cpu(), self.now_ns());
         if let Schedule::Owned(owner) = instance.napi.schedule(&cx) {
-            inner.cpu(instance.cpu()).route_from_outside(owner);
+            inner.route_outside(inner.cpu(instance.cpu()), owner, &cx);
         }
     }
 }
@@ -385,7 +409,11 @@ impl BusyPoller<'_> {
             BusyStopped::ToSoftirq(owner) => Some(owner),
         };
         if let Some(owner) = owner {
-            cpu.route_from_outside(owner);
+            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            if !*in_seat {
+                *in_seat = cpu.seat.take(self.me);
+            }
+            host.route_outside(cpu, owner, &cx);
             self.pending_softirqs(in_seat, cx.now_ns);
         }
         yielded
@@ -401,9 +429,14 @@ impl BusyPoller<'_> {
         if !*in_seat {
             *in_seat = cpu.seat.take(me);
         }
-        if *in_seat && host.run(cpu) == Ran::Leftover {
-            host.leave(cpu, me, Ran::Leftover);
-            *in_seat = false;
+        if *in_seat {
+            if host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                *in_seat = false;
+            } else {
+                // The loop may last: the descriptors that softirq unmasked are to be watched meanwhile.
+                host.arm_fd_vectors(cpu);
+            }
         }
     }
 }
@@ -424,7 +457,7 @@ impl Delivery {
         let instance = self.instance(index);
         let cx = self.cx(instance.cpu(), self.clock.now_ns());
         if let Some(owner) = instance.napi.resume(&cx) {
-            self.cpu(instance.cpu()).route_from_outside(owner);
+            self.route_outside(self.cpu(instance.cpu()), owner, &cx);
         }
     }
 }

@@ -1,11 +1,27 @@
-//! lab
+//! The lab: workloads, load generators, measuring, statistics, tables and reports.
+//!
+//! [`compare`] runs every delivery mode over the same service under the same load and makes one [`cell::Report`] of it.
+//! Three types to know: [`bench::Bench`] (a service and a load generator that can run one cell), [`cell::RunResult`] (what a
+//! run measured), [`cell::Report`] (the table).
+//!
+//! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`bench`] (a service with its
+//! generator, on the in-memory NIC or on TAP), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
+//! and store), [`load`] (generators), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
+//! their intervals), [`table`], [`csv`], [`json`], [`html`].
+#![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cell;
+pub mod check;
+pub mod compare;
 pub mod csv;
 pub mod html;
 pub mod json;
+pub mod load;
 pub mod machine;
+pub mod memcached;
 pub mod plan;
 pub mod progress;
+pub mod service;
 pub mod stats;
 pub mod table;

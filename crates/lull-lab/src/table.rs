@@ -196,7 +196,7 @@ fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
     let mut lines = vec![
         "Latencies are medians over runs, the rest means; ± is the farther end of the interval of all runs (95 %; for \
          medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts are \
-         totals of one window; lag is the median lateness of timers in us."
+         totals of one window; lag is the 99th percentile of how late the generator sent, in us."
             .to_string(),
     ];
     let raised: Vec<f64> =

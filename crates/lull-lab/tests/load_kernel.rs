@@ -93,7 +93,7 @@ fn exercise(config: KernelConfig, server: &Server) {
     for load in [Load::Open { qps: 3000.0, arrivals, depth: 2 }, Load::Closed { depth: 2 }] {
         let summary =
             client.run(load, Duration::from_millis(20), Duration::from_millis(200), &stop).expect("a whole run");
-        assert!(summary.sent > 0 && summary.received == summary.sent, "{load:?}: {summary:?}");
+        assert!(summary.sent > 0 && summary.received >= summary.sent, "{load:?}: {summary:?}");
         assert_eq!((summary.misses, summary.errors, summary.lost, summary.unanswered), (0, 0, 0, 0), "{load:?}");
         assert_eq!(summary.hits + summary.stored, summary.received);
         assert!(summary.latency_p50_ns > 0 && summary.latency_p50_ns <= summary.latency_max_ns);

@@ -13,7 +13,7 @@ use lull_lab::load::wire::{WireClient, WireConfig};
 use lull_lab::load::{Arrivals, Clock, Load, LoadError, Rng, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
 use lull_net::shard::{Io, ListenOptions, Neighbours, NetError, SocketId, Stack, StackConfig};
-use lull_nic::mem::{self, MemConfig};
+use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
 
 const SERVER: ([u8; 6], Ipv4Addr) = ([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1));
@@ -169,13 +169,7 @@ impl Server {
     }
 }
 
-fn serve(
-    stack: &mut Stack,
-    connections: &mut BTreeMap<u64, Connection>,
-    store: &Store,
-    id: SocketId,
-    io: &mut Io<'_>,
-) {
+fn serve(stack: &mut Stack, connections: &mut BTreeMap<u64, Connection>, store: &Store, id: SocketId, io: &mut Io<'_>) {
     let Some(connection) = connections.get_mut(&id.to_bits()) else { return };
     let mut buffer = [0; 2048];
     loop {
@@ -212,6 +206,7 @@ struct World<C: Clock> {
     server: Server,
     /// While set, frames towards the client are lost.
     dead: Arc<AtomicBool>,
+    _ports: (MemPort, MemPort),
 }
 
 struct Set {
@@ -248,8 +243,6 @@ impl Set {
         let never = Arc::new(AtomicBool::new(false));
         let server_queue = faulty(server_port.take_queue(0).expect("a queue"), 1, &never);
         let client_queue = faulty(client_port.take_queue(0).expect("a queue"), 2, &dead);
-        // The ports live as long as their queues.
-        std::mem::forget((server_port, client_port));
         let workload = Arc::new(Workload::new(self.workload).expect("a valid workload"));
         let server = Server::new(server_queue, self.buffer_bytes);
         workload.for_each_record(|key, value| {
@@ -267,7 +260,7 @@ impl Set {
             ..WireConfig::new(CLIENT, (SERVER.1, PORT), self.connections)
         };
         let client = WireClient::new(config, workload, client_queue, clock).expect("a valid configuration");
-        World { now_ns, client, server, dead }
+        World { now_ns, client, server, dead, _ports: (server_port, client_port) }
     }
 }
 
@@ -305,8 +298,9 @@ fn open(qps: f64, depth: u16) -> Load {
 }
 
 fn assert_all_answered(summary: &Summary) {
-    assert!(summary.received > 0, "{summary:?}");
-    assert_eq!(summary.received, summary.sent, "{summary:?}");
+    assert!(summary.sent > 0, "{summary:?}");
+    // The answers to what went out during the warm-up may come after it.
+    assert!(summary.received >= summary.sent, "{summary:?}");
     let faults = (summary.misses, summary.errors, summary.lost, summary.unanswered);
     assert_eq!(faults, (0, 0, 0, 0), "{summary:?}");
 }
@@ -314,10 +308,10 @@ fn assert_all_answered(summary: &Summary) {
 #[test]
 fn every_request_is_answered() {
     for offload in [true, false] {
-        let mut world = Set { connections: 200, offload, ..Set::default() }.world();
+        let mut world = Set { connections: 100, offload, ..Set::default() }.world();
         world.connect();
         for load in [open(50_000.0, 1), open(50_000.0, 4), Load::Closed { depth: 1 }, Load::Closed { depth: 3 }] {
-            let summary = world.run(load, 2, 20).expect("a whole run");
+            let summary = world.run(load, 1, 4).expect("a whole run");
             assert_all_answered(&summary);
             assert_eq!((summary.retransmits, summary.reconnects), (0, 0), "{summary:?}");
         }
@@ -337,7 +331,7 @@ fn large_values_pass_small_windows() {
     let mut world = Set { connections: 4, buffer_bytes: 4096, workload, ..Set::default() }.world();
     world.connect();
     for depth in [1, 4] {
-        let summary = world.run(Load::Closed { depth }, 0, 200).expect("a whole run");
+        let summary = world.run(Load::Closed { depth }, 0, 40).expect("a whole run");
         assert_all_answered(&summary);
         assert!(summary.stored > 10 && summary.hits > 10, "{summary:?}");
     }
@@ -348,8 +342,8 @@ fn losses_repeats_and_reordering_only_cost_time() {
     let faults = Faults { drop: 0.02, duplicate: 0.02, reorder: 0.02 };
     let mut world = Set { faults, ..Set::default() }.world();
     world.connect();
-    for load in [open(2000.0, 2), Load::Closed { depth: 2 }] {
-        let summary = world.run(load, 0, 2000).expect("a whole run");
+    for (load, duration_ms) in [(open(2000.0, 2), 1500), (Load::Closed { depth: 2 }, 200)] {
+        let summary = world.run(load, 0, duration_ms).expect("a whole run");
         assert_all_answered(&summary);
         assert!(summary.retransmits > 0 && summary.reconnects == 0, "{summary:?}");
     }

@@ -57,7 +57,10 @@ pub(crate) struct Item {
     context: Arc<Context>,
     key: AtomicU64,
     interest: AtomicU32,
+    /// None for a notifier.
     parts: Vec<Part>,
+    /// A notifier's level.
+    notified: AtomicBool,
     queued: AtomicBool,
     gone: AtomicBool,
 }
@@ -98,6 +101,7 @@ impl Item {
     fn ready(&self) -> Ready {
         let all = match &self.parts[..] {
             [part] => part.level(),
+            [] if self.notified.swap(false, Ordering::AcqRel) => Ready::READABLE,
             parts => parts.iter().fold(Ready::empty(), |all, part| all | part.level()),
         };
         Ready::from_bits_truncate(all.bits() & self.wanted() as u8)
@@ -278,7 +282,8 @@ impl Context {
         let was_there = list.waiters.iter().any(|other| other.is_same(&waker));
         list.waiters.retain(|other| !other.is_same(&waker));
         // We were woken for an event but leave for another reason: the next waiter takes it.
-        let pass_on = if !was_there && woke != Woke::Ready && !list.ready.is_empty() { list.waiters.pop() } else { None };
+        let pass_on =
+            if !was_there && woke != Woke::Ready && !list.ready.is_empty() { list.waiters.pop() } else { None };
         drop(list);
         if let Some(next) = pass_on {
             next.wake();
@@ -390,6 +395,7 @@ impl Epoll {
             key: AtomicU64::new(key),
             interest: AtomicU32::new(interest.bits()),
             parts: source.parts(),
+            notified: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             gone: AtomicBool::new(false),
         });
@@ -439,6 +445,20 @@ impl Epoll {
         let Some(item) = item else { return Err(io::Error::from_raw_os_error(libc_errno::ENOENT)) };
         item.leave();
         Ok(())
+    }
+
+    /// Something that makes [`Epoll::wait`] report `key` as readable, once per [`Notifier::notify`], from any thread: how
+    /// other threads talk to one that waits. Costs no descriptor and, while the thread is awake, no system call.
+    pub fn notifier(&self, key: u64) -> Notifier {
+        Notifier(Arc::new(Item {
+            context: self.context().clone(),
+            key: AtomicU64::new(key),
+            interest: AtomicU32::new((Interest::READABLE | Interest::EDGE).bits()),
+            parts: Vec::new(),
+            notified: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        }))
     }
 
     fn kernel(&self) -> io::Result<&KernelSet> {
@@ -527,14 +547,25 @@ impl Epoll {
                 }
                 WaitStep::Sleep(until_ns) => {
                     // The resume's poll ran in this context and may have brought events.
-                    let woke =
-                        if context.is_available() { Woke::Ready } else { context.sleep(worker, until_ns) };
+                    let woke = if context.is_available() { Woke::Ready } else { context.sleep(worker, until_ns) };
                     wait.woke(context.is_available(), woke == Woke::TimedOut);
                 }
                 WaitStep::Resume(napi_id) => worker.resume(napi_id),
                 WaitStep::Suspend(napi_id) => worker.suspend(napi_id),
             }
         }
+    }
+}
+
+/// See [`Epoll::notifier`].
+#[derive(Clone, Debug)]
+pub struct Notifier(Arc<Item>);
+
+impl Notifier {
+    /// Reports the notifier's key to a thread that waits, or to the next that does.
+    pub fn notify(&self) {
+        self.0.notified.store(true, Ordering::Release);
+        self.0.context.push(&self.0);
     }
 }
 

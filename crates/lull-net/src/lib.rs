@@ -68,7 +68,7 @@ mod ready;
 pub mod shard;
 pub mod socket;
 
-pub use epoll::{Epoll, EpollStats, Event, Interest};
+pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
 pub use network::{Network, NetworkConfig, NetworkError};
 pub use shard::{Ready, Shutdown};
 pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

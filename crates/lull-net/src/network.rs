@@ -11,7 +11,7 @@ use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
 use lull_nic::{Device, DeviceError, DeviceEvent};
 
 use crate::queue::Queue;
-use crate::shard::{BUFFER_BYTES, NetError, Neighbours, Stack, StackConfig, StackCounters, Steering, Timeouts};
+use crate::shard::{BUFFER_BYTES, Neighbours, NetError, Stack, StackConfig, StackCounters, Steering, Timeouts};
 
 /// How a network is made.
 #[derive(Clone, Debug)]
@@ -173,11 +173,8 @@ impl Network {
                 ..StackConfig::new(info.mac)
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
-            let shard = Arc::new(Queue::new(
-                Stack::new(stack, neighbours.clone()).map_err(refused)?,
-                queue.rx,
-                queue.tx,
-            ));
+            let shard =
+                Arc::new(Queue::new(Stack::new(stack, neighbours.clone()).map_err(refused)?, queue.rx, queue.tx));
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq: queue.irq, receiver };

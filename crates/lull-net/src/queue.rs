@@ -187,7 +187,8 @@ impl Queue {
     fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let now_ns = host.now_ns();
         let Inside { stack, rx, tx, pool, changes, .. } = inside;
-        let mut up = |frame, pool: &mut FramePool| stack.receive(frame, &mut Io { now_ns, tx: &mut **tx, pool, changes });
+        let mut up =
+            |frame, pool: &mut FramePool| stack.receive(frame, &mut Io { now_ns, tx: &mut **tx, pool, changes });
         let work = rx.poll(budget as usize, pool, &mut up);
         if stack.has_blocked() {
             tx.reclaim(pool);

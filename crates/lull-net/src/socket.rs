@@ -5,8 +5,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::{SettingError, SocketBusy};
@@ -549,11 +549,7 @@ impl TcpListener {
         };
         // A failure part-way drops, and so closes, those that were opened.
         let opens = queues.iter().map(open).collect::<io::Result<Vec<Open>>>()?;
-        Ok(TcpListener(Arc::new(Listening {
-            opens,
-            turn: AtomicUsize::new(0),
-            nonblocking: AtomicBool::new(false),
-        })))
+        Ok(TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) })))
     }
 
     /// Whether [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
@@ -675,12 +671,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
-    pub fn bind_with(
-        network: &Network,
-        queue: usize,
-        local: SocketAddr,
-        options: UdpOptions,
-    ) -> io::Result<UdpSocket> {
+    pub fn bind_with(network: &Network, queue: usize, local: SocketAddr, options: UdpOptions) -> io::Result<UdpSocket> {
         let host = network.delivery();
         let queue = network.queues().get(queue).ok_or(NetError::Invalid)?;
         let part = queue.with(host, |inside, _| {

@@ -51,7 +51,8 @@ fn echo(net: &mut Net, total: usize) {
     let mut server = None;
     let limit = net.now_ns + 4000 * SECOND;
     while back < total {
-        assert!(net.step(limit), "stuck at {sent} sent, {back} back");
+        let moved = net.step(limit);
+        assert!(moved, "stuck at {sent} sent, {back} back: {:?}", net.client.stack.tcp_state(client));
         server = server.or_else(|| net.server.stack.tcp_accept(listener).ok().map(|(id, _)| id));
         if sent < total {
             let chunk: Vec<u8> = (sent..total.min(sent + 5000)).map(pattern).collect();
@@ -86,7 +87,8 @@ fn a_megabyte_echoes() {
 
 #[test]
 fn a_megabyte_echoes_through_loss_and_reordering() {
-    for seed in 0..4 {
+    // Seed 31 and others near it once led both sides into retransmitting what the other had, for ever.
+    for seed in 30..34 {
         let mut net = Net::new();
         net.random = Random(seed);
         (net.loss, net.reorder) = (10, 50);
@@ -96,8 +98,12 @@ fn a_megabyte_echoes_through_loss_and_reordering() {
 
 #[test]
 fn a_little_echoes_through_heavy_loss() {
-    for seed in 0..8 {
-        let mut net = Net::new();
+    for seed in 0..16 {
+        // Three ARP requests in a row may be lost; that is another test.
+        let mut client = Host::new(client_config());
+        client.call(|stack, io| stack.tcp_connect(None, at(SERVER, 1), ConnectOptions::default(), io)).unwrap();
+        let mut net = Net::of(client, Host::new(server_config()));
+        net.run_for(5 * MS);
         net.random = Random(seed);
         (net.loss, net.reorder) = (200, 200);
         echo(&mut net, 20_000);
@@ -419,7 +425,7 @@ fn a_slow_reader_is_given_up_only_if_asked_for() {
 fn keepalive_probes_and_gives_up() {
     let mut net = Net::new();
     let listener = net.server.listen(80);
-    let (client, server) = net.establish(listener, at(SERVER, 80));
+    let (_client, server) = net.establish(listener, at(SERVER, 80));
     let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: 2 * SECOND, probes: 3 };
     net.server.call(|stack, io| stack.set_keepalive(server, Some(keepalive), io)).unwrap();
     let before = net.to_client;
@@ -430,7 +436,6 @@ fn keepalive_probes_and_gives_up() {
     net.run_for(20 * SECOND);
     assert_eq!(net.server.recv(server), Err(NetError::TimedOut));
     assert_eq!(net.server.stack.counters().timeout_keepalive, 1);
-    drop(client);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod shard_harness;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_net::shard::{ConnectOptions, ListenOptions, NetError, Neighbours, Ready, Shutdown};
+use lull_net::shard::{ConnectOptions, ListenOptions, Neighbours, NetError, Ready, Shutdown};
 use lull_nic::Checksum;
 use shard_harness::*;
 

@@ -575,11 +575,14 @@ impl Toy {
 
     // ---- time ----
 
-    /// When something happens next: an arrival or a timer, or the next round of a busy-polling thread.
+    /// When something happens next: an arrival or a timer, or the next round of a busy-polling thread that has something to
+    /// find (its empty rounds are left out, but for one at every turn of the machine).
     fn next_ns(&self) -> Option<u64> {
         let arrival = self.arrivals.keys().next().map(|&(at_ns, _)| at_ns);
         let timers = self.queues.iter().filter_map(|queue| queue.napi.timer().pending()).map(|(at_ns, _)| at_ns);
-        let spinning = (0..self.queues.len()).filter(|&q| self.thread_is_busy(q)).map(|_| self.now_ns + 1_024);
+        let spinning = (0..self.queues.len())
+            .filter(|&queue| self.thread_is_busy(queue) && self.queues[queue].ring > 0)
+            .map(|_| self.now_ns + 1_024);
         arrival.into_iter().chain(timers).chain(spinning).min()
     }
 

@@ -63,7 +63,9 @@ pub struct RunResult {
     pub timer_ops: Option<u64>,
     /// System calls made on the server's side for delivery.
     pub syscalls: Option<u64>,
-    /// Median lateness of the timers that fired, in microseconds after their deadline: the `lag` column.
+    /// How late the generator sent, in microseconds after it could have (99th percentile): the `lag` column.
+    pub generator_lag_us: Option<f64>,
+    /// Median lateness of the delivery timers that fired, in microseconds after their deadline.
     pub timer_lag_us: Option<f64>,
     /// Time the generator spent raising interrupts, in microseconds over the window.
     pub raise_us: Option<f64>,
@@ -112,6 +114,7 @@ impl RunResult {
             wakeups: None,
             timer_ops: None,
             syscalls: None,
+            generator_lag_us: None,
             timer_lag_us: None,
             raise_us: None,
             suspensions: None,

@@ -111,7 +111,7 @@ impl CellSummary {
                 wakeups: count(|r| r.wakeups),
                 timer_ops: count(|r| r.timer_ops),
                 syscalls: count(|r| r.syscalls),
-                lag_us: median(|r| r.timer_lag_us).map(|e| e.value),
+                lag_us: median(|r| r.generator_lag_us).map(|e| e.value),
             },
             verdict: Verdict::of_runs(&runs),
             standing: Standing::of_runs(load, &runs),
@@ -226,7 +226,10 @@ mod tests {
 
     #[test]
     fn the_note_says_what_the_row_hides() {
-        let late = RunResult { verdict: Verdict::of_timeout(20.0, 38.0), ..run("defer20", 0, 1.0, 700.0) };
+        let late = RunResult {
+            verdict: Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 },
+            ..run("defer20", 0, 1.0, 700.0)
+        };
         assert_eq!(
             CellSummary::of_runs(vec![late]).unwrap().note(),
             "asked for a timeout of 20 us and had 38 us; saturated: the server answered 70 % of the 1000 queries per \

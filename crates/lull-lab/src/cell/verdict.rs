@@ -15,12 +15,6 @@ pub const SERVER_BUSY_PERCENT_MIN: f64 = 98.0;
 /// A generator above this may have been the limit, in percent.
 pub const GENERATOR_BUSY_PERCENT_MAX: f64 = 90.0;
 
-/// A timeout counts as had if it fired within this many microseconds of what was asked...
-pub const TIMEOUT_SLACK_US: f64 = 3.0;
-
-/// ...or within this share of it, whichever is more.
-pub const TIMEOUT_SLACK_SHARE: f64 = 0.10;
-
 /// Whether the mode that a row is labelled with was the one that ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
@@ -42,12 +36,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict on a timeout of `asked_us` that fired after `had_us` in the median.
-    pub fn of_timeout(asked_us: f64, had_us: f64) -> Verdict {
-        let slack_us = TIMEOUT_SLACK_US.max(asked_us * TIMEOUT_SLACK_SHARE);
-        if (had_us - asked_us).abs() <= slack_us { Verdict::InForce } else { Verdict::TimeoutHad { asked_us, had_us } }
-    }
-
     /// A verdict of not in force.
     pub fn not_in_force(reason: impl Into<String>) -> Verdict {
         Verdict::NotInForce { reason: reason.into() }
@@ -193,9 +181,7 @@ mod tests {
 
     #[test]
     fn a_timeout_that_fires_late_is_named() {
-        assert_eq!(Verdict::of_timeout(20.0, 22.5), Verdict::InForce);
-        assert_eq!(Verdict::of_timeout(200.0, 218.0), Verdict::InForce);
-        let late = Verdict::of_timeout(20.0, 38.2);
+        let late = Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.2 };
         assert_eq!(late.to_string(), "had 38 us");
         assert!(late.shows_mode());
     }
@@ -204,7 +190,7 @@ mod tests {
     fn the_worst_run_decides() {
         let runs = [
             run(Load::Max, Verdict::InForce),
-            run(Load::Max, Verdict::of_timeout(20.0, 38.0)),
+            run(Load::Max, Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 }),
             run(Load::Max, Verdict::not_in_force("no suspension")),
         ];
         let Verdict::NotInForce { reason } = Verdict::of_runs(&runs) else { panic!() };

@@ -169,9 +169,12 @@ mod tests {
             let (get, set) = (Request::get(record), Request::set(record));
             let hit = answer(&workload, record);
             assert_eq!(hit.len(), workload.response_bytes(get));
-            let wrong = answer(&workload, (0..200).find(|other| {
-                workload.value_bytes(*other) != workload.value_bytes(record)
-            }).expect("sizes differ"));
+            let wrong = answer(
+                &workload,
+                (0..200)
+                    .find(|other| workload.value_bytes(*other) != workload.value_bytes(record))
+                    .expect("sizes differ"),
+            );
             for (request, text, outcome) in [
                 (get, &hit[..], Outcome::Hit),
                 (get, b"END\r\n", Outcome::Miss),

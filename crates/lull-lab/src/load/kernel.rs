@@ -179,8 +179,7 @@ impl KernelClient {
         }
         std::thread::scope(|scope| {
             let work = &work;
-            let threads: Vec<_> =
-                self.workers.iter_mut().map(|worker| scope.spawn(move || work(worker))).collect();
+            let threads: Vec<_> = self.workers.iter_mut().map(|worker| scope.spawn(move || work(worker))).collect();
             let results = threads.into_iter().map(|thread| match thread.join() {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),

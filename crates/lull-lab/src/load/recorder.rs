@@ -29,7 +29,11 @@ impl Window {
     }
 }
 
-/// Counters and histograms of one generator. Requests count by their *intended* time.
+/// Counters and histograms of one generator.
+///
+/// A request counts if it went out after the window began and was *meant* to before it ended; an answer if it came
+/// after the window began, however late, to a request that was meant to go out before it ended. So neither a stall at
+/// the end nor requests that had to wait since the warm-up drop out of the latencies.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     window: Window,
@@ -89,7 +93,7 @@ impl Recorder {
     /// A request went out at `now_ns`; see [`super::Due`] for the other two times.
     #[inline]
     pub fn sent(&mut self, intended_ns: u64, eligible_ns: u64, now_ns: u64) {
-        if self.window.contains(intended_ns) {
+        if now_ns >= self.window.from_ns && intended_ns < self.window.to_ns {
             self.sent += 1;
             self.lag.saturating_record(now_ns.saturating_sub(eligible_ns).max(1));
         }
@@ -101,7 +105,7 @@ impl Recorder {
         if self.window.contains(now_ns) {
             self.completed += 1;
         }
-        if !self.window.contains(intended_ns) {
+        if now_ns < self.window.from_ns || intended_ns >= self.window.to_ns {
             return;
         }
         self.latency.saturating_record(now_ns.saturating_sub(intended_ns).max(1));
@@ -224,7 +228,7 @@ impl Recorder {
     }
 }
 
-/// The figures of a run. Latencies and counts are of the requests that were meant to go out in the window.
+/// The figures of a run; see [`Recorder`] for which requests count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Length of the window in seconds.
@@ -233,7 +237,7 @@ pub struct Summary {
     pub qps: f64,
     /// Requests sent.
     pub sent: u64,
-    /// Answers to them, of any kind.
+    /// Answers, of any kind: to those sent, and to what was outstanding when the window began.
     pub received: u64,
     /// Reads that found their record.
     pub hits: u64,
@@ -247,8 +251,8 @@ pub struct Summary {
     pub lost: u64,
     /// Requests outstanding when the run stopped waiting for answers.
     pub unanswered: u64,
-    /// Requests due in the window and not sent by its end, because their connection was waiting: the offered load
-    /// exceeds what the server does. They have no latency, so the latencies of such a run are too low.
+    /// About how many requests were due before the end of the window and not sent by then, because their connection
+    /// was waiting for answers: more than a few mean that the offered load exceeds what the server does.
     pub backlog: u64,
     /// Mean latency in nanoseconds.
     pub latency_avg_ns: f64,
@@ -292,17 +296,19 @@ mod tests {
     const WINDOW: Window = Window { from_ns: 1_000, to_ns: 1_000_001_000 };
 
     #[test]
-    fn requests_count_by_their_intended_time_and_rate_by_answers() {
+    fn what_waits_at_either_end_of_the_window_counts() {
         let mut recorder = Recorder::new(WINDOW);
-        recorder.sent(999, 999, 2_000);
-        recorder.answered(999, 5_000, Outcome::Hit);
+        recorder.sent(500, 500, 600);
+        recorder.answered(500, 900, Outcome::Refused);
+        recorder.sent(1_000_001_000, 1_000_001_000, 1_000_001_000);
+        recorder.answered(1_000_001_000, 1_000_002_000, Outcome::Refused);
         recorder.sent(5_000, 5_000, 6_000);
         recorder.answered(5_000, 105_000, Outcome::Miss);
         recorder.sent(1_000_000_000, 1_000_000_000, 1_000_000_000);
         recorder.answered(1_000_000_000, 2_000_000_000, Outcome::Stored);
         let summary = recorder.summarize(true, 0, 0);
         assert_eq!((summary.sent, summary.received, summary.misses, summary.stored), (2, 2, 1, 1));
-        assert_eq!(summary.qps, 2.0);
+        assert_eq!((summary.qps, summary.errors), (1.0, 0));
         assert!((summary.latency_max_ns as f64 / 1e9 - 1.0).abs() < 0.001);
         assert!((summary.latency_p50_ns as f64 / 1e5 - 1.0).abs() < 0.001);
     }

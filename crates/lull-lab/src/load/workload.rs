@@ -81,12 +81,30 @@ impl Request {
     }
 }
 
-/// Sizes of a record.
+/// Sizes of a record, packed: with 10^5 records and more, the table's place in the cache is what a request costs.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    value_bytes: u32,
-    key_bytes: u8,
+struct Shape(u32);
+
+impl Shape {
+    const KEY_BITS: u32 = 8;
+
+    fn new(key_bytes: usize, value_bytes: usize) -> Shape {
+        Shape((value_bytes as u32) << Shape::KEY_BITS | key_bytes as u32)
+    }
+
+    #[inline]
+    fn key_bytes(self) -> usize {
+        self.0 as usize & ((1 << Shape::KEY_BITS) - 1)
+    }
+
+    #[inline]
+    fn value_bytes(self) -> usize {
+        (self.0 >> Shape::KEY_BITS) as usize
+    }
 }
+
+// Both fit their bits.
+const _: () = assert!(KEY_BYTES_MAX < 1 << Shape::KEY_BITS && VALUE_BYTES_MAX < 1 << (32 - Shape::KEY_BITS));
 
 /// The records and the encoder of requests on them. Immutable; share it between threads.
 #[derive(Debug)]
@@ -118,7 +136,7 @@ impl Workload {
                 let mut rng = Rng::new(mix(config.seed) ^ record);
                 let key = config.key.sample(&mut rng).round().clamp(digits as f64, KEY_BYTES_MAX as f64);
                 let value = config.value.sample(&mut rng).round().clamp(0.0, config.value_bytes_max as f64);
-                Shape { value_bytes: value as u32, key_bytes: key as u8 }
+                Shape::new(key as usize, value as usize)
             })
             .collect();
         let mut rng = Rng::new(mix(config.seed ^ 0x76616c756573));
@@ -156,13 +174,13 @@ impl Workload {
     /// Bytes of a record's key.
     #[inline]
     pub fn key_bytes(&self, record: u32) -> usize {
-        usize::from(self.shape(record).key_bytes)
+        self.shape(record).key_bytes()
     }
 
     /// Bytes of a record's value.
     #[inline]
     pub fn value_bytes(&self, record: u32) -> usize {
-        self.shape(record).value_bytes as usize
+        self.shape(record).value_bytes()
     }
 
     /// Writes a record's key, its index padded with zeros to the key's size, and returns its length.
@@ -189,9 +207,9 @@ impl Workload {
     #[inline]
     pub fn request_bytes(&self, request: Request) -> usize {
         let shape = self.shape(request.record());
-        let key = usize::from(shape.key_bytes);
+        let key = shape.key_bytes();
         if request.is_set() {
-            let value = shape.value_bytes as usize;
+            let value = shape.value_bytes();
             4 + key + 5 + decimal_digits(value as u64) + 2 + value + 2
         } else {
             4 + key + 2
@@ -205,8 +223,8 @@ impl Workload {
             return b"STORED\r\n".len();
         }
         let shape = self.shape(request.record());
-        let value = shape.value_bytes as usize;
-        6 + usize::from(shape.key_bytes) + 3 + decimal_digits(value as u64) + 2 + value + 2 + 5
+        let value = shape.value_bytes();
+        6 + shape.key_bytes() + 3 + decimal_digits(value as u64) + 2 + value + 2 + 5
     }
 
     /// Encodes a whole request into the front of `to` and returns its length.

@@ -4,8 +4,7 @@ use super::store::{KEY_BYTES_MAX, StoreMode};
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
-pub(super) const BAD_DELETE: &[u8] =
-    b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+pub(super) const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 pub(super) const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const NO_SHUTDOWN: &[u8] = b"ERROR: shutdown not enabled\r\n";
@@ -265,14 +264,7 @@ mod tests {
         assert_eq!(parse(b"  set  key 1   -2 3  noreply "), expected);
         assert_eq!(
             expected,
-            Command::Store {
-                mode: StoreMode::Set,
-                key: b"key",
-                flags: 1,
-                exptime: -2,
-                value_bytes: 3,
-                noreply: true
-            }
+            Command::Store { mode: StoreMode::Set, key: b"key", flags: 1, exptime: -2, value_bytes: 3, noreply: true }
         );
     }
 

@@ -298,14 +298,7 @@ impl Session {
     }
 
     #[inline]
-    fn retrieve(
-        &mut self,
-        retrieval: Retrieval,
-        mut keys: &[u8],
-        out: &mut Vec<u8>,
-        store: &Store,
-        now_s: u32,
-    ) {
+    fn retrieve(&mut self, retrieval: Retrieval, mut keys: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) {
         let mut expires_s = 0;
         if retrieval.touch {
             // `command::parse` has seen to it that there is an argument.
@@ -419,14 +412,7 @@ impl Session {
         0
     }
 
-    fn take_value(
-        &mut self,
-        header: Header,
-        input: &[u8],
-        out: &mut Vec<u8>,
-        store: &Store,
-        now_s: u32,
-    ) -> Step {
+    fn take_value(&mut self, header: Header, input: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> Step {
         let block_bytes = header.value_bytes + 2;
         let taken = input.len().min(block_bytes - self.value.len());
         self.value.extend_from_slice(&input[..taken]);
@@ -589,10 +575,11 @@ fn put_stat(out: &mut Vec<u8>, name: &str, value: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 36] {
+fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 37] {
     let counters = &stats.counters;
     [
         ("pid", u64::from(std::process::id())),
+        ("uptime", store.uptime_s()),
         ("time", u64::from(now_s)),
         ("pointer_size", u64::from(usize::BITS)),
         ("threads", store.config().threads as u64),

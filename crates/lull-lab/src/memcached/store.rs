@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use super::shard::{Offer, Shard};
 use super::stats::StoreStats;
@@ -133,6 +134,7 @@ pub struct Store {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     verbosity: AtomicU64,
+    made: Instant,
 }
 
 impl Store {
@@ -157,6 +159,7 @@ impl Store {
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
             verbosity: AtomicU64::new(0),
+            made: Instant::now(),
         }
     }
 
@@ -192,13 +195,7 @@ impl Store {
     }
 
     #[inline]
-    fn read<R>(
-        &self,
-        key: &[u8],
-        touch: Option<u32>,
-        now_s: u32,
-        read: impl FnOnce(ItemView<'_>) -> R,
-    ) -> Option<R> {
+    fn read<R>(&self, key: &[u8], touch: Option<u32>, now_s: u32, read: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
         let (mut shard, hash) = self.lock(key);
         let item = shard.get(hash, key, touch, now_s)?;
         Some(read(ItemView { value: item.value(), flags: item.flags, cas: item.cas }))
@@ -283,8 +280,7 @@ impl Store {
     /// Calls `visit(key, value_bytes, expires_s)` on live items until it returns false, one shard locked at a time.
     pub fn visit(&self, now_s: u32, mut visit: impl FnMut(&[u8], usize, u32) -> bool) {
         for shard in &self.shards {
-            let more =
-                lock(&shard.0).visit(now_s, &mut |item| visit(item.key(), item.value().len(), item.expires_s));
+            let more = lock(&shard.0).visit(now_s, &mut |item| visit(item.key(), item.value().len(), item.expires_s));
             if !more {
                 return;
             }
@@ -305,6 +301,11 @@ impl Store {
     pub(super) fn add_traffic(&self, read: u64, written: u64) {
         self.bytes_read.fetch_add(read, Relaxed);
         self.bytes_written.fetch_add(written, Relaxed);
+    }
+
+    /// Seconds since the store was made.
+    pub(super) fn uptime_s(&self) -> u64 {
+        self.made.elapsed().as_secs()
     }
 
     pub(super) fn verbosity(&self) -> u64 {

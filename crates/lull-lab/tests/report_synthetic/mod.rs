@@ -131,8 +131,8 @@ pub fn troubled() -> Report {
             ("suspend50", _) => {
                 run.verdict = Verdict::not_in_force("no suspension in 24 busy periods, a <plain> deferral")
             }
-            ("defer20" | "suspend20", _) => run.verdict = Verdict::of_timeout(20.0, 38.4),
-            ("defer10" | "suspend10", _) => run.verdict = Verdict::of_timeout(10.0, 31.0),
+            ("defer20" | "suspend20", _) => run.verdict = Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.4 },
+            ("defer10" | "suspend10", _) => run.verdict = Verdict::TimeoutHad { asked_us: 10.0, had_us: 31.0 },
             ("fullbusy" | "suspend200", Load::Max) => run.generator_busy_percent = Some(97.0),
             ("napibusy", Load::Percent { permille: 750 }) => run.kept_up = false,
             ("defer200", Load::Percent { permille: 750 }) => run.qps *= 0.8,

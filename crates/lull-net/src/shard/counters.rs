@@ -2,8 +2,11 @@
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one shard since it was made. Every frame that is refused is counted in exactly one of those
-        /// whose names begin with `drop_`.
+        /// Counters of one shard since it was made.
+        ///
+        /// Every received frame is counted once: in `tcp_syns`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
+        /// `icmp_errors_taken` or `neighbour_messages` if it was of use, else in one of those whose names begin with
+        /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct StackCounters {
             $($(#[$doc])* pub $name: u64,)*
@@ -25,6 +28,8 @@ counters! {
     tx_frames,
     /// Frames lost because the transmit ring was full (replies of the moment only; sockets wait instead).
     tx_dropped,
+    /// SYNs that began a connection.
+    tcp_syns,
     /// TCP segments given to a connection.
     tcp_segments,
     /// UDP datagrams queued for a socket.
@@ -41,6 +46,8 @@ counters! {
     icmp_errors_sent,
     /// ICMP errors that were passed to a socket.
     icmp_errors_taken,
+    /// ARP and neighbour discovery messages taken or answered.
+    neighbour_messages,
     /// ARP and neighbour discovery requests sent.
     neighbour_requests,
     /// Connections in TIME-WAIT forgotten early to make room for another.

@@ -24,6 +24,8 @@ pub(super) struct Sent {
     /// Its window field.
     pub(super) window: u16,
     pub(super) flags: u8,
+    /// It has data, a SYN or a FIN.
+    pub(super) occupied: bool,
 }
 
 /// Why nothing could be sent.
@@ -39,6 +41,8 @@ pub(super) enum Refused {
 pub(super) struct Exit<'a> {
     pub(super) port: Port,
     pub(super) next_hop: Option<Mac>,
+    /// The connection's next sequence number that was never sent.
+    snd_nxt: u32,
     pub(super) tx: &'a mut dyn TxQueue,
     pub(super) pool: &'a mut FramePool,
     pub(super) frames: u32,
@@ -59,10 +63,12 @@ impl<'p, 'a> Shim<'p, 'a> {
         packet: Option<&'p [u8]>,
         port: Port,
         next_hop: Option<Mac>,
+        snd_nxt: u32,
         tx: &'a mut dyn TxQueue,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
-        let exit = Exit { port, next_hop, tx, pool, frames: 0, dropped: 0, last: Sent::default(), refused: None };
+        let exit =
+            Exit { port, next_hop, snd_nxt, tx, pool, frames: 0, dropped: 0, last: Sent::default(), refused: None };
         Shim { packet, exit }
     }
 }
@@ -99,11 +105,18 @@ impl Exit<'_> {
         let flags = tcp[13];
         let payload = tcp.len() - usize::from(tcp[12] >> 4) * 4;
         let occupied = payload as u32 + u32::from(flags & wire::SYN != 0) + u32::from(flags & wire::FIN != 0);
+        if flags == wire::ACK && occupied == 0 && wire::seq_lt(wire::be32(tcp, 4), self.snd_nxt) {
+            // After a timeout smoltcp counts from the oldest unacknowledged byte again, in bare acknowledgements too.
+            // The peer finds such a one below its window and discards it; if it does the same, neither ever hears
+            // what the other has received. A bare acknowledgement has SEG.SEQ = SND.NXT (RFC 9293 section 3.10.7.4).
+            wire::replace32(tcp, 4, self.snd_nxt, 16);
+        }
         self.last = Sent {
             seq_end: wire::be32(tcp, 4).wrapping_add(occupied),
             ack: wire::be32(tcp, 8),
             window: wire::be16(tcp, 14),
             flags,
+            occupied: occupied > 0,
         };
         if self.port.tx_checksum_offload {
             // The field holds the pseudo header's sum, to which the device adds the rest (`CHECKSUM_PARTIAL`).

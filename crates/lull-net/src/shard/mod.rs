@@ -58,9 +58,7 @@ mod timers;
 mod udp;
 mod wire;
 
-pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, Timeouts,
-};
+pub use config::{BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, Timeouts};
 pub use counters::StackCounters;
 pub use error::NetError;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};

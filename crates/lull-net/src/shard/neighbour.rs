@@ -42,11 +42,7 @@ impl Default for Neighbours {
 impl Neighbours {
     /// An empty table that keeps at most `entries_max` learned entries; the oldest makes room.
     pub fn new(entries_max: usize) -> Neighbours {
-        Neighbours {
-            version: AtomicU64::new(1),
-            entries: RwLock::new(HashMap::new()),
-            entries_max: entries_max.max(1),
-        }
+        Neighbours { version: AtomicU64::new(1), entries: RwLock::new(HashMap::new()), entries_max: entries_max.max(1) }
     }
 
     /// Moves whenever an entry appears or changes. Never 0.

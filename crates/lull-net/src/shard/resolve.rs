@@ -44,11 +44,12 @@ impl Stack {
             ARP_REQUEST if for_us => {
                 let reply = self.arp(ARP_REPLY, target, sender_mac, sender, sender_mac, io);
                 self.transmit(reply, io);
-                Ok(())
             }
-            ARP_REPLY if for_us => Ok(()),
-            _ => Err(NOT_FOR_US),
+            ARP_REPLY if for_us => {}
+            _ => return Err(NOT_FOR_US),
         }
+        self.counters.neighbour_messages += 1;
+        Ok(())
     }
 
     fn arp(
@@ -105,6 +106,7 @@ impl Stack {
                 // To where it came from: an answer must not have to ask.
                 false => self.send_frame(reply, packet.source_mac, io),
             }
+            self.counters.neighbour_messages += 1;
             return Ok(());
         }
         const OVERRIDE: u8 = 0x20;
@@ -123,13 +125,13 @@ impl Stack {
         if known.is_none() || icmp[4] & OVERRIDE != 0 {
             self.learned(target.into(), mac, io);
         }
+        self.counters.neighbour_messages += 1;
         Ok(())
     }
 
     fn ndisc(&mut self, kind: u8, flags: u8, own: Ipv6Addr, target: Ipv6Addr, to: IpAddr, io: &mut Io<'_>) -> Frame {
         const LENGTH: usize = 32;
-        let mut frame =
-            wire::ip_frame(io.pool, own.into(), to, wire::PROTOCOL_ICMPV6, HOP_LIMIT_ON_LINK, LENGTH);
+        let mut frame = wire::ip_frame(io.pool, own.into(), to, wire::PROTOCOL_ICMPV6, HOP_LIMIT_ON_LINK, LENGTH);
         let icmp = &mut frame.data_mut()[wire::IPV6..];
         icmp[0] = kind;
         icmp[4] = flags;

@@ -94,7 +94,6 @@ impl Stack {
             return Err(NetError::AddressInUse);
         }
         let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
-        socket.set_nagle_enabled(!options.nodelay);
         let buffers = socket.recv_capacity() + socket.send_capacity();
         if socket.connect(self.iface.context(), remote, local).is_err() {
             self.buffer_bytes -= buffers;
@@ -104,6 +103,7 @@ impl Stack {
         let index = self.insert_connection(flow, socket, Phase::SynSent, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {
             connection.flags.insert(Flags::HELD);
+            connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.expires(until_ns);
         }
         let id = self.connection_id(index);
@@ -436,7 +436,7 @@ impl Stack {
     /// # Errors
     /// [`NetError::InvalidSocket`].
     pub fn set_nodelay(&mut self, id: SocketId, nodelay: bool, io: &mut Io<'_>) -> Result<(), NetError> {
-        self.connection_mut(id)?.socket_mut().set_nagle_enabled(!nodelay);
+        self.connection_mut(id)?.flags.set(Flags::NODELAY, nodelay);
         self.repump(id, io);
         Ok(())
     }
@@ -446,7 +446,7 @@ impl Stack {
     /// # Errors
     /// [`NetError::InvalidSocket`].
     pub fn nodelay(&self, id: SocketId) -> Result<bool, NetError> {
-        Ok(!self.connection(id)?.socket().nagle_enabled())
+        Ok(self.connection(id)?.flags.contains(Flags::NODELAY))
     }
 
     /// Probes the connection while it is idle (`SO_KEEPALIVE`), or not.
@@ -475,12 +475,7 @@ impl Stack {
     ///
     /// # Errors
     /// [`NetError::Invalid`]: 0.
-    pub fn set_user_timeout(
-        &mut self,
-        id: SocketId,
-        timeout_ns: Option<u64>,
-        io: &mut Io<'_>,
-    ) -> Result<(), NetError> {
+    pub fn set_user_timeout(&mut self, id: SocketId, timeout_ns: Option<u64>, io: &mut Io<'_>) -> Result<(), NetError> {
         if timeout_ns == Some(0) {
             return Err(NetError::Invalid);
         }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lull_nic::Frame;
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
-use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::Duration;
 use smoltcp::wire::TcpOption;
 
@@ -17,6 +17,12 @@ use super::socket::{Keepalive, Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack, instant, interface};
 use super::timers::{NEVER_NS, TICK_NS};
 use super::wire::{self, ACK, BareSegment, FIN, Mac, PSH, RST, SYN, be16, be32, seq_lt};
+
+/// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
+/// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
+/// round trips and delayed acknowledgements. A connection whose transmit buffer is no larger than this cannot have more
+/// in flight, so it does without a congestion window until its first retransmission.
+const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
 
 /// What a TCP header says.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +65,10 @@ bitflags::bitflags! {
         const UNRESOLVED = 32;
         /// Keepalive probes are out.
         const PROBING = 64;
+        /// Nagle's algorithm is off.
+        const NODELAY = 512;
+        /// A loss was seen: the congestion window is in force.
+        const CONGESTED = 1024;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -78,6 +88,8 @@ pub(super) struct Connection {
     /// What was last acknowledged, and the window field with it.
     rcv_ack: u32,
     rcv_window: u16,
+    /// Behind the last segment that emptied the transmit buffer, and so may have been small.
+    small_end: u32,
     /// The peer's last window field.
     peer_window: u16,
     next_hop: Option<Mac>,
@@ -217,12 +229,7 @@ fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
 }
 
 impl Stack {
-    pub(super) fn tcp_input(
-        &mut self,
-        frame: &mut Frame,
-        packet: &mut Packet,
-        io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
+    pub(super) fn tcp_input(&mut self, frame: &mut Frame, packet: &mut Packet, io: &mut Io<'_>) -> Result<(), Reason> {
         if packet.cast != Cast::Unicast {
             // RFC 1122 section 4.2.3.10: silently.
             return Err(|counters| &mut counters.drop_not_ours);
@@ -264,9 +271,8 @@ impl Stack {
         }
         if segment.flags & RST == 0 && self.reset_budget.take(io.now_ns) {
             // RFC 9293 section 3.10.7.1.
-            let occupied = segment.length as u32
-                + u32::from(segment.flags & SYN != 0)
-                + u32::from(segment.flags & FIN != 0);
+            let occupied =
+                segment.length as u32 + u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
             let (seq, ack, flags) = match segment.flags & ACK {
                 0 => (0, segment.seq.wrapping_add(occupied), RST | ACK),
                 _ => (segment.ack, 0, RST),
@@ -317,14 +323,15 @@ impl Stack {
             return Err(|counters| &mut counters.drop_table_full);
         }
         listener.half_open += 1;
+        self.counters.tcp_syns += 1;
         let options = listener.options;
         let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
-        socket.set_nagle_enabled(!options.nodelay);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
         let index = self.insert_connection(flow, socket, Phase::SynReceived, io.now_ns);
         let parent = (listener_index, self.listeners.generation(listener_index));
         if let Some(connection) = self.connections.get_mut(index) {
             connection.listener = Some(parent);
+            connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.state_until_ns = io.now_ns + self.config.timeouts.syn_received_ns;
         }
         self.suggested(packet.source, packet.source_mac, io);
@@ -341,8 +348,13 @@ impl Stack {
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
         self.buffer_bytes += rx.len() + tx.len();
+        let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
         // Never a used socket: smoltcp keeps options and the congestion window of its former life.
-        Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx))
+        let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));
+        if within_initial_window {
+            socket.set_congestion_control(CongestionControl::None);
+        }
+        socket
     }
 
     pub(super) fn insert_connection(
@@ -362,6 +374,7 @@ impl Stack {
             snd_nxt: 0,
             rcv_ack: 0,
             rcv_window: 0,
+            small_end: 0,
             peer_window: 0,
             next_hop: None,
             phase,
@@ -448,7 +461,7 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let (queued, unread) = (connection.socket().send_queue(), connection.socket().recv_queue());
         let bytes = &frame.data()[packet.l3..packet.end];
-        let mut shim = Shim::new(Some(bytes), self.port, next_hop, io.tx, io.pool);
+        let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
         self.iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
         self.counters.tx_frames += u64::from(exit.frames);
@@ -515,9 +528,10 @@ impl Stack {
             Phase::Over => return,
         }
         let orphan_data = arrived
-            && self.connections.get(index).is_some_and(|c| {
-                c.phase == Phase::Open && !c.flags.intersects(Flags::HELD | Flags::QUEUED)
-            });
+            && self
+                .connections
+                .get(index)
+                .is_some_and(|c| c.phase == Phase::Open && !c.flags.intersects(Flags::HELD | Flags::QUEUED));
         if orphan_data {
             // Data for an application that has gone (RFC 1122 section 4.2.2.13, `TCPABORTONDATA`).
             self.send_reset(index, io);
@@ -696,6 +710,9 @@ impl Stack {
         let now = instant(io.now_ns);
         let next_hop = self.next_hop(index);
         let mut idle = 0;
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.set_nagle();
+        }
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
             if !eager {
@@ -706,7 +723,7 @@ impl Stack {
                 }
             }
             eager = false;
-            let mut shim = Shim::new(None, self.port, next_hop, io.tx, io.pool);
+            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
             self.iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             self.counters.tx_frames += u64::from(exit.frames);
@@ -861,7 +878,8 @@ impl Stack {
                 }
                 // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
                 const DOUBT_NS: u64 = 3_000_000_000;
-                if connection.heard_ns + DOUBT_NS <= now_ns && connection.progress_ns + DOUBT_NS <= now_ns {
+                let silent = connection.heard_ns.max(connection.progress_ns) + DOUBT_NS <= now_ns;
+                if silent && connection.peer_window != 0 {
                     let remote = connection.flow.remote().ip();
                     self.doubt(remote, io);
                 }
@@ -898,14 +916,29 @@ impl Connection {
     #[inline]
     fn sent(&mut self, last: Sent) {
         if self.phase != Phase::Open && last.flags & SYN != 0 {
-            self.snd_una = last.seq_end;
-            self.snd_nxt = last.seq_end;
+            (self.snd_una, self.snd_nxt, self.small_end) = (last.seq_end, last.seq_end, last.seq_end);
         } else if seq_lt(self.snd_nxt, last.seq_end) {
             self.snd_nxt = last.seq_end;
+            if last.flags & PSH != 0 {
+                self.small_end = last.seq_end;
+            }
+        } else if last.occupied && !self.flags.contains(Flags::CONGESTED) {
+            // A retransmission: from now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
+            self.flags.insert(Flags::CONGESTED);
+            self.socket_mut().set_congestion_control(CongestionControl::Reno);
         }
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
         self.consumed = 0;
+    }
+
+    /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
+    /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
+    /// acknowledgement.
+    #[inline]
+    fn set_nagle(&mut self) {
+        let hold = !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
+        self.socket_mut().set_nagle_enabled(hold);
     }
 
     /// The earliest of smoltcp's deadline and ours.

@@ -83,7 +83,8 @@ impl Stack {
             write_shut: false,
             blocked: false,
         });
-        let binding = Binding { index, ip: local.ip(), reuse: options.reuse_port, v6_only: options.v6_only, connected: false };
+        let binding =
+            Binding { index, ip: local.ip(), reuse: options.reuse_port, v6_only: options.v6_only, connected: false };
         if let Err(error) = self.udp_ports.bind(port, binding) {
             self.udps.remove(index);
             return Err(error);
@@ -287,12 +288,8 @@ impl Stack {
             rest = &rest[count..];
         }
         let datagram_bytes = datagram.frame.len();
-        let received = Received {
-            bytes: datagram_bytes - rest.len(),
-            datagram_bytes,
-            from: datagram.from,
-            to: datagram.to,
-        };
+        let received =
+            Received { bytes: datagram_bytes - rest.len(), datagram_bytes, from: datagram.from, to: datagram.to };
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
             socket.held_bytes -= held_bytes(&datagram.frame);
             io.pool.recycle(datagram.frame);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use lull_net::shard::{
-    Change, ConnectOptions, Io, ListenOptions, NetError, Neighbours, Ready, SocketId, Stack, StackConfig,
+    Change, ConnectOptions, Io, ListenOptions, Neighbours, NetError, Ready, SocketId, Stack, StackConfig,
 };
 use lull_nic::{Frame, FramePool, TxQueue};
 
@@ -107,12 +107,7 @@ impl Host {
     }
 
     pub fn call<R>(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
-        let mut io = Io {
-            now_ns: self.now_ns,
-            tx: &mut self.ring,
-            pool: &mut self.pool,
-            changes: &mut self.changes,
-        };
+        let mut io = Io { now_ns: self.now_ns, tx: &mut self.ring, pool: &mut self.pool, changes: &mut self.changes };
         f(&mut self.stack, &mut io)
     }
 

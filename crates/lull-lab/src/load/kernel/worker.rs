@@ -174,8 +174,7 @@ impl Worker {
         self.preload = matches!(load, Load::Preload { .. })
             .then_some(Preload { next: self.index as u64, step: run.threads as u64 });
         let from_ns = if self.preload.is_some() { now_ns } else { now_ns.saturating_add(nanoseconds(run.warmup)) };
-        let to_ns =
-            if self.preload.is_some() { u64::MAX } else { from_ns.saturating_add(nanoseconds(run.duration)) };
+        let to_ns = if self.preload.is_some() { u64::MAX } else { from_ns.saturating_add(nanoseconds(run.duration)) };
         self.recorder = Recorder::new(Window { from_ns, to_ns });
         let seed = mix(self.config.seed ^ 0x6c6f6164).wrapping_add(self.index as u64);
         self.schedule = Schedule::new(&load, self.links.len(), now_ns, seed);

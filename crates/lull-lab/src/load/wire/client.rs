@@ -190,7 +190,8 @@ impl<C: Clock> WireClient<C> {
                 return Ok(());
             }
             if self.turn_from_ns >= deadline_ns {
-                let why = if self.peer_known { self.last_failure } else { "the server's address is not answered by ARP" };
+                let why =
+                    if self.peer_known { self.last_failure } else { "the server's address is not answered by ARP" };
                 return Err(LoadError::Connect {
                     connected: self.established,
                     wanted: self.connections.len(),
@@ -403,8 +404,7 @@ impl<C: Clock> WireClient<C> {
 
     fn receive(&mut self) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
-        let taken =
-            self.rx.poll(self.config.rx_batch, &mut self.egress.pool, &mut |frame, _pool| batch.push(frame));
+        let taken = self.rx.poll(self.config.rx_batch, &mut self.egress.pool, &mut |frame, _pool| batch.push(frame));
         if taken > 0 {
             // One time for the batch, read when all of it was there: no answer counts as earlier than it came.
             let now_ns = self.clock.now_ns();

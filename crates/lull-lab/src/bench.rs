@@ -1,0 +1,173 @@
+//! A service with its load generator: what can run one cell of the table.
+
+mod measure;
+mod mem;
+mod tap;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lull_core::Mode;
+
+use crate::cell::{Load, RunResult};
+use crate::load::{LoadError, WorkloadConfig};
+
+pub use measure::{Server, ServerConfig};
+pub use mem::MemBench;
+pub use tap::TapBench;
+
+/// The port that the service listens on.
+pub const PORT: u16 = 11211;
+
+/// What a bench is made of.
+#[derive(Clone, Debug)]
+pub struct BenchConfig {
+    /// Worker threads of the service, each with a NAPI and a lull CPU.
+    pub workers: usize,
+    /// Connections, over all workers.
+    pub connections: usize,
+    /// What is asked for.
+    pub workload: WorkloadConfig,
+    /// Cores of the machine for the service's CPUs, then for the generator's threads. Empty: as many as there are, the
+    /// service first.
+    pub cores: Vec<usize>,
+    /// Receive and transmit buffer of a connection of the service, in bytes each.
+    pub buffer_bytes: usize,
+    /// Whether the interrupt threads ask for SCHED_FIFO.
+    pub realtime: bool,
+    /// Requests that a connection has outstanding.
+    pub depth: u16,
+    /// Inter-arrival times of the open loop.
+    pub arrivals: crate::load::Arrivals,
+}
+
+impl Default for BenchConfig {
+    fn default() -> BenchConfig {
+        BenchConfig {
+            workers: 1,
+            connections: 64,
+            workload: WorkloadConfig::default(),
+            cores: Vec::new(),
+            buffer_bytes: lull_net::shard::BUFFER_BYTES,
+            realtime: false,
+            depth: 1,
+            arrivals: crate::load::Arrivals::Exponential,
+        }
+    }
+}
+
+/// One run of one cell.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// The delivery mode.
+    pub mode: &'a Mode,
+    /// The load, as the table names it.
+    pub load: Load,
+    /// The load in queries a second; `None` for MAX.
+    pub offered_qps: Option<f64>,
+    /// Which repetition.
+    pub run: u32,
+    /// Time to settle before the window.
+    pub warm_up: Duration,
+    /// The measured window.
+    pub window: Duration,
+    /// Ends it early.
+    pub stop: &'a AtomicBool,
+}
+
+/// Something that can run a cell.
+pub trait Bench {
+    /// Runs one cell once.
+    ///
+    /// # Errors
+    /// The service fell silent, a setting was refused.
+    fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError>;
+
+    /// What else the reader of the table has to know, a sentence each.
+    fn notes(&self) -> Vec<String>;
+}
+
+/// Why a bench could not be set up or run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The generator.
+    Load(LoadError),
+    /// The service's network.
+    Network(lull_net::NetworkError),
+    /// The host.
+    Host(lull_host::HostError),
+    /// The device.
+    Device(lull_nic::DeviceError),
+    /// The service could not be started or changed.
+    Service(std::io::Error),
+    /// A setting of the bench.
+    Invalid(String),
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BenchError::Load(error) => error.fmt(f),
+            BenchError::Network(error) => error.fmt(f),
+            BenchError::Host(error) => error.fmt(f),
+            BenchError::Device(error) => error.fmt(f),
+            BenchError::Service(error) => write!(f, "the service: {error}"),
+            BenchError::Invalid(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+macro_rules! from {
+    ($($error:ty => $variant:ident),*) => {
+        $(impl From<$error> for BenchError {
+            fn from(error: $error) -> BenchError { BenchError::$variant(error) }
+        })*
+    };
+}
+from!(LoadError => Load, lull_net::NetworkError => Network, lull_host::HostError => Host,
+      lull_nic::DeviceError => Device, std::io::Error => Service);
+
+/// Which cores serve and which generate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// One per worker.
+    pub service: Vec<usize>,
+    /// One per generator thread.
+    pub generator: Vec<usize>,
+    /// Whether a core is used twice, so that the figures say little.
+    pub shared: bool,
+}
+
+impl Cores {
+    /// Splits the machine's cores (or those named): one per worker, the rest, at most as many, for the generator.
+    ///
+    /// # Errors
+    /// No worker, or more workers than cores.
+    pub fn split(config: &BenchConfig) -> Result<Cores, BenchError> {
+        let available = if config.cores.is_empty() { lull_host::usable_cores() } else { config.cores.clone() };
+        let invalid = |what: String| Err(BenchError::Invalid(what));
+        if config.workers == 0 {
+            return invalid("cannot serve with 0 workers: use at least 1".to_owned());
+        }
+        if config.workers > available.len() {
+            return invalid(format!(
+                "cannot give each of {} workers a core of its own: there are {}; lower --workers",
+                config.workers,
+                available.len()
+            ));
+        }
+        let (service, rest) = available.split_at(config.workers);
+        let shared = rest.is_empty();
+        let generator = if shared { vec![service[0]] } else { rest[..rest.len().min(config.workers)].to_vec() };
+        Ok(Cores { service: service.to_vec(), generator, shared })
+    }
+}
+
+/// The addresses of the two ends.
+pub(crate) const SERVICE_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+pub(crate) const CLIENT_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));

@@ -1,0 +1,262 @@
+//! The service's side of a run: the counters and clocks around a window.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lull_core::{Mode, Stats};
+use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
+use lull_net::{EpollStats, Network, NetworkConfig};
+use lull_nic::Device;
+
+use super::{BenchConfig, BenchError, PORT, Run, SERVICE_IP};
+use crate::cell::RunResult;
+use crate::check::{Evidence, verdict};
+use crate::load::{Summary, Workload};
+use crate::memcached::{Store, StoreConfig, StoreMode};
+use crate::service::Service;
+
+/// How a server is made.
+pub struct ServerConfig {
+    /// Cores of the service's CPUs.
+    pub cores: Vec<usize>,
+    /// The network's settings; addresses and CPUs are filled in by the server if there are none.
+    pub network: NetworkConfig,
+    /// Whether the interrupt threads ask for SCHED_FIFO.
+    pub realtime: bool,
+    /// Limits of the store.
+    pub store: StoreConfig,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl ServerConfig {
+    /// The server of a bench.
+    pub fn of_bench(config: &BenchConfig, cores: &[usize]) -> ServerConfig {
+        let network = NetworkConfig {
+            rx_buffer_bytes: config.buffer_bytes,
+            tx_buffer_bytes: config.buffer_bytes,
+            connections_max: config.connections + 64,
+            ..NetworkConfig::default()
+        };
+        ServerConfig {
+            cores: cores.to_vec(),
+            network,
+            realtime: config.realtime,
+            store: StoreConfig::default(),
+            address: SocketAddr::new(SERVICE_IP, PORT),
+        }
+    }
+}
+
+/// A memcached service on a device, with what is needed to measure it. Stops when it is dropped.
+pub struct Server {
+    // In the order in which they have to go.
+    service: Service,
+    network: Network,
+    host: Host,
+    store: Arc<Store>,
+}
+
+/// Everything that counts, at one moment.
+struct Counters {
+    at_ns: u64,
+    napi: Stats,
+    cpu: Vec<CpuStats>,
+    epoll: EpollStats,
+    device_syscalls: u64,
+    cpu_ns: u64,
+    lateness: Option<LatenessSnapshot>,
+    instructions: Option<u64>,
+}
+
+impl Server {
+    /// Starts a service on `device`: one lull CPU, NAPI and worker per core.
+    ///
+    /// # Errors
+    /// What the host, the network or the service refuses.
+    pub fn start(device: Arc<dyn Device>, config: ServerConfig) -> Result<Server, BenchError> {
+        let cpus = config.cores.iter().map(|core| Some(*core)).collect::<Vec<_>>();
+        let cpu_count = cpus.len() as u16;
+        let host = Host::new(HostConfig { cpus, realtime: config.realtime, ..HostConfig::default() })?;
+        let mut network = config.network;
+        if network.addresses.is_empty() {
+            network.addresses = vec![(config.address.ip(), 24)];
+        }
+        network.cpus = (0..cpu_count).collect();
+        let network = Network::new(&host, device, network)?;
+        let store = Arc::new(Store::new(config.store));
+        let service = Service::start(&network, store.clone(), config.address)?;
+        Ok(Server { service, network, host, store })
+    }
+
+    /// Stores every record of a workload, without going through the network.
+    pub fn preload(&self, workload: &Workload) {
+        let now_s = 1;
+        workload.for_each_record(|key, value| {
+            let _ = self.store.store(StoreMode::Set, key, value, 0, 0, now_s);
+        });
+    }
+
+    /// The service.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// The network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn threads(&self) -> Vec<i32> {
+        let delivering = self.host.threads().into_iter().map(|thread| thread.tid);
+        self.service.tids().into_iter().chain(delivering).collect()
+    }
+
+    fn counters(&self) -> Counters {
+        let napis = self.network.napis();
+        let sum = |each: &dyn Fn(u32) -> Stats| napis.iter().fold(Stats::default(), |all, napi| all + each(*napi));
+        let mut lateness: Option<LatenessSnapshot> = None;
+        for napi in &napis {
+            let of_napi = self.host.napi_lateness(*napi);
+            match &mut lateness {
+                None => lateness = Some(of_napi),
+                Some(all) => all.merge(&of_napi),
+            }
+        }
+        let device = self.network.device();
+        let epoll =
+            self.service.epolls().map(|epoll| epoll.stats()).fold(EpollStats::default(), |all, one| EpollStats {
+                calls: all.calls + one.calls,
+                events: all.events + one.events,
+                syscalls: all.syscalls + one.syscalls,
+            });
+        Counters {
+            at_ns: self.host.now_ns(),
+            napi: sum(&|napi| self.host.napi_stats(napi)),
+            cpu: (0..self.host.cpus() as u16).map(|cpu| self.host.cpu_stats(cpu)).collect(),
+            epoll,
+            device_syscalls: (0..device.info().queues).map(|queue| device.counters(queue).syscalls).sum(),
+            // A thread that ended used no more.
+            cpu_ns: self.threads().into_iter().map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum(),
+            lateness,
+            instructions: None,
+        }
+    }
+
+    /// Puts the mode in force, measures while `generate` runs its warm-up and window, and makes the row.
+    ///
+    /// # Errors
+    /// What the service refuses or the generator meets.
+    pub fn measure(
+        &self,
+        run: &Run<'_>,
+        generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
+    ) -> Result<RunResult, BenchError> {
+        self.service.set_mode(run.mode)?;
+        let (summary, before, after) = std::thread::scope(|scope| {
+            let generating = scope.spawn(generate);
+            sleep(run.warm_up, run);
+            let before = self.counters();
+            sleep(run.window, run);
+            let after = self.counters();
+            let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
+            Ok::<_, BenchError>((summary?, before, after))
+        })?;
+        Ok(self.row(run, &summary, &before, &after))
+    }
+
+    fn row(&self, run: &Run<'_>, summary: &Summary, before: &Counters, after: &Counters) -> RunResult {
+        let elapsed_ns = after.at_ns - before.at_ns;
+        let window_s = elapsed_ns as f64 / 1e9;
+        let napi = after.napi - before.napi;
+        let cpu = |each: &dyn Fn(&CpuStats) -> u64| -> u64 {
+            after.cpu.iter().zip(&before.cpu).map(|(after, before)| each(&(*after - *before))).sum()
+        };
+        let lateness = after.lateness.as_ref().zip(before.lateness.as_ref()).map(|(now, then)| now.since(then));
+        let lateness_ns = lateness.and_then(|lateness| lateness.median_ns());
+        let interrupts = cpu(&|cpu| cpu.interrupts);
+        let cpu_ns = after.cpu_ns - before.cpu_ns;
+        let cpu_percent = 100.0 * cpu_ns as f64 / (elapsed_ns as f64 * self.host.cpus() as f64);
+        let epoll_calls = after.epoll.calls - before.epoll.calls;
+        let epoll_syscalls = after.epoll.syscalls - before.epoll.syscalls;
+        let queries = summary.qps * window_s;
+        let cycles = self.host.clock().tsc_khz().map(|khz| cpu_ns as f64 * khz as f64 / 1e6);
+        let answered = summary.received > 0;
+        let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
+        let evidence = Evidence { stats: napi, interrupts, lateness_ns, queries: summary.received };
+        RunResult {
+            offered_qps: run.offered_qps,
+            avg_latency_us: answered.then(|| summary.latency_avg_ns / 1_000.0),
+            p50_latency_us: us(summary.latency_p50_ns),
+            p95_latency_us: us(summary.latency_p95_ns),
+            p99_latency_us: us(summary.latency_p99_ns),
+            cpu_percent: Some(cpu_percent),
+            server_cpu_percent: Some(cpu_percent),
+            generator_busy_percent: Some(100.0 * summary.busy_fraction),
+            kept_up: run.offered_qps.is_none() || summary.kept_up,
+            cycles_per_query: cycles.filter(|_| queries > 0.0).map(|cycles| cycles / queries),
+            instructions_per_query: after
+                .instructions
+                .zip(before.instructions)
+                .filter(|_| queries > 0.0)
+                .map(|(now, then)| (now - then) as f64 / queries),
+            interrupts: Some(interrupts),
+            polls: Some(napi.polls),
+            mean_work: (napi.polls > 0).then(|| napi.work as f64 / napi.polls as f64),
+            empty_polls: Some(napi.empty_polls),
+            softirq_ms: Some(cpu(&|cpu| cpu.softirq_ns) as f64 / 1e6),
+            epoll_calls: Some(epoll_calls),
+            mean_events: (epoll_calls > 0)
+                .then(|| (after.epoll.events - before.epoll.events) as f64 / epoll_calls as f64),
+            wakeups: Some(cpu(&|cpu| cpu.wakeups)),
+            timer_ops: Some(cpu(&|cpu| cpu.timer_ops)),
+            syscalls: Some(cpu(&|cpu| cpu.syscalls) + epoll_syscalls + after.device_syscalls - before.device_syscalls),
+            generator_lag_us: answered.then(|| summary.lag_p99_ns as f64 / 1_000.0),
+            timer_lag_us: lateness_ns.map(|ns| ns as f64 / 1_000.0),
+            raise_us: Some(summary.raise_ns as f64 / 1_000.0),
+            suspensions: Some(napi.suspends),
+            resumes: Some(napi.resumes),
+            verdict: verdict(run.mode, &evidence),
+            ..RunResult::new(run.mode.name(), run.load, run.run, window_s, summary.qps)
+        }
+    }
+
+    /// Notes on the set-up.
+    pub fn notes(&self) -> Vec<String> {
+        let realtime = self.host.realtime_error();
+        realtime
+            .map(|error| format!("the interrupt threads run without SCHED_FIFO: {error}"))
+            .into_iter()
+            .chain(self.host.clock().tsc_khz().is_none().then(|| {
+                "the cycle counter is not steady here: times come from the kernel's clock and cycles are not given"
+                    .to_owned()
+            }))
+            .collect()
+    }
+
+    /// The mode that the service starts in.
+    ///
+    /// # Errors
+    /// A setting that the kernel would refuse, too.
+    pub fn set_mode(&self, mode: &Mode) -> Result<(), BenchError> {
+        Ok(self.service.set_mode(mode)?)
+    }
+}
+
+/// Sleeps, in slices, so that a stop is seen within 20 ms.
+fn sleep(time: Duration, run: &Run<'_>) {
+    let until = std::time::Instant::now() + time;
+    while !run.stop.load(std::sync::atomic::Ordering::Relaxed) {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}

@@ -1,0 +1,70 @@
+//! The bench on TAP: the generator uses the kernel's sockets, over an interface that this process made in a network
+//! namespace of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lull_host::pin_thread;
+use lull_nic::tap::{Tap, TapConfig};
+
+use super::measure::{Server, ServerConfig};
+use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
+use crate::cell::RunResult;
+use crate::load::kernel::{KernelClient, KernelConfig};
+use crate::load::{Load, Workload};
+
+/// A service on a TAP, with a generator on the kernel's side of it.
+pub struct TapBench {
+    client: KernelClient,
+    server: Server,
+    cores: Cores,
+    config: BenchConfig,
+}
+
+impl TapBench {
+    /// Makes the TAP in the present network namespace, starts the service, stores the records, opens the connections.
+    /// Enter a private namespace first (`lull_nic::namespace::enter_private`).
+    ///
+    /// # Errors
+    /// No right to make a TAP, more workers than cores, or what the service or the generator meets.
+    pub fn start(config: BenchConfig) -> Result<TapBench, BenchError> {
+        let cores = Cores::split(&config)?;
+        let tap = Tap::open(TapConfig { queues: config.workers, ..TapConfig::default() })?;
+        tap.kernel_side(CLIENT_IP, 24)?;
+        let server = Server::start(Arc::new(tap), ServerConfig::of_bench(&config, &cores.service))?;
+        let workload = Arc::new(Workload::new(config.workload)?);
+        server.preload(&workload);
+        let mut kernel = KernelConfig::new(SocketAddr::new(SERVICE_IP, PORT), config.connections);
+        kernel.threads = cores.generator.len().min(config.connections);
+        kernel.spin = true;
+        let client = KernelClient::connect(kernel, workload, std::time::Duration::from_secs(20))?;
+        Ok(TapBench { client, server, cores, config })
+    }
+}
+
+impl Bench for TapBench {
+    fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
+        let TapBench { client, server, config, cores } = self;
+        let load = match run.offered_qps {
+            None => Load::Closed { depth: config.depth },
+            Some(qps) => Load::Open { qps, arrivals: config.arrivals, depth: config.depth },
+        };
+        let generator = cores.generator.clone();
+        server.measure(run, move || {
+            // The client's threads inherit it.
+            pin_thread(&generator)?;
+            Ok(client.run(load, run.warm_up, run.window, run.stop)?)
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.server.notes();
+        notes.push(
+            "on TAP each frame takes a read or write of its own, and the kernel's TCP runs on the generator".into(),
+        );
+        if self.cores.shared {
+            notes.push("the generator shares a core with the service: the figures say little".to_owned());
+        }
+        notes
+    }
+}

@@ -1,0 +1,335 @@
+//! The memcached service on lull sockets: N worker threads, each with one epoll context and one NAPI.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lull_core::{AppPolicy, Mode};
+use lull_host::Worker;
+use lull_net::shard::ListenOptions;
+use lull_net::{Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
+
+use crate::memcached::{Session, Store};
+
+/// Bytes taken from a connection at a time (memcached's `DATA_BUFFER_SIZE`).
+const READ_BYTES: usize = 16 * 1024;
+/// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
+/// libevent, starts with 32 and doubles as needed.
+const EVENTS_MAX: usize = 64;
+/// Connections taken from the listener at a time.
+const ACCEPTS_MAX: usize = 64;
+/// Keys of events that are not connections.
+const LISTENER: u64 = u64::MAX;
+const NOTICE: u64 = u64::MAX - 1;
+
+/// What all workers of a service share.
+struct Shared {
+    store: Arc<Store>,
+    stopping: AtomicBool,
+    /// How long a worker waits in epoll, in milliseconds; 0 is for ever.
+    wait_ms: AtomicU64,
+    /// SO_BUSY_POLL of connections, in microseconds.
+    busy_poll_usecs: AtomicU64,
+}
+
+/// A running service.
+pub struct Service {
+    shared: Arc<Shared>,
+    network: Network,
+    workers: Vec<Running>,
+}
+
+struct Running {
+    join: JoinHandle<()>,
+    tid: i32,
+    epoll: Epoll,
+    notifier: Notifier,
+}
+
+impl Service {
+    /// Starts one worker per queue of `network`, on the CPU of that queue's interrupt, each listening on `address` for
+    /// the connections of its own queue.
+    ///
+    /// # Errors
+    /// The address is in use or not the network's; a thread or its descriptors cannot be made.
+    pub fn start(network: &Network, store: Arc<Store>, address: SocketAddr) -> io::Result<Service> {
+        let shared = Arc::new(Shared {
+            store,
+            stopping: AtomicBool::new(false),
+            wait_ms: AtomicU64::new(0),
+            busy_poll_usecs: AtomicU64::new(0),
+        });
+        let mut service = Service { shared, network: network.clone(), workers: Vec::new() };
+        for queue in 0..network.napis().len() {
+            let running = service.start_worker(queue, address)?;
+            service.workers.push(running);
+        }
+        Ok(service)
+    }
+
+    fn start_worker(&self, queue: usize, address: SocketAddr) -> io::Result<Running> {
+        let host = self.network.host();
+        let cpu = host.napi_cpu(self.network.napis()[queue]);
+        let worker = Worker::new(host, cpu).map_err(io::Error::other)?;
+        let epoll = Epoll::new(host);
+        let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
+        let listener = TcpListener::bind_with(&self.network, Some(queue), address, options)?;
+        listener.set_nonblocking(true);
+        epoll.add(&listener, LISTENER, Interest::READABLE)?;
+        let notifier = epoll.notifier(NOTICE);
+        let (shared, own_epoll) = (self.shared.clone(), epoll.clone());
+        let (started, starting) = mpsc::channel();
+        let join = std::thread::Builder::new().name(format!("worker/{queue}")).spawn(move || {
+            let pinned = worker.pin_thread().map_err(io::Error::other);
+            let go = pinned.is_ok();
+            // The starter waits for this message.
+            let _ = started.send(pinned.map(|()| lull_host::thread_id()));
+            if go {
+                WorkerLoop::new(shared, worker, own_epoll, listener).run();
+            }
+        })?;
+        let tid = starting.recv().map_err(io::Error::other)??;
+        Ok(Running { join, tid, epoll, notifier })
+    }
+
+    /// Puts a delivery mode in force: on every NAPI, on every worker's epoll context, and in how the workers wait.
+    ///
+    /// # Errors
+    /// A setting that the kernel would refuse, too.
+    pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
+        self.network.set_napi_all(&mode.napi).map_err(io::Error::other)?;
+        for worker in &self.workers {
+            // In our own stack we are the administrator: budgets above 64 take no privilege.
+            worker.epoll.set_busy_poll(&mode.epoll, true).map_err(io::Error::other)?;
+        }
+        let wait_ms = match mode.app {
+            AppPolicy::Blocking => 0,
+            AppPolicy::TimeoutMs(ms) => u64::from(ms),
+        };
+        self.shared.wait_ms.store(wait_ms, Ordering::Release);
+        self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
+        // Whoever waits in the old way comes back and waits in the new one.
+        self.workers.iter().for_each(|worker| worker.notifier.notify());
+        Ok(())
+    }
+
+    /// The network that it serves.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The workers' threads, by the kernel's ids.
+    pub fn tids(&self) -> Vec<i32> {
+        self.workers.iter().map(|worker| worker.tid).collect()
+    }
+
+    /// The workers' epoll contexts.
+    pub fn epolls(&self) -> impl Iterator<Item = &Epoll> {
+        self.workers.iter().map(|worker| &worker.epoll)
+    }
+
+    /// Ends the workers: connections are closed.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        for worker in self.workers.drain(..) {
+            worker.notifier.notify();
+            // A worker that panicked has said so on stderr.
+            let _ = worker.join.join();
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    session: Session,
+    /// Output that the socket had no room for; while there is some, nothing is read.
+    unsent: Vec<u8>,
+    busy_poll_usecs: u64,
+}
+
+/// What a connection asks for after it was served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Read,
+    Write,
+    Close,
+}
+
+struct WorkerLoop {
+    shared: Arc<Shared>,
+    worker: Worker,
+    epoll: Epoll,
+    listener: TcpListener,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl WorkerLoop {
+    fn new(shared: Arc<Shared>, worker: Worker, epoll: Epoll, listener: TcpListener) -> WorkerLoop {
+        WorkerLoop {
+            shared,
+            worker,
+            epoll,
+            listener,
+            connections: Vec::new(),
+            free: Vec::new(),
+            input: vec![0; READ_BYTES],
+            output: Vec::with_capacity(READ_BYTES),
+        }
+    }
+
+    fn run(mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            events.clear();
+            let wait_ms = self.shared.wait_ms.load(Ordering::Relaxed);
+            let timeout = (wait_ms != 0).then(|| Duration::from_millis(wait_ms));
+            // The only error is a maximum of 0.
+            let _ = self.epoll.wait(&self.worker, &mut events, EVENTS_MAX, timeout);
+            if events.is_empty() {
+                continue;
+            }
+            let now_s = unix_s();
+            for event in &events {
+                match event.key {
+                    LISTENER => self.accept(),
+                    NOTICE => {}
+                    key => self.serve(key as usize, now_s),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_MAX {
+            // WouldBlock, or a connection that died in the queue: the listener says when there is more.
+            let Ok((stream, _peer)) = self.listener.accept() else { return };
+            stream.set_nonblocking(true);
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            if self.epoll.add(&stream, slot as u64, Interest::READABLE).is_err() {
+                self.free.push(slot);
+                continue;
+            }
+            self.shared.store.connection_opened();
+            let connection = Connection { stream, session: Session::new(), unsent: Vec::new(), busy_poll_usecs: 0 };
+            self.connections[slot] = Some(connection);
+        }
+    }
+
+    fn serve(&mut self, slot: usize, now_s: u32) {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
+        if connection.busy_poll_usecs != busy_poll_usecs {
+            // A mode's times are within the limits.
+            let _ = connection.stream.set_busy_poll(busy_poll_usecs as u32);
+            connection.busy_poll_usecs = busy_poll_usecs;
+        }
+        let was_writing = !connection.unsent.is_empty();
+        let next = connection.serve(&mut self.input, &mut self.output, &self.shared.store, now_s);
+        match (was_writing, next) {
+            (_, Next::Close) => self.close(slot),
+            (false, Next::Write) => self.watch(slot, Interest::WRITABLE),
+            (true, Next::Read) => self.watch(slot, Interest::READABLE),
+            _ => {}
+        }
+    }
+
+    fn watch(&mut self, slot: usize, interest: Interest) {
+        let Some(connection) = &self.connections[slot] else { return };
+        if self.epoll.modify(&connection.stream, slot as u64, interest).is_err() {
+            self.close(slot);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        // Dropping the stream closes it and takes it out of the set.
+        if self.connections[slot].take().is_some() {
+            self.shared.store.connection_closed();
+            self.free.push(slot);
+        }
+    }
+}
+
+impl Connection {
+    /// Sends what waits, reads what is there, answers it.
+    fn serve(&mut self, input: &mut [u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
+        if !self.unsent.is_empty() {
+            let unsent = std::mem::take(&mut self.unsent);
+            match self.send(&unsent) {
+                Next::Read => {}
+                other => return other,
+            }
+            // Replies that were held back while the output was too long.
+            match self.feed(&[], output, store, now_s) {
+                Next::Read => {}
+                other => return other,
+            }
+        }
+        match self.stream.recv(input) {
+            Ok(0) => Next::Close,
+            Ok(count) => self.feed(&input[..count], output, store, now_s),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Read,
+            Err(_) => Next::Close,
+        }
+    }
+
+    fn feed(&mut self, mut input: &[u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
+        loop {
+            output.clear();
+            let fed = self.session.feed(input, output, store, now_s);
+            input = &input[fed.consumed..];
+            if !output.is_empty() {
+                match self.send(output) {
+                    Next::Read => {}
+                    Next::Write if !fed.close && input.is_empty() => return Next::Write,
+                    // A client that neither reads its replies nor stops asking is closed: memory is bounded.
+                    _ => return Next::Close,
+                }
+            }
+            if fed.close {
+                return Next::Close;
+            }
+            if !fed.blocked && input.is_empty() {
+                return Next::Read;
+            }
+        }
+    }
+
+    /// `Next::Write` if some of it has to wait.
+    fn send(&mut self, data: &[u8]) -> Next {
+        let mut sent = 0;
+        while sent < data.len() {
+            match self.stream.send(&data[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.unsent.extend_from_slice(&data[sent..]);
+                    return Next::Write;
+                }
+                Err(_) => return Next::Close,
+            }
+        }
+        Next::Read
+    }
+}
+
+fn unix_s() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
+}

@@ -1,0 +1,362 @@
+//! UDP, ICMP, ARP and neighbour discovery.
+
+mod shard_harness;
+
+use std::sync::Arc;
+
+use lull_net::shard::{Neighbours, NetError, Ready, Shutdown, SocketId, UdpOptions};
+use lull_nic::Frame;
+use shard_harness::*;
+
+fn bind(host: &mut Host, to: &str, port: u16) -> SocketId {
+    host.stack.udp_bind(at(to, port), UdpOptions::default()).unwrap()
+}
+
+fn send_to(host: &mut Host, id: SocketId, data: &[u8], to: std::net::SocketAddr) -> Result<usize, NetError> {
+    host.call(|stack, io| stack.udp_send_to(id, data, to, io))
+}
+
+fn recv(host: &mut Host, id: SocketId) -> Result<(Vec<u8>, std::net::SocketAddr), NetError> {
+    let mut buffer = vec![0; 65_536];
+    let received = host.call(|stack, io| stack.udp_recv_from(id, &mut buffer, io))?;
+    buffer.truncate(received.bytes);
+    Ok((buffer, received.from))
+}
+
+fn udp(from: std::net::SocketAddr, to: std::net::SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let mut udp = from.port().to_be_bytes().to_vec();
+    udp.extend(to.port().to_be_bytes());
+    udp.extend(((8 + payload.len()) as u16).to_be_bytes());
+    udp.extend([0, 0]);
+    udp.extend(payload);
+    let sum = checksum(&[&pseudo(from.ip(), to.ip(), 17, udp.len()), &udp]);
+    udp[6..8].copy_from_slice(&sum.to_be_bytes());
+    udp
+}
+
+fn udp_frame(from: std::net::SocketAddr, to: std::net::SocketAddr, payload: &[u8]) -> Frame {
+    ip_packet(from.ip(), to.ip(), 17, 0, &[], &udp(from, to, payload))
+}
+
+#[test]
+fn udp_both_ways_over_both_families() {
+    for (server_ip, any) in [(SERVER, "0.0.0.0"), (SERVER6, "::"), (SERVER, "::")] {
+        let mut net = Net::new();
+        let server = bind(&mut net.server, any, 53);
+        let client = bind(&mut net.client, any, 0);
+        assert_eq!(send_to(&mut net.client, client, b"question", at(server_ip, 53)), Ok(8));
+        // The question waits for the neighbour's address and then goes.
+        net.run_for(5 * MS);
+        assert_eq!(net.server.changes.last().map(|c| (c.socket, c.edges)), Some((server, Ready::READABLE)));
+        let (question, from) = recv(&mut net.server, server).unwrap();
+        assert_eq!(question, b"question");
+        assert_eq!(from.port(), net.client.stack.local_addr(client).unwrap().port());
+        assert_eq!(send_to(&mut net.server, server, b"answer", from), Ok(6));
+        net.run_for(MS);
+        assert_eq!(recv(&mut net.client, client).unwrap(), (b"answer".to_vec(), at(server_ip, 53)));
+        assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
+        assert!(!net.client.ready(client).contains(Ready::READABLE));
+        // One request for the address, one answer; the server learned from the packet or the request.
+        assert_eq!(net.server.stack.counters().neighbour_requests, 0);
+    }
+}
+
+#[test]
+fn truncated_datagrams_lose_their_rest() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "0.0.0.0", 53);
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 53), b"0123456789"));
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 53), b""));
+    let mut buffer = [0; 4];
+    assert_eq!(host.stack.udp_unread(id), Ok(10));
+    let received = host.call(|stack, io| stack.udp_recv_from(id, &mut buffer, io)).unwrap();
+    assert_eq!((received.bytes, received.datagram_bytes, &buffer), (4, 10, b"0123"));
+    assert_eq!((received.from, received.to), (at(CLIENT, 9), ip(SERVER)));
+    // An empty datagram is one.
+    assert!(host.ready(id).contains(Ready::READABLE));
+    assert_eq!(recv(&mut host, id).unwrap().0, b"");
+    assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
+}
+
+#[test]
+fn a_socket_holds_a_bounded_number_of_datagrams() {
+    let mut host = Host::server();
+    let id = host.stack.udp_bind(at("0.0.0.0", 53), UdpOptions { rx_bytes: 20_000, ..Default::default() }).unwrap();
+    for _ in 0..100 {
+        host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 53), b"x"));
+    }
+    let held = host.stack.counters().udp_datagrams;
+    assert_eq!((held, host.stack.counters().drop_socket_full), (10, 90), "2 KiB buffers");
+    for _ in 0..held {
+        assert_eq!(recv(&mut host, id).unwrap().0, b"x");
+    }
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 53), b"y"));
+    assert_eq!(recv(&mut host, id).unwrap().0, b"y");
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_only_and_learns_of_errors() {
+    let mut net = Net::new();
+    let client = bind(&mut net.client, "0.0.0.0", 5000);
+    net.client.stack.udp_connect(client, Some(at(SERVER, 53))).unwrap();
+    assert_eq!(net.client.stack.local_addr(client), Ok(at(CLIENT, 5000)));
+    assert_eq!(net.client.stack.peer_addr(client), Ok(at(SERVER, 53)));
+    // Nobody is there: a port unreachable, once.
+    net.client.call(|stack, io| stack.udp_send(client, b"x", io)).unwrap();
+    net.run_for(5 * MS);
+    assert!(net.client.changes.iter().any(|c| c.socket == client && c.edges.contains(Ready::ERR)));
+    assert_eq!(recv(&mut net.client, client), Err(NetError::ConnectionRefused));
+    assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
+    let right = bind(&mut net.server, "0.0.0.0", 53);
+    let wrong = bind(&mut net.server, "0.0.0.0", 54);
+    send_to(&mut net.server, wrong, b"wrong", at(CLIENT, 5000)).unwrap();
+    send_to(&mut net.server, right, b"right", at(CLIENT, 5000)).unwrap();
+    net.run_for(5 * MS);
+    assert_eq!(recv(&mut net.client, client).unwrap().0, b"right");
+    assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
+    // Without its peer it hears everybody again.
+    net.client.stack.udp_connect(client, None).unwrap();
+    assert_eq!(net.client.call(|stack, io| stack.udp_send(client, b"", io)), Err(NetError::DestinationRequired));
+    send_to(&mut net.server, wrong, b"now", at(CLIENT, 5000)).unwrap();
+    net.run_for(5 * MS);
+    assert_eq!(recv(&mut net.client, client).unwrap().0, b"now");
+}
+
+#[test]
+fn what_cannot_be_sent_is_an_error() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "0.0.0.0", 53);
+    assert_eq!(send_to(&mut host, id, &[0; 1473], at(CLIENT, 9)), Err(NetError::MessageTooLong));
+    assert_eq!(send_to(&mut host, id, &[0; 1472], at(CLIENT, 9)), Ok(1472));
+    assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 0)), Err(NetError::Invalid));
+    assert_eq!(send_to(&mut host, id, b"x", at(CLIENT6, 9)), Err(NetError::Invalid));
+    assert_eq!(send_to(&mut host, id, b"x", at("192.0.2.1", 9)), Err(NetError::NetworkUnreachable));
+    assert_eq!(host.stack.udp_bind(at("0.0.0.0", 53), UdpOptions::default()), Err(NetError::AddressInUse));
+    let elsewhere = host.stack.udp_bind(at("10.0.0.9", 53), UdpOptions::default());
+    assert_eq!(elsewhere, Err(NetError::AddressNotAvailable));
+    assert_eq!(host.call(|stack, io| stack.shutdown(id, Shutdown::Both, io)), Err(NetError::NotConnected));
+    host.sent();
+    // A full ring: try again when told.
+    host.ring.slots = 0;
+    assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::WouldBlock));
+    assert!(!host.ready(id).contains(Ready::WRITABLE));
+    host.ring.slots = 1;
+    host.changes.clear();
+    host.call(|stack, io| stack.flush_blocked(io));
+    assert_eq!(host.changes.pop().map(|c| (c.socket, c.edges)), Some((id, Ready::WRITABLE)));
+    host.close(id);
+    assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::InvalidSocket));
+}
+
+#[test]
+fn udp_broadcast_is_received_and_sent_and_never_answered_by_an_error() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "0.0.0.0", 67);
+    for to in ["255.255.255.255", "10.0.0.255"] {
+        let mut frame = udp_frame(at(CLIENT, 68), at(to, 67), b"discover");
+        frame.data_mut()[..6].fill(0xff);
+        host.receive(frame);
+        assert_eq!(recv(&mut host, id).unwrap().0, b"discover");
+        let mut frame = udp_frame(at(CLIENT, 68), at(to, 68), b"nobody");
+        frame.data_mut()[..6].fill(0xff);
+        host.receive(frame);
+        assert!(host.sent().is_empty());
+    }
+    send_to(&mut host, id, b"offer", at("255.255.255.255", 68)).unwrap();
+    assert_eq!(host.sent()[0].data()[..6], [0xff; 6]);
+    // A unicast packet in a broadcast frame is for nobody.
+    let mut frame = udp_frame(at(CLIENT, 68), at(SERVER, 67), b"odd");
+    frame.data_mut()[..6].fill(0xff);
+    host.receive(frame);
+    assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
+}
+
+#[test]
+fn udp_without_a_checksum_is_fine_in_ipv4_only() {
+    let mut host = Host::server();
+    let id = host.stack.udp_bind(at("::", 53), UdpOptions::default()).unwrap();
+    for (from, to, good) in [(CLIENT, SERVER, true), (CLIENT6, SERVER6, false)] {
+        let mut datagram = udp(at(from, 9), at(to, 53), b"x");
+        datagram[6..8].fill(0);
+        host.receive(ip_packet(ip(from), ip(to), 17, 0, &[], &datagram));
+        assert_eq!(recv(&mut host, id).is_ok(), good);
+    }
+    assert_eq!(host.stack.counters().drop_checksum, 1);
+}
+
+#[test]
+fn port_unreachable_is_rate_limited() {
+    let mut host = Host::server();
+    for _ in 0..10_000 {
+        host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 1), b"x"));
+    }
+    assert_eq!(host.sent().len(), 50);
+    assert_eq!(host.stack.counters().drop_no_socket, 10_000);
+}
+
+fn echo_request(from: &str, to: &str, payload: &[u8]) -> Frame {
+    let (protocol, kind) = if ip(from).is_ipv4() { (1, 8) } else { (58, 128) };
+    let mut icmp = vec![kind, 0, 0, 0, 0, 1, 0, 2];
+    icmp.extend(payload);
+    let pseudo = if protocol == 1 { Vec::new() } else { pseudo(ip(from), ip(to), 58, icmp.len()) };
+    let sum = checksum(&[&pseudo, &icmp]);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    ip_packet(ip(from), ip(to), protocol, 0, &[], &icmp)
+}
+
+#[test]
+fn echo_requests_are_answered() {
+    let mut host = Host::server();
+    for (from, to, l4, reply) in [(CLIENT, SERVER, 34, 0), (CLIENT6, SERVER6, 54, 129)] {
+        host.receive(echo_request(from, to, b"ping"));
+        let sent = host.sent();
+        let data = sent[0].data();
+        assert_eq!((sent.len(), data[l4], &data[l4 + 4..]), (1, reply, &b"\0\x01\0\x02ping"[..]));
+        let pseudo = if l4 == 34 { Vec::new() } else { pseudo(ip(to), ip(from), 58, data.len() - l4) };
+        assert_eq!(checksum(&[&pseudo, &data[l4..]]), 0);
+        assert_eq!(data[..6], CLIENT_MAC);
+    }
+    let mut broken = echo_request(CLIENT, SERVER, b"ping");
+    broken.data_mut()[40] ^= 1;
+    host.receive(broken);
+    let mut broadcast = echo_request(CLIENT, "10.0.0.255", b"ping");
+    broadcast.data_mut()[..6].fill(0xff);
+    host.receive(broadcast);
+    assert!(host.sent().is_empty());
+    assert_eq!(host.stack.counters().icmp_echo_replies, 2);
+}
+
+#[test]
+fn icmp_errors_end_an_attempt_and_only_slow_a_connection() {
+    let unreachable = |about: &Frame, code: u8| {
+        let mut icmp = vec![3, code, 0, 0, 0, 0, 0, 0];
+        icmp.extend(&about.data()[14..14 + 28]);
+        let sum = checksum(&[&icmp]);
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        ip_packet(ip(CLIENT), ip(SERVER), 1, 0, &[], &icmp)
+    };
+    let mut host = Host::server();
+    let id = host.connect(at(CLIENT, 9));
+    let syn = host.sent().remove(0);
+    // Host unreachable by code 1 is soft, port unreachable is not.
+    host.receive(unreachable(&syn, 1));
+    assert!(host.ready(id).is_empty());
+    host.receive(unreachable(&syn, 3));
+    assert_eq!(host.stack.take_error(id), Ok(Some(NetError::ConnectionRefused)));
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    host.send(id, b"data").unwrap();
+    let data = host.sent().remove(0);
+    host.receive(unreachable(&data, 3));
+    assert!(!host.ready(id).contains(Ready::HUP));
+    assert_eq!(host.stack.take_error(id), Ok(Some(NetError::ConnectionRefused)));
+    // A sequence number that is not in flight was made up.
+    let mut forged = peer.segment(ACK, b"");
+    (forged.from, forged.to, forged.seq) = (peer.to, peer.from, 12345);
+    host.receive(unreachable(&forged.frame(), 3));
+    assert_eq!(host.stack.take_error(id), Ok(None));
+}
+
+#[test]
+fn arp_is_learned_across_two_stacks_that_share_the_table() {
+    let shared = Arc::new(Neighbours::default());
+    let client = Host::with_neighbours(client_config(), shared.clone());
+    let server = Host::with_neighbours(server_config(), shared.clone());
+    let mut net = Net::of(client, server);
+    let listener = net.server.listen(80);
+    net.establish(listener, at(SERVER, 80));
+    assert_eq!(shared.lookup(ip(SERVER)), Some(SERVER_MAC));
+    assert_eq!(shared.lookup(ip(CLIENT)), Some(CLIENT_MAC));
+    assert_eq!(net.client.stack.counters().neighbour_requests, 1);
+    assert_eq!(net.server.stack.counters().neighbour_requests, 0);
+}
+
+#[test]
+fn a_moved_neighbour_is_followed_in_the_middle_of_a_connection() {
+    let mut host = Host::new(server_config());
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 2];
+    arp.extend([2, 0, 0, 0, 0, 99]);
+    arp.extend([10, 0, 0, 2]);
+    arp.extend(SERVER_MAC);
+    arp.extend([10, 0, 0, 1]);
+    host.receive(ethernet(0x0806, &arp));
+    host.send(id, b"x").unwrap();
+    assert_eq!(host.sent()[0].data()[..6], [2, 0, 0, 0, 0, 99]);
+}
+
+#[test]
+fn arp_for_others_and_martians_change_nothing() {
+    let mut host = Host::new(server_config());
+    let arp = |operation: u8, sender: [u8; 4], target: [u8; 4]| {
+        let mut arp = vec![0, 1, 8, 0, 6, 4, 0, operation];
+        arp.extend(CLIENT_MAC);
+        arp.extend(sender);
+        arp.extend([0; 6]);
+        arp.extend(target);
+        ethernet(0x0806, &arp)
+    };
+    host.receive(arp(1, [10, 0, 0, 2], [10, 0, 0, 3]));
+    host.receive(arp(1, [10, 0, 0, 1], [10, 0, 0, 1]));
+    host.receive(arp(2, [10, 0, 0, 255], [10, 0, 0, 1]));
+    assert!(host.sent().is_empty());
+    host.receive(arp(1, [192, 0, 2, 1], [10, 0, 0, 1]));
+    // Answered, as a station on the same wire, but not learned: its address is on no network of ours.
+    assert_eq!(host.sent().len(), 1);
+    let connect = host.connect(at(CLIENT, 9));
+    assert_eq!(host.sent()[0].data()[12..14], [8, 6], "still unknown");
+    host.close(connect);
+}
+
+#[test]
+fn datagrams_that_wait_for_a_neighbour_are_bounded() {
+    let mut host = Host::new(server_config());
+    let id = bind(&mut host, "0.0.0.0", 53);
+    for _ in 0..100 {
+        send_to(&mut host, id, b"x", at(CLIENT, 9)).unwrap();
+    }
+    assert_eq!(host.stack.counters().drop_unreachable, 84);
+    // A scan of many addresses is bounded as well.
+    for last in 0..1000u32 {
+        let to = std::net::SocketAddr::from(([10, 0, 0, (last % 250) as u8 + 3], 9));
+        send_to(&mut host, id, b"x", to).unwrap();
+    }
+    host.run_for(10 * SECOND);
+    assert_eq!(host.stack.next_deadline_ns(), None);
+    assert!(host.sent().len() <= 251 * 3);
+}
+
+#[test]
+fn a_gateway_is_the_next_hop_for_what_is_elsewhere() {
+    let mut config = server_config();
+    config.gateway4 = Some([10, 0, 0, 254].into());
+    config.gateway6 = Some("fe80::fe".parse().unwrap());
+    let mut host = Host::new(config);
+    host.connect(at("192.0.2.1", 9));
+    assert_eq!(host.sent()[0].data()[38..42], [10, 0, 0, 254]);
+    host.connect(at("2001:db8:ffff::1", 9));
+    let solicitation = host.sent();
+    assert_eq!(solicitation[0].data()[..6], [0x33, 0x33, 0xff, 0, 0, 0xfe]);
+    assert_eq!(solicitation[0].data()[62..78], "fe80::fe".parse::<std::net::Ipv6Addr>().unwrap().octets());
+}
+
+#[test]
+fn duplicate_address_detection_is_answered_to_all() {
+    let mut host = Host::server();
+    let target: std::net::Ipv6Addr = SERVER6.parse().unwrap();
+    let group = ip("ff02::1:ff00:1");
+    let mut icmp = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    icmp.extend(target.octets());
+    let sum = checksum(&[&pseudo(ip("::"), group, 58, icmp.len()), &icmp]);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = ip_packet(ip("::"), group, 58, 0, &[], &icmp);
+    frame.data_mut()[..6].copy_from_slice(&[0x33, 0x33, 0xff, 0, 0, 1]);
+    frame.data_mut()[21] = 255;
+    host.receive(frame);
+    let sent = host.sent();
+    assert_eq!((sent.len(), &sent[0].data()[..6]), (1, &[0x33, 0x33, 0, 0, 0, 1][..]));
+    assert_eq!((sent[0].data()[54], sent[0].data()[58]), (136, 0x20), "override, not solicited");
+}

@@ -1,0 +1,178 @@
+//! `lull compare`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use lull_core::Mode;
+use lull_lab::bench::{Bench, BenchConfig, MemBench, TapBench};
+use lull_lab::cell::Load;
+use lull_lab::compare::{Comparison, compare};
+use lull_lab::load::{Arrivals, WorkloadConfig};
+use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
+use lull_lab::progress::ProgressMode;
+use lull_lab::table::{self, TableStyle};
+use lull_lab::{csv, html, json};
+
+use crate::Failure;
+use crate::units;
+
+/// The NIC under the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Nic {
+    /// In-memory: both ends in this process. No root, no NIC.
+    Mem,
+    /// TAP: the load comes from the kernel's sockets, in a private network namespace.
+    Tap,
+}
+
+/// Arguments of `lull compare`.
+#[derive(Args)]
+pub struct Compare {
+    /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
+    /// threaded, threaded-busy, busyread, longgro.
+    #[arg(long, value_delimiter = ',', default_values = MODES_DEFAULT)]
+    modes: Vec<String>,
+    /// Loads: shares of base's measured maximum (25%), queries per second (200K), or MAX (closed loop).
+    #[arg(long, default_value = "25%,50%,75%,MAX")]
+    loads: String,
+    /// The NIC under the service.
+    #[arg(long, value_enum, default_value = "mem")]
+    nic: Nic,
+    /// Worker threads of the service, each with a core, an epoll context and a NAPI.
+    #[arg(long, default_value_t = 1)]
+    workers: usize,
+    /// Connections, over all workers.
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Seconds measured per run; by default what fits the limit.
+    #[arg(long, value_parser = units::seconds)]
+    seconds: Option<Duration>,
+    /// Runs per cell; by default what fits the limit.
+    #[arg(long)]
+    runs: Option<u32>,
+    /// Seconds that the whole comparison may take, unless both --seconds and --runs are given.
+    #[arg(long, value_parser = units::seconds)]
+    limit: Option<Duration>,
+    /// Requests that a connection may have outstanding.
+    #[arg(long, default_value_t = 1)]
+    depth: u16,
+    /// Inter-arrival times of open loops: poisson or facebook.
+    #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
+    arrivals: Arrivals,
+    /// Records in the store.
+    #[arg(long, default_value_t = WorkloadConfig::default().records)]
+    records: u64,
+    /// Cores to use, first those of the service, then those of the generator; by default all.
+    #[arg(long, value_parser = units::cores)]
+    cores: Option<std::vec::Vec<usize>>,
+    /// Receive and transmit buffer of a connection of the service, in bytes each.
+    #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
+    buffer_bytes: usize,
+    /// Ask for SCHED_FIFO for the interrupt threads; a refusal is noted under the table.
+    #[arg(long)]
+    realtime: bool,
+    /// Write the table as CSV.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write everything that was measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a self-contained page with charts.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// What is shown while it runs: auto (a bar on a terminal), plain (a line per run) or off.
+    #[arg(long, default_value = "auto")]
+    progress: ProgressMode,
+}
+
+/// Runs the comparison and writes what was asked for.
+pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    for mode in &args.modes {
+        mode.parse::<Mode>()?;
+    }
+    let loads = Load::parse_list(&args.loads)?;
+    let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
+    let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
+    let plan = Plan::fit(args.modes.clone(), loads, asked, limit)?;
+    // A file that cannot be written is said before the minutes are spent.
+    for path in [&args.csv, &args.json, &args.html].into_iter().flatten() {
+        writable(path)?;
+    }
+    let config = BenchConfig {
+        workers: args.workers,
+        connections: args.connections,
+        workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
+        cores: args.cores.clone().unwrap_or_default(),
+        buffer_bytes: args.buffer_bytes,
+        realtime: args.realtime,
+        depth: args.depth,
+        arrivals: args.arrivals,
+    };
+    let mut bench: Box<dyn Bench> = match args.nic {
+        Nic::Mem => Box::new(MemBench::start(config)?),
+        Nic::Tap => {
+            lull_nic::namespace::enter_private()?;
+            Box::new(TapBench::start(config)?)
+        }
+    };
+    let exempt = args.runs.is_some() && args.seconds.is_some() && args.limit.is_none();
+    let report = compare(
+        &mut *bench,
+        &Comparison {
+            plan: &plan,
+            limit: (!exempt).then_some(limit),
+            progress: args.progress,
+            stop,
+            command: command_line(),
+            nic: match args.nic {
+                Nic::Mem => "mem",
+                Nic::Tap => "tap",
+            },
+            workers: args.workers,
+            connections: args.connections,
+            tsc_hz: lull_host::Clock::new().tsc_khz().map(|khz| khz * 1_000),
+        },
+    )?;
+    drop(bench);
+    print!("{}", table::render(&report, TableStyle::for_stdout()));
+    if let Some(path) = &args.csv {
+        csv::write(path, &report)?;
+    }
+    if let Some(path) = &args.json {
+        json::write(path, &report)?;
+    }
+    if let Some(path) = &args.html {
+        html::write(path, &report)?;
+    }
+    // As a shell reports a command that a signal ended.
+    Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+fn writable(path: &std::path::Path) -> Result<(), Failure> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => std::path::Path::new("."),
+    };
+    if !parent.is_dir() {
+        return Err(
+            format!("cannot write {}: {} is not a directory; make it first", path.display(), parent.display()).into()
+        );
+    }
+    if path.is_dir() {
+        return Err(format!("cannot write {}: it is a directory; name a file", path.display()).into());
+    }
+    Ok(())
+}
+
+fn command_line() -> String {
+    let quote = |word: String| {
+        let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.%/:".contains(c));
+        if plain { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    };
+    let words = std::env::args().skip(1).map(quote);
+    std::iter::once("lull".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

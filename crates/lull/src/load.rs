@@ -1,0 +1,112 @@
+//! `lull load`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Args;
+use lull_lab::cell::Load as LoadName;
+use lull_lab::load::kernel::{KernelClient, KernelConfig};
+use lull_lab::load::{Arrivals, Load, Summary, Workload, WorkloadConfig};
+
+use crate::Failure;
+use crate::units;
+
+/// Arguments of `lull load`.
+#[derive(Args)]
+pub struct LoadArgs {
+    /// The memcached server, as HOST:PORT.
+    server: String,
+    /// The load: queries per second (200K) for an open loop, or MAX for a closed one.
+    #[arg(long, default_value = "MAX")]
+    load: String,
+    /// Connections, over all threads.
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Requests that a connection may have outstanding.
+    #[arg(long, default_value_t = 1)]
+    depth: u16,
+    /// Inter-arrival times of an open loop: poisson or facebook.
+    #[arg(long, value_parser = units::arrivals, default_value = "poisson")]
+    arrivals: Arrivals,
+    /// Seconds measured.
+    #[arg(long, value_parser = units::seconds, default_value = "5")]
+    seconds: Duration,
+    /// Seconds before that, which do not count.
+    #[arg(long, value_parser = units::seconds, default_value = "1")]
+    warm_up: Duration,
+    /// Records asked for.
+    #[arg(long, default_value_t = WorkloadConfig::default().records)]
+    records: u64,
+    /// Share of requests that are sets, 0 to 1.
+    #[arg(long, default_value_t = WorkloadConfig::default().update_ratio)]
+    update: f64,
+    /// Do not store the records first: they are there.
+    #[arg(long)]
+    no_preload: bool,
+    /// Poll without sleeping: exact, and a core for each thread.
+    #[arg(long)]
+    spin: bool,
+}
+
+/// Puts the load on and prints its figures.
+pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    let load: LoadName = args.load.parse()?;
+    let load = match load {
+        LoadName::Max => Load::Closed { depth: args.depth },
+        LoadName::Rate { qps } => Load::Open { qps: qps as f64, arrivals: args.arrivals, depth: args.depth },
+        LoadName::Percent { .. } => {
+            return Err(format!(
+                "the load {} is a share of a maximum that this command does not measure: use a rate (200K) or MAX",
+                args.load
+            )
+            .into());
+        }
+    };
+    let server = resolve(&args.server)?;
+    let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
+    let workload = Arc::new(Workload::new(workload)?);
+    let config = KernelConfig { threads: args.threads, spin: args.spin, ..KernelConfig::new(server, args.connections) };
+    let mut client = KernelClient::connect(config, workload, Duration::from_secs(10))?;
+    if !args.no_preload {
+        client.preload(stop)?;
+    }
+    let summary = client.run(load, args.warm_up, args.seconds, stop)?;
+    print_summary(&summary);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn resolve(server: &str) -> Result<SocketAddr, Failure> {
+    let unusable = |why: String| format!("cannot use the server '{server}': {why}; give it as HOST:PORT");
+    let mut addresses = server.to_socket_addrs().map_err(|error| unusable(error.to_string()))?;
+    Ok(addresses.next().ok_or_else(|| unusable("it has no address".to_owned()))?)
+}
+
+fn print_summary(s: &Summary) {
+    let us = |ns: u64| ns as f64 / 1_000.0;
+    println!("queries/s    {:.0}", s.qps);
+    println!(
+        "latency us   avg {:.1}  p50 {:.1}  p95 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1}",
+        s.latency_avg_ns / 1_000.0,
+        us(s.latency_p50_ns),
+        us(s.latency_p95_ns),
+        us(s.latency_p99_ns),
+        us(s.latency_p999_ns),
+        us(s.latency_max_ns)
+    );
+    println!(
+        "answers      {} ({} hits, {} misses, {} stored, {} errors), {} lost, {} unanswered",
+        s.received, s.hits, s.misses, s.stored, s.errors, s.lost, s.unanswered
+    );
+    println!(
+        "generator    {:.0} % busy, lag p99 {:.1} us{}",
+        100.0 * s.busy_fraction,
+        us(s.lag_p99_ns),
+        if s.kept_up { "" } else { "; IT COULD NOT KEEP UP: these figures are its own, not the server's" }
+    );
+}
