@@ -304,13 +304,12 @@ fn timer_against_owner() {
     explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, timer]);
 }
 
-/// At most four preemptions.
 #[test]
 fn busy_poller_against_interrupt() {
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
         let begin = |_: &World| None;
         for busy in [|world: &World, _| world.busy(2, true), |world: &World, _: Option<Owner>| world.busy(2, false)] {
-            explore(Some(4), Mutant::None, with, begin, [busy, |world, _| world.arrive(NOW)]);
+            explore(None, Mutant::None, with, begin, [busy, |world, _| world.arrive(NOW)]);
         }
     }
 }
@@ -380,7 +379,7 @@ fn suspension_against_timer() {
     );
 }
 
-/// At most two preemptions.
+/// At most four preemptions of two contexts, two of three.
 #[test]
 fn disable_and_enable_against_all() {
     let reset: fn(&World, Option<Owner>) = |world, _| {
@@ -401,7 +400,7 @@ fn disable_and_enable_against_all() {
         |world, _| world.resume(),
     ];
     for context in against {
-        explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [reset, context]);
+        explore(Some(4), Mutant::None, settings(2, GRO_FLUSH), begin, [reset, context]);
         explore(
             Some(2),
             Mutant::None,
@@ -413,7 +412,7 @@ fn disable_and_enable_against_all() {
         );
     }
     let begin = |world: &World| Some(world.scheduled(65));
-    explore(Some(2), Mutant::None, settings(2, GRO_FLUSH), begin, [softirq, reset]);
+    explore(Some(4), Mutant::None, settings(2, GRO_FLUSH), begin, [softirq, reset]);
 }
 
 /// At most two preemptions. The thread is stopped when nothing is left for it, as an executor does.
@@ -455,7 +454,7 @@ fn timer_before_last_poll(mutant: Mutant) {
 }
 
 fn missed_cleared_after_poll(mutant: Mutant) {
-    explore(Some(4), mutant, settings(0, 0), |_| None, [|world, _| world.busy(2, true), |world, _| world.arrive(NOW)]);
+    explore(None, mutant, settings(0, 0), |_| None, [|world, _| world.busy(2, true), |world, _| world.arrive(NOW)]);
 }
 
 #[test]

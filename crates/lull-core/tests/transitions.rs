@@ -100,7 +100,14 @@ fn owner_polls(toy: &mut Toy, busier: &mut Option<Busier>) -> bool {
     if let Some(busier) = busier {
         return toy.busy_round(busier);
     }
-    toy.thread_round(0) || (0..2).any(|cpu| toy.cpus[cpu].softnet.is_raised() && (toy.net_rx(cpu as u16) || true))
+    if toy.thread_round(0) {
+        return true;
+    }
+    let raised = (0..2u16).find(|&cpu| toy.cpus[usize::from(cpu)].softnet.is_raised());
+    if let Some(cpu) = raised {
+        toy.net_rx(cpu);
+    }
+    raised.is_some()
 }
 
 type Transition = (&'static str, fn(&mut Toy, &mut Option<Busier>) -> bool);

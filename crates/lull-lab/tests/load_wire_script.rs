@@ -331,3 +331,29 @@ fn chained_frames_are_one_segment() {
     let next = script.one();
     assert_eq!((next.seq, next.ack), (acked, plus(seq, ANSWER.len())));
 }
+
+#[test]
+fn closing_sends_a_fin_and_gives_up_with_a_reset() {
+    let ports = mem::pair(MemConfig { macs: [SERVER.0, CLIENT.0], ..MemConfig::default() });
+    let (mut queue, client_queue) = (ports.0.take_queue(0).expect("a queue"), ports.1.take_queue(0).expect("a queue"));
+    let workload = Workload::new(WorkloadConfig { records: 1, ..WorkloadConfig::default() }).expect("valid");
+    let now_ns = Cell::new(0);
+    // Every look at this clock takes 10 us.
+    let clock = || now_ns.replace(now_ns.get() + 10_000);
+    let config = WireConfig { peer_mac: Some(SERVER.0), ..WireConfig::new(CLIENT, (SERVER.1, PORT), 1) };
+    let mut client = WireClient::new(config, Arc::new(workload), client_queue, clock).expect("valid");
+    let mut pool = FramePool::new(16);
+    let mut seen = Vec::new();
+    client.poll().expect("no error");
+    queue.rx.poll(64, &mut pool, &mut |frame, _| seen.push(see(&frame)));
+    let syn = seen.remove(0);
+    queue.tx.transmit(segment(syn.port, ISN, syn.seq.wrapping_add(1), SYN | ACK, 4096, b"")).expect("room");
+    queue.tx.doorbell();
+    client.connect_all(Duration::from_secs(1)).expect("connected");
+    client.close_all(Duration::from_millis(300));
+    queue.rx.poll(64, &mut pool, &mut |frame, _| seen.push(see(&frame)));
+    let flags: Vec<u8> = seen.iter().map(|segment| segment.flags).collect();
+    assert_eq!(flags, [ACK, FIN | ACK, FIN | ACK, RST | ACK]);
+    assert_eq!(seen[1].seq, seen[2].seq);
+    assert_eq!(client.established(), 0);
+}

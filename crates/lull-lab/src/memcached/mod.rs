@@ -23,6 +23,7 @@
 mod command;
 mod lru;
 mod protocol;
+mod report;
 mod shard;
 mod stats;
 mod store;

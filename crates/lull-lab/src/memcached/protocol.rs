@@ -1,24 +1,20 @@
 //! One connection's protocol state: bytes in, bytes out.
 
 use super::VERSION;
-use super::command::{self, BAD_EXPTIME, BAD_FORMAT, Command, ERROR, Retrieval, next_token};
-use super::stats::StoreStats;
-use super::store::{
-    Arithmetic, ITEM_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN, Store, StoreMode, StoreOutcome, expiry_s,
-};
+use super::command::{self, BAD_EXPTIME, BAD_FORMAT, Command, Retrieval, next_token};
+use super::report;
+use super::store::{Arithmetic, KEY_BYTES_MAX, MEMORY_BYTES_MIN, Store, StoreMode, StoreOutcome, expiry_s};
 
 /// Longest command line in bytes, its end excluded, of anything but a retrieval; a longer one closes the connection.
 /// Retrievals may be of any length and are worked on as they arrive.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Output bytes at which a session stops taking input until the owner has sent some. One reply may exceed it, by the
-/// size of an item.
+/// size of an item, or by 2 MiB for `stats cachedump`.
 pub const OUTPUT_PAUSE_BYTES: usize = 256 * 1024;
 /// Bytes received or sent that a session keeps to itself before it reports them to the store's counters.
 const TRAFFIC_STEP_BYTES: u64 = 16 * 1024;
 /// Blanks before a retrieval that is longer than a line.
 const LEADING_BLANKS_MAX: usize = 100;
-/// Bytes of output that `stats cachedump` stops at (memcached's limit).
-const DUMP_BYTES_MAX: usize = 2 << 20;
 /// Buffers that grew beyond this are given back when they are empty.
 const KEPT_BUFFER_BYTES: usize = 4096;
 
@@ -285,7 +281,7 @@ impl Session {
             }
             Command::Stats { topic, arguments } => {
                 self.report_traffic(store);
-                stats(topic, arguments, out, store, now_s);
+                report::stats(topic, arguments, out, store, now_s);
             }
             Command::Version => {
                 for part in ["VERSION ", VERSION, "\r\n"] {
@@ -492,7 +488,7 @@ fn trim_cr(line: &[u8]) -> &[u8] {
 
 /// Appends a decimal number.
 #[inline]
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
+pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
     if number < 10 {
         out.push(b'0' + number as u8);
         return;
@@ -506,137 +502,3 @@ fn put_number(out: &mut Vec<u8>, mut number: u64) {
     }
     out.extend_from_slice(&digits[at..]);
 }
-
-fn stats(topic: &[u8], arguments: [&[u8]; 2], out: &mut Vec<u8>, store: &Store, now_s: u32) {
-    match topic {
-        b"" => {
-            let stats = store.stats();
-            for (name, value) in general_stats(&stats, store, now_s) {
-                put_stat(out, name, value);
-            }
-            for part in ["STAT version ", VERSION, "\r\n"] {
-                out.extend_from_slice(part.as_bytes());
-            }
-        }
-        b"settings" => {
-            let config = store.config();
-            put_stat(out, "maxbytes", config.memory_bytes_max as u64);
-            put_stat(out, "item_size_max", config.item_bytes_max as u64);
-            put_stat(out, "num_threads", config.threads as u64);
-            put_stat(out, "verbosity", store.verbosity());
-            for flag in ["evictions on", "cas_enabled yes", "flush_enabled yes", "dump_enabled yes"] {
-                for part in ["STAT ", flag, "\r\n"] {
-                    out.extend_from_slice(part.as_bytes());
-                }
-            }
-        }
-        b"items" => {
-            let stats = store.stats();
-            // There are no slab classes: all items are in class 1.
-            if stats.curr_items > 0 {
-                put_stat(out, "items:1:number", stats.curr_items);
-                put_stat(out, "items:1:mem_requested", stats.bytes);
-                put_stat(out, "items:1:evicted", stats.counters.evictions);
-                put_stat(out, "items:1:reclaimed", stats.counters.reclaimed);
-                put_stat(out, "items:1:outofmemory", stats.counters.store_no_memory);
-            }
-        }
-        b"reset" => {
-            store.reset_stats();
-            out.extend_from_slice(b"RESET\r\n");
-            return;
-        }
-        b"cachedump" => {
-            if arguments.iter().any(|argument| argument.is_empty()) {
-                out.extend_from_slice(b"CLIENT_ERROR bad command line\r\n");
-                return;
-            }
-            let [Some(class), Some(items_max)] = arguments.map(command::unsigned) else {
-                out.extend_from_slice(BAD_FORMAT);
-                return;
-            };
-            if class == 1 {
-                cachedump(items_max, out, store, now_s);
-            }
-        }
-        _ => {
-            out.extend_from_slice(ERROR);
-            return;
-        }
-    }
-    out.extend_from_slice(b"END\r\n");
-}
-
-fn put_stat(out: &mut Vec<u8>, name: &str, value: u64) {
-    out.extend_from_slice(b"STAT ");
-    out.extend_from_slice(name.as_bytes());
-    out.push(b' ');
-    put_number(out, value);
-    out.extend_from_slice(b"\r\n");
-}
-
-fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 37] {
-    let counters = &stats.counters;
-    [
-        ("pid", u64::from(std::process::id())),
-        ("uptime", store.uptime_s()),
-        ("time", u64::from(now_s)),
-        ("pointer_size", u64::from(usize::BITS)),
-        ("threads", store.config().threads as u64),
-        ("curr_connections", stats.curr_connections),
-        ("total_connections", stats.total_connections),
-        ("cmd_get", counters.get_hits + counters.get_misses),
-        ("cmd_set", counters.cmd_set),
-        ("cmd_flush", stats.cmd_flush),
-        ("cmd_touch", counters.cmd_touch),
-        ("cmd_meta", 0),
-        ("get_hits", counters.get_hits),
-        ("get_misses", counters.get_misses),
-        ("get_expired", counters.get_expired),
-        ("delete_misses", counters.delete_misses),
-        ("delete_hits", counters.delete_hits),
-        ("incr_misses", counters.incr_misses),
-        ("incr_hits", counters.incr_hits),
-        ("decr_misses", counters.decr_misses),
-        ("decr_hits", counters.decr_hits),
-        ("cas_misses", counters.cas_misses),
-        ("cas_hits", counters.cas_hits),
-        ("cas_badval", counters.cas_badval),
-        ("touch_hits", counters.touch_hits),
-        ("touch_misses", counters.touch_misses),
-        ("store_too_large", stats.store_too_large),
-        ("store_no_memory", counters.store_no_memory),
-        ("bytes_read", stats.bytes_read),
-        ("bytes_written", stats.bytes_written),
-        ("limit_maxbytes", stats.limit_maxbytes),
-        ("bytes", stats.bytes),
-        ("curr_items", stats.curr_items),
-        ("total_items", counters.total_items),
-        ("evictions", counters.evictions),
-        ("reclaimed", counters.reclaimed),
-        ("auth_errors", 0),
-    ]
-}
-
-/// `stats cachedump`: up to `items_max` keys (0: any number), within memcached's limit on the output.
-fn cachedump(items_max: u64, out: &mut Vec<u8>, store: &Store, now_s: u32) {
-    let out_max = out.len() + DUMP_BYTES_MAX;
-    let mut left = if items_max == 0 { u64::MAX } else { items_max };
-    store.visit(now_s, |key, value_bytes, expires_s| {
-        if left == 0 || out.len() + KEY_BYTES_MAX + 64 > out_max {
-            return false;
-        }
-        left -= 1;
-        out.extend_from_slice(b"ITEM ");
-        out.extend_from_slice(key);
-        out.extend_from_slice(b" [");
-        put_number(out, value_bytes as u64);
-        out.extend_from_slice(b" b; ");
-        put_number(out, u64::from(expires_s));
-        out.extend_from_slice(b" s]\r\n");
-        true
-    });
-}
-
-// A reply's overshoot beyond the pause mark, which the documentation states, presumes this.
-const _: () = assert!(DUMP_BYTES_MAX <= 2 * ITEM_BYTES_MAX);

@@ -12,8 +12,11 @@
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
 //! | `icmp`, `udp` | answered or queued by our own code |
 //! | `tcp` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `opening`, `listener` | a connection begins |
+//! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
-//! | `listener`, `time_wait` | the two ends of a connection's life that need no full socket |
+//! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
+//! | `ending`, `time_wait` | a connection ends, and what is left of it |
 //! | `timers` | one deadline per connection |
 //! | `sockets` | the calls of the application |
 //!
@@ -38,15 +41,19 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod connection;
 mod counters;
 mod demux;
 mod device;
+mod ending;
 mod error;
 mod flow;
 mod icmp;
 mod isn;
 mod listener;
 mod neighbour;
+mod opening;
+mod output;
 mod resolve;
 mod slab;
 mod socket;

@@ -10,7 +10,7 @@ use super::flow::FlowKey;
 use super::listener::{Binding, Listener};
 use super::socket::{ConnectOptions, Keepalive, ListenOptions, Ready, Shutdown, SocketId, SocketKind};
 use super::stack::{Io, Stack};
-use super::tcp::{Connection, Flags, Phase};
+use super::connection::{Connection, Flags, Phase};
 use super::wire;
 
 impl Stack {

@@ -20,7 +20,7 @@ use super::listener::{Listener, PortTable};
 use super::neighbour::{Neighbours, Unresolved};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
-use super::tcp::Connection;
+use super::connection::Connection;
 use super::time_wait::TimeWaits;
 use super::timers::Timers;
 use super::udp::UdpSocket;

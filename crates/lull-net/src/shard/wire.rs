@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_replaced_word_keeps_the_sum() {
         for value in [0, 1, 0xffff_ffff, 0x1234_5678, 0x8000_0000] {
-            let mut data: Vec<u8> = (0..40).map(|i| i * 37).collect();
+            let mut data: Vec<u8> = (0..40u8).map(|i| i.wrapping_mul(37)).collect();
             data[16..18].fill(0);
             put_checksum(&mut data, 16, 77);
             replace32(&mut data, 4, value, 16);

@@ -417,7 +417,10 @@ impl Worker {
 
     /// Opens connections that wait for it, a few at a time.
     fn open_more(&mut self, now_ns: u64) -> Result<(), LoadError> {
-        while let Some((_, index)) = self.to_reopen.pop_front_if(|(at_ns, _)| *at_ns <= now_ns) {
+        while let Some((at_ns, index)) = self.to_reopen.front().copied()
+            && at_ns <= now_ns
+        {
+            self.to_reopen.pop_front();
             self.to_open.push_back(index);
         }
         while self.opening < OPENING_MAX {

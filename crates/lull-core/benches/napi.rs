@@ -1,0 +1,64 @@
+//! The cost of the state machine itself, uncontended: `cargo bench -p lull-core`. Goal: schedule and complete in 25 ns.
+
+use divan::{Bencher, black_box};
+use lull_core::{BusyLoop, BusyPlan, BusyRound, Completion, Cx, Napi, NapiSettings, Polled, Route, Schedule};
+
+fn main() {
+    divan::main();
+}
+
+fn napi(settings: &NapiSettings) -> Napi {
+    let napi = Napi::new(0);
+    napi.enable(lull_core::NAPI_ID_MIN, Some(settings));
+    napi
+}
+
+fn round(napi: &Napi, work: u32) {
+    let cx = Cx::new(0, 1_000);
+    let Schedule::Owned(owner) = napi.schedule(&cx) else { unreachable!("nobody else owns it") };
+    let Route::Softirq(owner) = napi.route(owner, &cx) else { unreachable!("it is not threaded") };
+    match napi.softirq_polled(owner, black_box(work), false, &cx, |_| ()) {
+        Polled::Completed(Completion::Released(release)) => {
+            black_box(release.settle(napi, &cx));
+        }
+        other => unreachable!("a short poll completes: {other:?}"),
+    }
+}
+
+/// What an interrupt costs in the core: schedule, route, complete, unmask.
+#[divan::bench]
+fn schedule_and_complete(bencher: Bencher<'_, '_>) {
+    let napi = napi(&NapiSettings::default());
+    bencher.bench_local(|| round(&napi, 1));
+}
+
+/// The same with deferral: the timer is started instead.
+#[divan::bench]
+fn schedule_and_defer(bencher: Bencher<'_, '_>) {
+    let settings = NapiSettings { defer_hard_irqs: 100, gro_flush_timeout_ns: 20_000, ..NapiSettings::default() };
+    let napi = napi(&settings);
+    bencher.bench_local(|| round(&napi, 1));
+}
+
+/// One empty round of the busy loop, without device, clock or pause.
+#[divan::bench]
+fn empty_busy_round(bencher: Bencher<'_, '_>) {
+    let napi = napi(&NapiSettings::default());
+    let cx = Cx::new(0, 1_000);
+    let end = lull_core::BusyEnd::AfterUsecs(u32::MAX >> 1);
+    let plan = BusyPlan { napi_id: lull_core::NAPI_ID_MIN, prefer: true, budget: 64, end };
+    let mut busy = BusyLoop::begin(&napi, &plan, &cx);
+    bencher.bench_local(|| {
+        if let BusyRound::Poll { .. } = busy.round(&napi, &cx) {
+            busy.polled(&napi, black_box(0), &cx);
+        }
+    });
+    if let Some(stop) = busy.stop(&napi, &cx) {
+        match stop.polled(&napi, 0, &cx, |_| ()) {
+            lull_core::BusyStopped::Completed(Completion::Released(release)) => {
+                black_box(release.settle(&napi, &cx));
+            }
+            other => unreachable!("an empty last poll completes: {other:?}"),
+        }
+    }
+}

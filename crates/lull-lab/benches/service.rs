@@ -1,0 +1,193 @@
+//! Speed and memory of the whole: `cargo bench -p lull-lab`. Prints figures and judges none.
+//!
+//! Every figure of a comparison is a ratio of runs that were interleaved. Needs two cores: one serves, one generates.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use lull_core::{BusyEnd, BusyPlan, Mode};
+use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns, usable_cores};
+use lull_lab::bench::{Bench, BenchConfig, MemBench, Run};
+use lull_lab::cell::{Load, RunResult};
+use lull_lab::stats;
+use lull_net::{Network, NetworkConfig};
+use lull_nic::mem::{self, MemConfig};
+
+const WINDOW: Duration = Duration::from_millis(1_000);
+const PAIRS: u32 = 7;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // `cargo test --benches` passes arguments too; a bench that runs for minutes is for `cargo bench`.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("run with `cargo bench -p lull-lab`");
+        return Ok(());
+    }
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
+    let benches: [(&str, fn() -> Result<(), Box<dyn Error>>); 5] = [
+        ("busy_round", busy_round),
+        ("throughput", throughput),
+        ("suspended_syscalls", suspended_syscalls),
+        ("idle", idle),
+        ("connections", connections),
+    ];
+    for (name, bench) in benches {
+        if runs(name) {
+            println!("\n== {name}");
+            bench()?;
+        }
+    }
+    Ok(())
+}
+
+/// An empty round of the busy loop on the in-memory NIC, clock and ready check included. Goal: 60 ns.
+fn busy_round() -> Result<(), Box<dyn Error>> {
+    pin_thread(&usable_cores()[..1])?;
+    let (port, _peer) = mem::pair(MemConfig::default());
+    let host = Host::new(HostConfig::default())?;
+    let addresses = vec![("10.0.0.2".parse()?, 24)];
+    let network = Network::new(&host, Arc::new(port), NetworkConfig { addresses, ..NetworkConfig::default() })?;
+    let worker = Worker::new(&host, 0)?;
+    let napi_id = host.napi_id(network.napis()[0]);
+    let plan = BusyPlan { napi_id, prefer: true, budget: 64, end: BusyEnd::AfterUsecs(1_000_000) };
+    const ROUNDS: u64 = 200_000;
+    let mut rounds_ns = Vec::new();
+    let mut pauses_ns = Vec::new();
+    for _ in 0..9 {
+        let mut left = ROUNDS;
+        let start = Instant::now();
+        worker.busy_loop(&plan, &mut |_| {
+            left -= 1;
+            left == 0
+        });
+        rounds_ns.push(start.elapsed().as_nanos() as f64 / ROUNDS as f64);
+        let start = Instant::now();
+        (0..ROUNDS).for_each(|_| std::hint::spin_loop());
+        pauses_ns.push(start.elapsed().as_nanos() as f64 / ROUNDS as f64);
+    }
+    let median = |values: &[f64]| stats::median(values).map_or(f64::NAN, |estimate| estimate.value);
+    let (round, pause) = (median(&rounds_ns), median(&pauses_ns));
+    println!(
+        "empty busy round: {round:.1} ns, of which the pause instruction {pause:.1} ns: {:.1} ns without",
+        round - pause
+    );
+    Ok(())
+}
+
+fn cell(bench: &mut MemBench, mode: &str, load: Load, qps: Option<f64>, run: u32) -> Result<RunResult, Box<dyn Error>> {
+    let mode: Mode = mode.parse()?;
+    let stop = AtomicBool::new(false);
+    let warm_up = Duration::from_millis(300);
+    Ok(bench.run(&Run { mode: &mode, load, offered_qps: qps, run, warm_up, window: WINDOW, stop: &stop })?)
+}
+
+fn line(result: &RunResult) -> String {
+    let queries = result.qps * result.window_s;
+    let per_query = |count: Option<u64>| count.unwrap_or(0) as f64 / queries;
+    format!(
+        "{:<10} {:>4}: {:>8.0} queries/s, server {:>5.1} % busy, generator {:>4.1} % ({:.1} % raising interrupts), {:.0} ns CPU a query, p99 {:.0} us, {:.5} syscalls and {:.5} timer ops a query",
+        result.testcase,
+        result.load.to_string(),
+        result.qps,
+        result.server_cpu_percent.unwrap_or(f64::NAN),
+        result.generator_busy_percent.unwrap_or(f64::NAN),
+        result.raise_us.unwrap_or(0.0) / result.window_s / 1e4,
+        result.cpu_percent.unwrap_or(f64::NAN) * 1e7 / result.qps,
+        result.p99_latency_us.unwrap_or(f64::NAN),
+        per_query(result.syscalls),
+        per_query(result.timer_ops),
+    )
+}
+
+/// MAX throughput with 64 connections and one worker: fullbusy, and suspend20 as a paired ratio. Goals: 700 k requests/s
+/// and more; 0.97 and more.
+fn throughput() -> Result<(), Box<dyn Error>> {
+    let mut bench = MemBench::start(BenchConfig::default())?;
+    let (mut suspended, mut busy) = (Vec::new(), Vec::new());
+    for run in 0..PAIRS {
+        let fullbusy = cell(&mut bench, "fullbusy", Load::Max, None, run)?;
+        let suspend = cell(&mut bench, "suspend20", Load::Max, None, run)?;
+        println!("{}", line(&fullbusy));
+        println!("{}", line(&suspend));
+        suspended.push(suspend.qps);
+        busy.push(fullbusy.qps);
+    }
+    if let Some(ratio) = stats::paired_ratio(&suspended, &busy) {
+        println!("suspend20 / fullbusy at MAX: {}", show(&ratio));
+    }
+    Ok(())
+}
+
+/// System calls and timer operations of the server while it is suspended. Goal: under 0.001 a request.
+fn suspended_syscalls() -> Result<(), Box<dyn Error>> {
+    let mut bench = MemBench::start(BenchConfig::default())?;
+    for run in 0..3 {
+        println!("{}", line(&cell(&mut bench, "suspend20", Load::Max, None, run)?));
+    }
+    Ok(())
+}
+
+/// CPU of an idle service with its connections open, by mode. Goal: under 0.5 % but for fullbusy.
+fn idle() -> Result<(), Box<dyn Error>> {
+    let bench = MemBench::start(BenchConfig::default())?;
+    let server = bench.server();
+    let threads = || {
+        let delivering = server.host().threads().into_iter().map(|thread| thread.tid);
+        server.service().tids().into_iter().chain(delivering).collect::<Vec<i32>>()
+    };
+    let cpu_ns = || threads().into_iter().map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum::<u64>();
+    for name in lull_core::mode::PUBLISHED.iter().chain(&["threaded", "busyread"]) {
+        server.set_mode(&name.parse()?)?;
+        std::thread::sleep(Duration::from_millis(300));
+        let (before, start) = (cpu_ns(), Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu_ns() - before;
+        println!("{name:<12} idle: {:.3} % CPU", 100.0 * used as f64 / start.elapsed().as_nanos() as f64);
+    }
+    Ok(())
+}
+
+fn show(ratio: &stats::Estimate) -> String {
+    match &ratio.interval {
+        Some(interval) => format!("{:.3} ({:.3} to {:.3}, 95 %, {} pairs)", ratio.value, interval.low, interval.high, ratio.count),
+        None => format!("{:.3}", ratio.value),
+    }
+}
+
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+/// Cost per request and memory per connection at 10,000 connections against 64. Goals: 1.5 times; 40 KiB.
+fn connections() -> Result<(), Box<dyn Error>> {
+    const MANY: usize = 10_000;
+    let mut few = MemBench::start(BenchConfig::default())?;
+    let before = resident_bytes();
+    let mut many = MemBench::start(BenchConfig { connections: MANY, ..BenchConfig::default() })?;
+    let idle = resident_bytes().saturating_sub(before);
+    let accounted = many.server().network().memory_bytes();
+    println!("{MANY} idle connections: {:.1} KiB each by the stack's account", accounted as f64 / MANY as f64 / 1024.0);
+    println!("  resident, both ends, store and rings included: {:.1} KiB each", idle as f64 / MANY as f64 / 1024.0);
+    let (mut many_cost, mut few_cost) = (Vec::new(), Vec::new());
+    for run in 0..PAIRS {
+        let with_few = cell(&mut few, "fullbusy", Load::Max, None, run)?;
+        few.server().set_mode(&"base".parse()?)?;
+        let with_many = cell(&mut many, "fullbusy", Load::Max, None, run)?;
+        many.server().set_mode(&"base".parse()?)?;
+        println!("{} (64 connections)", line(&with_few));
+        println!("{} ({MANY} connections)", line(&with_many));
+        let cost = |result: &RunResult| result.cpu_percent.unwrap_or(f64::NAN) / result.qps;
+        many_cost.push(cost(&with_many));
+        few_cost.push(cost(&with_few));
+    }
+    if let Some(ratio) = stats::paired_ratio(&many_cost, &few_cost) {
+        println!("CPU a request, {MANY} connections against 64: {}", show(&ratio));
+    }
+    let after = resident_bytes().saturating_sub(before);
+    println!("resident after the load: {:.1} KiB a connection", after as f64 / MANY as f64 / 1024.0);
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! What the shard keeps of a TCP connection beside smoltcp's socket.
+
+use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
+use smoltcp::socket::tcp::{CongestionControl, Socket, State};
+
+use super::device::Sent;
+use super::error::NetError;
+use super::flow::FlowKey;
+use super::socket::{Keepalive, Ready};
+use super::wire::{Mac, PSH, SYN, seq_lt};
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    SynSent,
+    SynReceived,
+    /// From ESTABLISHED to the last acknowledgement.
+    Open,
+    /// The protocol is done with it; the application may still read what came, and the reason.
+    Over,
+}
+
+bitflags::bitflags! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Flags: u16 {
+        /// An application holds it.
+        const HELD = 1;
+        /// It waits in a listener's accept queue.
+        const QUEUED = 2;
+        /// The application shut down reading.
+        const READ_SHUT = 4;
+        /// The application shut down writing.
+        const WRITE_SHUT = 8;
+        /// It waits for room in the transmit ring.
+        const BLOCKED = 16;
+        /// It waits for its next hop's Ethernet address.
+        const UNRESOLVED = 32;
+        /// Keepalive probes are out.
+        const PROBING = 64;
+        /// Nagle's algorithm is off.
+        const NODELAY = 512;
+        /// A loss was seen: the congestion window is in force.
+        const CONGESTED = 1024;
+        /// Data came in since the last segment went out.
+        const UNANSWERED = 2048;
+        /// Closing resets it (`SO_LINGER` with 0).
+        const RESET_ON_CLOSE = 128;
+        /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
+        const OWN_TIMEOUT = 256;
+    }
+}
+
+/// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) sockets: SocketSet<'static>,
+    pub(super) flow: FlowKey,
+    /// Oldest unacknowledged sequence number.
+    pub(super) snd_una: u32,
+    /// Next sequence number that was never sent.
+    pub(super) snd_nxt: u32,
+    /// What was last acknowledged, and the window field with it.
+    pub(super) rcv_ack: u32,
+    pub(super) rcv_window: u16,
+    /// Behind the last segment that emptied the transmit buffer, and so may have been small.
+    pub(super) small_end: u32,
+    /// The peer's last window field.
+    pub(super) peer_window: u16,
+    pub(super) next_hop: Option<Mac>,
+    pub(super) phase: Phase,
+    pub(super) ready: Ready,
+    pub(super) flags: Flags,
+    /// Version of the neighbour table that `next_hop` is from.
+    pub(super) hop_version: u64,
+    /// Bytes read since the last segment went out.
+    pub(super) consumed: usize,
+    /// Last time that the peer acknowledged something, or that there began to be something to acknowledge.
+    pub(super) progress_ns: u64,
+    /// Last time that a segment came in.
+    pub(super) heard_ns: u64,
+    /// When the present state ends by itself.
+    pub(super) state_until_ns: u64,
+    pub(super) user_timeout_ns: u64,
+    pub(super) keepalive: Option<Keepalive>,
+    /// Whose child it is: slab index and generation.
+    pub(super) listener: Option<(u32, u32)>,
+    pub(super) error: Option<NetError>,
+    pub(super) soft_error: Option<NetError>,
+}
+
+impl Connection {
+    #[inline]
+    pub(super) fn socket(&self) -> &Socket<'static> {
+        self.sockets.get(SocketHandle::default())
+    }
+
+    #[inline]
+    pub(super) fn socket_mut(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(SocketHandle::default())
+    }
+
+    /// What a connection costs besides its buffers.
+    pub(super) fn overhead_bytes() -> usize {
+        size_of::<Connection>() + size_of::<SocketStorage<'static>>() + 2 * size_of::<u64>() + 40
+    }
+
+    /// Sets when its present state ends by itself.
+    pub(super) fn expires(&mut self, at_ns: u64) {
+        self.state_until_ns = at_ns;
+    }
+
+    /// Whether it is still half open, for this listener.
+    pub(super) fn is_child_of(&self, listener: u32, generation: u32) -> bool {
+        self.listener == Some((listener, generation))
+    }
+
+    /// Something is sent, or to be sent, that the peer has not acknowledged.
+    pub(super) fn outstanding(&self) -> bool {
+        self.snd_una != self.snd_nxt || self.socket().send_queue() > 0
+    }
+
+    /// `tcp_poll`.
+    #[inline]
+    pub(super) fn readiness(&self) -> Ready {
+        let socket = self.socket();
+        let mut ready = if self.error.is_some() { Ready::ERR } else { Ready::empty() };
+        let over = match self.phase {
+            Phase::SynSent | Phase::SynReceived => return ready,
+            Phase::Open => false,
+            Phase::Over => true,
+        };
+        let read_over = over || self.flags.contains(Flags::READ_SHUT) || fin_received(socket.state());
+        let write_over = over || self.flags.contains(Flags::WRITE_SHUT);
+        if read_over {
+            ready |= Ready::READABLE | Ready::RDHUP;
+        } else if socket.can_recv() {
+            ready |= Ready::READABLE;
+        }
+        // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
+        let capacity = socket.send_capacity();
+        if write_over || (capacity - socket.send_queue()) * 3 >= capacity {
+            ready |= Ready::WRITABLE;
+        }
+        if read_over && write_over {
+            ready |= Ready::HUP;
+        }
+        ready
+    }
+
+    /// Notes what was sent.
+    #[inline]
+    pub(super) fn sent(&mut self, last: Sent) {
+        if self.phase != Phase::Open && last.flags & SYN != 0 {
+            (self.snd_una, self.snd_nxt, self.small_end) = (last.seq_end, last.seq_end, last.seq_end);
+        } else if seq_lt(self.snd_nxt, last.seq_end) {
+            self.snd_nxt = last.seq_end;
+            if last.flags & PSH != 0 {
+                self.small_end = last.seq_end;
+            }
+        } else if last.occupied && !self.flags.contains(Flags::CONGESTED) {
+            // A retransmission: from now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
+            self.flags.insert(Flags::CONGESTED);
+            self.socket_mut().set_congestion_control(CongestionControl::Reno);
+        }
+        self.rcv_ack = last.ack;
+        self.rcv_window = last.window;
+        self.consumed = 0;
+        self.flags.remove(Flags::UNANSWERED);
+    }
+
+    /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
+    /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
+    /// acknowledgement.
+    #[inline]
+    pub(super) fn set_nagle(&mut self) {
+        let hold = !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
+        self.socket_mut().set_nagle_enabled(hold);
+    }
+
+    /// The earliest of smoltcp's deadline and ours.
+    #[inline]
+    pub(super) fn deadline_ns(&self, smoltcp_ns: u64) -> u64 {
+        let mut deadline_ns = smoltcp_ns.min(self.state_until_ns);
+        if self.phase != Phase::Open {
+            return deadline_ns;
+        }
+        if self.outstanding() {
+            deadline_ns = deadline_ns.min(self.progress_ns.saturating_add(self.user_timeout_ns));
+        } else if let Some(keepalive) = self.keepalive {
+            let probes = if self.flags.contains(Flags::PROBING) { u64::from(keepalive.probes) } else { 0 };
+            let after = keepalive.idle_ns.saturating_add(keepalive.interval_ns.saturating_mul(probes));
+            deadline_ns = deadline_ns.min(self.heard_ns.saturating_add(after));
+        }
+        deadline_ns
+    }
+}
+
+/// Whether the peer's FIN was received, by the state.
+pub(super) fn fin_received(state: State) -> bool {
+    matches!(state, State::CloseWait | State::LastAck | State::Closing | State::TimeWait | State::Closed)
+}

@@ -1,0 +1,137 @@
+//! How a connection ends: by the peer, by an error, in TIME-WAIT; and what is left of it.
+
+use super::connection::{Flags, Phase};
+use super::error::NetError;
+use super::flow::{FlowKey, Owner};
+use super::socket::Ready;
+use super::stack::{Io, Stack};
+use super::tcp::Segment;
+use super::wire::{ACK, BareSegment, FIN, RST, seq_lt};
+
+impl Stack {
+    /// smoltcp closed it because of a segment: the last acknowledgement, or a reset.
+    pub(super) fn over_by_peer(&mut self, index: u32, cause: Option<&Segment>, io: &mut Io<'_>) {
+        let reset = cause.is_some_and(|segment| segment.flags & RST != 0);
+        let Some(connection) = self.connections.get(index) else { return };
+        // `tcp_reset`: after the peer's FIN it is a broken pipe.
+        let after_fin = connection.ready.contains(Ready::RDHUP) && !connection.flags.contains(Flags::READ_SHUT);
+        let error = match (reset, after_fin) {
+            (true, true) => Some(NetError::BrokenPipe),
+            (true, false) => Some(NetError::ConnectionReset),
+            (false, _) => None,
+        };
+        self.over(index, error, io);
+    }
+
+    /// Both sides are done and the peer may not know: a small record takes over the 4-tuple.
+    pub(super) fn into_time_wait(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get(index) else { return };
+        let (flow, snd_nxt) = (connection.flow, connection.snd_nxt);
+        let window = connection.rcv_window;
+        // smoltcp enters it only on a segment, which shows where the peer's sequence numbers end.
+        let rcv_nxt = cause.map_or(connection.rcv_ack, |segment| {
+            let fin = u32::from(segment.flags & FIN != 0);
+            segment.seq.wrapping_add(segment.length as u32).wrapping_add(fin)
+        });
+        if cause.is_some_and(|segment| segment.flags & FIN != 0) {
+            let (own, peer) = (flow.local(), flow.remote());
+            let last = BareSegment {
+                source: own.ip(),
+                source_port: own.port(),
+                destination: peer.ip(),
+                destination_port: peer.port(),
+                seq: snd_nxt,
+                ack: rcv_nxt,
+                flags: ACK,
+                window,
+            };
+            let frame = last.build(io.pool);
+            self.send_ip(frame, peer.ip(), io);
+        }
+        self.flows.remove(&flow);
+        self.time_wait(flow, snd_nxt, rcv_nxt, window, io.now_ns);
+        if arrived {
+            // Said before the end is: the data is an edge of its own.
+            self.announce(index, true, io);
+        }
+        self.over(index, None, io);
+    }
+
+    /// The protocol is done with it. It stays for the application that holds it, or will.
+    pub(super) fn over(&mut self, index: u32, error: Option<NetError>, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if !connection.flags.intersects(Flags::HELD | Flags::QUEUED) {
+            return self.free(index);
+        }
+        connection.phase = Phase::Over;
+        connection.error = error.or(connection.error);
+        let flow = connection.flow;
+        self.release_flow(index, &flow);
+        self.timers.remove(index);
+        self.announce(index, false, io);
+    }
+
+    pub(super) fn release_flow(&mut self, index: u32, flow: &FlowKey) {
+        if self.flows.get(flow) == Some(&Owner::Connection(index)) {
+            self.flows.remove(flow);
+        }
+    }
+
+    /// Forgets it altogether.
+    pub(super) fn free(&mut self, index: u32) {
+        self.timers.remove(index);
+        let Some(connection) = self.connections.remove(index) else { return };
+        self.release_flow(index, &connection.flow);
+        let socket = connection.socket();
+        self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
+        if let Some((parent, generation)) = connection.listener
+            && self.listeners.generation(parent) == generation
+            && let Some(listener) = self.listeners.get_mut(parent)
+        {
+            listener.half_open = listener.half_open.saturating_sub(1);
+        }
+    }
+
+    /// Tells the peer that it is over, at once and once.
+    pub(super) fn send_reset(&mut self, index: u32, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get(index) else { return };
+        let (own, peer) = (connection.flow.local(), connection.flow.remote());
+        let reset = BareSegment {
+            source: own.ip(),
+            source_port: own.port(),
+            destination: peer.ip(),
+            destination_port: peer.port(),
+            seq: connection.snd_nxt,
+            ack: connection.rcv_ack,
+            flags: RST | ACK,
+            window: 0,
+        };
+        let frame = reset.build(io.pool);
+        self.counters.tcp_resets_sent += 1;
+        self.send_ip(frame, peer.ip(), io);
+    }
+
+    /// An ICMP error about one of its segments (`tcp_v4_err`). False: it cannot be about this connection.
+    pub(super) fn connection_icmp(
+        &mut self,
+        index: u32,
+        seq: u32,
+        error: NetError,
+        hard: bool,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(index) else { return false };
+        let opening = connection.phase == Phase::SynSent;
+        // RFC 5927 section 4.1: only for a sequence number in flight. An unacknowledged SYN's is one before.
+        let first = if opening { connection.snd_nxt.wrapping_sub(1) } else { connection.snd_una };
+        if seq_lt(seq, first) || seq_lt(connection.snd_nxt, seq) {
+            return false;
+        }
+        if opening && hard {
+            self.over(index, Some(error), io);
+        } else {
+            connection.soft_error = Some(error);
+        }
+        true
+    }
+}

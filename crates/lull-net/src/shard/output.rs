@@ -1,0 +1,228 @@
+//! What a connection sends, what it waits for when it cannot, and what time does to it.
+
+use std::net::IpAddr;
+
+use smoltcp::time::Duration;
+
+use super::connection::{Flags, Phase};
+use super::device::{Refused, Shim};
+use super::error::NetError;
+use super::socket::SocketId;
+use super::stack::{Io, Stack, instant};
+use super::timers::{NEVER_NS, TICK_NS};
+use super::wire::{FIN, Mac, PSH};
+
+/// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
+const RTO_NS_MIN: u64 = 1_000_000_000;
+
+impl Stack {
+    /// The connection's next hop, looked up again only if the neighbour table has changed.
+    #[inline]
+    pub(super) fn next_hop(&mut self, index: u32) -> Option<Mac> {
+        let version = self.neighbours.version();
+        let connection = self.connections.get(index)?;
+        if connection.hop_version == version {
+            return connection.next_hop;
+        }
+        let station = self.route(connection.flow.remote().ip());
+        let mac = station.and_then(|station| self.mac_of(station));
+        let connection = self.connections.get_mut(index)?;
+        // An entry that the table dropped for want of room is still the best guess.
+        connection.next_hop = mac.or(connection.next_hop);
+        connection.hop_version = version;
+        connection.next_hop
+    }
+
+    /// Polls smoltcp for segments until it has none, and sets the connection's deadline. `eager`: there is reason to
+    /// think that it has one, so do not ask first.
+    #[inline]
+    pub(super) fn pump(&mut self, index: u32, mut eager: bool, io: &mut Io<'_>) {
+        /// Polls without a segment that smoltcp may need to put its timers in order.
+        const IDLE_POLLS: u32 = 3;
+        let now = instant(io.now_ns);
+        let next_hop = self.next_hop(index);
+        let mut idle = 0;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        connection.set_nagle();
+        let all_acknowledged = connection.snd_una == connection.snd_nxt;
+        let mut asked = eager;
+        let smoltcp_ns = loop {
+            let Some(connection) = self.connections.get_mut(index) else { return };
+            if !eager {
+                match self.iface.poll_at(now, &connection.sockets) {
+                    None => break NEVER_NS,
+                    Some(at) if at > now => break (at.total_micros() as u64).saturating_mul(1000),
+                    Some(_) => {}
+                }
+            }
+            eager = false;
+            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
+            self.iface.poll_egress(now, &mut shim, &mut connection.sockets);
+            let exit = shim.exit;
+            self.counters.tx_frames += u64::from(exit.frames);
+            self.counters.tx_dropped += u64::from(exit.dropped);
+            if exit.frames > 0 {
+                // The first segment of a response that is also its last: smoltcp has nothing more to send, and has
+                // just started its retransmission timer. That never runs for less than RTO_NS_MIN.
+                let quiet = all_acknowledged && exit.last.flags & PSH != 0 && exit.last.flags & FIN == 0;
+                let only = std::mem::take(&mut asked) && quiet;
+                connection.sent(exit.last);
+                idle = 0;
+                if only {
+                    break io.now_ns + RTO_NS_MIN;
+                }
+                continue;
+            }
+            match exit.refused {
+                Some(Refused::RingFull) => {
+                    self.block(index);
+                    break NEVER_NS;
+                }
+                Some(Refused::NoNeighbour) => break self.unresolved_until(index, io),
+                None => {
+                    idle += 1;
+                    if idle >= IDLE_POLLS {
+                        // `poll_at` says now and `poll_egress` has nothing: do not spin.
+                        self.counters.tcp_stalls += 1;
+                        break io.now_ns + TICK_NS;
+                    }
+                }
+            }
+        };
+        let Some(connection) = self.connections.get(index) else { return };
+        let deadline_ns = connection.deadline_ns(smoltcp_ns).max(io.now_ns + 1);
+        self.timers.set(index, deadline_ns);
+    }
+
+    pub(super) fn block(&mut self, index: u32) {
+        let id = self.connection_id(index);
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if !connection.flags.contains(Flags::BLOCKED) {
+            connection.flags.insert(Flags::BLOCKED);
+            self.blocked.push_back(id);
+        }
+    }
+
+    pub(super) fn connection_unblocked(&mut self, id: SocketId, io: &mut Io<'_>) {
+        if self.connections.generation(id.index()) != id.generation() {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(id.index()) {
+            connection.flags.remove(Flags::BLOCKED);
+            self.settle(id.index(), None, false, io);
+        }
+    }
+
+    /// Lets the connection wait for its next hop; returns when to try without an answer.
+    pub(super) fn unresolved_until(&mut self, index: u32, io: &mut Io<'_>) -> u64 {
+        /// After a failure, or when too much is being asked for.
+        const RETRY_NS: u64 = 1_000_000_000;
+        let Some(connection) = self.connections.get_mut(index) else { return NEVER_NS };
+        if connection.flags.contains(Flags::UNRESOLVED) {
+            return NEVER_NS;
+        }
+        let Some(station) = ({
+            let remote = connection.flow.remote().ip();
+            self.route(remote)
+        }) else {
+            return io.now_ns + RETRY_NS;
+        };
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.flags.insert(Flags::UNRESOLVED);
+        }
+        if self.wait_with_connection(station, index, io) {
+            return NEVER_NS;
+        }
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.flags.remove(Flags::UNRESOLVED);
+        }
+        io.now_ns + RETRY_NS
+    }
+
+    pub(super) fn connection_resolved(&mut self, index: u32, io: &mut Io<'_>) {
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.flags.remove(Flags::UNRESOLVED);
+            connection.hop_version = 0;
+            self.settle(index, None, false, io);
+        }
+    }
+
+    /// Nobody answers for the next hop: the end of an attempt to connect, a hiccup for a connection.
+    pub(super) fn connection_unreachable(&mut self, index: u32, error: NetError, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        connection.flags.remove(Flags::UNRESOLVED);
+        match connection.phase {
+            Phase::SynSent => self.over(index, Some(error), io),
+            Phase::SynReceived => self.free(index),
+            Phase::Open => {
+                connection.soft_error = Some(error);
+                let retry = connection.deadline_ns(io.now_ns + 1_000_000_000);
+                self.timers.set(index, retry.max(io.now_ns + 1));
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// A connection's deadline has come.
+    pub(super) fn connection_timer(&mut self, index: u32, io: &mut Io<'_>) {
+        let now_ns = io.now_ns;
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.state_until_ns <= now_ns {
+            match connection.phase {
+                Phase::SynSent => {
+                    self.counters.timeout_syn_sent += 1;
+                    let error = connection.soft_error.unwrap_or(NetError::TimedOut);
+                    return self.over(index, Some(error), io);
+                }
+                Phase::SynReceived => {
+                    self.counters.timeout_syn_received += 1;
+                    return self.free(index);
+                }
+                Phase::Open => {
+                    self.counters.timeout_fin_wait_2 += 1;
+                    return self.over(index, None, io);
+                }
+                Phase::Over => return,
+            }
+        }
+        if connection.phase == Phase::Open {
+            if connection.outstanding() {
+                if connection.progress_ns.saturating_add(connection.user_timeout_ns) <= now_ns {
+                    self.counters.timeout_user += 1;
+                    let error = connection.soft_error.unwrap_or(NetError::TimedOut);
+                    return self.over(index, Some(error), io);
+                }
+                // Linux: `dst_negative_advice` after a few retransmissions. Has the next hop moved?
+                const DOUBT_NS: u64 = 3_000_000_000;
+                let silent = connection.heard_ns.max(connection.progress_ns) + DOUBT_NS <= now_ns;
+                if silent && connection.peer_window != 0 {
+                    let remote = connection.flow.remote().ip();
+                    self.doubt(remote, io);
+                }
+            } else if let Some(keepalive) = connection.keepalive
+                && connection.heard_ns.saturating_add(keepalive.idle_ns) <= now_ns
+            {
+                let give_up = keepalive.interval_ns.saturating_mul(u64::from(keepalive.probes));
+                if connection.heard_ns.saturating_add(keepalive.idle_ns).saturating_add(give_up) <= now_ns {
+                    self.counters.timeout_keepalive += 1;
+                    self.send_reset(index, io);
+                    return self.over(index, Some(NetError::TimedOut), io);
+                }
+                if !connection.flags.contains(Flags::PROBING) {
+                    connection.flags.insert(Flags::PROBING);
+                    // smoltcp sends the first probe at its next poll and the others at this interval.
+                    let interval = Duration::from_micros((keepalive.interval_ns / 1000).max(1));
+                    connection.socket_mut().set_keep_alive(Some(interval));
+                }
+            }
+        }
+        self.settle(index, None, false, io);
+    }
+
+    /// Asks again for the next hop to a peer that has fallen silent.
+    pub(super) fn doubt(&mut self, remote: IpAddr, io: &mut Io<'_>) {
+        if let Some(station) = self.route(remote) {
+            self.request(station, io);
+        }
+    }
+}
