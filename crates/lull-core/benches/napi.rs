@@ -19,7 +19,7 @@ fn round(napi: &Napi, work: u32) {
     let Route::Softirq(owner) = napi.route(owner, &cx) else { unreachable!("it is not threaded") };
     match napi.softirq_polled(owner, black_box(work), false, &cx, |_| ()) {
         Polled::Completed(Completion::Released(release)) => {
-            black_box(release.settle(napi, &cx));
+            let _ = black_box(release.settle(napi, &cx));
         }
         other => unreachable!("a short poll completes: {other:?}"),
     }
@@ -56,7 +56,7 @@ fn empty_busy_round(bencher: Bencher<'_, '_>) {
     if let Some(stop) = busy.stop(&napi, &cx) {
         match stop.polled(&napi, 0, &cx, |_| ()) {
             lull_core::BusyStopped::Completed(Completion::Released(release)) => {
-                black_box(release.settle(&napi, &cx));
+                let _ = black_box(release.settle(&napi, &cx));
             }
             other => unreachable!("an empty last poll completes: {other:?}"),
         }

@@ -16,7 +16,7 @@ const THREAD_CPU: u16 = 1;
 /// Steps that bringing everything to an end may take.
 const DRAIN_MAX: u32 = 5_000;
 /// Sequences tried; PROPTEST_CASES multiplies it (256 is its default).
-const SEQUENCES_PER_CASE: u32 = 2;
+const SEQUENCES_PER_CASE: u32 = 1;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -850,7 +850,7 @@ fn the_core_agrees_with_the_plain_model_and_loses_nothing() {
 fn short_sequences_from_every_corner() {
     let settings = (0..3u32, prop_oneof![Just(0), Just(20_000)], prop_oneof![Just(0), Just(5_000_000)]);
     let sequences = (any::<bool>(), settings, prop::collection::vec(op(), 1..25));
-    runner(4 * SEQUENCES_PER_CASE)
+    runner(8 * SEQUENCES_PER_CASE)
         .run(&sequences, |(edge, (defer, gro_flush_ns, suspend_ns), mut ops)| {
             ops.insert(0, Op::Set { defer, gro_flush_ns, suspend_ns });
             run(edge, &ops)

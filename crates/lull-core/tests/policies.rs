@@ -209,7 +209,7 @@ impl Plain {
         let budget = if params.busy_poll_budget == 0 { 8 } else { params.busy_poll_budget };
         let end = if usecs == 0 || one_round { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) };
         did.push(Did::Busy(BusyPlan { napi_id: id, prefer: params.prefer_busy_poll, budget, end }));
-        let Some(Answer { available, .. }) = answer(self, did) else { return None };
+        let available = answer(self, did)?.available;
         if available {
             return Some(true);
         }

@@ -115,7 +115,7 @@ impl Cpu {
                         *delivered
                     });
                     if delivered == self.items.len() {
-                        self.finished.store(true, Ordering::Release);
+                        self.finished.swap(true, Ordering::AcqRel);
                         self.workers.iter().for_each(Sleeper::wake);
                         self.irq.wake();
                         self.ksoftirqd.wake();

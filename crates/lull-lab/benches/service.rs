@@ -151,7 +151,9 @@ fn idle() -> Result<(), Box<dyn Error>> {
 
 fn show(ratio: &stats::Estimate) -> String {
     match &ratio.interval {
-        Some(interval) => format!("{:.3} ({:.3} to {:.3}, 95 %, {} pairs)", ratio.value, interval.low, interval.high, ratio.count),
+        Some(interval) => {
+            format!("{:.3} ({:.3} to {:.3}, 95 %, {} pairs)", ratio.value, interval.low, interval.high, ratio.count)
+        }
         None => format!("{:.3}", ratio.value),
     }
 }

@@ -58,6 +58,28 @@ impl Default for BenchConfig {
     }
 }
 
+impl BenchConfig {
+    /// Checks the settings that the bench itself sets the limits of.
+    ///
+    /// # Errors
+    /// The setting, its value and its limit.
+    pub fn validate(&self) -> Result<(), BenchError> {
+        let within = |what: &str, value: usize, min: usize, max: usize| {
+            if (min..=max).contains(&value) {
+                return Ok(());
+            }
+            Err(BenchError::Invalid(format!("cannot use {what} of {value}: it is between {min} and {max}")))
+        };
+        let buffers = lull_net::shard::BUFFER_BYTES_RANGE;
+        within("a number of connections", self.connections, 1, CONNECTIONS_MAX)?;
+        within("a buffer size in bytes", self.buffer_bytes, *buffers.start(), *buffers.end())?;
+        within("a depth", usize::from(self.depth), 1, usize::from(crate::load::DEPTH_MAX))
+    }
+}
+
+/// Most connections of a bench.
+pub const CONNECTIONS_MAX: usize = 1 << 20;
+
 /// One run of one cell.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
@@ -149,6 +171,7 @@ impl Cores {
     /// # Errors
     /// No worker, or more workers than cores.
     pub fn split(config: &BenchConfig) -> Result<Cores, BenchError> {
+        config.validate()?;
         let available = if config.cores.is_empty() { lull_host::usable_cores() } else { config.cores.clone() };
         let invalid = |what: String| Err(BenchError::Invalid(what));
         if config.workers == 0 {

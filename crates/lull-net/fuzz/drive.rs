@@ -127,10 +127,10 @@ impl World {
         let host = &mut self.host;
         let kind = script.byte() % 6;
         if kind == 0 {
-            if let Ok((id, _)) = host.stack.tcp_accept(self.listener) {
-                if let Some(old) = self.victim_id.replace(id) {
-                    host.close(old);
-                }
+            if let Ok((id, _)) = host.stack.tcp_accept(self.listener)
+                && let Some(old) = self.victim_id.replace(id)
+            {
+                host.close(old);
             }
             return;
         }

@@ -61,8 +61,11 @@ fn nanoseconds_per_request(connections: usize, rounds: usize, offload: bool) -> 
             for batch in 0..connections.div_ceil(64) {
                 let range = batch * 64..connections.min(batch * 64 + 64);
                 let (peers, templates) = (&mut peers[range.clone()], &templates[range.clone()]);
-                let frames: Vec<Frame> =
-                    peers.iter_mut().zip(templates).map(|(peer, bytes)| next(peer, bytes, offload, &mut free)).collect();
+                let frames: Vec<Frame> = peers
+                    .iter_mut()
+                    .zip(templates)
+                    .map(|(peer, bytes)| next(peer, bytes, offload, &mut free))
+                    .collect();
                 let mut buffer = [0; 256];
                 let start = Instant::now();
                 for (frame, &socket) in frames.into_iter().zip(&sockets[range]) {

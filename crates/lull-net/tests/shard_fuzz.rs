@@ -43,7 +43,10 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("syn4_options", frame_step(&syn_with_options.frame(), true)),
         ("syn6", frame_step(&six.syn().frame(), false)),
         ("data4", frame_step(&four.segment(ACK | PSH, b"hello").frame(), true)),
-        ("ip_options", frame_step(&ip_packet(ip(CLIENT), ip(SERVER), 6, 0, &[148, 4, 0, 0], &four.syn().transport()), true)),
+        (
+            "ip_options",
+            frame_step(&ip_packet(ip(CLIENT), ip(SERVER), 6, 0, &[148, 4, 0, 0], &four.syn().transport()), true),
+        ),
         ("hop_by_hop", frame_step(&ip_packet(ip9, ip(SERVER6), 6, 0, &hop_by_hop, &six.syn().transport()), true)),
         ("fragment6", frame_step(&ip_packet(ip9, ip(SERVER6), 6, 44, &[6, 0, 0, 1, 0, 0, 0, 9], &[0; 24]), true)),
         ("udp4", frame_step(&ip_packet(ip(CLIENT), ip(SERVER), 17, 0, &[], &udp), false)),
@@ -53,10 +56,13 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("echo6", frame_step(&ip_packet(ip9, ip(SERVER6), 58, 0, &[], &[128, 0, 0, 0, 0, 1, 0, 2]), true)),
         ("solicitation", frame_step(&ip_packet(ip9, ip(SERVER6), 58, 0, &[], &solicitation), true)),
         // Segments near the victim's windows, reading, writing, closing, time, a full ring.
-        ("session", vec![
-            1, 0x18, 0, 0, 0, 0, 200, 0, 0, 0, 100, 3, 1, 3, 2, 8, 0, 5, 0, 1, 0x10, 0, 100, 0, 20, 10, 0, 0, 0, 0, 2, 0,
-            50, 0, 3, 5, 5, 0, 1, 0x11, 0, 0, 0, 0, 200, 0, 0, 0, 0, 2, 200, 0, 0x80,
-        ]),
+        (
+            "session",
+            vec![
+                1, 0x18, 0, 0, 0, 0, 200, 0, 0, 0, 100, 3, 1, 3, 2, 8, 0, 5, 0, 1, 0x10, 0, 100, 0, 20, 10, 0, 0, 0, 0,
+                2, 0, 50, 0, 3, 5, 5, 0, 1, 0x11, 0, 0, 0, 0, 200, 0, 0, 0, 0, 2, 200, 0, 0x80,
+            ],
+        ),
         ("ring", vec![4, 1, 3, 2, 11, 0, 4, 0, 1, 0x18, 0, 0, 0, 0, 200, 0, 0, 2, 0, 3, 1, 2, 10, 0, 0, 4, 7]),
         ("reopen", vec![5, 1, 0, 5, 0, 1, 0x10, 0, 1, 0, 0, 200, 0, 0, 0, 0, 3, 0, 3, 1, 3, 3, 5, 1, 3]),
     ]

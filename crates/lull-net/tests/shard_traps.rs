@@ -653,3 +653,22 @@ fn a_stale_id_is_an_error() {
     let connect = host.call(|stack, io| stack.tcp_connect(None, at(CLIENT, 9), ConnectOptions::default(), io));
     assert_eq!(host.stack.tcp_accept(connect.unwrap()), Err(NetError::Invalid));
 }
+
+/// smoltcp believes a reset anywhere in the window (RFC 5961 section 3.2 wants the exact number, else a challenge).
+#[test]
+fn a_guessed_reset_is_challenged() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    peer.send(&mut host, ACK | PSH, b"not acknowledged yet");
+    for (off, replies) in [(100, 1), (16_000, 0), (1 << 20, 0), (-1i32 as u32, 0)] {
+        host.receive(Tcp { seq: peer.seq.wrapping_add(off), ..peer.segment(RST, &[]) }.frame());
+        let segments = host.segments();
+        assert_eq!(segments.len(), replies, "one challenge a second");
+        assert!(segments.iter().all(|segment| segment.flags == ACK && segment.ack == peer.seq));
+    }
+    assert_eq!(host.recv(id).unwrap(), b"not acknowledged yet");
+    peer.send(&mut host, RST, &[]);
+    assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
+}

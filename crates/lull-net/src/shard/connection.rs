@@ -41,8 +41,6 @@ bitflags::bitflags! {
         const NODELAY = 512;
         /// A loss was seen: the congestion window is in force.
         const CONGESTED = 1024;
-        /// Data came in since the last segment went out.
-        const UNANSWERED = 2048;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -62,6 +60,8 @@ pub(super) struct Connection {
     /// What was last acknowledged, and the window field with it.
     pub(super) rcv_ack: u32,
     pub(super) rcv_window: u16,
+    /// Bytes received in order since then.
+    pub(super) unanswered: u32,
     /// Behind the last segment that emptied the transmit buffer, and so may have been small.
     pub(super) small_end: u32,
     /// The peer's last window field.
@@ -112,6 +112,11 @@ impl Connection {
     /// Whether it is still half open, for this listener.
     pub(super) fn is_child_of(&self, listener: u32, generation: u32) -> bool {
         self.listener == Some((listener, generation))
+    }
+
+    /// The peer's next sequence number. A FIN is acknowledged at once, so it is in `rcv_ack`.
+    pub(super) fn rcv_nxt(&self) -> u32 {
+        self.rcv_ack.wrapping_add(self.unanswered)
     }
 
     /// Something is sent, or to be sent, that the peer has not acknowledged.
@@ -165,7 +170,7 @@ impl Connection {
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
         self.consumed = 0;
-        self.flags.remove(Flags::UNANSWERED);
+        self.unanswered = 0;
     }
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.

@@ -88,6 +88,8 @@ counters! {
     drop_protocol,
     /// TCP flags that no connection sends together.
     drop_tcp_flags,
+    /// Resets outside the window of their connection.
+    drop_tcp_reset,
     /// TCP segments that belong to no connection and no listener.
     drop_no_connection,
     /// SYNs dropped: the accept queue was full.

@@ -24,7 +24,7 @@ impl Stack {
     }
 
     /// Both sides are done and the peer may not know: a small record takes over the 4-tuple.
-    pub(super) fn into_time_wait(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
+    pub(super) fn enter_time_wait(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get(index) else { return };
         let (flow, snd_nxt) = (connection.flow, connection.snd_nxt);
         let window = connection.rcv_window;

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use foldhash::fast::FixedState;
+
 use super::error::NetError;
 use super::socket::{ListenOptions, Ready};
 
@@ -57,9 +59,9 @@ impl Binding {
     }
 }
 
-/// Who is bound to which port.
+/// Who is bound to which port. The application chooses the ports, so their hash needs no secret.
 #[derive(Debug, Default)]
-pub(super) struct PortTable(HashMap<u16, Vec<Binding>>);
+pub(super) struct PortTable(HashMap<u16, Vec<Binding>, FixedState>);
 
 impl PortTable {
     /// Binds, unless another socket has the address and not both say that they share it.

@@ -18,7 +18,7 @@
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait` | a connection ends, and what is left of it |
 //! | `timers` | one deadline per connection |
-//! | `sockets` | the calls of the application |
+//! | `sockets_open`, `sockets`, `sockets_options` | the calls of the application |
 //!
 //! smoltcp is the TCP state machine: one `Interface` per shard and one `SocketSet` *per connection*, because its sets
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
@@ -58,6 +58,8 @@ mod resolve;
 mod slab;
 mod socket;
 mod sockets;
+mod sockets_open;
+mod sockets_options;
 mod stack;
 mod tcp;
 mod time_wait;

@@ -99,6 +99,7 @@ impl Stack {
             snd_nxt: 0,
             rcv_ack: 0,
             rcv_window: 0,
+            unanswered: 0,
             small_end: 0,
             peer_window: 0,
             next_hop: None,

@@ -90,10 +90,11 @@ impl Stack {
             if !self.is_local(target.into()) {
                 return Err(NOT_FOR_US);
             }
-            if let Some(mac) = link_address(&icmp[24..], OPTION_SOURCE_ADDRESS)? {
-                if !source.is_unspecified() && self.on_link(source) {
-                    self.learned(source, mac, io);
-                }
+            if let Some(mac) = link_address(&icmp[24..], OPTION_SOURCE_ADDRESS)?
+                && !source.is_unspecified()
+                && self.on_link(source)
+            {
+                self.learned(source, mac, io);
             }
             // Duplicate address detection asks from nowhere and is answered to everybody (RFC 4861 section 7.2.4).
             let (to, solicited) = match source.is_unspecified() {

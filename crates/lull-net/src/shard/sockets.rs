@@ -1,166 +1,12 @@
-//! The application's calls on TCP sockets, and those that every kind of socket has.
+//! The application's calls: reading, writing, closing.
 
-use std::net::{IpAddr, SocketAddr};
-
-use smoltcp::socket::tcp::State;
-
-use super::config::BUFFER_BYTES_RANGE;
-use super::error::NetError;
-use super::flow::FlowKey;
-use super::listener::{Binding, Listener};
-use super::socket::{ConnectOptions, Keepalive, ListenOptions, Ready, Shutdown, SocketId, SocketKind};
-use super::stack::{Io, Stack};
 use super::connection::{Connection, Flags, Phase};
-use super::wire;
+use super::error::NetError;
+use super::listener::Listener;
+use super::socket::{Ready, Shutdown, SocketId, SocketKind};
+use super::stack::{Io, Stack};
 
 impl Stack {
-    /// Listens on `local`; an unspecified address stands for every own address (of both families for `[::]`, unless
-    /// `v6_only`). To have one listener on several shards, listen on each of their stacks.
-    ///
-    /// # Errors
-    /// [`NetError::Invalid`]: port 0, or a buffer size out of [`BUFFER_BYTES_RANGE`].
-    /// [`NetError::AddressNotAvailable`]: not an own address. [`NetError::AddressInUse`].
-    pub fn tcp_listen(&mut self, local: SocketAddr, options: ListenOptions) -> Result<SocketId, NetError> {
-        buffer_sizes(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
-        if local.port() == 0 {
-            return Err(NetError::Invalid);
-        }
-        if !local.ip().is_unspecified() && !self.is_local(local.ip()) {
-            return Err(NetError::AddressNotAvailable);
-        }
-        let index = self.listeners.insert(Listener {
-            local,
-            options,
-            accepted: Default::default(),
-            half_open: 0,
-            ready: Ready::empty(),
-            stopped: false,
-        });
-        let (reuse, v6_only) = (options.reuse_port, options.v6_only);
-        let binding = Binding { index, ip: local.ip(), reuse, v6_only, connected: false };
-        if let Err(error) = self.listener_ports.bind(local.port(), binding) {
-            self.listeners.remove(index);
-            return Err(error);
-        }
-        Ok(SocketId::new(SocketKind::Listener, index, self.listeners.generation(index)))
-    }
-
-    /// Takes the oldest established connection of a listener, with its peer's address. An IPv4 peer of a listener on
-    /// `[::]` is given as IPv4.
-    ///
-    /// A connection that ended meanwhile is given too, as Linux does: its first read says how.
-    ///
-    /// # Errors
-    /// [`NetError::WouldBlock`]: none waits. [`NetError::Invalid`]: the listener was shut down.
-    pub fn tcp_accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), NetError> {
-        let parent = self.listener_mut(listener)?;
-        let stopped = parent.stopped;
-        let Some(index) = parent.accepted.pop_front() else {
-            return Err(if stopped { NetError::Invalid } else { NetError::WouldBlock });
-        };
-        if parent.accepted.is_empty() && !stopped {
-            parent.ready = Ready::empty();
-        }
-        let connection = self.connections.get_mut(index).expect("a queued connection is kept until it is taken");
-        connection.flags.remove(Flags::QUEUED);
-        connection.flags.insert(Flags::HELD);
-        connection.ready = connection.readiness();
-        let peer = connection.flow.remote();
-        self.counters.tcp_accepted += 1;
-        Ok((self.connection_id(index), peer))
-    }
-
-    /// Opens a connection. The outcome is an edge: `WRITABLE`, or `ERR` with the reason in [`Stack::take_error`].
-    ///
-    /// # Errors
-    /// [`NetError::Invalid`]: remote port 0, families that differ, or a buffer size out of range.
-    /// [`NetError::NetworkUnreachable`]: no route, or the address is a group's or our own (there is no loopback).
-    /// [`NetError::AddressNotAvailable`]: `local` is not an own address, or no ephemeral port is free.
-    /// [`NetError::AddressInUse`]: the 4-tuple is taken. [`NetError::NoBuffers`]: the table is full.
-    pub fn tcp_connect(
-        &mut self,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-        options: ConnectOptions,
-        io: &mut Io<'_>,
-    ) -> Result<SocketId, NetError> {
-        buffer_sizes(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
-        if self.connections.len() >= self.config.connections_max {
-            return Err(NetError::NoBuffers);
-        }
-        let local = self.local_for(wire::PROTOCOL_TCP, local, remote)?;
-        let flow = FlowKey::new(wire::PROTOCOL_TCP, local.ip(), local.port(), remote.ip(), remote.port());
-        if self.flows.contains_key(&flow) {
-            return Err(NetError::AddressInUse);
-        }
-        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
-        let buffers = socket.recv_capacity() + socket.send_capacity();
-        if socket.connect(self.iface.context(), remote, local).is_err() {
-            self.buffer_bytes -= buffers;
-            return Err(NetError::Invalid);
-        }
-        let until_ns = io.now_ns + self.config.timeouts.syn_sent_ns;
-        let index = self.insert_connection(flow, socket, Phase::SynSent, io.now_ns);
-        if let Some(connection) = self.connections.get_mut(index) {
-            connection.flags.insert(Flags::HELD);
-            connection.flags.set(Flags::NODELAY, options.nodelay);
-            connection.expires(until_ns);
-        }
-        let id = self.connection_id(index);
-        self.pump(index, true, io);
-        Ok(id)
-    }
-
-    /// The local end of a flow to `remote`: what is asked for, completed by a source address and an ephemeral port.
-    pub(super) fn local_for(
-        &mut self,
-        protocol: u8,
-        local: Option<SocketAddr>,
-        remote: SocketAddr,
-    ) -> Result<SocketAddr, NetError> {
-        let ip = remote.ip();
-        if remote.port() == 0 {
-            return Err(NetError::Invalid);
-        }
-        let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-        if ip.is_unspecified() || ip.is_multicast() || mapped || self.is_broadcast(ip) || self.is_local(ip) {
-            return Err(NetError::NetworkUnreachable);
-        }
-        if self.route(ip).is_none() {
-            return Err(NetError::NetworkUnreachable);
-        }
-        let wanted = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-        let source = match wanted {
-            Some(own) if own.is_ipv4() != ip.is_ipv4() => return Err(NetError::Invalid),
-            Some(own) if !self.is_local(own) => return Err(NetError::AddressNotAvailable),
-            Some(own) => own,
-            None => self.source_for(ip).ok_or(NetError::NetworkUnreachable)?,
-        };
-        match local.map_or(0, |local| local.port()) {
-            0 => self.ephemeral_port(protocol, source, remote).map(|port| SocketAddr::new(source, port)),
-            port => Ok(SocketAddr::new(source, port)),
-        }
-    }
-
-    /// A free port for a flow (RFC 6056 algorithm 3: a secret offset for each destination, and a counter).
-    fn ephemeral_port(&mut self, protocol: u8, source: IpAddr, remote: SocketAddr) -> Result<u16, NetError> {
-        let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
-        let count = u64::from(last - first) + 1;
-        let offset = self.secret.hash(2, &(remote, source));
-        for _ in 0..count {
-            self.ports_tried = self.ports_tried.wrapping_add(1);
-            let port = first + (offset.wrapping_add(u64::from(self.ports_tried)) % count) as u16;
-            let local = SocketAddr::new(source, port);
-            let flow = FlowKey::new(protocol, source, port, remote.ip(), remote.port());
-            let steered = self.config.steering.as_ref().is_none_or(|steering| steering(local, remote));
-            let bound = if protocol == wire::PROTOCOL_TCP { &self.listener_ports } else { &self.udp_ports };
-            if steered && bound.is_free(port) && !self.flows.contains_key(&flow) {
-                return Ok(port);
-            }
-        }
-        Err(NetError::AddressNotAvailable)
-    }
-
     /// Reads. 0 means that the peer will send no more, or that `buffer` is empty.
     ///
     /// # Errors
@@ -408,190 +254,6 @@ impl Stack {
         Ok(())
     }
 
-    /// Closes a listener: what nobody accepted is reset, what is half open forgotten (`inet_csk_listen_stop`).
-    fn close_listener(&mut self, id: SocketId, io: &mut Io<'_>) {
-        let index = id.index();
-        let Some(listener) = self.listeners.remove(index) else { return };
-        self.listener_ports.unbind(listener.local.port(), index);
-        for child in listener.accepted {
-            if self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open) {
-                self.send_reset(child, io);
-            }
-            self.free(child);
-        }
-        // Linear in the shard's connections; listeners are closed once.
-        let half_open: Vec<u32> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.is_child_of(index, id.generation()))
-            .map(|(child, _)| child)
-            .collect();
-        for child in half_open {
-            self.free(child);
-        }
-    }
-
-    /// Turns Nagle's algorithm off or on (`TCP_NODELAY`). Off sends at once what it held back.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn set_nodelay(&mut self, id: SocketId, nodelay: bool, io: &mut Io<'_>) -> Result<(), NetError> {
-        self.connection_mut(id)?.flags.set(Flags::NODELAY, nodelay);
-        self.repump(id, io);
-        Ok(())
-    }
-
-    /// Whether Nagle's algorithm is off.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn nodelay(&self, id: SocketId) -> Result<bool, NetError> {
-        Ok(self.connection(id)?.flags.contains(Flags::NODELAY))
-    }
-
-    /// Probes the connection while it is idle (`SO_KEEPALIVE`), or not.
-    ///
-    /// # Errors
-    /// [`NetError::Invalid`]: a time or the count is 0.
-    pub fn set_keepalive(
-        &mut self,
-        id: SocketId,
-        keepalive: Option<Keepalive>,
-        io: &mut Io<'_>,
-    ) -> Result<(), NetError> {
-        if keepalive.is_some_and(|k| k.idle_ns == 0 || k.interval_ns == 0 || k.probes == 0) {
-            return Err(NetError::Invalid);
-        }
-        let connection = self.connection_mut(id)?;
-        connection.keepalive = keepalive;
-        connection.flags.remove(Flags::PROBING);
-        connection.socket_mut().set_keep_alive(None);
-        self.repump(id, io);
-        Ok(())
-    }
-
-    /// Gives up when sent data stays unacknowledged for so long, in nanoseconds (`TCP_USER_TIMEOUT`), even if the peer
-    /// is alive and only refuses to read. `None`: the stack's default, which a peer that answers puts off.
-    ///
-    /// # Errors
-    /// [`NetError::Invalid`]: 0.
-    pub fn set_user_timeout(&mut self, id: SocketId, timeout_ns: Option<u64>, io: &mut Io<'_>) -> Result<(), NetError> {
-        if timeout_ns == Some(0) {
-            return Err(NetError::Invalid);
-        }
-        let default_ns = self.config.timeouts.user_timeout_ns;
-        let connection = self.connection_mut(id)?;
-        connection.flags.set(Flags::OWN_TIMEOUT, timeout_ns.is_some());
-        connection.user_timeout_ns = timeout_ns.unwrap_or(default_ns);
-        self.repump(id, io);
-        Ok(())
-    }
-
-    /// Makes closing a reset (`SO_LINGER` on, with 0 seconds), or not.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn set_reset_on_close(&mut self, id: SocketId, reset: bool) -> Result<(), NetError> {
-        self.connection_mut(id)?.flags.set(Flags::RESET_ON_CLOSE, reset);
-        Ok(())
-    }
-
-    fn repump(&mut self, id: SocketId, io: &mut Io<'_>) {
-        if self.connections.get(id.index()).is_some_and(|connection| connection.phase != Phase::Over) {
-            self.pump(id.index(), false, io);
-        }
-    }
-
-    /// Receive and transmit buffer of a connection, in bytes. They are chosen by [`ListenOptions`] and
-    /// [`ConnectOptions`] and cannot change afterwards.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn buffer_sizes(&self, id: SocketId) -> Result<(usize, usize), NetError> {
-        let socket = self.connection(id)?.socket();
-        Ok((socket.recv_capacity(), socket.send_capacity()))
-    }
-
-    /// Takes the socket's error (`SO_ERROR`): the one that ended it, else one that only slowed it down.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn take_error(&mut self, id: SocketId) -> Result<Option<NetError>, NetError> {
-        match id.kind() {
-            SocketKind::Tcp => {
-                let connection = self.connection_mut(id)?;
-                connection.ready.remove(Ready::ERR);
-                Ok(connection.error.take().or_else(|| connection.soft_error.take()))
-            }
-            SocketKind::Listener => self.listener_mut(id).map(|_| None),
-            SocketKind::Udp => self.udp_take_error(id),
-        }
-    }
-
-    /// The socket's own address. The IP address is unspecified for one that takes packets to any.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, NetError> {
-        match id.kind() {
-            SocketKind::Tcp => Ok(self.connection(id)?.flow.local()),
-            SocketKind::Listener => Ok(self.listener(id)?.local),
-            SocketKind::Udp => self.udp_local(id),
-        }
-    }
-
-    /// The peer's address.
-    ///
-    /// # Errors
-    /// [`NetError::NotConnected`]: there is none (any more).
-    pub fn peer_addr(&self, id: SocketId) -> Result<SocketAddr, NetError> {
-        match id.kind() {
-            SocketKind::Tcp => {
-                let connection = self.connection(id)?;
-                match connection.phase {
-                    Phase::Open => Ok(connection.flow.remote()),
-                    _ => Err(NetError::NotConnected),
-                }
-            }
-            SocketKind::Listener => Err(NetError::NotConnected),
-            SocketKind::Udp => self.udp_peer(id),
-        }
-    }
-
-    /// What the socket is ready for now.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn ready(&self, id: SocketId) -> Result<Ready, NetError> {
-        match id.kind() {
-            SocketKind::Tcp => Ok(self.connection(id)?.readiness()),
-            SocketKind::Listener => Ok(self.listener(id)?.ready),
-            SocketKind::Udp => self.udp_ready(id),
-        }
-    }
-
-    /// State of a connection by its RFC 9293 name, for tables and traces.
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn tcp_state(&self, id: SocketId) -> Result<&'static str, NetError> {
-        let connection = self.connection(id)?;
-        Ok(match (connection.phase, connection.socket().state()) {
-            (Phase::Over, _) => "CLOSED",
-            (_, State::Closed) => "CLOSED",
-            (_, State::Listen) => "LISTEN",
-            (_, State::SynSent) => "SYN-SENT",
-            (_, State::SynReceived) => "SYN-RECEIVED",
-            (_, State::Established) => "ESTABLISHED",
-            (_, State::FinWait1) => "FIN-WAIT-1",
-            (_, State::FinWait2) => "FIN-WAIT-2",
-            (_, State::CloseWait) => "CLOSE-WAIT",
-            (_, State::Closing) => "CLOSING",
-            (_, State::LastAck) => "LAST-ACK",
-            (_, State::TimeWait) => "TIME-WAIT",
-        })
-    }
-
     #[inline]
     pub(super) fn connection_mut(&mut self, id: SocketId) -> Result<&mut Connection, NetError> {
         if id.kind() != SocketKind::Tcp || self.connections.generation(id.index()) != id.generation() {
@@ -603,7 +265,7 @@ impl Stack {
             .ok_or(NetError::InvalidSocket)
     }
 
-    fn connection(&self, id: SocketId) -> Result<&Connection, NetError> {
+    pub(super) fn connection(&self, id: SocketId) -> Result<&Connection, NetError> {
         if id.kind() != SocketKind::Tcp || self.connections.generation(id.index()) != id.generation() {
             return Err(NetError::InvalidSocket);
         }
@@ -613,24 +275,19 @@ impl Stack {
             .ok_or(NetError::InvalidSocket)
     }
 
-    fn listener_mut(&mut self, id: SocketId) -> Result<&mut Listener, NetError> {
+    pub(super) fn listener_mut(&mut self, id: SocketId) -> Result<&mut Listener, NetError> {
         if id.kind() != SocketKind::Listener || self.listeners.generation(id.index()) != id.generation() {
             return Err(if id.kind() == SocketKind::Listener { NetError::InvalidSocket } else { NetError::Invalid });
         }
         self.listeners.get_mut(id.index()).ok_or(NetError::InvalidSocket)
     }
 
-    fn listener(&self, id: SocketId) -> Result<&Listener, NetError> {
+    pub(super) fn listener(&self, id: SocketId) -> Result<&Listener, NetError> {
         if id.kind() != SocketKind::Listener || self.listeners.generation(id.index()) != id.generation() {
             return Err(NetError::InvalidSocket);
         }
         self.listeners.get(id.index()).ok_or(NetError::InvalidSocket)
     }
-}
-
-fn buffer_sizes(rx: usize, tx: usize) -> Result<(), NetError> {
-    let fits = |bytes: usize| bytes == 0 || BUFFER_BYTES_RANGE.contains(&bytes);
-    if fits(rx) && fits(tx) { Ok(()) } else { Err(NetError::Invalid) }
 }
 
 impl Connection {

@@ -10,6 +10,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
 use super::config::StackConfig;
+use super::connection::Connection;
 use super::counters::StackCounters;
 use super::demux::{self, Inbound, Local, Reason};
 use super::device::{NoDevice, Port};
@@ -20,7 +21,6 @@ use super::listener::{Listener, PortTable};
 use super::neighbour::{Neighbours, Unresolved};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
-use super::connection::Connection;
 use super::time_wait::TimeWaits;
 use super::timers::Timers;
 use super::udp::UdpSocket;

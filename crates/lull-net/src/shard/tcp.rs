@@ -115,10 +115,10 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         const NOBODY: Reason = |counters| &mut counters.drop_no_connection;
-        if segment.flags & (SYN | ACK | RST) == SYN {
-            if let Some(listener) = self.listener_for(packet, &flow) {
-                return self.accept_syn(listener, flow, frame, packet, segment, io);
-            }
+        if segment.flags & (SYN | ACK | RST) == SYN
+            && let Some(listener) = self.listener_for(packet, &flow)
+        {
+            return self.accept_syn(listener, flow, frame, packet, segment, io);
         }
         if segment.flags & RST == 0 && self.reset_budget.take(io.now_ns) {
             // RFC 9293 section 3.10.7.1.
@@ -147,7 +147,7 @@ impl Stack {
     }
 
     #[inline]
-    pub(super) fn connection_input(
+    fn connection_input(
         &mut self,
         index: u32,
         frame: &mut Frame,
@@ -160,7 +160,17 @@ impl Stack {
         packet.make_plain(frame);
         match connection.phase {
             Phase::Open => {
-                if segment.flags & RST == 0 {
+                if segment.flags & RST != 0 {
+                    // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can guess.
+                    let off = segment.seq.wrapping_sub(connection.rcv_nxt());
+                    if off != 0 {
+                        if off as usize >= connection.socket().recv_capacity() {
+                            return Err(|counters| &mut counters.drop_tcp_reset);
+                        }
+                        self.counters.tcp_challenges += 1;
+                        make_probe(connection, frame, packet, &mut segment);
+                    }
+                } else {
                     let beyond = segment.flags & ACK != 0 && seq_lt(connection.snd_nxt, segment.ack);
                     if segment.flags & SYN != 0 || beyond {
                         self.counters.tcp_challenges += 1;
@@ -203,7 +213,7 @@ impl Stack {
 
     /// Gives one packet to smoltcp and follows what came of it.
     #[inline]
-    fn feed(&mut self, index: u32, frame: &Frame, packet: &Packet, segment: &Segment, io: &mut Io<'_>) {
+    pub(super) fn feed(&mut self, index: u32, frame: &Frame, packet: &Packet, segment: &Segment, io: &mut Io<'_>) {
         let next_hop = self.next_hop(index);
         let Some(connection) = self.connections.get_mut(index) else { return };
         let (queued, unread) = (connection.socket().send_queue(), connection.socket().recv_queue());
@@ -213,7 +223,8 @@ impl Stack {
         let exit = shim.exit;
         self.counters.tx_frames += u64::from(exit.frames);
         self.counters.tx_dropped += u64::from(exit.dropped);
-        if exit.frames > 0 && exit.last.flags & (SYN | RST) == 0 {
+        let answered = exit.frames > 0 && exit.last.flags & (SYN | RST) == 0;
+        if answered {
             connection.sent(exit.last);
         }
         let socket = connection.socket();
@@ -230,9 +241,9 @@ impl Stack {
         let arrived = now_unread.saturating_sub(unread);
         // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its only
         // deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
-        let first = !connection.flags.contains(Flags::UNANSWERED);
-        if arrived > 0 {
-            connection.flags.insert(Flags::UNANSWERED);
+        let first = connection.unanswered == 0;
+        if !answered {
+            connection.unanswered += arrived as u32;
         }
         let plain = segment.flags | PSH == ACK | PSH && arrived == segment.length && arrived > 0;
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
@@ -255,7 +266,7 @@ impl Stack {
             Phase::Open => match state {
                 State::Established | State::CloseWait => {}
                 State::Closed => return self.over_by_peer(index, cause, io),
-                State::TimeWait => return self.into_time_wait(index, cause, arrived, io),
+                State::TimeWait => return self.enter_time_wait(index, cause, arrived, io),
                 State::FinWait2 => {
                     connection.snd_una = connection.snd_nxt;
                     if !connection.flags.contains(Flags::HELD) && connection.state_until_ns == NEVER_NS {

@@ -1,0 +1,189 @@
+//! The application's calls that make TCP sockets: listen, accept, connect.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::config::BUFFER_BYTES_RANGE;
+use super::connection::{Flags, Phase};
+use super::error::NetError;
+use super::flow::FlowKey;
+use super::listener::{Binding, Listener};
+use super::socket::{ConnectOptions, ListenOptions, Ready, SocketId, SocketKind};
+use super::stack::{Io, Stack};
+use super::wire;
+
+impl Stack {
+    /// Listens on `local`; an unspecified address stands for every own address (of both families for `[::]`, unless
+    /// `v6_only`). To have one listener on several shards, listen on each of their stacks.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: port 0, or a buffer size out of [`BUFFER_BYTES_RANGE`].
+    /// [`NetError::AddressNotAvailable`]: not an own address. [`NetError::AddressInUse`].
+    pub fn tcp_listen(&mut self, local: SocketAddr, options: ListenOptions) -> Result<SocketId, NetError> {
+        check_buffers(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
+        if local.port() == 0 {
+            return Err(NetError::Invalid);
+        }
+        if !local.ip().is_unspecified() && !self.is_local(local.ip()) {
+            return Err(NetError::AddressNotAvailable);
+        }
+        let index = self.listeners.insert(Listener {
+            local,
+            options,
+            accepted: Default::default(),
+            half_open: 0,
+            ready: Ready::empty(),
+            stopped: false,
+        });
+        let (reuse, v6_only) = (options.reuse_port, options.v6_only);
+        let binding = Binding { index, ip: local.ip(), reuse, v6_only, connected: false };
+        if let Err(error) = self.listener_ports.bind(local.port(), binding) {
+            self.listeners.remove(index);
+            return Err(error);
+        }
+        Ok(SocketId::new(SocketKind::Listener, index, self.listeners.generation(index)))
+    }
+
+    /// Takes the oldest established connection of a listener, with its peer's address. An IPv4 peer of a listener on
+    /// `[::]` is given as IPv4.
+    ///
+    /// A connection that ended meanwhile is given too, as Linux does: its first read says how.
+    ///
+    /// # Errors
+    /// [`NetError::WouldBlock`]: none waits. [`NetError::Invalid`]: the listener was shut down.
+    pub fn tcp_accept(&mut self, listener: SocketId) -> Result<(SocketId, SocketAddr), NetError> {
+        let parent = self.listener_mut(listener)?;
+        let stopped = parent.stopped;
+        let Some(index) = parent.accepted.pop_front() else {
+            return Err(if stopped { NetError::Invalid } else { NetError::WouldBlock });
+        };
+        if parent.accepted.is_empty() && !stopped {
+            parent.ready = Ready::empty();
+        }
+        let connection = self.connections.get_mut(index).expect("a queued connection is kept until it is taken");
+        connection.flags.remove(Flags::QUEUED);
+        connection.flags.insert(Flags::HELD);
+        connection.ready = connection.readiness();
+        let peer = connection.flow.remote();
+        self.counters.tcp_accepted += 1;
+        Ok((self.connection_id(index), peer))
+    }
+
+    /// Opens a connection. The outcome is an edge: `WRITABLE`, or `ERR` with the reason in [`Stack::take_error`].
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: remote port 0, families that differ, or a buffer size out of range.
+    /// [`NetError::NetworkUnreachable`]: no route, or the address is a group's or our own (there is no loopback).
+    /// [`NetError::AddressNotAvailable`]: `local` is not an own address, or no ephemeral port is free.
+    /// [`NetError::AddressInUse`]: the 4-tuple is taken. [`NetError::NoBuffers`]: the table is full.
+    pub fn tcp_connect(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: ConnectOptions,
+        io: &mut Io<'_>,
+    ) -> Result<SocketId, NetError> {
+        check_buffers(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
+        if self.connections.len() >= self.config.connections_max {
+            return Err(NetError::NoBuffers);
+        }
+        let local = self.local_for(wire::PROTOCOL_TCP, local, remote)?;
+        let flow = FlowKey::new(wire::PROTOCOL_TCP, local.ip(), local.port(), remote.ip(), remote.port());
+        if self.flows.contains_key(&flow) {
+            return Err(NetError::AddressInUse);
+        }
+        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
+        let buffers = socket.recv_capacity() + socket.send_capacity();
+        if socket.connect(self.iface.context(), remote, local).is_err() {
+            self.buffer_bytes -= buffers;
+            return Err(NetError::Invalid);
+        }
+        let until_ns = io.now_ns + self.config.timeouts.syn_sent_ns;
+        let index = self.insert_connection(flow, socket, Phase::SynSent, io.now_ns);
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.flags.insert(Flags::HELD);
+            connection.flags.set(Flags::NODELAY, options.nodelay);
+            connection.expires(until_ns);
+        }
+        let id = self.connection_id(index);
+        self.pump(index, true, io);
+        Ok(id)
+    }
+
+    /// The local end of a flow to `remote`: what is asked for, completed by a source address and an ephemeral port.
+    pub(super) fn local_for(
+        &mut self,
+        protocol: u8,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<SocketAddr, NetError> {
+        let ip = remote.ip();
+        if remote.port() == 0 {
+            return Err(NetError::Invalid);
+        }
+        let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
+        if ip.is_unspecified() || ip.is_multicast() || mapped || self.is_broadcast(ip) || self.is_local(ip) {
+            return Err(NetError::NetworkUnreachable);
+        }
+        if self.route(ip).is_none() {
+            return Err(NetError::NetworkUnreachable);
+        }
+        let wanted = local.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        let source = match wanted {
+            Some(own) if own.is_ipv4() != ip.is_ipv4() => return Err(NetError::Invalid),
+            Some(own) if !self.is_local(own) => return Err(NetError::AddressNotAvailable),
+            Some(own) => own,
+            None => self.source_for(ip).ok_or(NetError::NetworkUnreachable)?,
+        };
+        match local.map_or(0, |local| local.port()) {
+            0 => self.ephemeral_port(protocol, source, remote).map(|port| SocketAddr::new(source, port)),
+            port => Ok(SocketAddr::new(source, port)),
+        }
+    }
+
+    /// A free port for a flow (RFC 6056 algorithm 3: a secret offset for each destination, and a counter).
+    pub(super) fn ephemeral_port(&mut self, protocol: u8, source: IpAddr, remote: SocketAddr) -> Result<u16, NetError> {
+        let (first, last) = (*self.config.ephemeral_ports.start(), *self.config.ephemeral_ports.end());
+        let count = u64::from(last - first) + 1;
+        let offset = self.secret.hash(2, &(remote, source));
+        for _ in 0..count {
+            self.ports_tried = self.ports_tried.wrapping_add(1);
+            let port = first + (offset.wrapping_add(u64::from(self.ports_tried)) % count) as u16;
+            let local = SocketAddr::new(source, port);
+            let flow = FlowKey::new(protocol, source, port, remote.ip(), remote.port());
+            let steered = self.config.steering.as_ref().is_none_or(|steering| steering(local, remote));
+            let bound = if protocol == wire::PROTOCOL_TCP { &self.listener_ports } else { &self.udp_ports };
+            if steered && bound.is_free(port) && !self.flows.contains_key(&flow) {
+                return Ok(port);
+            }
+        }
+        Err(NetError::AddressNotAvailable)
+    }
+
+    /// Closes a listener: what nobody accepted is reset, what is half open forgotten (`inet_csk_listen_stop`).
+    pub(super) fn close_listener(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let index = id.index();
+        let Some(listener) = self.listeners.remove(index) else { return };
+        self.listener_ports.unbind(listener.local.port(), index);
+        for child in listener.accepted {
+            if self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open) {
+                self.send_reset(child, io);
+            }
+            self.free(child);
+        }
+        // Linear in the shard's connections; listeners are closed once.
+        let half_open: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.is_child_of(index, id.generation()))
+            .map(|(child, _)| child)
+            .collect();
+        for child in half_open {
+            self.free(child);
+        }
+    }
+}
+
+fn check_buffers(rx: usize, tx: usize) -> Result<(), NetError> {
+    let fits = |bytes: usize| bytes == 0 || BUFFER_BYTES_RANGE.contains(&bytes);
+    if fits(rx) && fits(tx) { Ok(()) } else { Err(NetError::Invalid) }
+}

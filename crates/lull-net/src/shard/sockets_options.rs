@@ -1,0 +1,173 @@
+//! The application's calls that set options of sockets or ask about them.
+
+use std::net::SocketAddr;
+
+use smoltcp::socket::tcp::State;
+
+use super::connection::{Flags, Phase};
+use super::error::NetError;
+use super::socket::{Keepalive, Ready, SocketId, SocketKind};
+use super::stack::{Io, Stack};
+
+impl Stack {
+    /// Turns Nagle's algorithm off or on (`TCP_NODELAY`). Off sends at once what it held back.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_nodelay(&mut self, id: SocketId, nodelay: bool, io: &mut Io<'_>) -> Result<(), NetError> {
+        self.connection_mut(id)?.flags.set(Flags::NODELAY, nodelay);
+        self.repump(id, io);
+        Ok(())
+    }
+
+    /// Whether Nagle's algorithm is off.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn nodelay(&self, id: SocketId) -> Result<bool, NetError> {
+        Ok(self.connection(id)?.flags.contains(Flags::NODELAY))
+    }
+
+    /// Probes the connection while it is idle (`SO_KEEPALIVE`), or not.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: a time or the count is 0.
+    pub fn set_keepalive(
+        &mut self,
+        id: SocketId,
+        keepalive: Option<Keepalive>,
+        io: &mut Io<'_>,
+    ) -> Result<(), NetError> {
+        if keepalive.is_some_and(|k| k.idle_ns == 0 || k.interval_ns == 0 || k.probes == 0) {
+            return Err(NetError::Invalid);
+        }
+        let connection = self.connection_mut(id)?;
+        connection.keepalive = keepalive;
+        connection.flags.remove(Flags::PROBING);
+        connection.socket_mut().set_keep_alive(None);
+        self.repump(id, io);
+        Ok(())
+    }
+
+    /// Gives up when sent data stays unacknowledged for so long, in nanoseconds (`TCP_USER_TIMEOUT`), even if the peer
+    /// is alive and only refuses to read. `None`: the stack's default, which a peer that answers puts off.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: 0.
+    pub fn set_user_timeout(&mut self, id: SocketId, timeout_ns: Option<u64>, io: &mut Io<'_>) -> Result<(), NetError> {
+        if timeout_ns == Some(0) {
+            return Err(NetError::Invalid);
+        }
+        let default_ns = self.config.timeouts.user_timeout_ns;
+        let connection = self.connection_mut(id)?;
+        connection.flags.set(Flags::OWN_TIMEOUT, timeout_ns.is_some());
+        connection.user_timeout_ns = timeout_ns.unwrap_or(default_ns);
+        self.repump(id, io);
+        Ok(())
+    }
+
+    /// Makes closing a reset (`SO_LINGER` on, with 0 seconds), or not.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_reset_on_close(&mut self, id: SocketId, reset: bool) -> Result<(), NetError> {
+        self.connection_mut(id)?.flags.set(Flags::RESET_ON_CLOSE, reset);
+        Ok(())
+    }
+
+    pub(super) fn repump(&mut self, id: SocketId, io: &mut Io<'_>) {
+        if self.connections.get(id.index()).is_some_and(|connection| connection.phase != Phase::Over) {
+            self.pump(id.index(), false, io);
+        }
+    }
+
+    /// Receive and transmit buffer of a connection, in bytes. They are chosen by [`ListenOptions`](super::ListenOptions) and
+    /// [`ConnectOptions`](super::ConnectOptions) and cannot change afterwards.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn buffer_sizes(&self, id: SocketId) -> Result<(usize, usize), NetError> {
+        let socket = self.connection(id)?.socket();
+        Ok((socket.recv_capacity(), socket.send_capacity()))
+    }
+
+    /// Takes the socket's error (`SO_ERROR`): the one that ended it, else one that only slowed it down.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn take_error(&mut self, id: SocketId) -> Result<Option<NetError>, NetError> {
+        match id.kind() {
+            SocketKind::Tcp => {
+                let connection = self.connection_mut(id)?;
+                connection.ready.remove(Ready::ERR);
+                Ok(connection.error.take().or_else(|| connection.soft_error.take()))
+            }
+            SocketKind::Listener => self.listener_mut(id).map(|_| None),
+            SocketKind::Udp => self.udp_take_error(id),
+        }
+    }
+
+    /// The socket's own address. The IP address is unspecified for one that takes packets to any.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, NetError> {
+        match id.kind() {
+            SocketKind::Tcp => Ok(self.connection(id)?.flow.local()),
+            SocketKind::Listener => Ok(self.listener(id)?.local),
+            SocketKind::Udp => self.udp_local(id),
+        }
+    }
+
+    /// The peer's address.
+    ///
+    /// # Errors
+    /// [`NetError::NotConnected`]: there is none (any more).
+    pub fn peer_addr(&self, id: SocketId) -> Result<SocketAddr, NetError> {
+        match id.kind() {
+            SocketKind::Tcp => {
+                let connection = self.connection(id)?;
+                match connection.phase {
+                    Phase::Open => Ok(connection.flow.remote()),
+                    _ => Err(NetError::NotConnected),
+                }
+            }
+            SocketKind::Listener => Err(NetError::NotConnected),
+            SocketKind::Udp => self.udp_peer(id),
+        }
+    }
+
+    /// What the socket is ready for now.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn ready(&self, id: SocketId) -> Result<Ready, NetError> {
+        match id.kind() {
+            SocketKind::Tcp => Ok(self.connection(id)?.readiness()),
+            SocketKind::Listener => Ok(self.listener(id)?.ready),
+            SocketKind::Udp => self.udp_ready(id),
+        }
+    }
+
+    /// State of a connection by its RFC 9293 name, for tables and traces.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn tcp_state(&self, id: SocketId) -> Result<&'static str, NetError> {
+        let connection = self.connection(id)?;
+        Ok(match (connection.phase, connection.socket().state()) {
+            (Phase::Over, _) => "CLOSED",
+            (_, State::Closed) => "CLOSED",
+            (_, State::Listen) => "LISTEN",
+            (_, State::SynSent) => "SYN-SENT",
+            (_, State::SynReceived) => "SYN-RECEIVED",
+            (_, State::Established) => "ESTABLISHED",
+            (_, State::FinWait1) => "FIN-WAIT-1",
+            (_, State::FinWait2) => "FIN-WAIT-2",
+            (_, State::CloseWait) => "CLOSE-WAIT",
+            (_, State::Closing) => "CLOSING",
+            (_, State::LastAck) => "LAST-ACK",
+            (_, State::TimeWait) => "TIME-WAIT",
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! Bad input: one line that names the object and the remedy, exit status 2; signals end a comparison with its partial table.
+
+use std::process::{Command, Output, Stdio};
+
+fn lull(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lull")).args(arguments.split_whitespace()).output().unwrap()
+}
+
+#[track_caller]
+fn refused(arguments: &str, says: &[&str]) {
+    let output = lull(arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
+    for word in says {
+        assert!(said.contains(word), "lull {arguments} says: {said}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[track_caller]
+fn refused_in_one_line(arguments: &str, says: &[&str]) {
+    refused(arguments, says);
+    let said = String::from_utf8(lull(arguments).stderr).unwrap();
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn wrong_modes_and_loads() {
+    refused_in_one_line("compare --modes base,defr20", &["defr20", "suspendX"]);
+    refused_in_one_line("compare --loads fast", &["fast", "MAX"]);
+    refused_in_one_line("compare --loads 0%", &["0%"]);
+    refused_in_one_line("compare --limit 1", &["1 s are allowed", "fewer"]);
+    refused("compare --seconds -1", &["--seconds"]);
+    refused("compare --nic eth0", &["eth0", "mem", "tap"]);
+    refused_in_one_line("compare --workers 0", &["0 workers"]);
+    refused_in_one_line("compare --workers 4000", &["4000", "--workers"]);
+    refused_in_one_line("compare --connections 0", &["connections"]);
+    refused_in_one_line("compare --buffer-bytes 1", &["buffer"]);
+    refused_in_one_line("compare --csv /no/such/place/x.csv", &["/no/such/place"]);
+}
+
+#[test]
+fn wrong_addresses_and_nics() {
+    refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2", &["10.0.0.2", "/24"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/33", &["10.0.0.2/33"]);
+    refused_in_one_line(
+        "serve --nic tap:a-name-that-is-far-too-long --addr 10.0.0.2/24",
+        &["a-name-that-is-far-too-long"],
+    );
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --mode fast", &["fast"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 -t 0", &["0 workers", "-t"]);
+    refused_in_one_line("load nowhere", &["nowhere", "HOST:PORT"]);
+    refused_in_one_line("load 127.0.0.1:1 --load 25%", &["25%"]);
+    refused_in_one_line("load 127.0.0.1:1", &["connections came up"]);
+}
+
+#[test]
+fn a_signal_ends_a_comparison_with_its_partial_table() {
+    let arguments =
+        "compare --modes base,suspend50 --loads MAX --runs 100 --seconds 0.2 --records 1000 --progress plain";
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lull"))
+        .args(arguments.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The third line of progress means that both modes were measured at least once.
+    let stderr = child.stderr.take().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stderr));
+    for _ in 0..3 {
+        lines.next().unwrap().unwrap();
+    }
+    let drain = std::thread::spawn(move || lines.for_each(drop));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    drain.join().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(table.contains("stopped early") && table.contains("suspend50"), "{table}");
+}
