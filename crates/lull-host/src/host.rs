@@ -687,13 +687,17 @@ impl Delivery {
         self.clock.now_ns()
     }
 
-    /// Runs what is due on the CPU of instance `index`, if anything is: every call into lull begins with it.
+    /// Runs what is due on the CPU of instance `index`, if anything is: every call into lull begins with it. Returns the
+    /// time.
     #[inline]
-    pub fn poll_point(&self, index: u32) {
+    pub fn poll_point(&self, index: u32) -> u64 {
         let cpu = self.cpu(self.instance(index).cpu());
-        if cpu.is_due(self.clock.now_ns()) && cpu.seat.is_free() {
+        let now_ns = self.clock.now_ns();
+        if cpu.is_due(now_ns) && cpu.seat.is_free() {
             self.visit(cpu, crate::seat::GUEST);
+            return self.clock.now_ns();
         }
+        now_ns
     }
 
     /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.

@@ -30,24 +30,23 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 /// which is allowed.
 struct Sleeper {
     word: ParkWord,
-    kernel: loom::sync::Notify,
 }
 
 impl Sleeper {
     fn new() -> Sleeper {
-        Sleeper { word: ParkWord::new(), kernel: loom::sync::Notify::new() }
+        Sleeper { word: ParkWord::new() }
     }
 
     fn park(&self) {
         if self.word.begin(ON_FUTEX) {
-            self.kernel.wait();
+            self.word.0.wait(ON_FUTEX);
             self.word.end();
         }
     }
 
     fn wake(&self) {
         if self.word.notify().is_some() {
-            self.kernel.notify();
+            self.word.0.wake();
         }
     }
 }

@@ -127,9 +127,9 @@ impl Queue {
     /// before it is given back.
     #[inline]
     pub(crate) fn with<R>(&self, host: &Delivery, f: impl FnOnce(&mut Inside, u64) -> R) -> R {
-        host.poll_point(self.napi());
+        let now_ns = host.poll_point(self.napi());
         let mut guard = self.lock.lock();
-        let result = f(&mut guard, host.now_ns());
+        let result = f(&mut guard, now_ns);
         self.finish(host, guard);
         result
     }

@@ -149,7 +149,7 @@ fn ipv4(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
     let ip = |at: usize| Ipv4Addr::new(data[at], data[at + 1], data[at + 2], data[at + 3]);
     let (source, destination) = (ip(L3 + 12), ip(L3 + 16));
     let first = data[L3 + 12];
-    // This network, loopback, groups, class E and broadcast (RFC 1122 section 3.2.1.3); our own address would be a loop.
+    // This network, loopback, groups, class E and broadcast (RFC 1122 section 3.2.1.3); our own would be a loop.
     let mut martian = first == 0 || first == 127 || first >= 224;
     let mut cast = None;
     for local in locals {

@@ -199,7 +199,7 @@ impl Stack {
                     let remote = connection.flow.remote().ip();
                     self.doubt(remote, io);
                 }
-            } else if let Some(keepalive) = connection.keepalive
+            } else if let Some(keepalive) = connection.keepalive.as_deref().copied()
                 && connection.heard_ns.saturating_add(keepalive.idle_ns) <= now_ns
             {
                 let give_up = keepalive.interval_ns.saturating_mul(u64::from(keepalive.probes));

@@ -54,12 +54,12 @@ impl Stack {
             // `RDHUP` is exactly the end of the stream; before the handshake there is none.
             return if connection.readiness().contains(Ready::RDHUP) { Ok(0) } else { Err(NetError::WouldBlock) };
         }
-        connection.consumed += taken;
+        connection.consumed = connection.consumed.saturating_add(taken as u32);
         let socket = connection.socket();
         // The window is worth an update when it has opened by half the buffer or a full segment (RFC 9293 section
         // 3.8.6.2.2); until then smoltcp need not be asked.
         const SEGMENT_BYTES: usize = 1460;
-        let worth = connection.consumed >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
+        let worth = connection.consumed as usize >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
         let drained = !socket.can_recv();
         if connection.phase == Phase::Open && worth {
             self.pump(index, false, io);

@@ -42,7 +42,7 @@ impl Stack {
             return Err(NetError::Invalid);
         }
         let connection = self.connection_mut(id)?;
-        connection.keepalive = keepalive;
+        connection.keepalive = keepalive.map(Box::new);
         connection.flags.remove(Flags::PROBING);
         connection.socket_mut().set_keep_alive(None);
         self.repump(id, io);
@@ -81,8 +81,9 @@ impl Stack {
         }
     }
 
-    /// Receive and transmit buffer of a connection, in bytes. They are chosen by [`ListenOptions`](super::ListenOptions) and
-    /// [`ConnectOptions`](super::ConnectOptions) and cannot change afterwards.
+    /// Receive and transmit buffer of a connection, in bytes. They are chosen by
+    /// [`ListenOptions`](super::ListenOptions) and [`ConnectOptions`](super::ConnectOptions) and cannot change
+    /// afterwards.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].

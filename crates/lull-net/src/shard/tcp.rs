@@ -161,7 +161,8 @@ impl Stack {
         match connection.phase {
             Phase::Open => {
                 if segment.flags & RST != 0 {
-                    // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can guess.
+                    // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can
+                    // guess.
                     let off = segment.seq.wrapping_sub(connection.rcv_nxt());
                     if off != 0 {
                         if off as usize >= connection.socket().recv_capacity() {
@@ -239,8 +240,8 @@ impl Stack {
             connection.progress_ns = io.now_ns;
         }
         let arrived = now_unread.saturating_sub(unread);
-        // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its only
-        // deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
+        // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its
+        // only deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
         let first = connection.unanswered == 0;
         if !answered {
             connection.unanswered += arrived as u32;

@@ -121,7 +121,8 @@ pub(super) fn replace32(data: &mut [u8], at: usize, value: u32, checksum_at: usi
     data[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_ne_bytes());
 }
 
-/// A frame that holds an IP header and `payload` zeroed bytes behind it, without its Ethernet header.
+/// A frame that holds an IP header and `payload` bytes behind it, of which the first 40 are zero and the others
+/// arbitrary, without its Ethernet header.
 pub(super) fn ip_frame(
     pool: &mut FramePool,
     source: IpAddr,
@@ -133,7 +134,8 @@ pub(super) fn ip_frame(
     let header = if source.is_ipv4() { IPV4 } else { IPV6 };
     let mut frame = frame_of(pool, header + payload);
     let data = frame.data_mut();
-    data.fill(0);
+    let zeroed = data.len().min(header + 40);
+    data[..zeroed].fill(0);
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             data[0] = 0x45;

@@ -1,0 +1,105 @@
+//! What a request costs the server side, in memory. Not a test of speed: run it by hand.
+//!
+//! `cargo test -p lull-net --release --test shard_cost -- --ignored --nocapture`
+
+mod shard_harness;
+
+use std::time::Instant;
+
+use lull_net::shard::Io;
+use lull_nic::{Checksum, Frame, FramePool};
+use shard_harness::*;
+
+const REQUEST_BYTES: usize = 64;
+const RESPONSE_BYTES: usize = 64;
+
+/// The peer's next request.
+fn next(peer: &mut Peer, template: &[u8], offload: bool, free: &mut FramePool) -> Frame {
+    let mut frame = free.alloc();
+    frame.set_len(template.len());
+    let data = frame.data_mut();
+    data.copy_from_slice(template);
+    data[38..42].copy_from_slice(&peer.seq.to_be_bytes());
+    data[42..46].copy_from_slice(&peer.ack.to_be_bytes());
+    data[50..52].fill(0);
+    let sum = checksum(&[&pseudo(peer.from.ip(), peer.to.ip(), 6, data.len() - 34), &data[34..]]);
+    data[50..52].copy_from_slice(&sum.to_be_bytes());
+    if offload {
+        frame.set_checksum(Checksum::Partial);
+    }
+    peer.seq = peer.seq.wrapping_add(REQUEST_BYTES as u32);
+    peer.ack = peer.ack.wrapping_add(RESPONSE_BYTES as u32);
+    frame
+}
+
+fn nanoseconds_per_request(connections: usize, rounds: usize, offload: bool) -> f64 {
+    let mut config = server_config();
+    config.tx_checksum_offload = offload;
+    let mut host = Host::server_with(config);
+    host.ring.slots = 1 << 20;
+    let listener = host.listen(80);
+    let (mut peers, mut sockets) = (Vec::new(), Vec::new());
+    for number in 0..connections {
+        let mut peer = Peer::new(1024 + number as u16);
+        host.receive(peer.syn().frame());
+        let frame = host.sent().remove(0);
+        // The checksum is partial with offload, so the parser of the harness would refuse it.
+        let seq = u32::from_be_bytes(frame.data()[38..42].try_into().unwrap());
+        (peer.seq, peer.ack) = (peer.seq + 1, seq.wrapping_add(1));
+        peer.send(&mut host, ACK, &[]);
+        peers.push(peer);
+        sockets.push(host.accept(listener));
+    }
+    let templates: Vec<Vec<u8>> =
+        peers.iter().map(|peer| peer.segment(ACK | PSH, &[b'q'; REQUEST_BYTES]).frame().data().to_vec()).collect();
+    let mut free = FramePool::new(4096);
+    let mut best = f64::MAX;
+    for _ in 0..30 {
+        let mut spent = 0;
+        for _ in 0..rounds {
+            // As a NAPI poll delivers them: at most 64 at a time.
+            for batch in 0..connections.div_ceil(64) {
+                let range = batch * 64..connections.min(batch * 64 + 64);
+                let (peers, templates) = (&mut peers[range.clone()], &templates[range.clone()]);
+                let frames: Vec<Frame> = peers
+                    .iter_mut()
+                    .zip(templates)
+                    .map(|(peer, bytes)| next(peer, bytes, offload, &mut free))
+                    .collect();
+                let mut buffer = [0; 256];
+                let start = Instant::now();
+                for (frame, &socket) in frames.into_iter().zip(&sockets[range]) {
+                    host.now_ns += 300;
+                    let mut io = Io {
+                        now_ns: host.now_ns,
+                        tx: &mut host.ring,
+                        pool: &mut host.pool,
+                        changes: &mut host.changes,
+                    };
+                    host.stack.receive(frame, &mut io);
+                    let count = host.stack.tcp_recv(socket, &mut buffer, &mut io).unwrap();
+                    assert_eq!(count, REQUEST_BYTES);
+                    host.stack.tcp_send(socket, &[b'r'; RESPONSE_BYTES], &mut io).unwrap();
+                    io.changes.clear();
+                }
+                host.call(|stack, io| stack.run_timers(io));
+                spent += start.elapsed().as_nanos();
+                assert_eq!(host.ring.frames.len(), peers.len());
+                host.ring.frames.drain(..).for_each(|frame| free.recycle(frame));
+            }
+        }
+        best = best.min(spent as f64 / (rounds * connections) as f64);
+    }
+    best
+}
+
+#[test]
+#[ignore = "measures; run by hand with --release"]
+fn cost_of_a_request() {
+    for (connections, rounds) in [(64, 400), (10_000, 4)] {
+        for offload in [true, false] {
+            let cost = nanoseconds_per_request(connections, rounds, offload);
+            println!("{connections:6} connections, checksum offload {offload:5}: {cost:4.0} ns per request");
+        }
+    }
+}
