@@ -20,7 +20,6 @@ use crate::sync::{AtomicBool, Ordering, UnsafeCell};
 
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    let preemptions = std::env::var("PB").map(|v| v.parse().unwrap()).unwrap_or(preemptions);
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
     builder.check(model);
@@ -228,10 +227,10 @@ fn seat_model(preemptions: usize, items: usize, workers: usize, roles: &'static 
     });
 }
 
-/// Three preemptions.
+/// Five preemptions.
 #[test]
 fn loom_seat_worker_and_interrupt_thread() {
-    seat_model(3, 2, 1, &[|cpu| cpu.sleep(0)]);
+    seat_model(5, 2, 1, &[|cpu| cpu.sleep(0)]);
 }
 
 /// A thread passes by, and gives the seat to the worker that goes to sleep just then, or wakes up. Two preemptions.
@@ -252,14 +251,14 @@ fn loom_seat_two_workers_sleep() {
     seat_model(2, 1, 2, &[|cpu| cpu.sleep(0), |cpu| cpu.sleep(1)]);
 }
 
-/// One worker sleeps, the other comes by between computing and sleeping. Two preemptions.
+/// One worker sleeps, the other comes by between computing and sleeping. One preemption.
 #[test]
 fn loom_seat_one_worker_sleeps_and_one_computes() {
     fn computes(cpu: &Cpu) {
         cpu.visit(Holder::worker(1));
         cpu.sleep(1);
     }
-    seat_model(2, 1, 2, &[|cpu| cpu.sleep(0), computes]);
+    seat_model(1, 1, 2, &[|cpu| cpu.sleep(0), computes]);
 }
 
 /// What a worker leaves over goes to ksoftirqd, which gives the seat back to the worker while that goes to sleep outside

@@ -672,3 +672,26 @@ fn a_guessed_reset_is_challenged() {
     peer.send(&mut host, RST, &[]);
     assert_eq!(host.recv(id), Err(NetError::ConnectionReset));
 }
+
+/// After a timeout smoltcp sends bare acknowledgements with an old sequence number. The peer discards them, and two such
+/// stacks retransmit to each other for ever what the other has.
+#[test]
+fn a_bare_acknowledgement_has_the_newest_sequence_number() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    host.send(id, &[1; 4000]).unwrap();
+    let newest = peer.ack + 4000;
+    assert_eq!(host.segments().iter().map(|segment| segment.payload.len()).sum::<usize>(), 4000);
+    host.run_for(1500 * MS);
+    let resent: usize = host.segments().iter().map(|segment| segment.payload.len()).sum();
+    assert!((1..4000).contains(&resent), "the congestion window is small after the timeout");
+    for _ in 0..2 {
+        // The first may be answered by the rest of the congestion window.
+        peer.send(&mut host, ACK | PSH, b"data");
+        host.run_for(20 * MS);
+    }
+    let last = host.segments().pop().unwrap();
+    assert_eq!((last.seq, last.ack, last.payload.len()), (newest, peer.seq, 0));
+}
