@@ -11,8 +11,8 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::host::{Delivery, Instance, TryPoll};
 use crate::parker::{Parker, SleepCounters};
-use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};
 use crate::raised::Raised;
+use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};
 use crate::vector::IrqEpoll;
 
 /// No deadline.

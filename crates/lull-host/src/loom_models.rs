@@ -67,6 +67,8 @@ struct Cpu {
     /// Touched by the holder of the seat only.
     delivered: UnsafeCell<usize>,
     finished: AtomicBool,
+    /// What worker 0 waits for is there, whatever else is under way.
+    called_off: AtomicBool,
 }
 
 impl Cpu {
@@ -80,6 +82,7 @@ impl Cpu {
             items: (0..items).map(|_| AtomicBool::new(false)).collect(),
             delivered: UnsafeCell::new(0),
             finished: AtomicBool::new(false),
+            called_off: AtomicBool::new(false),
         })
     }
 
@@ -151,7 +154,7 @@ impl Cpu {
                 in_seat = true;
                 continue;
             }
-            if self.is_finished() {
+            if self.is_finished() || (slot == 0 && self.called_off.fetch_or(false, Ordering::AcqRel)) {
                 break;
             }
             if in_seat && !self.seat.sleep(me) {
@@ -213,6 +216,11 @@ type Role = fn(&Cpu);
 /// Runs `roles` beside a device that publishes one item after the other; its thread then becomes the interrupt thread,
 /// so that there are no more threads than loom can explore.
 fn seat_model(preemptions: usize, items: usize, workers: usize, roles: &'static [Role]) {
+    seat_model_with(preemptions, items, items, workers, roles);
+}
+
+/// The device publishes only the first few items; the others are up to a role.
+fn seat_model_with(preemptions: usize, items: usize, by_device: usize, workers: usize, roles: &'static [Role]) {
     check(preemptions, move || {
         let cpu = Cpu::new(items, workers);
         let spawn = |role: &Role| {
@@ -220,7 +228,7 @@ fn seat_model(preemptions: usize, items: usize, workers: usize, roles: &'static 
             thread::spawn(move || role(&cpu))
         };
         let threads: Vec<_> = roles.iter().map(spawn).collect();
-        (0..items).for_each(|item| cpu.publish(item));
+        (0..by_device).for_each(|item| cpu.publish(item));
         cpu.irq_thread();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         cpu.check();
@@ -239,7 +247,23 @@ fn loom_seat_passer_and_a_worker_that_goes_to_sleep() {
     seat_model(2, 1, 1, &[|cpu| cpu.sleep(0), |cpu| cpu.visit(GUEST)]);
 }
 
-/// As before with two interrupts. Two preemptions.
+/// A worker leaves its sleep with work still to come, just as the seat is passed to it: it must not take the seat along.
+/// Two preemptions.
+#[test]
+fn loom_seat_passer_and_a_worker_that_leaves() {
+    fn calls_off(cpu: &Cpu) {
+        let in_seat = cpu.seat.take(GUEST);
+        cpu.called_off.swap(true, Ordering::AcqRel);
+        cpu.workers[0].wake();
+        if in_seat {
+            cpu.leave(GUEST);
+        }
+        cpu.publish(0);
+    }
+    seat_model_with(2, 1, 0, 1, &[|cpu| cpu.sleep(0), calls_off]);
+}
+
+/// A passer as above, with two interrupts. Two preemptions.
 #[test]
 fn loom_seat_passer_worker_and_two_interrupts() {
     seat_model(2, 2, 1, &[|cpu| cpu.sleep(0), |cpu| cpu.visit(GUEST)]);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lull_core::Owner;
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, TryPoll};
-use lull_nic::{FramePool, RxQueue, TxQueue};
+use lull_nic::{Frame, FramePool, RxQueue, TxQueue};
 
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, SocketId, SocketKind, Stack};
@@ -21,7 +21,9 @@ pub(crate) struct Inside {
     tx: Box<dyn TxQueue>,
     pool: FramePool,
     changes: Vec<Change>,
-    tcp: Vec<Option<Box<WaitList>>>,
+    /// The frames of the present poll.
+    batch: Vec<Frame>,
+    tcp: Vec<Option<WaitList>>,
     others: HashMap<u64, WaitList>,
     /// What the host was told last about this shard's timers.
     told_deadline_ns: u64,
@@ -32,7 +34,7 @@ impl Inside {
     #[inline]
     pub(crate) fn wait_list(&mut self, id: SocketId) -> Option<&mut WaitList> {
         match id.kind() {
-            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_deref_mut(),
+            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_mut(),
             _ => self.others.get_mut(&id.to_bits()),
         }
     }
@@ -50,7 +52,7 @@ impl Inside {
                 if self.tcp.len() <= slot {
                     self.tcp.resize_with(slot + 1, || None);
                 }
-                self.tcp[slot] = Some(Box::new(list));
+                self.tcp[slot] = Some(list);
             }
             _ => {
                 self.others.insert(id.to_bits(), list);
@@ -61,7 +63,7 @@ impl Inside {
 
     pub(crate) fn unwatch(&mut self, id: SocketId) -> Option<WaitList> {
         match id.kind() {
-            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.take().map(|list| *list),
+            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.take(),
             _ => self.others.remove(&id.to_bits()),
         }
     }
@@ -94,6 +96,7 @@ impl Queue {
                 tx,
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
+                batch: Vec::with_capacity(256),
                 tcp: Vec::new(),
                 others: HashMap::new(),
                 told_deadline_ns: u64::MAX,
@@ -173,6 +176,13 @@ impl Queue {
     fn tell(&self, inside: &mut Inside) {
         let napi_id = self.napi_id();
         let mut changes = std::mem::take(&mut inside.changes);
+        if changes.len() > 1 {
+            for change in &changes {
+                if let Some(list) = inside.wait_list(change.socket) {
+                    list.warm();
+                }
+            }
+        }
         for change in changes.drain(..) {
             // A connection that nobody accepted yet has no list.
             if let Some(list) = inside.wait_list(change.socket) {
@@ -186,10 +196,11 @@ impl Queue {
     #[inline]
     fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let now_ns = host.now_ns();
-        let Inside { stack, rx, tx, pool, changes, .. } = inside;
-        let mut up =
-            |frame, pool: &mut FramePool| stack.receive(frame, &mut Io { now_ns, tx: &mut **tx, pool, changes });
-        let work = rx.poll(budget as usize, pool, &mut up);
+        let Inside { stack, rx, tx, pool, changes, batch, .. } = inside;
+        let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
+        stack.warm(batch);
+        let mut io = Io { now_ns, tx: &mut **tx, pool, changes };
+        batch.drain(..).for_each(|frame| stack.receive(frame, &mut io));
         if stack.has_blocked() {
             tx.reclaim(pool);
             stack.flush_blocked(&mut Io { now_ns, tx: &mut **tx, pool, changes });

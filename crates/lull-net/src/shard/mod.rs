@@ -65,6 +65,7 @@ mod tcp;
 mod time_wait;
 mod timers;
 mod udp;
+mod warm;
 mod wire;
 
 pub use config::{BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, Timeouts};

@@ -68,6 +68,12 @@ impl Timers {
         }
     }
 
+    /// Touches the node of `index`.
+    #[inline]
+    pub(super) fn warm(&self, index: u32) {
+        std::hint::black_box(self.nodes.get(index as usize).map(|node| node.at));
+    }
+
     /// Forgets `index`, whose slab slot is being freed.
     pub(super) fn remove(&mut self, index: u32) {
         if (index as usize) < self.nodes.len() {

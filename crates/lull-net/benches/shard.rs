@@ -1,7 +1,6 @@
-//! What a request costs the server side, in memory. Not a test of speed: run it by hand.
-//!
-//! `cargo test -p lull-net --release --test shard_cost -- --ignored --nocapture`
+//! What a request costs the server's shard, in memory: `cargo bench -p lull-net`.
 
+#[path = "../tests/shard_harness/mod.rs"]
 mod shard_harness;
 
 use std::time::Instant;
@@ -93,9 +92,11 @@ fn nanoseconds_per_request(connections: usize, rounds: usize, offload: bool) -> 
     best
 }
 
-#[test]
-#[ignore = "measures; run by hand with --release"]
-fn cost_of_a_request() {
+fn main() {
+    // `cargo test --benches` runs this without measuring.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return println!("run with `cargo bench -p lull-net`");
+    }
     for (connections, rounds) in [(1, 20_000), (64, 1000), (1024, 50), (10_000, 8)] {
         for offload in [true, false] {
             let cost = nanoseconds_per_request(connections, rounds, offload);

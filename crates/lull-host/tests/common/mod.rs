@@ -1,0 +1,381 @@
+//! A receiver that counts, devices to go with it, and a host around them.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lull_core::{BusyEnd, BusyPlan, NapiSettings, Owner, state};
+use lull_host::{
+    Delivery, HandoffGuard, HandoffLock, Host, HostConfig, NapiBinding, Receiver, Sleep, TryPoll, Waker, Woke, Worker,
+};
+use lull_nic::mem::{self, MemConfig, MemPort};
+use lull_nic::{Device, Frame, FramePool, IrqLine, IrqSink, RxQueue, TxQueue};
+
+/// How long anything may take that has to happen at all. Far more than it takes on any machine.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "waited {LONG:?} for: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Inside {
+    rx: Box<dyn RxQueue>,
+    pool: FramePool,
+}
+
+/// What stands above a queue here: it counts what it gets, and who polled it.
+pub struct Counting {
+    lock: HandoffLock<Inside>,
+    delivered: AtomicU64,
+    wakers: Mutex<Vec<Waker>>,
+    /// Polls that found packets, by the name of the thread.
+    by: Mutex<BTreeMap<String, u64>>,
+    handed: AtomicU64,
+}
+
+impl Counting {
+    pub fn new(rx: Box<dyn RxQueue>) -> Arc<Counting> {
+        Arc::new(Counting {
+            lock: HandoffLock::new(Inside { rx, pool: FramePool::new(256) }),
+            delivered: AtomicU64::new(0),
+            wakers: Mutex::new(Vec::new()),
+            by: Mutex::new(BTreeMap::new()),
+            handed: AtomicU64::new(0),
+        })
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    /// Who delivered, in the order of their names.
+    pub fn deliverers(&self) -> Vec<String> {
+        lock(&self.by).keys().cloned().collect()
+    }
+
+    pub fn forget_deliverers(&self) {
+        lock(&self.by).clear();
+    }
+
+    pub fn wakes(&self, worker: &Worker) {
+        lock(&self.wakers).push(worker.waker());
+    }
+
+    pub fn wake_all(&self) {
+        lock(&self.wakers).iter().for_each(Waker::wake);
+    }
+
+    /// Holds the lock meanwhile, as a socket call does.
+    pub fn call(&self, host: &Delivery, during: impl FnOnce()) {
+        let guard = self.lock.lock();
+        during();
+        self.unlock(host, guard);
+    }
+
+    fn poll_inside(&self, inside: &mut Inside, budget: u32) -> u32 {
+        let work = inside.rx.poll(budget as usize, &mut inside.pool, &mut |frame, pool| pool.recycle(frame)) as u32;
+        if work > 0 {
+            let thread = std::thread::current();
+            *lock(&self.by).entry(thread.name().unwrap_or("?").to_owned()).or_default() += 1;
+            self.delivered.fetch_add(u64::from(work), Ordering::AcqRel);
+            self.wake_all();
+        }
+        work
+    }
+
+    fn unlock(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>) {
+        while let Err((mut held, parked)) = guard.unlock() {
+            let work = self.poll_inside(&mut held, 64);
+            host.polled_for_softirq(parked, work);
+            guard = held;
+        }
+    }
+}
+
+impl Receiver for Counting {
+    fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
+        let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else {
+            self.handed.fetch_add(1, Ordering::Relaxed);
+            return TryPoll::Handed;
+        };
+        let work = self.poll_inside(&mut guard, budget);
+        self.unlock(host, guard);
+        TryPoll::Polled(owner, work)
+    }
+
+    fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
+        let mut guard = self.lock.try_lock()?;
+        let work = self.poll_inside(&mut guard, budget);
+        self.unlock(host, guard);
+        Some(work)
+    }
+
+    fn poll(&self, host: &Delivery, budget: u32) -> u32 {
+        let mut guard = self.lock.lock();
+        let work = self.poll_inside(&mut guard, budget);
+        self.unlock(host, guard);
+        work
+    }
+
+    fn timers(&self, _host: &Delivery, _now_ns: u64) -> bool {
+        true
+    }
+}
+
+/// A queue that has been made an instance, enabled.
+pub struct Bound {
+    pub host: Host,
+    pub napi: u32,
+    pub id: u32,
+    pub queue: Arc<Counting>,
+}
+
+impl Bound {
+    pub fn new(host: &Host, cpu: u16, rx: Box<dyn RxQueue>, irq: Arc<dyn IrqLine>) -> Bound {
+        let queue = Counting::new(rx);
+        let device = host.add_device("test0", 1, true);
+        let binding = NapiBinding { device, queue: 0, cpu, irq, receiver: queue.clone() };
+        let napi = host.add_napi(binding).unwrap();
+        let id = host.enable(napi).unwrap();
+        Bound { host: host.clone(), napi, id, queue }
+    }
+
+    pub fn set(&self, settings: NapiSettings) {
+        self.host.set_napi(self.napi, &settings).unwrap();
+    }
+
+    pub fn stats(&self) -> lull_core::Stats {
+        self.host.napi_stats(self.napi)
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.queue.delivered()
+    }
+
+    #[track_caller]
+    pub fn await_delivered(&self, count: u64) {
+        eventually(&format!("{count} packets"), || self.delivered() >= count);
+        assert_eq!(self.delivered(), count);
+    }
+
+    /// Whether somebody owns the instance.
+    pub fn is_owned(&self) -> bool {
+        let napis = self.host.napis();
+        napis.iter().any(|napi| napi.index == self.napi && napi.state.has(state::SCHED))
+    }
+
+    /// Waits until nobody owns the instance and what its last completion owed is done: the interrupt unmasked, or the
+    /// timer started.
+    #[track_caller]
+    pub fn await_released(&self) {
+        eventually("the instance's release", || !self.is_owned());
+        // Whoever completed it holds the lock of softirq or the seat until its debts are paid.
+        let _ = self.host.cpu_stats(self.host.napi_cpu(self.napi));
+    }
+
+    pub fn plan(&self, end: BusyEnd) -> BusyPlan {
+        BusyPlan { napi_id: self.id, prefer: true, budget: 8, end }
+    }
+}
+
+/// A host with one CPU and one queue of the in-memory device.
+pub struct World {
+    pub host: Host,
+    pub bound: Bound,
+    pub client: Client,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(HostConfig::default())
+    }
+
+    pub fn with(config: HostConfig) -> World {
+        let host = Host::new(config).unwrap();
+        let (bound, client) = mem_queue(&host, 0);
+        // The threads that stand by go to sleep first, so that the counters start from rest.
+        eventually("the threads to stand by", || host.cpu_stats(0).syscalls >= 2);
+        World { host, bound, client }
+    }
+}
+
+/// The other end of the wire.
+pub struct Client {
+    tx: Mutex<Box<dyn TxQueue>>,
+    ports: (MemPort, MemPort),
+}
+
+impl Client {
+    /// Sends this many frames; false if the ring is full before.
+    pub fn send(&self, frames: usize) -> bool {
+        let mut tx = lock(&self.tx);
+        let all = (0..frames).all(|_| tx.transmit(Frame::copy_from(&[0; 64])).is_ok());
+        tx.doorbell();
+        all
+    }
+}
+
+pub fn mem_queue(host: &Host, cpu: u16) -> (Bound, Client) {
+    let (service, client) = mem::pair(MemConfig::default());
+    let (ours, theirs) = (service.take_queue(0).unwrap(), client.take_queue(0).unwrap());
+    let bound = Bound::new(host, cpu, ours.rx, ours.irq);
+    (bound, Client { tx: Mutex::new(theirs.tx), ports: (service, client) })
+}
+
+/// Sleeps until `count` packets are there. Returns how the last sleep ended.
+pub fn sleep_for(worker: &Worker, bound: &Bound, count: u64) -> Woke {
+    worker.sleep(&Sleep { until_ns: None, fd: None }, &mut || bound.delivered() >= count)
+}
+
+/// A thread of this name with a worker on `cpu`, whom the queue wakes.
+pub fn worker_thread(
+    bound: &Bound,
+    cpu: u16,
+    name: &str,
+    body: impl FnOnce(&Worker) + Send + 'static,
+) -> std::thread::JoinHandle<()> {
+    let worker = Worker::new(&bound.host, cpu).unwrap();
+    bound.queue.wakes(&worker);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || body(&worker)).unwrap()
+}
+
+/// A thread that sleeps until `count` packets are there; returns once it is in its sleep.
+pub fn sleeping_thread(bound: &Bound, cpu: u16, name: &str, count: u64) -> std::thread::JoinHandle<()> {
+    let asleep = Arc::new(AtomicBool::new(false));
+    let (told, queue) = (asleep.clone(), bound.queue.clone());
+    let before = bound.host.cpu_stats(cpu).syscalls;
+    let thread = worker_thread(bound, cpu, name, move |worker| {
+        let woke = worker.sleep(&Sleep { until_ns: None, fd: None }, &mut || {
+            told.store(true, Ordering::Release);
+            queue.delivered() >= count
+        });
+        assert_eq!(woke, Woke::Ready);
+    });
+    eventually("the worker to sleep", || asleep.load(Ordering::Acquire) && bound.host.cpu_stats(cpu).syscalls > before);
+    thread
+}
+
+// ---- a device that always has work ----
+
+/// While it is on, every poll takes its whole budget.
+pub struct Flood {
+    on: AtomicBool,
+    armed: AtomicBool,
+    sink: Mutex<Option<Arc<dyn IrqSink>>>,
+}
+
+impl Flood {
+    pub fn new() -> Arc<Flood> {
+        Arc::new(Flood { on: AtomicBool::new(false), armed: AtomicBool::new(false), sink: Mutex::new(None) })
+    }
+
+    pub fn start(&self) {
+        self.on.store(true, Ordering::SeqCst);
+        self.raise();
+    }
+
+    pub fn stop(&self) {
+        self.on.store(false, Ordering::SeqCst);
+    }
+
+    fn raise(&self) {
+        if self.on.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
+            let sink = lock(&self.sink).clone();
+            sink.expect("connected before it is unmasked").raise();
+        }
+    }
+}
+
+pub struct FloodLine(pub Arc<Flood>);
+
+impl IrqLine for FloodLine {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        *lock(&self.0.sink) = Some(sink);
+    }
+
+    fn mask(&self) {
+        self.0.armed.store(false, Ordering::SeqCst);
+    }
+
+    fn unmask(&self) {
+        self.0.armed.store(true, Ordering::SeqCst);
+        self.0.raise();
+    }
+}
+
+pub struct FloodRx(pub Arc<Flood>);
+
+impl RxQueue for FloodRx {
+    fn poll(&mut self, budget: usize, _: &mut FramePool, _: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
+        if self.has_work() { budget } else { 0 }
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.on.load(Ordering::SeqCst)
+    }
+}
+
+// ---- a device whose interrupt is a descriptor ----
+
+/// A semaphore of the kernel: one count per frame.
+pub struct FdDevice(OwnedFd);
+
+impl FdDevice {
+    pub fn new() -> Arc<FdDevice> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Arc::new(FdDevice(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK).unwrap()))
+    }
+
+    pub fn send(&self, frames: u64) {
+        rustix::io::write(&self.0, &frames.to_ne_bytes()).unwrap();
+    }
+}
+
+pub struct FdLine(pub Arc<FdDevice>);
+
+impl IrqLine for FdLine {
+    fn connect(&self, _: Arc<dyn IrqSink>) {}
+    fn mask(&self) {}
+    fn unmask(&self) {}
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.0.as_fd())
+    }
+}
+
+pub struct FdRx(pub Arc<FdDevice>);
+
+impl RxQueue for FdRx {
+    fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
+        let mut one = [0; 8];
+        let taken = (0..budget).take_while(|_| rustix::io::read(&self.0.0, &mut one).is_ok()).count();
+        (0..taken).for_each(|_| {
+            let frame = pool.alloc();
+            deliver(frame, pool);
+        });
+        taken
+    }
+
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
+pub fn fd_queue(host: &Host, cpu: u16) -> (Bound, Arc<FdDevice>) {
+    let device = FdDevice::new();
+    let bound = Bound::new(host, cpu, Box::new(FdRx(device.clone())), Arc::new(FdLine(device.clone())));
+    (bound, device)
+}

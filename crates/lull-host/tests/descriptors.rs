@@ -1,0 +1,127 @@
+//! Interrupts that the kernel raises as readable descriptors: who watches them, and that somebody always does.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::*;
+use lull_core::BusyEnd;
+use lull_host::{Host, HostConfig, Sleep, Woke, Worker};
+
+fn host(cpus: usize) -> Host {
+    let host = Host::new(HostConfig { cpus: vec![None; cpus], ..HostConfig::default() }).unwrap();
+    for cpu in 0..cpus as u16 {
+        eventually("the threads to stand by", || host.cpu_stats(cpu).syscalls >= 2);
+    }
+    host
+}
+
+#[test]
+fn a_worker_that_sleeps_in_the_seat_watches_and_the_interrupt_thread_does_while_it_computes() {
+    let host = host(1);
+    let (bound, device) = fd_queue(&host, 0);
+    for round in 0..5 {
+        bound.queue.forget_deliverers();
+        let thread = sleeping_thread(&bound, 0, "worker", 2 * round + 1);
+        device.send(1);
+        thread.join().unwrap();
+        assert_eq!(bound.queue.deliverers(), ["worker"]);
+        bound.queue.forget_deliverers();
+        device.send(1);
+        bound.await_delivered(2 * round + 2);
+        assert_eq!(bound.queue.deliverers(), ["irq/0"]);
+    }
+}
+
+/// The interrupt of an instance that is polled on another CPU is watched by that of its own.
+#[test]
+fn an_instance_of_another_cpu_keeps_its_interrupt() {
+    let host = host(2);
+    let (bound, device) = fd_queue(&host, 1);
+    let worker = Worker::new(&host, 0).unwrap();
+    for round in 1..=20 {
+        let plan = bound.plan(if round % 2 == 0 { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(10) });
+        worker.busy_loop(&plan, &mut |_| false);
+        bound.await_released();
+        device.send(1);
+        bound.await_delivered(round);
+    }
+}
+
+/// While one thread busy polls a queue for long in the seat, another queue of the CPU has its interrupts.
+#[test]
+fn a_long_busy_loop_leaves_no_descriptor_unwatched() {
+    let host = host(1);
+    let (polled, _polled_device) = fd_queue(&host, 0);
+    let (other, device) = fd_queue(&host, 0);
+    let sleeper = sleeping_thread(&other, 0, "sleeper", u64::from(u16::MAX));
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            let worker = Worker::new(&host, 0).unwrap();
+            let plan = polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32));
+            worker.busy_loop(&plan, &mut |_| enough.load(Ordering::Acquire));
+        });
+        eventually("the loop", || polled.stats().busy_polls > 10);
+        for count in 1..=20 {
+            device.send(1);
+            eventually("a packet of the other queue", || other.delivered() == count);
+        }
+        enough.store(true, Ordering::Release);
+        poller.join().unwrap();
+    });
+    device.send(u64::from(u16::MAX) - 20);
+    sleeper.join().unwrap();
+}
+
+#[test]
+fn a_flood_on_one_queue_leaves_no_descriptor_unwatched() {
+    let host = host(1);
+    let flood = Flood::new();
+    let line = std::sync::Arc::new(FloodLine(flood.clone()));
+    let flooded = Bound::new(&host, 0, Box::new(FloodRx(flood.clone())), line);
+    let (bound, device) = fd_queue(&host, 0);
+    flood.start();
+    eventually("ksoftirqd", || host.cpu_stats(0).ksoftirqd_wakes > 0);
+    for count in 1..=20 {
+        device.send(1);
+        bound.await_delivered(count);
+    }
+    flood.stop();
+    flooded.await_released();
+}
+
+#[test]
+fn the_applications_own_descriptor_ends_a_sleep() {
+    let host = host(1);
+    let (bound, device) = fd_queue(&host, 0);
+    let worker = Worker::new(&host, 0).unwrap();
+    let own = rustix::event::eventfd(1, rustix::event::EventfdFlags::empty()).unwrap();
+    let until_ns = Some(host.now_ns() + LONG.as_nanos() as u64);
+    let woke = worker.sleep(&Sleep { until_ns, fd: Some(own.as_fd()) }, &mut || false);
+    assert_eq!(woke, Woke::Fd);
+    device.send(1);
+    bound.await_delivered(1);
+}
+
+/// More interrupts than a sleeping worker can watch: the interrupt thread watches the rest.
+#[test]
+fn there_may_be_more_descriptors_than_a_worker_watches() {
+    let host = host(1);
+    let queues: Vec<_> = (0..80).map(|_| fd_queue(&host, 0)).collect();
+    let worker = Worker::new(&host, 0).unwrap();
+    let all = || queues.iter().all(|(bound, _)| bound.delivered() == 1);
+    queues.iter().for_each(|(bound, _)| bound.queue.wakes(&worker));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (_, device) in &queues {
+                device.send(1);
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        let until_ns = Some(host.now_ns() + LONG.as_nanos() as u64);
+        assert_eq!(worker.sleep(&Sleep { until_ns, fd: None }, &mut || all()), Woke::Ready);
+    });
+}

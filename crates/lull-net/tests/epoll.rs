@@ -1,0 +1,367 @@
+//! Epoll as Linux has it: level, edge, one-shot, exclusive, hang-ups, kernel descriptors, several contexts and threads.
+
+mod pair;
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lull_core::{EpollParams, NapiSettings};
+use lull_host::Worker;
+use lull_net::shard::ListenOptions;
+use lull_net::{Epoll, Interest, Ready, Shutdown, TcpListener};
+use pair::{LOST, Pair, SERVER, until, wait};
+use rustix::event::{EventfdFlags, eventfd};
+
+const SOON: Duration = Duration::from_millis(30);
+
+fn send(mut stream: &lull_net::TcpStream, data: &[u8]) {
+    stream.write_all(data).unwrap();
+}
+
+#[test]
+fn level_triggered_reports_for_as_long_as_there_is_something() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let (worker, epoll) = (pair.worker(), pair.epoll(&server, Interest::READABLE));
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty());
+    send(&client, b"abcd");
+    for _ in 0..3 {
+        let events = wait(&epoll, &worker, 8, LOST);
+        assert_eq!((events.len(), events[0].key, events[0].ready), (1, 1, Ready::READABLE));
+    }
+    let mut buffer = [0; 3];
+    assert_eq!(server.recv(&mut buffer).unwrap(), 3);
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1, "one byte is left");
+    assert_eq!(server.recv(&mut buffer).unwrap(), 1);
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty());
+}
+
+#[test]
+fn edge_triggered_reports_once_per_arrival_even_if_something_is_left() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let (worker, epoll) = (pair.worker(), pair.epoll(&server, Interest::READABLE | Interest::EDGE));
+    for _ in 0..2 {
+        send(&client, b"x");
+        assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+        assert!(wait(&epoll, &worker, 8, SOON).is_empty(), "told already");
+    }
+}
+
+#[test]
+fn one_shot_reports_once_until_it_is_modified() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let (worker, epoll) = (pair.worker(), pair.epoll(&server, Interest::READABLE | Interest::ONESHOT));
+    send(&client, b"x");
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    send(&client, b"y");
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty(), "off");
+    epoll.modify(&server, 9, Interest::READABLE | Interest::ONESHOT).unwrap();
+    assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 9, "what is there already is reported");
+}
+
+#[test]
+fn what_is_ready_when_a_socket_is_added_is_reported() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    send(&client, b"x");
+    until("data", || server.ready().contains(Ready::READABLE));
+    let epoll = pair.epoll(&server, Interest::READABLE | Interest::WRITABLE);
+    assert_eq!(wait(&epoll, &pair.worker(), 8, LOST)[0].ready, Ready::READABLE | Ready::WRITABLE);
+}
+
+#[test]
+fn add_modify_and_delete_refuse_as_epoll_ctl_does() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let epoll = pair.epoll(&server, Interest::READABLE);
+    assert_eq!(epoll.add(&server.clone(), 2, Interest::READABLE).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(epoll.modify(&client, 2, Interest::READABLE).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(epoll.delete(&client).unwrap_err().kind(), ErrorKind::NotFound);
+    let exclusive = Interest::READABLE | Interest::EXCLUSIVE;
+    assert_eq!(epoll.add(&client, 2, exclusive | Interest::ONESHOT).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(epoll.modify(&server, 2, exclusive).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(epoll.wait(&pair.worker(), &mut Vec::new(), 0, None).unwrap_err().kind(), ErrorKind::InvalidInput);
+    epoll.delete(&server).unwrap();
+    send(&client, b"x");
+    assert!(wait(&epoll, &pair.worker(), 8, SOON).is_empty());
+}
+
+#[test]
+fn half_close_hang_up_and_error() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = pair.epoll(&server, Interest::RDHUP);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(wait(&epoll, &worker, 8, LOST)[0].ready.contains(Ready::RDHUP));
+    server.shutdown(Shutdown::Write).unwrap();
+    until("hang-up", || wait(&epoll, &worker, 8, LOST)[0].ready.contains(Ready::HUP));
+
+    // A reset is an error, reported though nobody asked for it.
+    let (server, client) = pair.connected(8);
+    let epoll = pair.epoll(&server, Interest::WRITABLE | Interest::EDGE);
+    assert!(!wait(&epoll, &worker, 8, LOST).is_empty());
+    client.set_reset_on_close(true).unwrap();
+    drop(client);
+    let events = wait(&epoll, &worker, 8, LOST);
+    assert!(events[0].ready.contains(Ready::ERR | Ready::HUP), "{events:?}");
+    assert_eq!(server.take_error().unwrap().unwrap().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_closed_socket_leaves_the_set_and_a_closed_set_leaves_the_socket() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = pair.epoll(&server, Interest::READABLE);
+    send(&client, b"x");
+    until("data", || server.ready().contains(Ready::READABLE));
+    let second = pair.epoll(&server, Interest::READABLE);
+    drop(second);
+    drop(server);
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty());
+}
+
+#[test]
+fn exclusive_wakes_one_of_several_contexts() {
+    let pair = Pair::new();
+    let listener = pair.listener(7);
+    let woken = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (worker, epoll) =
+                (pair.worker(), pair.epoll(&listener, Interest::READABLE | Interest::EXCLUSIVE | Interest::EDGE));
+            let (woken, waiting) = (woken.clone(), waiting.clone());
+            std::thread::spawn(move || {
+                waiting.fetch_add(1, Ordering::SeqCst);
+                if !wait(&epoll, &worker, 8, Duration::from_millis(600)).is_empty() {
+                    woken.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    until("all wait", || waiting.load(Ordering::SeqCst) == 3);
+    std::thread::sleep(Duration::from_millis(100));
+    let _client = pair.connect(7);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(woken.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn several_threads_wait_on_one_context_and_every_event_is_taken() {
+    const ROUNDS: usize = 200;
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let epoll = pair.epoll(&server, Interest::READABLE | Interest::ONESHOT);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (worker, epoll, server, taken) = (pair.worker(), epoll.clone(), server.clone(), taken.clone());
+            std::thread::spawn(move || {
+                let mut buffer = [0; 64];
+                while taken.load(Ordering::SeqCst) < ROUNDS {
+                    for _ in wait(&epoll, &worker, 1, Duration::from_millis(50)) {
+                        let count = server.recv(&mut buffer).unwrap();
+                        taken.fetch_add(count, Ordering::SeqCst);
+                        epoll.modify(&server, 1, Interest::READABLE | Interest::ONESHOT).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for round in 1..=ROUNDS {
+        send(&client, b"x");
+        until("the event is taken", || taken.load(Ordering::SeqCst) >= round);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn kernel_descriptors_and_sockets_in_one_set_starve_neither() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = pair.epoll(&server, Interest::READABLE);
+    let descriptor = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    epoll.add_fd(descriptor.as_fd(), 2, Interest::READABLE).unwrap();
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty());
+    // It ends a sleep.
+    let writer = descriptor.try_clone().unwrap();
+    let writing = std::thread::spawn(move || {
+        std::thread::sleep(SOON);
+        rustix::io::write(&writer, &1u64.to_ne_bytes()).unwrap();
+    });
+    assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 2);
+    writing.join().unwrap();
+    // Both stay ready for ever; with room for one event they take turns.
+    send(&client, b"x");
+    until("data", || server.ready().contains(Ready::READABLE));
+    let mut seen = [0; 3];
+    for _ in 0..200 {
+        seen[wait(&epoll, &worker, 1, LOST)[0].key as usize] += 1;
+        std::thread::sleep(Duration::from_micros(60));
+    }
+    assert!(seen[1] > 20 && seen[2] > 20, "{seen:?}");
+    epoll.modify_fd(descriptor.as_fd(), 5, Interest::READABLE).unwrap();
+    epoll.delete_fd(descriptor.as_fd()).unwrap();
+    assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 1);
+}
+
+#[test]
+fn a_notifier_ends_a_wait_from_another_thread() {
+    let pair = Pair::new();
+    let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+    let notifier = epoll.notifier(77);
+    let other = notifier.clone();
+    let notifying = std::thread::spawn(move || {
+        std::thread::sleep(SOON);
+        other.notify();
+    });
+    assert_eq!(wait(&epoll, &worker, 8, LOST)[0].key, 77);
+    notifying.join().unwrap();
+    assert!(wait(&epoll, &worker, 8, SOON).is_empty(), "once per notification");
+    notifier.notify();
+    assert_eq!(wait(&epoll, &worker, 8, Duration::ZERO)[0].key, 77, "kept for the next wait");
+}
+
+/// The settings of `suspend` cases with timeouts long enough to be seen by any machine.
+fn suspending() -> NapiSettings {
+    NapiSettings {
+        defer_hard_irqs: 3,
+        gro_flush_timeout_ns: 5_000_000,
+        irq_suspend_timeout_ns: 10_000_000_000,
+        ..NapiSettings::default()
+    }
+}
+
+#[test]
+fn a_context_that_prefers_busy_polling_suspends_and_resumes_its_napi() {
+    let pair = Pair::with(1, |device| device, suspending());
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = Epoll::new(&pair.host);
+    let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
+    epoll.set_busy_poll(&params, false).unwrap();
+    epoll.add(&server, 1, Interest::READABLE).unwrap();
+    assert_eq!(epoll.napi_id(), server.incoming_napi_id(), "noted by the add");
+    let napi = pair.server.napis()[0];
+    let mut buffer = [0; 8];
+    for round in 1..=3 {
+        send(&client, b"x");
+        assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+        assert_eq!(pair.host.napi_stats(napi).suspends, round);
+        server.recv(&mut buffer).unwrap();
+    }
+    let irqs = pair.host.napi_irqs(napi);
+    let before = pair.host.napi_stats(napi);
+    assert!(wait(&epoll, &worker, 8, Duration::from_millis(1)).is_empty());
+    let after = pair.host.napi_stats(napi) - before;
+    assert_eq!((after.busy_polls, after.resumes), (2, 1), "one round and the stop's poll, then the resume");
+    // Deferral runs out, and the interrupt is back.
+    assert!(wait(&epoll, &worker, 8, Duration::from_millis(100)).is_empty());
+    send(&client, b"x");
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    assert!(pair.host.napi_irqs(napi) > irqs);
+}
+
+#[test]
+fn while_suspended_packets_wait_for_the_application() {
+    let pair = Pair::with(1, |device| device, suspending());
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = Epoll::new(&pair.host);
+    let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
+    epoll.set_busy_poll(&params, false).unwrap();
+    epoll.add(&server, 1, Interest::READABLE).unwrap();
+    send(&client, b"x");
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    server.recv(&mut [0; 8]).unwrap();
+    // The application computes; nothing interrupts it.
+    let polls = pair.host.napi_stats(pair.server.napis()[0]).polls;
+    send(&client, b"y");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(pair.host.napi_stats(pair.server.napis()[0]).polls, polls);
+    assert!(!server.ready().contains(Ready::READABLE));
+    // It comes back, and busy polls.
+    let interrupts = pair.host.napi_irqs(pair.server.napis()[0]);
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    assert_eq!(pair.host.napi_irqs(pair.server.napis()[0]), interrupts);
+}
+
+#[test]
+fn a_freed_context_resumes_what_it_suspended() {
+    let pair = Pair::with(1, |device| device, suspending());
+    let (server, client) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = Epoll::new(&pair.host);
+    let params = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
+    epoll.set_busy_poll(&params, false).unwrap();
+    epoll.add(&server, 1, Interest::READABLE).unwrap();
+    send(&client, b"x");
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    drop(epoll);
+    send(&client, b"y");
+    until("delivery without a context", || {
+        let mut buffer = [0; 8];
+        server.peek(&mut buffer).unwrap() == 2
+    });
+}
+
+#[test]
+fn one_listener_over_all_shards_and_one_per_shard() {
+    let pair = Pair::with(2, |device| device, NapiSettings::default());
+    let listener = pair.listener(7);
+    let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+    let address = std::net::SocketAddr::new(SERVER.parse().unwrap(), 8);
+    let own: Vec<_> =
+        (0..2).map(|queue| TcpListener::bind_with(&pair.server, Some(queue), address, options).unwrap()).collect();
+    let worker = pair.worker();
+    let epoll = Epoll::new(&pair.host);
+    epoll.add(&listener, 0, Interest::READABLE).unwrap();
+    listener.set_nonblocking(true);
+    own.iter().for_each(|listener| listener.set_nonblocking(true));
+    let clients: Vec<_> = (0..16).map(|_| pair.connect(7)).collect();
+    let mut ids = std::collections::BTreeSet::new();
+    let mut accepted = 0;
+    until("all are accepted", || {
+        wait(&epoll, &worker, 8, SOON);
+        while let Ok((stream, _)) = listener.accept() {
+            ids.insert(stream.incoming_napi_id());
+            accepted += 1;
+        }
+        accepted == clients.len()
+    });
+    assert_eq!(ids.len(), 2, "connections came in by both queues");
+    let clients: Vec<_> = (0..16).map(|_| pair.connect(8)).collect();
+    let mut shares = [0, 0];
+    until("all are accepted", || {
+        for (listener, share) in own.iter().zip(&mut shares) {
+            while let Ok((stream, _)) = listener.accept() {
+                let napi = pair.host.napi_by_id(stream.incoming_napi_id()).unwrap();
+                assert_eq!(
+                    napi,
+                    pair.server.napis()[usize::from(*share != usize::MAX && pair.server.napis()[1] == napi)]
+                );
+                *share += 1;
+            }
+        }
+        shares.iter().sum::<usize>() == clients.len()
+    });
+    assert!(shares[0] > 0 && shares[1] > 0, "{shares:?}");
+}
+
+#[test]
+fn too_many_workers_are_refused() {
+    let pair = Pair::new();
+    let workers: Vec<_> = (0..64).map(|_| pair.worker()).collect();
+    assert!(Worker::new(&pair.host, 0).is_err_and(|error| error.to_string().contains("64")));
+    drop(workers);
+    assert!(Worker::new(&pair.host, 0).is_ok());
+    assert!(Worker::new(&pair.host, 99).is_err_and(|error| error.to_string().contains("99")));
+}

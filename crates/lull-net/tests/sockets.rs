@@ -1,0 +1,218 @@
+//! Sockets with the shape of std: blocking calls, timeouts, scatter and gather, options, UDP, faults.
+
+mod pair;
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lull_core::NapiSettings;
+use lull_net::shard::{Keepalive, UdpOptions};
+use lull_net::{Ready, Shutdown, TcpStream, UdpSocket};
+use lull_nic::fault::{Fault, FaultConfig, Rates};
+use lull_nic::{Device, Link};
+use pair::{CLIENT, Pair, SERVER, until};
+
+fn at(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+/// Sends `megabytes` there and back and checks every byte.
+fn echo(pair: &Pair, port: u16, bytes: usize) {
+    let (mut server, client) = pair.connected(port);
+    let echoing = std::thread::spawn(move || {
+        let mut buffer = vec![0; 32 * 1024];
+        loop {
+            match server.read(&mut buffer).unwrap() {
+                0 => return,
+                count => server.write_all(&buffer[..count]).unwrap(),
+            }
+        }
+    });
+    let data: Vec<u8> = (0..bytes).map(|at| (at * 31 >> 3) as u8).collect();
+    let (mut writer, sent) = (client.clone(), data.clone());
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&sent).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut back = Vec::new();
+    (&client).read_to_end(&mut back).unwrap();
+    writing.join().unwrap();
+    echoing.join().unwrap();
+    assert!(back == data, "{} of {} bytes came back", back.len(), data.len());
+}
+
+#[test]
+fn blocking_calls_carry_a_stream_both_ways() {
+    let pair = Pair::new();
+    echo(&pair, 7, 3 << 20);
+}
+
+#[test]
+fn nonblocking_calls_say_so_and_timeouts_end_blocking_ones() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    server.set_nonblocking(true);
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let full = vec![7; 1 << 20];
+    let mut written = 0;
+    let blocked = loop {
+        match server.send(&full) {
+            Ok(count) => written += count,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
+    assert!(written > 0 && written < full.len(), "memory is bounded: {written} bytes");
+    let (server, _client) = (server, client);
+    server.set_nonblocking(false);
+    server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    server.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    assert_eq!(server.send(&full).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(server.set_read_timeout(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn scatter_gather_peek_and_options() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    client.set_nodelay(true).unwrap();
+    assert_eq!(client.send_vectored(&[IoSlice::new(b"ab"), IoSlice::new(b"cde")]).unwrap(), 5);
+    until("data", || server.peek(&mut [0; 8]).is_ok_and(|count| count == 5));
+    let (mut first, mut second) = ([0; 3], [0; 8]);
+    let count = server.recv_vectored(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).unwrap();
+    assert_eq!((count, &first, &second[..2]), (5, b"abc", &b"de"[..]));
+    assert_eq!(server.local_addr().unwrap(), at(SERVER, 7));
+    assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+    assert_eq!(client.peer_addr().unwrap(), at(SERVER, 7));
+    assert_eq!(pair.host.napi_id(pair.server.napis()[0]), server.incoming_napi_id());
+    assert_eq!(server.take_error().unwrap().map(|error| error.kind()), None);
+    assert!(server.buffer_sizes().unwrap().0 >= 16 * 1024);
+    server.set_keepalive(Some(Keepalive::default())).unwrap();
+    server.set_user_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert!(server.set_busy_poll(1 << 31).is_err());
+    assert!(server.set_prefer_busy_poll(true, false).is_err());
+    assert!(server.set_busy_poll_budget(9, false).is_err());
+    server.set_busy_poll(50).unwrap();
+    server.set_prefer_busy_poll(true, true).unwrap();
+    server.set_busy_poll_budget(16, true).unwrap();
+    assert_eq!((server.busy_poll(), server.prefer_busy_poll(), server.busy_poll_budget()), (50, true, 16));
+}
+
+#[test]
+fn a_receive_call_busy_polls_as_its_options_say() {
+    let pair = Pair::new();
+    let (server, _client) = pair.connected(7);
+    let stats = || pair.host.napi_stats(pair.server.napis()[0]);
+    server.set_nonblocking(true);
+    let before = stats();
+    let _ = server.recv(&mut [0; 8]);
+    assert_eq!((stats() - before).busy_calls, 0, "off by default");
+    server.set_busy_poll(1_000).unwrap();
+    let before = stats();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    let polled = stats() - before;
+    assert_eq!((polled.busy_calls, polled.busy_polls), (1, 2), "a nonblocking caller gets one round and the stop's");
+    server.set_nonblocking(false);
+    server.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    let before = stats();
+    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!((stats() - before).busy_polls >= 2);
+}
+
+#[test]
+fn connecting_where_nobody_listens_or_answers() {
+    let pair = Pair::new();
+    assert_eq!(TcpStream::connect(&pair.client, at(SERVER, 9)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(TcpStream::connect(&pair.client, at("10.0.0.77", 9)).unwrap_err().kind(), ErrorKind::HostUnreachable);
+    assert_eq!(
+        TcpStream::connect(&pair.client, at("192.168.9.9", 9)).unwrap_err().kind(),
+        ErrorKind::NetworkUnreachable
+    );
+    let taken = pair.listener(10);
+    let again = lull_net::TcpListener::bind(&pair.server, at(SERVER, 10));
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::AddrInUse);
+    drop(taken);
+    lull_net::TcpListener::bind(&pair.server, at(SERVER, 10)).unwrap();
+}
+
+#[test]
+fn udp_both_ways_over_both_families() {
+    let pair = Pair::new();
+    for (server_ip, client_ip) in [(SERVER, CLIENT), ("fd00::2", "fd00::1")] {
+        let server = UdpSocket::bind(&pair.server, at(server_ip, 53)).unwrap();
+        let client = UdpSocket::bind_with(&pair.client, 0, at(client_ip, 0), UdpOptions::default()).unwrap();
+        client.connect(Some(at(server_ip, 53))).unwrap();
+        client.send(b"question").unwrap();
+        let mut buffer = [0; 4];
+        let received = server.recv_from(&mut buffer).unwrap();
+        assert_eq!((received.bytes, received.datagram_bytes, &buffer), (4, 8, b"ques"), "the rest is lost");
+        server.send_to(b"answer", received.from).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(client.recv_from(&mut buffer).unwrap().bytes, 6);
+        assert_eq!(server.send_to(&[0; 60_000], received.from).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+    }
+}
+
+#[test]
+fn a_lossy_link_delays_but_loses_nothing() {
+    let rates = Rates { drop: 0.01, duplicate: 0.02, corrupt: 0.01, reorder: 0.02, ..Rates::default() };
+    let fault = |device| -> Arc<dyn Device> {
+        Arc::new(
+            Fault::new(
+                device,
+                FaultConfig { seed: 11, rx: rates.clone(), tx: rates.clone(), ..FaultConfig::default() },
+            )
+            .unwrap(),
+        )
+    };
+    let pair = Pair::with(1, fault, NapiSettings::default());
+    echo(&pair, 7, 64 * 1024);
+}
+
+#[test]
+fn connections_survive_a_link_flap() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    pair.server.device().set_link(Link::Down).unwrap();
+    (&client).write_all(b"into the dark").unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    pair.server.device().set_link(Link::Up).unwrap();
+    let mut buffer = [0; 13];
+    (&server).read_exact(&mut buffer).unwrap();
+    assert_eq!(&buffer, b"into the dark");
+}
+
+#[test]
+fn a_reset_keeps_connections_settings_and_ids() {
+    let napi = NapiSettings { defer_hard_irqs: 7, gro_flush_timeout_ns: 50_000, ..NapiSettings::default() };
+    let pair = Pair::with(1, |device| device, napi);
+    let (server, client) = pair.connected(7);
+    let id = server.incoming_napi_id();
+    for round in 0..5 {
+        pair.server.device().reset().unwrap();
+        until("the queue is back", || server.incoming_napi_id() == id);
+        (&client).write_all(&[round]).unwrap();
+        let mut buffer = [0; 1];
+        (&server).read_exact(&mut buffer).unwrap();
+        assert_eq!(buffer[0], round);
+    }
+    assert_eq!(pair.host.napis()[0].settings, napi);
+}
+
+#[test]
+fn a_device_that_is_gone_ends_nothing_abruptly() {
+    let pair = Pair::new();
+    let (server, client) = pair.connected(7);
+    let host = pair.host.clone();
+    drop(client);
+    drop(pair.client);
+    // The FIN came through before the device went, or the connection is silent: neither hangs a call with a timeout.
+    server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let outcome = server.recv(&mut [0; 8]);
+    assert!(matches!(&outcome, Ok(0)) || outcome.is_err(), "{outcome:?}");
+    assert!(!server.ready().contains(Ready::PRI));
+    drop(host);
+}
