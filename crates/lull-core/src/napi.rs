@@ -426,7 +426,8 @@ impl Napi {
         flush: impl FnOnce(GroFlush),
     ) -> Completion {
         self.assert_owner(&owner);
-        if self.state.load().any(state::NPSVC | state::IN_BUSY_POLL) {
+        let seen = self.state.load();
+        if seen.any(state::NPSVC | state::IN_BUSY_POLL) {
             return Completion::Kept(owner);
         }
         let mut timeout_ns = 0;
@@ -451,7 +452,7 @@ impl Napi {
         if !rearm {
             self.counters.deferrals.bump(1);
         }
-        if self.state.complete() {
+        if self.state.complete(seen) {
             // Counted above, where the counters were still the owner's alone; this completion released nothing.
             self.counters.completes.take_back();
             if !rearm {

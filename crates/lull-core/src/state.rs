@@ -111,8 +111,18 @@ impl State {
 
     /// One compare-and-swap per attempt; `change` sees the current word and returns the next, or `None` to refuse.
     #[inline]
-    fn change(&self, mut change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
-        let mut now = self.0.load(Ordering::Acquire);
+    fn change(&self, change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
+        self.change_from(self.load(), change)
+    }
+
+    /// As [`State::change`], from a word that was loaded before: it saves a load where that is likely to be the word still.
+    #[inline]
+    fn change_from(
+        &self,
+        seen: Snapshot,
+        mut change: impl FnMut(u32) -> Option<u32>,
+    ) -> Result<Snapshot, Snapshot> {
+        let mut now = seen.0;
         loop {
             let Some(next) = change(now) else { return Err(Snapshot(now)) };
             match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
@@ -140,9 +150,9 @@ impl State {
 
     /// The swap at the end of `napi_complete_done` (§4): true if MISSED kept the ownership.
     #[inline]
-    pub(crate) fn complete(&self) -> bool {
+    pub(crate) fn complete(&self, seen: Snapshot) -> bool {
         const ROUND: u32 = SCHED | MISSED | SCHED_THREADED | PREFER_BUSY_POLL;
-        let before = self.change(|word| {
+        let before = self.change_from(seen, |word| {
             debug_assert!(word & SCHED != 0, "I1: completed without ownership");
             Some((word & !ROUND) | if word & MISSED != 0 { SCHED } else { 0 })
         });

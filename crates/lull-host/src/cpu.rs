@@ -9,14 +9,13 @@ use lull_core::settings::SOFTIRQ_TIME_MAX_NS;
 use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::deadlines::Deadlines;
+pub(crate) use crate::deadlines::NEVER;
 use crate::host::{Delivery, Instance, TryPoll};
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
 use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};
 use crate::vector::IrqEpoll;
-
-/// No deadline.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// How long a receiver's timers wait when its lock is held, in nanoseconds.
 const RECEIVER_RETRY_NS: u64 = 100_000;
@@ -71,14 +70,8 @@ pub(crate) struct Cpu {
     raised: Raised,
     /// Instances scheduled for this CPU by threads that could not take its seat.
     routed: Mutex<Vec<Owner>>,
-    /// The earliest deadline on this CPU; may be earlier than the truth. Whoever starts a timer writes this and then reads
-    /// who covers it (the two words below); whoever ceases to cover writes one of those and then reads this. All of
-    /// these are sequentially consistent, so that one of the two sees the other.
-    next_deadline_ns: AtomicU64,
-    /// When a sleeping worker will look by itself.
-    sleeper_wakes_ns: AtomicU64,
-    /// What the interrupt thread's kernel timer is set to.
-    backstop_ns: AtomicU64,
+    pub(crate) deadlines: Deadlines,
+    /// Held while the kernel timer is moved.
     backstop: Mutex<()>,
     timer: OwnedFd,
     pub(crate) irq_epoll: IrqEpoll,
@@ -105,9 +98,7 @@ impl Cpu {
             softnet: Mutex::new(Softnet::new()),
             raised: Raised::new(),
             routed: Mutex::new(Vec::new()),
-            next_deadline_ns: AtomicU64::new(NEVER),
-            sleeper_wakes_ns: AtomicU64::new(NEVER),
-            backstop_ns: AtomicU64::new(NEVER),
+            deadlines: Deadlines::new(),
             backstop: Mutex::new(()),
             timer: rustix::time::timerfd_create(
                 TimerfdClockId::Monotonic,
@@ -144,29 +135,17 @@ impl Cpu {
     /// A timer that falls due here was started.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline_ns: u64) {
-        // Always a read-modify-write: it is ordered with the swap of whoever looks the deadlines up again, so that one
-        // of the two sees the other.
-        self.next_deadline_ns.fetch_min(deadline_ns, Ordering::SeqCst);
+        self.deadlines.note(deadline_ns);
     }
 
     /// Whether something waits for the seat's holder.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.seat.is_pending() || self.next_deadline_ns.load(Ordering::Relaxed) <= now_ns
+        self.seat.is_pending() || self.deadlines.is_due(now_ns)
     }
 
     pub(crate) fn next_deadline_ns(&self) -> u64 {
-        self.next_deadline_ns.load(Ordering::SeqCst)
-    }
-
-    /// A worker that is about to sleep in the seat promises to look at the clock then.
-    pub(crate) fn worker_will_look_at(&self, deadline_ns: u64) {
-        self.sleeper_wakes_ns.fetch_min(deadline_ns, Ordering::SeqCst);
-    }
-
-    /// It did, or does not sleep after all. The promise of another sleeper may go with it: that costs a kernel timer.
-    pub(crate) fn worker_looks_no_more(&self) {
-        self.sleeper_wakes_ns.store(NEVER, Ordering::SeqCst);
+        self.deadlines.earliest_ns()
     }
 
     pub(crate) fn timer_fd(&self) -> impl AsFd + '_ {
@@ -179,7 +158,7 @@ impl Cpu {
         let mut count = [0u8; 8];
         // Nothing to read means that it was moved meanwhile.
         let _ = rustix::io::read(&self.timer, &mut count);
-        self.backstop_ns.store(NEVER, Ordering::SeqCst);
+        self.deadlines.backstop_has_fired();
     }
 
     /// Whoever hears an interrupt of this CPU next. Called after the interrupt was published.
@@ -318,13 +297,7 @@ impl Delivery {
     /// Sees to it that somebody wakes for the earliest deadline: a worker that sleeps until then, or the interrupt
     /// thread's kernel timer, which is only ever moved to an earlier time, by at least the slack.
     pub(crate) fn cover(&self, cpu: &Cpu) {
-        let slack_ns = self.timer_slack_ns;
-        let covered_ns = || {
-            let backstop_ns = cpu.backstop_ns.load(Ordering::SeqCst);
-            backstop_ns.min(cpu.sleeper_wakes_ns.load(Ordering::SeqCst))
-        };
-        let is_covered =
-            |deadline_ns: u64| deadline_ns == NEVER || covered_ns() <= deadline_ns.saturating_add(slack_ns);
+        let is_covered = |deadline_ns| cpu.deadlines.is_covered(deadline_ns, self.timer_slack_ns);
         if is_covered(cpu.next_deadline_ns()) {
             return;
         }
@@ -334,8 +307,8 @@ impl Delivery {
             return;
         }
         let _moving = relock(&cpu.backstop);
-        let target_ns = deadline_ns.saturating_add(slack_ns);
-        if cpu.backstop_ns.load(Ordering::SeqCst) <= target_ns {
+        let target_ns = deadline_ns.saturating_add(self.timer_slack_ns);
+        if cpu.deadlines.backstop_ns() <= target_ns {
             return;
         }
         let delay_ns = target_ns.saturating_sub(self.clock.now_ns()).max(1);
@@ -345,19 +318,15 @@ impl Delivery {
         // A relative time in range on our own descriptor is always accepted.
         let set = rustix::time::timerfd_settime(&cpu.timer, TimerfdTimerFlags::empty(), &once);
         debug_assert!(set.is_ok(), "{set:?}");
-        cpu.backstop_ns.store(target_ns, Ordering::SeqCst);
+        cpu.deadlines.backstop_is_set(target_ns);
         cpu.sleeps.syscall();
         cpu.sleeps.timer_ops.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The earliest deadline, looked up.
     pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
-        cpu.next_deadline_ns.swap(NEVER, Ordering::SeqCst);
-        let deadlines_ns = self.instances().map(|instance| instance.deadline_on(cpu.index));
-        let earliest_ns = deadlines_ns.min().unwrap_or(NEVER);
-        cpu.note_deadline(earliest_ns);
-        // Others look it up too, and may have the word at NEVER just now.
-        earliest_ns.min(cpu.next_deadline_ns())
+        let deadlines_ns = || self.instances().map(|instance| instance.deadline_on(cpu.index));
+        cpu.deadlines.look_up(|| deadlines_ns().min().unwrap_or(NEVER))
     }
 
     fn hard_interrupts(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
@@ -397,7 +366,7 @@ impl Delivery {
     /// Fires the timers that are due: those of the instances (§6) and those of their receivers.
     fn timers(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
-        cpu.next_deadline_ns.swap(NEVER, Ordering::SeqCst);
+        cpu.deadlines.forget();
         for instance in self.instances() {
             if let Some((deadline_ns, pinned)) = instance.napi.timer().pending()
                 && pinned == cpu.index

@@ -667,13 +667,19 @@ impl Host {
     }
 }
 
+/// The grain of receivers' timers.
+const RECEIVER_TICK_NS: u64 = 10_000_000;
+
 /// What receivers and sockets ask of their host.
 impl Delivery {
     /// The receiver of instance `index` wants [`Receiver::timers`] to be called at `deadline_ns`. An earlier deadline
     /// replaces a later one, never the other way round: being called too early is harmless, and far ones are cheap.
+    /// It is put off to the next tick of 10 ms, a jiffy of Linux at HZ=100: protocol timers are coarse, and fewer
+    /// deadlines are fewer kernel timers.
     #[inline]
     pub fn set_receiver_deadline(&self, index: u32, deadline_ns: u64) {
         let instance = self.instance(index);
+        let deadline_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
         if instance.set_receiver_deadline(deadline_ns) {
             let cpu = self.cpu(instance.cpu());
             cpu.note_deadline(deadline_ns);

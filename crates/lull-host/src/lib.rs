@@ -14,6 +14,8 @@
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
 //! under loom.
 #![deny(unsafe_code)]
+// Under loom only the protocols are built, and only the models use them.
+#![cfg_attr(all(loom, not(test)), allow(dead_code))]
 
 #[cfg(not(loom))]
 mod affinity;
@@ -21,6 +23,7 @@ mod affinity;
 mod clock;
 #[cfg(not(loom))]
 mod cpu;
+mod deadlines;
 #[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
@@ -55,4 +58,4 @@ pub use lock::{HandoffGuard, HandoffLock, Parked};
 #[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
 #[cfg(not(loom))]
-pub use worker::{Sleep, Waker, Woke, Worker};
+pub use worker::{Sleep, Turn, Waker, Woke, Worker};

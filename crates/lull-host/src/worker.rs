@@ -156,103 +156,10 @@ impl Worker {
         Some(inner.instance(index))
     }
 
-    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once.
-    pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
-        let (host, cpu, me) = self.place();
-        BusyPoller { host, cpu, me }.run(plan, &|id| self.instance(id), ready);
-    }
-
-    /// `napi_suspend_irqs` for the instance with this id, on this CPU.
+    /// Begins a turn in lull: a call of `epoll_wait`, say.
     #[inline]
-    pub fn suspend(&self, id: u32) {
-        let (host, cpu, _) = self.place();
-        let Some(instance) = self.instance(id) else { return };
-        let cx = host.cx(cpu.index, host.clock.now_ns());
-        if let Some(deadline_ns) = instance.napi.suspend(&cx) {
-            cpu.note_deadline(deadline_ns);
-            host.cover(cpu);
-        }
-    }
-
-    /// `napi_resume_irqs` for the instance with this id: the poll runs here and now.
-    pub fn resume(&self, id: u32) {
-        let (host, cpu, me) = self.place();
-        let Some(instance) = self.instance(id) else { return };
-        let cx = host.cx(cpu.index, host.clock.now_ns());
-        if let Some(owner) = instance.napi.resume(&cx) {
-            // The seat first: else the interrupt thread is woken for what this thread runs itself.
-            let in_seat = cpu.seat.take(me);
-            host.route_outside(cpu, owner, &cx);
-            if in_seat {
-                let ran = host.run(cpu);
-                host.leave(cpu, me, ran);
-            }
-        }
-    }
-
-    /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
-    /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
-    pub fn sleep(&self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
-        let (host, cpu, me) = self.place();
-        self.prepare_thread();
-        cpu.seat.sleeper_begins(self.slot);
-        let mut in_seat = cpu.seat.take(me);
-        let mut fired = false;
-        let mut watched = Vec::new();
-        let woke = loop {
-            if in_seat && host.run(cpu) == Ran::Leftover {
-                host.leave(cpu, me, Ran::Leftover);
-                in_seat = false;
-            }
-            if fired {
-                break Woke::Fd;
-            }
-            self.parker.forget();
-            // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
-            if !in_seat && cpu.seat.wake_up(me) {
-                in_seat = true;
-                continue;
-            }
-            if ready() {
-                break Woke::Ready;
-            }
-            let now_ns = host.clock.now_ns();
-            if sleep.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
-                break Woke::TimedOut;
-            }
-            let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
-            watched.clear();
-            if in_seat {
-                self.watch_fd_vectors(&mut watched);
-                wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
-                cpu.worker_will_look_at(wake_ns);
-                if !cpu.seat.sleep(me) {
-                    cpu.worker_looks_no_more();
-                    continue;
-                }
-            }
-            fired = self.park(sleep, wake_ns, now_ns, &watched);
-            let promised = in_seat && (wake_ns != NEVER || !watched.is_empty());
-            if promised {
-                cpu.worker_looks_no_more();
-            }
-            let woken = &cpu.woken;
-            let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
-            in_seat = cpu.seat.take(me);
-            if promised && !in_seat {
-                // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
-                host.arm_fd_vectors(cpu);
-                cpu.raise();
-            }
-        };
-        in_seat |= cpu.seat.sleeper_ends(self.slot);
-        if in_seat {
-            host.leave(cpu, me, Ran::Done);
-        } else {
-            host.cover(cpu);
-        }
-        woke
+    pub fn turn(&self) -> Turn<'_> {
+        Turn { worker: self, in_seat: false }
     }
 
     /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
@@ -298,6 +205,124 @@ impl Worker {
     }
 }
 
+/// A worker's time inside lull, from its call to its return. The seat that it takes on the way it keeps, and when it
+/// returns, and only then, sees to it that somebody wakes for what is still to come: the timers that a busy poll starts
+/// and a suspension replaces cost no kernel timer.
+pub struct Turn<'w> {
+    worker: &'w Worker,
+    in_seat: bool,
+}
+
+impl Turn<'_> {
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
+    /// at once.
+    #[inline]
+    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+        let (host, cpu, me) = self.worker.place();
+        BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
+    }
+
+    /// `napi_suspend_irqs` for the instance with this id, on this CPU.
+    #[inline]
+    pub fn suspend(&mut self, id: u32) {
+        let (host, cpu, _) = self.worker.place();
+        let Some(instance) = self.worker.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(deadline_ns) = instance.napi.suspend(&cx) {
+            cpu.note_deadline(deadline_ns);
+        }
+    }
+
+    /// `napi_resume_irqs` for the instance with this id: the poll runs here and now.
+    pub fn resume(&mut self, id: u32) {
+        let (host, cpu, me) = self.worker.place();
+        let Some(instance) = self.worker.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            self.in_seat = self.in_seat || cpu.seat.take(me);
+            host.route_outside(cpu, owner, &cx);
+            if self.in_seat && host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                self.in_seat = false;
+            }
+        }
+    }
+
+    /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
+    /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
+    pub fn sleep(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
+        let worker = self.worker;
+        let (host, cpu, me) = worker.place();
+        worker.prepare_thread();
+        cpu.seat.sleeper_begins(worker.slot);
+        let mut in_seat = self.in_seat || cpu.seat.take(me);
+        let mut fired = false;
+        let mut watched = Vec::new();
+        let woke = loop {
+            if in_seat && host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                in_seat = false;
+            }
+            if fired {
+                break Woke::Fd;
+            }
+            worker.parker.forget();
+            // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
+            if !in_seat && cpu.seat.wake_up(me) {
+                in_seat = true;
+                continue;
+            }
+            if ready() {
+                break Woke::Ready;
+            }
+            let now_ns = host.clock.now_ns();
+            if sleep.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+                break Woke::TimedOut;
+            }
+            let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
+            watched.clear();
+            if in_seat {
+                worker.watch_fd_vectors(&mut watched);
+                wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
+                cpu.deadlines.worker_will_look(wake_ns);
+                if !cpu.seat.sleep(me) {
+                    cpu.deadlines.worker_looks_no_more();
+                    continue;
+                }
+            }
+            fired = worker.park(sleep, wake_ns, now_ns, &watched);
+            let promised = in_seat && (wake_ns != NEVER || !watched.is_empty());
+            if promised {
+                cpu.deadlines.worker_looks_no_more();
+            }
+            let woken = &cpu.woken;
+            let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+            in_seat = cpu.seat.take(me);
+            if promised && !in_seat {
+                // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
+                host.arm_fd_vectors(cpu);
+                cpu.raise();
+            }
+        };
+        self.in_seat = in_seat | cpu.seat.sleeper_ends(worker.slot);
+        woke
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// Back to the application.
+    #[inline]
+    fn drop(&mut self) {
+        let (host, cpu, me) = self.worker.place();
+        if self.in_seat {
+            host.leave(cpu, me, Ran::Done);
+        } else {
+            host.cover(cpu);
+        }
+    }
+}
+
 /// A number of the calling thread, without a system call.
 fn rustix_tid() -> u32 {
     // An address in the thread's own storage tells threads apart well enough to set their slack once each.
@@ -339,19 +364,20 @@ impl BusyPoller<'_> {
         &self,
         plan: &BusyPlan,
         lookup: &dyn Fn(u32) -> Option<&'h Instance>,
+        in_seat: &mut bool,
         ready: &mut dyn FnMut(u64) -> bool,
     ) {
         let BusyPoller { host, cpu, me } = *self;
         let start_ns = host.clock.now_ns();
         // One round is over before a seat would pay for itself.
-        let mut in_seat = plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me);
+        *in_seat = *in_seat || (plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
-            let yielded = self.rounds(instance, plan, start_ns, &mut in_seat, ready);
+            let yielded = self.rounds(instance, plan, start_ns, in_seat, ready);
             if !yielded {
                 break;
             }
             // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
-            if std::mem::take(&mut in_seat) {
+            if std::mem::take(in_seat) {
                 let ran = host.run(cpu);
                 host.leave(cpu, me, ran);
             }
@@ -361,12 +387,6 @@ impl BusyPoller<'_> {
             if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
                 break;
             }
-        }
-        if in_seat {
-            let ran = host.run(cpu);
-            host.leave(cpu, me, ran);
-        } else {
-            host.cover(cpu);
         }
     }
 
@@ -448,7 +468,14 @@ impl Delivery {
         let lookup = |id| self.registry.by_id(id).map(|index| self.instance(index));
         let Some(instance) = lookup(plan.napi_id) else { return };
         let cpu = self.cpu(instance.cpu());
-        BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, ready);
+        let mut in_seat = false;
+        BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, &mut in_seat, ready);
+        if in_seat {
+            let ran = self.run(cpu);
+            self.leave(cpu, GUEST, ran);
+        } else {
+            self.cover(cpu);
+        }
     }
 
     /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.

@@ -1,9 +1,12 @@
 //! Interrupts that the kernel raises as readable descriptors: who watches them, and that somebody always does.
 
+#![cfg(not(loom))]
+
 mod common;
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::*;
@@ -41,13 +44,61 @@ fn an_instance_of_another_cpu_keeps_its_interrupt() {
     let host = host(2);
     let (bound, device) = fd_queue(&host, 1);
     let worker = Worker::new(&host, 0).unwrap();
-    for round in 1..=20 {
-        let plan = bound.plan(if round % 2 == 0 { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(10) });
-        worker.busy_loop(&plan, &mut |_| false);
+    for round in 1..=10 {
+        // The interrupt comes while a worker of the first CPU busy polls, in the seat of that CPU: it finds an owner, and
+        // it is the busy poller who unmasks.
+        let before = host.napi_irqs(bound.napi);
+        let mut sent = false;
+        worker.turn().busy_loop(&bound.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| {
+            if !std::mem::replace(&mut sent, true) {
+                device.send(1);
+                eventually("the interrupt", || host.napi_irqs(bound.napi) > before);
+            }
+            bound.delivered() == 2 * round - 1
+        });
         bound.await_released();
         device.send(1);
-        bound.await_delivered(round);
+        bound.await_delivered(2 * round);
     }
+}
+
+/// A worker that watches the descriptors in its sleep loses the seat to a busy poller, wakes up for nothing and sleeps on
+/// outside the seat: somebody else has to watch from then on.
+#[test]
+fn descriptors_are_watched_when_the_watcher_loses_the_seat() {
+    let host = host(1);
+    let (polled, _polled_device) = fd_queue(&host, 0);
+    let (other, device) = fd_queue(&host, 0);
+    let looks = Arc::new(AtomicU64::new(0));
+    let (counted, queue) = (looks.clone(), other.queue.clone());
+    let asleep = host.cpu_stats(0).syscalls;
+    let sleeper = worker_thread(&other, 0, "sleeper", move |worker| {
+        worker.turn().sleep(&Sleep { until_ns: None, fd: None }, &mut || {
+            counted.fetch_add(1, Ordering::AcqRel);
+            queue.delivered() == 1
+        });
+    });
+    // It takes the watches over with a call each, and sleeps with another.
+    eventually("the worker to sleep", || host.cpu_stats(0).syscalls >= asleep + 3);
+    let worker = Worker::new(&host, 0).unwrap();
+    let mut step = 0;
+    let start = std::time::Instant::now();
+    worker.turn().busy_loop(&polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| {
+        match step {
+            0 => {
+                step = looks.load(Ordering::Acquire);
+                other.queue.wake_all();
+            }
+            _ if step != u64::MAX && looks.load(Ordering::Acquire) > step => {
+                step = u64::MAX;
+                device.send(1);
+            }
+            _ => {}
+        }
+        assert!(start.elapsed() < LONG, "nobody watches");
+        other.delivered() == 1
+    });
+    sleeper.join().unwrap();
 }
 
 /// While one thread busy polls a queue for long in the seat, another queue of the CPU has its interrupts.
@@ -62,7 +113,7 @@ fn a_long_busy_loop_leaves_no_descriptor_unwatched() {
         let poller = scope.spawn(|| {
             let worker = Worker::new(&host, 0).unwrap();
             let plan = polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32));
-            worker.busy_loop(&plan, &mut |_| enough.load(Ordering::Acquire));
+            worker.turn().busy_loop(&plan, &mut |_| enough.load(Ordering::Acquire));
         });
         eventually("the loop", || polled.stats().busy_polls > 10);
         for count in 1..=20 {
@@ -80,7 +131,7 @@ fn a_long_busy_loop_leaves_no_descriptor_unwatched() {
 fn a_flood_on_one_queue_leaves_no_descriptor_unwatched() {
     let host = host(1);
     let flood = Flood::new();
-    let line = std::sync::Arc::new(FloodLine(flood.clone()));
+    let line = Arc::new(FloodLine(flood.clone()));
     let flooded = Bound::new(&host, 0, Box::new(FloodRx(flood.clone())), line);
     let (bound, device) = fd_queue(&host, 0);
     flood.start();
@@ -100,7 +151,7 @@ fn the_applications_own_descriptor_ends_a_sleep() {
     let worker = Worker::new(&host, 0).unwrap();
     let own = rustix::event::eventfd(1, rustix::event::EventfdFlags::empty()).unwrap();
     let until_ns = Some(host.now_ns() + LONG.as_nanos() as u64);
-    let woke = worker.sleep(&Sleep { until_ns, fd: Some(own.as_fd()) }, &mut || false);
+    let woke = worker.turn().sleep(&Sleep { until_ns, fd: Some(own.as_fd()) }, &mut || false);
     assert_eq!(woke, Woke::Fd);
     device.send(1);
     bound.await_delivered(1);
@@ -122,6 +173,6 @@ fn there_may_be_more_descriptors_than_a_worker_watches() {
             }
         });
         let until_ns = Some(host.now_ns() + LONG.as_nanos() as u64);
-        assert_eq!(worker.sleep(&Sleep { until_ns, fd: None }, &mut || all()), Woke::Ready);
+        assert_eq!(worker.turn().sleep(&Sleep { until_ns, fd: None }, &mut || all()), Woke::Ready);
     });
 }

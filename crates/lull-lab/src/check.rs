@@ -35,7 +35,9 @@ pub fn verdict(mode: &Mode, evidence: &Evidence) -> Verdict {
         return no("interrupts were suspended");
     }
     if mode.epoll.prefer_busy_poll || mode.epoll.busy_poll_usecs != 0 {
-        if stats.busy_polls == 0 {
+        // Without deferral the interrupts may keep the ready list full, and then epoll_wait need not poll (§8).
+        let may_be_idle = mode.suspends() && mode.deferral_ns().is_none();
+        if stats.busy_polls == 0 && !may_be_idle {
             return no("nothing was busy polled");
         }
     } else if mode.socket_busy_poll_usecs == 0 && stats.busy_polls != 0 {
@@ -97,6 +99,8 @@ mod tests {
         let polls = |e: &mut Evidence| (e.stats.busy_polls, e.stats.suspends) = (5, 5);
         assert_eq!(check("suspend20", polls), Verdict::InForce);
         assert_eq!(check("suspend0", polls), Verdict::InForce);
+        assert_eq!(check("suspend0", |e| e.stats.suspends = 5), Verdict::InForce, "interrupts kept the list full");
+        assert_ne!(check("fullbusy", |e| e.stats.deferrals = 5), Verdict::InForce);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use lull_core::{EpollBusy, EpollParams, EpollWait, SettingError, WaitStep};
-use lull_host::{Delivery, Host, Sleep, Waker, Woke, Worker};
+use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 use rustix::event::{Timespec, epoll as kernel};
 
 use crate::shard::Ready;
@@ -263,11 +263,11 @@ impl Context {
         self.ready_count.store(list.ready.len(), Ordering::Release);
     }
 
-    fn sleep(&self, worker: &Worker, until_ns: Option<u64>) -> Woke {
+    fn sleep(&self, worker: &Worker, turn: &mut Turn<'_>, until_ns: Option<u64>) -> Woke {
         let waker = worker.waker();
         self.list().waiters.push(waker.clone());
         let fd = self.kernel.get().map(|kernel| kernel.epoll.as_fd());
-        let woke = worker.sleep(&Sleep { until_ns, fd }, &mut || {
+        let woke = turn.sleep(&Sleep { until_ns, fd }, &mut || {
             // A waker that was used is off the list; while we look on, it has to be there.
             if self.ready_count.load(Ordering::Acquire) != 0 {
                 return true;
@@ -520,6 +520,7 @@ impl Epoll {
         let context = &**self.context();
         context.calls.fetch_add(1, Ordering::Relaxed);
         worker.poll_point();
+        let mut turn = worker.turn();
         let now_ns = worker.host().now_ns();
         context.check_kernel(now_ns);
         let timeout_ns = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
@@ -533,25 +534,26 @@ impl Epoll {
                 WaitStep::Copy => {
                     let count = context.copy(events, events_max);
                     if let Some(WaitStep::Suspend(napi_id)) = wait.copied(&context.busy, count) {
-                        worker.suspend(napi_id);
+                        turn.suspend(napi_id);
                     }
                 }
                 WaitStep::Busy(plan) => {
-                    worker.busy_loop(&plan, &mut |now_ns| {
+                    turn.busy_loop(&plan, &mut |now_ns| {
                         context.check_kernel(now_ns);
                         context.is_available()
                     });
                     if let Some(WaitStep::Resume(napi_id)) = wait.busy_done(&context.busy, context.is_available()) {
-                        worker.resume(napi_id);
+                        turn.resume(napi_id);
                     }
                 }
                 WaitStep::Sleep(until_ns) => {
                     // The resume's poll ran in this context and may have brought events.
-                    let woke = if context.is_available() { Woke::Ready } else { context.sleep(worker, until_ns) };
+                    let woke =
+                        if context.is_available() { Woke::Ready } else { context.sleep(worker, &mut turn, until_ns) };
                     wait.woke(context.is_available(), woke == Woke::TimedOut);
                 }
-                WaitStep::Resume(napi_id) => worker.resume(napi_id),
-                WaitStep::Suspend(napi_id) => worker.suspend(napi_id),
+                WaitStep::Resume(napi_id) => turn.resume(napi_id),
+                WaitStep::Suspend(napi_id) => turn.suspend(napi_id),
             }
         }
     }

@@ -133,15 +133,17 @@ impl Queue {
         let now_ns = host.poll_point(self.napi());
         let mut guard = self.lock.lock();
         let result = f(&mut guard, now_ns);
-        self.finish(host, guard);
+        self.finish(host, guard, true);
         result
     }
 
-    /// Tells the watchers, rings the doorbell, reports the timers, polls what was parked, unlocks.
+    /// Sees to what is owed (if anything happened), polls what was parked, unlocks.
     #[inline]
-    fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>) {
+    fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>, mut owed: bool) {
         loop {
-            self.settle(host, &mut guard);
+            if owed {
+                self.settle(host, &mut guard);
+            }
             match guard.unlock() {
                 Ok(()) => return,
                 Err((held, parked)) => {
@@ -149,11 +151,13 @@ impl Queue {
                     let work = self.poll_inside(host, &mut guard, lull_core::settings::WEIGHT_DEFAULT);
                     self.settle(host, &mut guard);
                     host.polled_for_softirq(parked, work);
+                    owed = false;
                 }
             }
         }
     }
 
+    /// Tells the watchers, rings the doorbell, reports the timers.
     #[inline]
     fn settle(&self, host: &Delivery, inside: &mut Inside) {
         if !inside.changes.is_empty() {
@@ -195,15 +199,18 @@ impl Queue {
     /// Polls the receive half and passes the frames up.
     #[inline]
     fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
-        let now_ns = host.now_ns();
         let Inside { stack, rx, tx, pool, changes, batch, .. } = inside;
         let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
+        if work == 0 && !stack.has_blocked() {
+            return 0;
+        }
+        let now_ns = host.now_ns();
         stack.warm(batch);
         let mut io = Io { now_ns, tx: &mut **tx, pool, changes };
         batch.drain(..).for_each(|frame| stack.receive(frame, &mut io));
         if stack.has_blocked() {
-            tx.reclaim(pool);
-            stack.flush_blocked(&mut Io { now_ns, tx: &mut **tx, pool, changes });
+            io.tx.reclaim(io.pool);
+            stack.flush_blocked(&mut io);
         }
         work as u32
     }
@@ -213,7 +220,7 @@ impl Receiver for Queue {
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
         let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else { return TryPoll::Handed };
         let work = self.poll_inside(host, &mut guard, budget);
-        self.finish(host, guard);
+        self.finish(host, guard, true);
         TryPoll::Polled(owner, work)
     }
 
@@ -221,14 +228,16 @@ impl Receiver for Queue {
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
         let mut guard = self.lock.try_lock()?;
         let work = self.poll_inside(host, &mut guard, budget);
-        self.finish(host, guard);
+        // An empty round, of which a busy poller makes millions, leaves nothing to see to.
+        let owed = work != 0 || guard.stack.tx_frames() != guard.transmitted;
+        self.finish(host, guard, owed);
         Some(work)
     }
 
     fn poll(&self, host: &Delivery, budget: u32) -> u32 {
         let mut guard = self.lock.lock();
         let work = self.poll_inside(host, &mut guard, budget);
-        self.finish(host, guard);
+        self.finish(host, guard, true);
         work
     }
 
@@ -240,7 +249,7 @@ impl Receiver for Queue {
             io.tx.reclaim(io.pool);
             stack.flush_blocked(io);
         });
-        self.finish(host, guard);
+        self.finish(host, guard, true);
         true
     }
 }

@@ -238,7 +238,7 @@ pub fn mem_queue(host: &Host, cpu: u16) -> (Bound, Client) {
 
 /// Sleeps until `count` packets are there. Returns how the last sleep ended.
 pub fn sleep_for(worker: &Worker, bound: &Bound, count: u64) -> Woke {
-    worker.sleep(&Sleep { until_ns: None, fd: None }, &mut || bound.delivered() >= count)
+    worker.turn().sleep(&Sleep { until_ns: None, fd: None }, &mut || bound.delivered() >= count)
 }
 
 /// A thread of this name with a worker on `cpu`, whom the queue wakes.
@@ -259,7 +259,7 @@ pub fn sleeping_thread(bound: &Bound, cpu: u16, name: &str, count: u64) -> std::
     let (told, queue) = (asleep.clone(), bound.queue.clone());
     let before = bound.host.cpu_stats(cpu).syscalls;
     let thread = worker_thread(bound, cpu, name, move |worker| {
-        let woke = worker.sleep(&Sleep { until_ns: None, fd: None }, &mut || {
+        let woke = worker.turn().sleep(&Sleep { until_ns: None, fd: None }, &mut || {
             told.store(true, Ordering::Release);
             queue.delivered() >= count
         });

@@ -67,7 +67,26 @@ struct Counters {
     device_syscalls: u64,
     cpu_ns: u64,
     lateness: Option<LatenessSnapshot>,
-    instructions: Option<u64>,
+}
+
+/// Hardware counters of the server's threads for one run; `None` where there are none (most virtual machines) or the
+/// kernel refuses them (`perf_event_paranoid`).
+struct Instructions(Vec<perf_event::Counter>);
+
+impl Instructions {
+    fn open(threads: &[i32]) -> Option<Instructions> {
+        let open = |tid: &i32| {
+            let mut builder = perf_event::Builder::new(perf_event::events::Hardware::INSTRUCTIONS);
+            let mut counter = builder.observe_pid(*tid).any_cpu().build().ok()?;
+            counter.enable().ok()?;
+            Some(counter)
+        };
+        threads.iter().map(open).collect::<Option<Vec<_>>>().map(Instructions)
+    }
+
+    fn read(&mut self) -> Option<u64> {
+        self.0.iter_mut().map(|counter| counter.read().ok()).sum()
+    }
 }
 
 impl Server {
@@ -145,7 +164,6 @@ impl Server {
             // A thread that ended used no more.
             cpu_ns: self.threads().into_iter().map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum(),
             lateness,
-            instructions: None,
         }
     }
 
@@ -159,16 +177,21 @@ impl Server {
         generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
         self.service.set_mode(run.mode)?;
-        let (summary, before, after) = std::thread::scope(|scope| {
+        let (summary, before, after, instructions) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
             sleep(run.warm_up, run);
+            let mut instructions = Instructions::open(&self.threads());
             let before = self.counters();
             sleep(run.window, run);
             let after = self.counters();
+            let instructions = instructions.as_mut().and_then(Instructions::read);
             let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
-            Ok::<_, BenchError>((summary?, before, after))
+            Ok::<_, BenchError>((summary?, before, after, instructions))
         })?;
-        Ok(self.row(run, &summary, &before, &after))
+        let row = self.row(run, &summary, &before, &after);
+        let queries = row.qps * row.window_s;
+        let instructions_per_query = instructions.filter(|_| queries > 0.0).map(|count| count as f64 / queries);
+        Ok(RunResult { instructions_per_query, ..row })
     }
 
     fn row(&self, run: &Run<'_>, summary: &Summary, before: &Counters, after: &Counters) -> RunResult {
@@ -201,11 +224,6 @@ impl Server {
             generator_busy_percent: Some(100.0 * summary.busy_fraction),
             kept_up: run.offered_qps.is_none() || summary.kept_up,
             cycles_per_query: cycles.filter(|_| queries > 0.0).map(|cycles| cycles / queries),
-            instructions_per_query: after
-                .instructions
-                .zip(before.instructions)
-                .filter(|_| queries > 0.0)
-                .map(|(now, then)| (now - then) as f64 / queries),
             interrupts: Some(interrupts),
             polls: Some(napi.polls),
             mean_work: (napi.polls > 0).then(|| napi.work as f64 / napi.polls as f64),
