@@ -117,11 +117,7 @@ impl State {
 
     /// As [`State::change`], from a word that was loaded before: it saves a load where that is likely to be the word still.
     #[inline]
-    fn change_from(
-        &self,
-        seen: Snapshot,
-        mut change: impl FnMut(u32) -> Option<u32>,
-    ) -> Result<Snapshot, Snapshot> {
+    fn change_from(&self, seen: Snapshot, mut change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
         let mut now = seen.0;
         loop {
             let Some(next) = change(now) else { return Err(Snapshot(now)) };

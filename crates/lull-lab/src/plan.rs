@@ -19,20 +19,7 @@ use std::time::Duration;
 use crate::cell::Load;
 
 /// The twelve published test cases, in the published order.
-pub const MODES_DEFAULT: [&str; 12] = [
-    "base",
-    "defer10",
-    "defer20",
-    "defer50",
-    "defer200",
-    "fullbusy",
-    "napibusy",
-    "suspend0",
-    "suspend10",
-    "suspend20",
-    "suspend50",
-    "suspend200",
-];
+pub use lull_core::mode::PUBLISHED as MODES_DEFAULT;
 
 /// Time that a whole comparison may take if none was named.
 pub const LIMIT_DEFAULT: Duration = Duration::from_secs(180);
