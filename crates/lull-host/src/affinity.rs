@@ -60,6 +60,10 @@ pub fn usable_cores() -> Vec<usize> {
 /// # Errors
 /// If there is no such thread.
 pub fn thread_cpu_ns(tid: i32) -> io::Result<u64> {
+    // The kernel's PID_MAX_LIMIT. What is above has no room in the clock's number and would name another clock.
+    if !(1..=1 << 22).contains(&tid) {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
     // CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED of that thread (`MAKE_THREAD_CPUCLOCK` of the kernel's posix-timers).
     let clock: libc::clockid_t = (!tid << 3) | 4 | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

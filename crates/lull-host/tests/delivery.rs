@@ -456,6 +456,14 @@ fn settings_outlive_a_disable_only_on_a_device_that_keeps_them() {
     let refused = NapiSettings { defer_hard_irqs: u32::MAX, ..settings };
     assert!(host.set_napi(bound.napi, &refused).is_err());
     assert_eq!(host.napis()[0].settings, settings, "nothing is changed by a refusal");
+
+    let flood = Flood::new();
+    let (rx, line) = (Box::new(FloodRx(flood.clone())), Arc::new(FloodLine(flood)));
+    let forgetful = Bound::on_device(&host, 0, rx, line, false);
+    forgetful.set(settings);
+    host.disable(forgetful.napi);
+    assert_ne!(host.enable(forgetful.napi).unwrap(), forgetful.id);
+    assert_eq!(host.napis()[1].settings, NapiSettings::default());
 }
 
 #[test]

@@ -11,14 +11,18 @@ use lull_core::{BusyEnd, BusyPlan, Mode};
 use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns, usable_cores};
 use lull_lab::bench::{Bench, BenchConfig, MemBench, Run};
 use lull_lab::cell::{Load, RunResult};
+use lull_lab::load::WorkloadConfig;
 use lull_lab::stats;
 use lull_net::{Network, NetworkConfig};
 use lull_nic::mem::{self, MemConfig};
 
+type Done = Result<(), Box<dyn Error>>;
+type NamedBench = (&'static str, fn() -> Done);
+
 const WINDOW: Duration = Duration::from_millis(1_000);
 const PAIRS: u32 = 7;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Done {
     // `cargo test --benches` passes arguments too; a bench that runs for minutes is for `cargo bench`.
     if !std::env::args().any(|argument| argument == "--bench") {
         println!("run with `cargo bench -p lull-lab`");
@@ -26,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str()));
-    let benches: [(&str, fn() -> Result<(), Box<dyn Error>>); 5] = [
+    let benches: [NamedBench; 5] = [
         ("busy_round", busy_round),
         ("throughput", throughput),
         ("suspended_syscalls", suspended_syscalls),
@@ -45,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// An empty round of the busy loop on the in-memory NIC, clock and ready check included. Goal: 60 ns.
-fn busy_round() -> Result<(), Box<dyn Error>> {
+fn busy_round() -> Done {
     pin_thread(&usable_cores()[..1])?;
     let (port, _peer) = mem::pair(MemConfig::default());
     let host = Host::new(HostConfig::default())?;
@@ -78,6 +82,13 @@ fn busy_round() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// A bench of the given number of records: with few the store stays in the cache, and the rest is what is measured.
+fn bench_with(records: u64) -> Result<MemBench, Box<dyn Error>> {
+    let config = BenchConfig::default();
+    let workload = WorkloadConfig { records, ..config.workload };
+    Ok(MemBench::start(BenchConfig { workload, ..config })?)
+}
+
 fn cell(bench: &mut MemBench, mode: &str, load: Load, qps: Option<f64>, run: u32) -> Result<RunResult, Box<dyn Error>> {
     let mode: Mode = mode.parse()?;
     let stop = AtomicBool::new(false);
@@ -105,8 +116,14 @@ fn line(result: &RunResult) -> String {
 
 /// MAX throughput with 64 connections and one worker: fullbusy, and suspend20 as a paired ratio. Goals: 700 k requests/s
 /// and more; 0.97 and more.
-fn throughput() -> Result<(), Box<dyn Error>> {
-    let mut bench = MemBench::start(BenchConfig::default())?;
+fn throughput() -> Done {
+    let mut many_records = bench_with(WorkloadConfig::default().records)?;
+    let fullbusy = cell(&mut many_records, "fullbusy", Load::Max, None, 0)?;
+    println!("{} ({} records)", line(&fullbusy), WorkloadConfig::default().records);
+    drop(many_records);
+    const RECORDS: u64 = 10_000;
+    println!("from here on {RECORDS} records:");
+    let mut bench = bench_with(RECORDS)?;
     let (mut suspended, mut busy) = (Vec::new(), Vec::new());
     for run in 0..PAIRS {
         let fullbusy = cell(&mut bench, "fullbusy", Load::Max, None, run)?;
@@ -123,7 +140,7 @@ fn throughput() -> Result<(), Box<dyn Error>> {
 }
 
 /// System calls and timer operations of the server while it is suspended. Goal: under 0.001 a request.
-fn suspended_syscalls() -> Result<(), Box<dyn Error>> {
+fn suspended_syscalls() -> Done {
     let mut bench = MemBench::start(BenchConfig::default())?;
     for run in 0..3 {
         println!("{}", line(&cell(&mut bench, "suspend20", Load::Max, None, run)?));
@@ -132,7 +149,7 @@ fn suspended_syscalls() -> Result<(), Box<dyn Error>> {
 }
 
 /// CPU of an idle service with its connections open, by mode. Goal: under 0.5 % but for fullbusy.
-fn idle() -> Result<(), Box<dyn Error>> {
+fn idle() -> Done {
     let bench = MemBench::start(BenchConfig::default())?;
     let server = bench.server();
     let threads = || {
@@ -167,7 +184,7 @@ fn resident_bytes() -> u64 {
 }
 
 /// Cost per request and memory per connection at 10,000 connections against 64. Goals: 1.5 times; 40 KiB.
-fn connections() -> Result<(), Box<dyn Error>> {
+fn connections() -> Done {
     const MANY: usize = 10_000;
     let mut few = MemBench::start(BenchConfig::default())?;
     let before = resident_bytes();

@@ -4,7 +4,7 @@
 //! Three types to know: [`bench::Bench`] (a service and a load generator that can run one cell), [`cell::RunResult`] (what a
 //! run measured), [`cell::Report`] (the table).
 //!
-//! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`bench`] (a service with its
+//! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`mod@bench`] (a service with its
 //! generator, on the in-memory NIC or on TAP), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
 //! and store), [`load`] (generators), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
 //! their intervals), [`table`], [`csv`], [`json`], [`html`].

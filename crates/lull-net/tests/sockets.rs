@@ -30,7 +30,7 @@ fn echo(pair: &Pair, port: u16, bytes: usize) {
             }
         }
     });
-    let data: Vec<u8> = (0..bytes).map(|at| (at * 31 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..bytes).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut writer, sent) = (client.clone(), data.clone());
     let writing = std::thread::spawn(move || {
         writer.write_all(&sent).unwrap();
@@ -160,13 +160,7 @@ fn udp_both_ways_over_both_families() {
 fn a_lossy_link_delays_but_loses_nothing() {
     let rates = Rates { drop: 0.01, duplicate: 0.02, corrupt: 0.01, reorder: 0.02, ..Rates::default() };
     let fault = |device| -> Arc<dyn Device> {
-        Arc::new(
-            Fault::new(
-                device,
-                FaultConfig { seed: 11, rx: rates.clone(), tx: rates.clone(), ..FaultConfig::default() },
-            )
-            .unwrap(),
-        )
+        Arc::new(Fault::new(device, FaultConfig { seed: 11, rx: rates, tx: rates, ..FaultConfig::default() }).unwrap())
     };
     let pair = Pair::with(1, fault, NapiSettings::default());
     echo(&pair, 7, 64 * 1024);

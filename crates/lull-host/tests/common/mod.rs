@@ -146,8 +146,13 @@ pub struct Bound {
 
 impl Bound {
     pub fn new(host: &Host, cpu: u16, rx: Box<dyn RxQueue>, irq: Arc<dyn IrqLine>) -> Bound {
+        Bound::on_device(host, cpu, rx, irq, true)
+    }
+
+    /// `persistent`: the device keeps its queues' settings and ids over a disable.
+    pub fn on_device(host: &Host, cpu: u16, rx: Box<dyn RxQueue>, irq: Arc<dyn IrqLine>, persistent: bool) -> Bound {
         let queue = Counting::new(rx);
-        let device = host.add_device("test0", 1, true);
+        let device = host.add_device("test0", 1, persistent);
         let binding = NapiBinding { device, queue: 0, cpu, irq, receiver: queue.clone() };
         let napi = host.add_napi(binding).unwrap();
         let id = host.enable(napi).unwrap();

@@ -1,0 +1,163 @@
+//! Listening TCP sockets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use lull_core::{SettingError, SocketBusy};
+
+use super::TcpStream;
+use super::open::{Open, Part, Source};
+use crate::network::Network;
+use crate::queue::Queue;
+use crate::shard::{ListenOptions, NetError, Ready};
+
+/// A listening TCP socket, on one shard or on all of a network's.
+#[derive(Clone)]
+pub struct TcpListener(Arc<Listening>);
+
+struct Listening {
+    opens: Vec<Open>,
+    /// Where the next accept looks first, so that no shard starves.
+    turn: AtomicUsize,
+    nonblocking: AtomicBool,
+}
+
+impl TcpListener {
+    /// One listener over all shards of the network.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`.
+    pub fn bind(network: &Network, local: SocketAddr) -> io::Result<TcpListener> {
+        TcpListener::bind_with(network, None, local, ListenOptions::default())
+    }
+
+    /// A listener on one shard (`queue`), or on all of them. Several with `reuse_port`, one per shard, are how each
+    /// worker gets the connections of its own NAPI.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
+    pub fn bind_with(
+        network: &Network,
+        queue: Option<usize>,
+        local: SocketAddr,
+        options: ListenOptions,
+    ) -> io::Result<TcpListener> {
+        let host = network.delivery();
+        let queues = network.queues();
+        let queues = match queue {
+            None => queues,
+            Some(index) => queues.get(index..=index).ok_or(NetError::Invalid)?,
+        };
+        let open = |queue: &Arc<Queue>| {
+            let part = queue.with(host, |inside, _| {
+                let id = inside.stack.tcp_listen(local, options)?;
+                Ok::<Part, NetError>(Part::new(queue, host, id, inside))
+            })?;
+            Ok(Open::new(part, SocketBusy::new(network.sysctl())))
+        };
+        // A failure part-way drops, and so closes, those that were opened.
+        let opens = queues.iter().map(open).collect::<io::Result<Vec<Open>>>()?;
+        Ok(TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) })))
+    }
+
+    /// Whether [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+
+    /// Takes a connection. It stays on the shard that it came in by.
+    ///
+    /// # Errors
+    /// `WouldBlock`.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            let first = self.0.turn.fetch_add(1, Ordering::Relaxed);
+            for step in 0..self.0.opens.len() {
+                let open = &self.0.opens[(first + step) % self.0.opens.len()];
+                if let Some(accepted) = self.accept_from(open)? {
+                    return Ok(accepted);
+                }
+            }
+            if self.0.nonblocking.load(Ordering::Relaxed) {
+                return Err(NetError::WouldBlock.into());
+            }
+            self.block();
+        }
+    }
+
+    fn accept_from(&self, open: &Open) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        let Part { queue, host, id, level } = &open.part;
+        let accepted = queue.with(host, |inside, _| {
+            let accepted = inside.stack.tcp_accept(*id);
+            if let Ok(ready) = inside.stack.ready(*id) {
+                level.set(ready);
+            }
+            accepted.map(|(id, peer)| (Part::new(queue, host, id, inside), peer))
+        });
+        match accepted {
+            Ok((part, peer)) => {
+                let busy = SocketBusy::new(&lull_core::Sysctl::default());
+                // A child inherits the listener's busy-poll time.
+                let _ = busy.set_usecs(open.busy.usecs());
+                Ok(Some((TcpStream(Arc::new(Open::new(part, busy))), peer)))
+            }
+            Err(NetError::WouldBlock) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn block(&self) {
+        match &self.0.opens[..] {
+            [open] => {
+                open.part.block(Ready::READABLE, None);
+            }
+            opens => {
+                let each = |f: &dyn Fn(&mut crate::ready::WaitList)| {
+                    for Open { part, .. } in opens {
+                        part.queue.with(&part.host, |inside, _| inside.wait_list(part.id).map(f));
+                    }
+                };
+                each(&|list| list.block(Ready::READABLE | Ready::ERR | Ready::HUP));
+                while opens.iter().all(|open| open.part.level().is_empty()) {
+                    std::thread::park();
+                }
+                each(&|list| list.unblock());
+            }
+        }
+    }
+
+    /// The own address.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.0.opens[0].part.call(|stack, id, _| stack.local_addr(id))?)
+    }
+
+    /// SO_BUSY_POLL, which accepted connections inherit.
+    ///
+    /// # Errors
+    /// More than 2^31-1.
+    pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
+        self.0.opens.iter().try_for_each(|open| open.busy.set_usecs(usecs))
+    }
+}
+
+impl Source for TcpListener {
+    fn parts(&self) -> Vec<Part> {
+        self.0.opens.iter().map(|open| open.part.clone()).collect()
+    }
+
+    fn identity(&self) -> usize {
+        // The first part's, which its closing knows too.
+        std::ptr::from_ref(&self.0.opens[0]) as usize
+    }
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpListener").field("shards", &self.0.opens.len()).finish_non_exhaustive()
+    }
+}

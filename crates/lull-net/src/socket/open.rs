@@ -1,0 +1,194 @@
+//! The open-file object of a socket, and the place that it has on a shard.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lull_core::SocketBusy;
+use lull_host::Delivery;
+
+use crate::epoll::{Item, forget};
+use crate::queue::{Inside, Queue};
+use crate::ready::Level;
+use crate::shard::{Io, NetError, Ready, SocketId, Stack};
+
+/// A socket on one shard, as wait lists and epoll items know it.
+#[derive(Clone)]
+pub struct Part {
+    pub(super) queue: Arc<Queue>,
+    pub(super) host: Arc<Delivery>,
+    pub(super) id: SocketId,
+    pub(super) level: Arc<Level>,
+}
+
+impl Part {
+    /// Puts a socket that was just made under the application's eyes. The shard's lock is held.
+    pub(super) fn new(queue: &Arc<Queue>, host: &Arc<Delivery>, id: SocketId, inside: &mut Inside) -> Part {
+        Part { queue: queue.clone(), host: host.clone(), id, level: inside.watch(id) }
+    }
+
+    #[inline]
+    pub(crate) fn level(&self) -> Ready {
+        self.level.get()
+    }
+
+    pub(crate) fn napi_id(&self) -> u32 {
+        self.queue.napi_id()
+    }
+
+    pub(crate) fn watch(&self, item: &Arc<Item>) {
+        self.queue.with(&self.host, |inside, _| {
+            if let Some(list) = inside.wait_list(self.id) {
+                list.add_item(item.clone());
+            }
+        });
+    }
+
+    pub(crate) fn unwatch(&self, item: &Arc<Item>) {
+        self.queue.with(&self.host, |inside, _| {
+            if let Some(list) = inside.wait_list(self.id) {
+                list.remove_item(item);
+            }
+        });
+    }
+
+    /// A call into the stack; the level is brought up to date before the lock is given back.
+    #[inline]
+    pub(super) fn call<R>(&self, f: impl FnOnce(&mut Stack, SocketId, &mut Io<'_>) -> R) -> R {
+        self.queue.with(&self.host, |inside, now_ns| {
+            let result = inside.call(now_ns, |stack, io| f(stack, self.id, io));
+            if let Ok(ready) = inside.stack.ready(self.id) {
+                self.level.set(ready);
+            }
+            result
+        })
+    }
+
+    /// Sleeps until one of `wants`, an error or a hang-up is there; false if `until` came first.
+    pub(super) fn block(&self, wants: Ready, until: Option<Instant>) -> bool {
+        let wants = wants | Ready::ERR | Ready::HUP;
+        self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.block(wants)));
+        let mut ready = false;
+        loop {
+            // A thread that delivers meanwhile unparks us after it set the level.
+            if self.level().intersects(wants) {
+                ready = true;
+                break;
+            }
+            match until {
+                None => std::thread::park(),
+                Some(until) => match until.checked_duration_since(Instant::now()) {
+                    Some(left) if !left.is_zero() => std::thread::park_timeout(left),
+                    _ => break,
+                },
+            }
+        }
+        self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.unblock()));
+        ready
+    }
+}
+
+/// Something that an epoll context can watch.
+pub trait Source {
+    /// Its parts, one per shard that it lives on.
+    fn parts(&self) -> Vec<Part>;
+
+    /// What tells it from other sources; clones share it.
+    fn identity(&self) -> usize;
+}
+
+/// The open-file object of a socket on one shard.
+pub(super) struct Open {
+    pub(super) part: Part,
+    pub(super) nonblocking: AtomicBool,
+    pub(super) busy: SocketBusy,
+    pub(super) read_timeout_ns: AtomicU64,
+    pub(super) write_timeout_ns: AtomicU64,
+}
+
+/// No timeout.
+const FOR_EVER: u64 = 0;
+
+impl Open {
+    pub(super) fn new(part: Part, busy: SocketBusy) -> Open {
+        Open {
+            part,
+            nonblocking: AtomicBool::new(false),
+            busy,
+            read_timeout_ns: AtomicU64::new(FOR_EVER),
+            write_timeout_ns: AtomicU64::new(FOR_EVER),
+        }
+    }
+
+    pub(super) fn identity(self: &Arc<Open>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// Tries `attempt`; if it would block, busy polls as the socket's options say, and then either says so or sleeps.
+    #[inline]
+    pub(super) fn retry<R>(
+        &self,
+        wants: Ready,
+        timeout_ns: &AtomicU64,
+        mut attempt: impl FnMut(&mut Stack, SocketId, &mut Io<'_>) -> Result<R, NetError>,
+    ) -> io::Result<R> {
+        let mut until = None;
+        loop {
+            match self.part.call(&mut attempt) {
+                Err(NetError::WouldBlock) => {}
+                other => return other.map_err(io::Error::from),
+            }
+            let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+            if wants == Ready::READABLE && self.busy_poll(nonblocking) {
+                continue;
+            }
+            if nonblocking {
+                return Err(NetError::WouldBlock.into());
+            }
+            if until.is_none() {
+                let limit_ns = timeout_ns.load(Ordering::Relaxed);
+                until = (limit_ns != FOR_EVER).then(|| Instant::now() + Duration::from_nanos(limit_ns));
+            }
+            if !self.part.block(wants, until) {
+                // SO_RCVTIMEO and SO_SNDTIMEO end with EAGAIN.
+                return Err(NetError::WouldBlock.into());
+            }
+        }
+    }
+
+    /// `sk_busy_loop` (§9); true if there is something to read now.
+    fn busy_poll(&self, nonblocking: bool) -> bool {
+        let Some(plan) = self.busy.plan(self.part.napi_id(), nonblocking) else { return false };
+        let is_ready = || self.part.level().intersects(Ready::READABLE | Ready::ERR | Ready::HUP);
+        self.part.host.busy_loop(&plan, &mut |_| is_ready());
+        is_ready()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let part = &self.part;
+        let list = part.queue.with(&part.host, |inside, now_ns| {
+            let list = inside.unwatch(part.id);
+            // A socket that the stack forgot meanwhile is closed already.
+            let _ = inside.call(now_ns, |stack, io| stack.close(part.id, io));
+            list
+        });
+        if let Some(mut list) = list {
+            forget(list.take_items(), std::ptr::from_ref(self) as usize);
+        }
+    }
+}
+
+pub(super) fn timeout_to_ns(timeout: Option<Duration>) -> io::Result<u64> {
+    match timeout {
+        None => Ok(FOR_EVER),
+        Some(timeout) if timeout.is_zero() => Err(NetError::Invalid.into()),
+        Some(timeout) => Ok(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).max(1)),
+    }
+}
+
+pub(super) fn ns_to_timeout(ns: u64) -> Option<Duration> {
+    (ns != FOR_EVER).then(|| Duration::from_nanos(ns))
+}

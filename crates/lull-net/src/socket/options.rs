@@ -1,0 +1,139 @@
+//! Options and addresses that connections and UDP sockets have in common.
+
+macro_rules! socket_options {
+    ($socket:ident) => {
+        impl $socket {
+            /// Whether calls that would block return `WouldBlock` instead (O_NONBLOCK).
+            pub fn set_nonblocking(&self, nonblocking: bool) {
+                self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
+            }
+
+            /// How long a blocking read waits (SO_RCVTIMEO); `None` is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a timeout of zero.
+            pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.0.read_timeout_ns.store(timeout_to_ns(timeout)?, Ordering::Relaxed);
+                Ok(())
+            }
+
+            /// How long a blocking write waits (SO_SNDTIMEO); `None` is for ever.
+            ///
+            /// # Errors
+            /// `InvalidInput` for a timeout of zero.
+            pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+                self.0.write_timeout_ns.store(timeout_to_ns(timeout)?, Ordering::Relaxed);
+                Ok(())
+            }
+
+            /// SO_RCVTIMEO.
+            pub fn read_timeout(&self) -> Option<Duration> {
+                ns_to_timeout(self.0.read_timeout_ns.load(Ordering::Relaxed))
+            }
+
+            /// SO_SNDTIMEO.
+            pub fn write_timeout(&self) -> Option<Duration> {
+                ns_to_timeout(self.0.write_timeout_ns.load(Ordering::Relaxed))
+            }
+
+            /// What is ready now; what `poll` would report.
+            pub fn ready(&self) -> Ready {
+                self.0.part.level()
+            }
+
+            /// The NAPI that this socket's packets come through (SO_INCOMING_NAPI_ID); 0 while it is disabled.
+            pub fn incoming_napi_id(&self) -> u32 {
+                self.0.part.napi_id()
+            }
+
+            /// SO_BUSY_POLL: how long a read that finds nothing busy polls, in microseconds; 0 is off.
+            ///
+            /// # Errors
+            /// More than 2^31-1.
+            pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
+                self.0.busy.set_usecs(usecs)
+            }
+
+            /// SO_BUSY_POLL.
+            pub fn busy_poll(&self) -> u32 {
+                self.0.busy.usecs()
+            }
+
+            /// SO_PREFER_BUSY_POLL.
+            ///
+            /// # Errors
+            /// Setting it without `privileged` (CAP_NET_ADMIN).
+            pub fn set_prefer_busy_poll(&self, prefer: bool, privileged: bool) -> Result<(), SettingError> {
+                self.0.busy.set_prefer(prefer, privileged)
+            }
+
+            /// SO_PREFER_BUSY_POLL.
+            pub fn prefer_busy_poll(&self) -> bool {
+                self.0.busy.prefer()
+            }
+
+            /// SO_BUSY_POLL_BUDGET, in packets.
+            ///
+            /// # Errors
+            /// More than 65535, or raising it without `privileged` (CAP_NET_ADMIN).
+            pub fn set_busy_poll_budget(&self, budget: u32, privileged: bool) -> Result<(), SettingError> {
+                self.0.busy.set_budget(budget, privileged)
+            }
+
+            /// SO_BUSY_POLL_BUDGET.
+            pub fn busy_poll_budget(&self) -> u32 {
+                self.0.busy.budget()
+            }
+
+            /// Takes the pending error (SO_ERROR).
+            ///
+            /// # Errors
+            /// The socket is gone.
+            pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+                let error = self.0.part.call(|stack, id, _| stack.take_error(id))?;
+                Ok(error.map(io::Error::from))
+            }
+
+            /// The own address (getsockname).
+            ///
+            /// # Errors
+            /// The socket is gone.
+            pub fn local_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.0.part.call(|stack, id, _| stack.local_addr(id))?)
+            }
+
+            /// The peer's address (getpeername).
+            ///
+            /// # Errors
+            /// `NotConnected`.
+            pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+                Ok(self.0.part.call(|stack, id, _| stack.peer_addr(id))?)
+            }
+
+            /// Closes one direction or both.
+            ///
+            /// # Errors
+            /// `NotConnected`.
+            pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+                Ok(self.0.part.call(|stack, id, io| stack.shutdown(id, how, io))?)
+            }
+        }
+
+        impl Source for $socket {
+            fn parts(&self) -> Vec<Part> {
+                vec![self.0.part.clone()]
+            }
+
+            fn identity(&self) -> usize {
+                self.0.identity()
+            }
+        }
+
+        impl std::fmt::Debug for $socket {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($socket)).field("ready", &self.ready()).finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(super) use socket_options;

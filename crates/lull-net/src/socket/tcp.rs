@@ -1,0 +1,180 @@
+//! TCP connections.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lull_core::{SettingError, SocketBusy};
+
+use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
+use super::options::socket_options;
+use crate::network::Network;
+use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown};
+
+/// A TCP connection. Clones are the same socket; it closes with the last of them.
+#[derive(Clone)]
+pub struct TcpStream(pub(super) Arc<Open>);
+socket_options!(TcpStream);
+
+impl TcpStream {
+    /// Opens a connection and waits for it, for as long as TCP tries.
+    ///
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`, no route, no free port.
+    pub fn connect(network: &Network, remote: SocketAddr) -> io::Result<TcpStream> {
+        let stream = TcpStream::start_connect(network, None, remote, ConnectOptions::default())?;
+        stream.0.part.block(Ready::WRITABLE, None);
+        match stream.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(stream),
+        }
+    }
+
+    /// Starts to open a connection, from `local` if given: it becomes writable, or has an error, later.
+    ///
+    /// # Errors
+    /// No route, no free port, an address that is not the network's.
+    pub fn start_connect(
+        network: &Network,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        options: ConnectOptions,
+    ) -> io::Result<TcpStream> {
+        let (queue, host) = network.queue_for(remote);
+        let part = queue.with(host, |inside, now_ns| {
+            let id = inside.call(now_ns, |stack, io| stack.tcp_connect(local, remote, options, io))?;
+            Ok::<Part, NetError>(Part::new(queue, host, id, inside))
+        })?;
+        Ok(TcpStream(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
+    }
+
+    /// Reads into several buffers in turn.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or what ended the connection.
+    pub fn recv_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.tcp_recv_vectored(id, buffers, io))
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or what ended the connection.
+    #[inline]
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.tcp_recv(id, buffer, io))
+    }
+
+    /// Reads without taking (MSG_PEEK).
+    ///
+    /// # Errors
+    /// `WouldBlock`, or what ended the connection.
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, _| stack.tcp_peek(id, buffer))
+    }
+
+    /// Writes: as much as there is room for, at least one byte.
+    ///
+    /// # Errors
+    /// `WouldBlock`, `BrokenPipe`, or what ended the connection.
+    #[inline]
+    pub fn send(&self, data: &[u8]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send(id, data, io))
+    }
+
+    /// Writes from several buffers at once: one segment where they fit one.
+    ///
+    /// # Errors
+    /// As [`TcpStream::send`].
+    pub fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_vectored(id, data, io))
+    }
+
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_nodelay(id, nodelay, io))?)
+    }
+
+    /// SO_KEEPALIVE with its times; `None` is off.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a time or count of zero.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_keepalive(id, keepalive, io))?)
+    }
+
+    /// TCP_USER_TIMEOUT: how long data may stay unacknowledged; `None` is the stack's default.
+    ///
+    /// # Errors
+    /// `InvalidInput` for zero.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout_ns = timeout.map(|timeout| timeout.as_nanos() as u64);
+        Ok(self.0.part.call(|stack, id, io| stack.set_user_timeout(id, timeout_ns, io))?)
+    }
+
+    /// Whether closing resets the connection (SO_LINGER with a time of zero).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_reset_on_close(&self, reset: bool) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.set_reset_on_close(id, reset))?)
+    }
+
+    /// SO_RCVBUF and SO_SNDBUF, in bytes.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
+        Ok(self.0.part.call(|stack, id, _| stack.buffer_sizes(id))?)
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv(buffer)
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.send(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv(buffer)
+    }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.recv_vectored(buffers)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.send(data)
+    }
+
+    fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send_vectored(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! UDP sockets.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lull_core::{SettingError, SocketBusy};
+
+use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
+use super::options::socket_options;
+use crate::network::Network;
+use crate::shard::{NetError, Ready, Received, Shutdown, UdpOptions};
+
+/// A UDP socket on one shard.
+#[derive(Clone)]
+pub struct UdpSocket(Arc<Open>);
+socket_options!(UdpSocket);
+
+impl UdpSocket {
+    /// Binds on the network's first shard.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`.
+    pub fn bind(network: &Network, local: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::bind_with(network, 0, local, UdpOptions::default())
+    }
+
+    /// Binds on shard `queue`. With several queues, packets reach the shard that RSS sends them to: bind one socket per shard
+    /// with `reuse_port` to have them all.
+    ///
+    /// # Errors
+    /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
+    pub fn bind_with(network: &Network, queue: usize, local: SocketAddr, options: UdpOptions) -> io::Result<UdpSocket> {
+        let host = network.delivery();
+        let queue = network.queues().get(queue).ok_or(NetError::Invalid)?;
+        let part = queue.with(host, |inside, _| {
+            let id = inside.stack.udp_bind(local, options)?;
+            Ok::<Part, NetError>(Part::new(queue, host, id, inside))
+        })?;
+        Ok(UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
+    }
+
+    /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only; `None` undoes it.
+    ///
+    /// # Errors
+    /// No route.
+    pub fn connect(&self, peer: Option<SocketAddr>) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, peer))?)
+    }
+
+    /// Sends a datagram to the peer.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the ring is full; no peer, no route, too long.
+    pub fn send(&self, data: &[u8]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send(id, data, io))
+    }
+
+    /// Sends a datagram to `to`.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the ring is full; no route, too long.
+    pub fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
+    }
+
+    /// Takes a datagram. What does not fit `buffer` is lost; [`Received`] tells.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or an error that a router or the peer reported.
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        let open = &self.0;
+        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.udp_recv_from(id, buffer, io))
+    }
+
+    /// Takes a datagram into several buffers in turn, or looks at it with `peek`.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn recv_vectored(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
+        let open = &self.0;
+        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| {
+            stack.udp_recv_vectored(id, buffers, peek, io)
+        })
+    }
+}
