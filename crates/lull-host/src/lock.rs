@@ -33,7 +33,8 @@ pub struct Parked {
     pub cpu: u16,
 }
 
-/// See the [module](self).
+/// The lock of a shard. Softirq that finds it held hands its NAPI ownership to the holder, who polls before unlocking;
+/// anybody else sleeps on a futex.
 #[derive(Debug)]
 pub struct HandoffLock<T> {
     word: Futex,
