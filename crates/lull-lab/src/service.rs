@@ -80,7 +80,7 @@ impl Service {
         listener.set_nonblocking(true);
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         let notifier = epoll.notifier(NOTICE);
-        let (shared, own_epoll) = (self.shared.clone(), epoll.clone());
+        let (shared, network, own_epoll) = (self.shared.clone(), self.network.clone(), epoll.clone());
         let (started, starting) = mpsc::channel();
         let join = std::thread::Builder::new().name(format!("worker/{queue}")).spawn(move || {
             let pinned = worker.pin_thread().map_err(io::Error::other);
@@ -88,7 +88,7 @@ impl Service {
             // The starter waits for this message.
             let _ = started.send(pinned.map(|()| lull_host::thread_id()));
             if go {
-                WorkerLoop::new(shared, worker, own_epoll, listener).run();
+                WorkerLoop::new(shared, network, queue, worker, own_epoll, listener).run();
             }
         })?;
         let tid = starting.recv().map_err(io::Error::other)??;
@@ -170,6 +170,8 @@ enum Next {
 
 struct WorkerLoop {
     shared: Arc<Shared>,
+    network: Network,
+    queue: usize,
     worker: Worker,
     epoll: Epoll,
     listener: TcpListener,
@@ -180,9 +182,18 @@ struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    fn new(shared: Arc<Shared>, worker: Worker, epoll: Epoll, listener: TcpListener) -> WorkerLoop {
+    fn new(
+        shared: Arc<Shared>,
+        network: Network,
+        queue: usize,
+        worker: Worker,
+        epoll: Epoll,
+        listener: TcpListener,
+    ) -> WorkerLoop {
         WorkerLoop {
             shared,
+            network,
+            queue,
             worker,
             epoll,
             listener,
@@ -210,6 +221,8 @@ impl WorkerLoop {
                 let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
                 std::hint::black_box(connection.map(|connection| connection.stream.ready()));
             }
+            let network = self.network.clone();
+            let _cork = network.cork(self.queue);
             for event in &events {
                 match event.key {
                     LISTENER => self.accept(),

@@ -69,6 +69,6 @@ pub mod shard;
 pub mod socket;
 
 pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
-pub use network::{Network, NetworkConfig, NetworkError};
+pub use network::{Cork, Network, NetworkConfig, NetworkError};
 pub use shard::{Ready, Shutdown};
 pub use socket::{Source, TcpListener, TcpStream, UdpSocket};

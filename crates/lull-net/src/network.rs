@@ -259,7 +259,18 @@ impl Network {
         self.0.queues.iter().try_for_each(|queue| self.0.host.set_napi(queue.napi(), settings))
     }
 
-    /// What the stacks counted, summed over the shards.
+    /// Holds back the doorbell of queue `queue` while a batch of events is answered, until the cork is dropped or eight
+    /// frames wait: one doorbell then serves them all (Linux's `xmit_more`). Nothing is held back for longer than the
+    /// cork lives.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn cork(&self, queue: usize) -> Cork<'_> {
+        self.0.queues[queue].cork();
+        Cork { network: self, queue }
+    }
+
+    /// What the stacks counted, one per shard.
     pub fn stack_counters(&self) -> Vec<StackCounters> {
         let counters = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.counters());
         self.0.queues.iter().map(counters).collect()
@@ -287,6 +298,20 @@ impl Network {
     pub(crate) fn queue_for(&self, _remote: SocketAddr) -> (&Arc<Queue>, &Arc<Delivery>) {
         let next = self.0.next_queue.fetch_add(1, Ordering::Relaxed);
         (&self.0.queues[next % self.0.queues.len()], &self.0.delivery)
+    }
+}
+
+/// See [`Network::cork`].
+#[must_use = "dropping the cork rings the doorbell"]
+#[derive(Debug)]
+pub struct Cork<'n> {
+    network: &'n Network,
+    queue: usize,
+}
+
+impl Drop for Cork<'_> {
+    fn drop(&mut self) {
+        self.network.0.queues[self.queue].uncork(&self.network.0.delivery);
     }
 }
 

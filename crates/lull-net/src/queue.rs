@@ -13,6 +13,8 @@ use crate::shard::{Change, Io, SocketId, SocketKind, Stack};
 
 /// Frames that a shard keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
+/// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
+const CORKED_FRAMES_MAX: u64 = 8;
 
 /// Everything that the shard's lock protects.
 pub(crate) struct Inside {
@@ -82,6 +84,8 @@ pub(crate) struct Queue {
     /// Its place in the host's table.
     napi: AtomicU32,
     napi_id: AtomicU32,
+    /// Corks in force.
+    corks: AtomicU32,
 }
 
 /// No instance yet.
@@ -104,7 +108,18 @@ impl Queue {
             }),
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),
+            corks: AtomicU32::new(0),
         }
+    }
+
+    pub(crate) fn cork(&self) {
+        self.corks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends a cork; the doorbell rings for what it held back.
+    pub(crate) fn uncork(&self, host: &Delivery) {
+        self.corks.fetch_sub(1, Ordering::Relaxed);
+        self.with(host, |_, _| ());
     }
 
     pub(crate) fn bind(&self, napi: u32) {
@@ -163,9 +178,9 @@ impl Queue {
         if !inside.changes.is_empty() {
             self.tell(inside);
         }
-        let sent = inside.stack.tx_frames();
-        if sent != inside.transmitted {
-            inside.transmitted = sent;
+        let held = inside.stack.tx_frames() - inside.transmitted;
+        if held > 0 && (held >= CORKED_FRAMES_MAX || self.corks.load(Ordering::Relaxed) == 0) {
+            inside.transmitted += held;
             inside.tx.doorbell();
             inside.tx.reclaim(&mut inside.pool);
         }

@@ -261,7 +261,7 @@ pub trait TxQueue: Send {
     /// Tells the device about everything transmitted since the last doorbell. One call may cover a batch.
     fn doorbell(&mut self);
 
-    /// Frames that [`TxQueue::transmit`] would take now.
+    /// Frames that [`TxQueue::transmit`] would take now, at least; 0 only if there is no room.
     fn free_slots(&self) -> usize;
 
     /// Takes the buffers of sent frames back into `pool`; returns how many. A device whose transmit hands the buffer
