@@ -1,6 +1,8 @@
 //! `lull serve`.
 
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +14,10 @@ use lull_host::usable_cores;
 use lull_lab::bench::{PORT, Server, ServerConfig};
 use lull_lab::memcached::StoreConfig;
 use lull_net::NetworkConfig;
+use lull_nic::Device;
+use lull_nic::pcap::Pcap;
 use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::trace::Trace;
 
 use crate::Failure;
 use crate::units;
@@ -56,6 +61,12 @@ pub struct Serve {
     /// Ask for SCHED_FIFO for the interrupt threads.
     #[arg(long)]
     realtime: bool,
+    /// Write every frame to a pcap file, which Wireshark opens.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Print a line for every frame on standard error.
+    #[arg(long)]
+    trace: bool,
 }
 
 /// Serves until a signal comes.
@@ -84,7 +95,19 @@ pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         let (ip, prefix) = address(peer)?;
         tap.kernel_side(ip, prefix)?;
     }
-    let device = Arc::new(tap);
+    let mut device: Arc<dyn Device> = Arc::new(tap);
+    if let Some(path) = &args.pcap {
+        let file = File::create(path).map_err(|error| {
+            format!(
+                "cannot write the capture {}: {error}; name a file in a directory that you may write to",
+                path.display()
+            )
+        })?;
+        device = Arc::new(Pcap::new(device, file));
+    }
+    if args.trace {
+        device = Arc::new(Trace::to_writer(device, std::io::stderr()));
+    }
     // A service for every address of the host listens on the wildcard of the first one's family.
     let listen =
         SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, args.port);
