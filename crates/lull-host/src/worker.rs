@@ -1,5 +1,7 @@
 //! The application's side of a CPU: busy polling, suspending, resuming, sleeping.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,6 +28,8 @@ pub struct Worker {
     prepared: AtomicU32,
     /// The last id looked up, and its index.
     last_looked_up: AtomicU64,
+    /// Two threads in one place would both believe to have the seat: a worker can be moved, not shared.
+    not_shared: PhantomData<Cell<()>>,
 }
 
 /// Wakes a worker that sleeps, from any thread.
@@ -98,6 +102,7 @@ impl Worker {
             parker,
             prepared: AtomicU32::new(0),
             last_looked_up: AtomicU64::new(0),
+            not_shared: PhantomData,
         })
     }
 

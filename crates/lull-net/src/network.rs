@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -113,6 +113,7 @@ struct Inner {
     queues: Vec<Arc<Queue>>,
     neighbours: Arc<Neighbours>,
     next_queue: AtomicUsize,
+    enabled: AtomicBool,
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
     /// The control thread ends when the sender goes.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
@@ -191,6 +192,7 @@ impl Network {
             queues,
             neighbours,
             next_queue: AtomicUsize::new(0),
+            enabled: AtomicBool::new(false),
             events: Arc::new(Mutex::new(None)),
         }));
         network.set_napi_all(&config.napi)?;
@@ -206,10 +208,15 @@ impl Network {
         let control = move || {
             while let Ok(event) = receiver.recv() {
                 let Some(inner) = inner.upgrade() else { return };
-                if event == DeviceEvent::Reset {
-                    inner.disable_all();
-                    // The only failure, a NAPI thread that cannot be started, cannot happen: it runs already.
-                    let _ = inner.enable_all();
+                match event {
+                    DeviceEvent::Reset => {
+                        inner.disable_all();
+                        // The only failure, a NAPI thread that cannot be started, cannot happen: it runs already.
+                        let _ = inner.enable_all();
+                    }
+                    // Nothing comes any more: connections end by their own timeouts.
+                    DeviceEvent::Gone => inner.disable_all(),
+                    DeviceEvent::Link(_) => {}
                 }
             }
         };
@@ -317,6 +324,7 @@ impl Drop for Cork<'_> {
 
 impl Inner {
     fn enable_all(&self) -> Result<(), HostError> {
+        self.enabled.store(true, Ordering::Release);
         for queue in &self.queues {
             queue.set_napi_id(self.host.enable(queue.napi())?);
         }
@@ -324,6 +332,9 @@ impl Inner {
     }
 
     fn disable_all(&self) {
+        if !self.enabled.swap(false, Ordering::AcqRel) {
+            return;
+        }
         for queue in &self.queues {
             self.host.disable(queue.napi());
             queue.set_napi_id(0);

@@ -49,13 +49,13 @@ pub struct Compare {
     #[arg(long, default_value_t = 64)]
     connections: usize,
     /// Seconds measured per run; by default what fits the limit.
-    #[arg(long, value_parser = units::seconds)]
+    #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
     /// Runs per cell; by default what fits the limit.
     #[arg(long)]
     runs: Option<u32>,
     /// Seconds that the whole comparison may take, unless both --seconds and --runs are given.
-    #[arg(long, value_parser = units::seconds)]
+    #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     limit: Option<Duration>,
     /// Requests that a connection may have outstanding.
     #[arg(long, default_value_t = 1)]
