@@ -1,10 +1,10 @@
 //! The application's side of a CPU: busy polling, suspending, resuming, sleeping.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
 
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped, Schedule};
 
@@ -18,18 +18,17 @@ use crate::seat::{GUEST, Holder, WORKERS_MAX};
 /// [`crate::parker::Readable`]. The interrupt thread watches the others.
 const WATCHED_MAX: usize = 63;
 
-/// An application thread's place on a CPU. It belongs to one thread at a time and may move to another.
+/// An application thread's place on a CPU. It belongs to one thread at a time and may move to another: it is not `Sync`,
+/// because two threads in one place would both believe to have the seat.
 pub struct Worker {
     host: Host,
     cpu: u16,
     slot: u32,
     parker: Arc<Parker>,
     /// The thread whose timer slack was set.
-    prepared: AtomicU32,
+    prepared: Cell<Option<ThreadId>>,
     /// The last id looked up, and its index.
-    last_looked_up: AtomicU64,
-    /// Two threads in one place would both believe to have the seat: a worker can be moved, not shared.
-    not_shared: PhantomData<Cell<()>>,
+    last_looked_up: Cell<u64>,
 }
 
 /// Wakes a worker that sleeps, from any thread.
@@ -100,9 +99,8 @@ impl Worker {
             cpu,
             slot: slot as u32,
             parker,
-            prepared: AtomicU32::new(0),
-            last_looked_up: AtomicU64::new(0),
-            not_shared: PhantomData,
+            prepared: Cell::new(None),
+            last_looked_up: Cell::new(0),
         })
     }
 
@@ -149,7 +147,7 @@ impl Worker {
     #[inline]
     fn instance(&self, id: u32) -> Option<&Instance> {
         let inner = self.host.inner();
-        let last = self.last_looked_up.load(Ordering::Relaxed);
+        let last = self.last_looked_up.get();
         if (last >> 32) as u32 == id {
             let instance = inner.instance(last as u32);
             if instance.napi.id() == id {
@@ -157,7 +155,7 @@ impl Worker {
             }
         }
         let index = inner.registry.by_id(id)?;
-        self.last_looked_up.store((u64::from(id) << 32) | u64::from(index), Ordering::Relaxed);
+        self.last_looked_up.set((u64::from(id) << 32) | u64::from(index));
         Some(inner.instance(index))
     }
 
@@ -203,8 +201,8 @@ impl Worker {
     }
 
     fn prepare_thread(&self) {
-        let thread = rustix_tid();
-        if self.prepared.swap(thread, Ordering::Relaxed) != thread {
+        let thread = std::thread::current().id();
+        if self.prepared.replace(Some(thread)) != Some(thread) {
             affinity::no_timer_slack();
         }
     }
@@ -326,13 +324,6 @@ impl Drop for Turn<'_> {
             host.cover(cpu);
         }
     }
-}
-
-/// A number of the calling thread, without a system call.
-fn rustix_tid() -> u32 {
-    // An address in the thread's own storage tells threads apart well enough to set their slack once each.
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| (std::ptr::from_ref(here) as usize >> 4) as u32 | 1)
 }
 
 impl Drop for Worker {
