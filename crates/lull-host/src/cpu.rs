@@ -11,7 +11,8 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use crate::deadlines::Deadlines;
 pub(crate) use crate::deadlines::NEVER;
-use crate::host::{Delivery, Instance, TryPoll};
+use crate::delivery::Delivery;
+use crate::instance::{Instance, TryPoll};
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
 use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};

@@ -1,52 +1,25 @@
 //! The host: its CPUs, the instances bound to them, and what an operator sets.
 
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{Cx, DeviceConfig, EpollOptions, Napi, NapiSettings, Owner, SettingError, Stats, Sysctl, Threaded};
+use lull_core::{DeviceConfig, EpollOptions, Napi, NapiSettings, Stats, Sysctl, Threaded};
 use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
 use crate::cpu::{Cpu, CpuStats, NEVER, relock};
+use crate::delivery::Delivery;
+use crate::error::HostError;
+use crate::instance::{Instance, Receiver};
 use crate::lateness::{Lateness, LatenessSnapshot};
-use crate::lock::Parked;
 use crate::parker::Parker;
 use crate::registry::{NapiChange, NapiInfo, Registry};
 use crate::threads;
 use crate::vector::{Vector, VectorSink};
-
-/// Outcome of a poll by softirq.
-#[must_use]
-#[derive(Debug)]
-pub enum TryPoll {
-    /// The device was polled: this many packets.
-    Polled(Owner, u32),
-    /// The shard's lock is held: its holder has the ownership now and polls before it unlocks
-    /// ([`Delivery::polled_for_softirq`]).
-    Handed,
-}
-
-/// What stands above a queue: it polls the queue's receive half and passes the frames up. A shard keeps the receive half
-/// and itself under one [`crate::HandoffLock`].
-pub trait Receiver: Send + Sync {
-    /// Softirq's poll: must not wait for a lock.
-    fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll;
-
-    /// A busy poller's round: `None` if the lock is held, which counts as an empty round.
-    fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32>;
-
-    /// A poll that has to happen (the last one of a busy poller, a NAPI thread's): may sleep for the lock.
-    fn poll(&self, host: &Delivery, budget: u32) -> u32;
-
-    /// Runs the receiver's own timers (TCP's), and says with [`Delivery::set_receiver_deadline`] when to call again. False
-    /// if the lock is held: it is asked again shortly.
-    fn timers(&self, host: &Delivery, now_ns: u64) -> bool;
-}
 
 /// How a host is made.
 pub struct HostConfig {
@@ -82,70 +55,6 @@ impl Default for HostConfig {
     }
 }
 
-/// Why the host could not do as asked.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum HostError {
-    /// A setting outside its limits.
-    Setting(SettingError),
-    /// More CPUs, instances or workers than there is room for.
-    Full {
-        /// Of what.
-        what: &'static str,
-        /// How many there can be.
-        max: usize,
-    },
-    /// There is no such CPU.
-    NoCpu {
-        /// Asked for.
-        cpu: u16,
-        /// How many there are.
-        cpus: usize,
-    },
-    /// There is no such instance.
-    NoNapi {
-        /// The device's index.
-        ifindex: u32,
-        /// The instance's id.
-        id: u32,
-    },
-    /// The operating system refused.
-    Os {
-        /// What was tried.
-        what: String,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostError::Setting(error) => error.fmt(f),
-            HostError::Full { what, max } => write!(f, "cannot have more than {max} {what}"),
-            HostError::NoCpu { cpu, cpus } => write!(f, "there is no CPU {cpu}: the host has {cpus}, numbered from 0"),
-            HostError::NoNapi { ifindex, id } => write!(f, "there is no NAPI {id} on device {ifindex}"),
-            HostError::Os { what, source } => write!(f, "cannot {what}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for HostError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            HostError::Os { source, .. } => Some(source),
-            HostError::Setting(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<SettingError> for HostError {
-    fn from(error: SettingError) -> HostError {
-        HostError::Setting(error)
-    }
-}
-
 /// A device as the host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceId(usize);
@@ -164,119 +73,12 @@ pub struct NapiBinding {
     pub receiver: Arc<dyn Receiver>,
 }
 
-/// One instance with its surroundings.
-pub(crate) struct Instance {
-    pub(crate) napi: Napi,
-    pub(crate) vector: Vector,
-    pub(crate) receiver: Arc<dyn Receiver>,
-    pub(crate) lateness: Lateness,
-    pub(crate) irqs: AtomicU64,
-    device: DeviceId,
-    queue: usize,
-    cpu: AtomicU16,
-    receiver_deadline_ns: AtomicU64,
-    pub(crate) thread: OnceLock<threads::NapiThreadHandle>,
-}
-
-impl Instance {
-    pub(crate) fn cpu(&self) -> u16 {
-        self.cpu.load(Ordering::Relaxed)
-    }
-
-    /// Whether this made the deadline earlier.
-    #[inline]
-    pub(crate) fn set_receiver_deadline(&self, deadline_ns: u64) -> bool {
-        deadline_ns < self.receiver_deadline_ns.fetch_min(deadline_ns, Ordering::AcqRel)
-    }
-
-    pub(crate) fn receiver_due(&self, cpu: u16, now_ns: u64) -> bool {
-        self.cpu() == cpu && self.receiver_deadline_ns.load(Ordering::Acquire) <= now_ns && {
-            self.receiver_deadline_ns.swap(NEVER, Ordering::AcqRel);
-            true
-        }
-    }
-
-    /// The earliest deadline that this instance has on `cpu`.
-    pub(crate) fn deadline_on(&self, cpu: u16) -> u64 {
-        let timer_ns = match self.napi.timer().pending() {
-            Some((deadline_ns, pinned)) if pinned == cpu => deadline_ns,
-            _ => NEVER,
-        };
-        let receiver_ns = if self.cpu() == cpu { self.receiver_deadline_ns.load(Ordering::Acquire) } else { NEVER };
-        timer_ns.min(receiver_ns)
-    }
-
-    pub(crate) fn wake_thread(&self, host: &Delivery) {
-        // THREADED is set only after the thread was started, and the handle outlives the bit.
-        if let Some(thread) = self.thread.get() {
-            thread.parker.wake(&host.cpu(self.cpu()).sleeps);
-        }
-    }
-}
-
 pub(crate) struct Device {
     name: String,
     ifindex: u32,
     config: DeviceConfig,
     /// Index of the instance of each queue.
     napis: Vec<Option<u32>>,
-}
-
-/// What the handles of a host share: the part that sockets and receivers may call.
-pub struct Delivery {
-    pub(crate) clock: Clock,
-    pub(crate) sysctl: Sysctl,
-    pub(crate) timer_slack_ns: u64,
-    pub(crate) epoll: EpollOptions,
-    cpus: Box<[Cpu]>,
-    instances: Box<[OnceLock<Instance>]>,
-    instance_count: AtomicU32,
-    pub(crate) registry: Registry,
-    devices: Mutex<Vec<Device>>,
-    sink: Option<Box<dyn EventSink + Send>>,
-    pub(crate) stopping: AtomicBool,
-    pub(crate) threads: Mutex<Vec<ThreadUse>>,
-    joins: Mutex<Vec<JoinHandle<()>>>,
-    /// Held while an instance is enabled, disabled or set (`rtnl`). Watchers are called without it.
-    control: Mutex<()>,
-    pub(crate) realtime: bool,
-    pub(crate) realtime_error: Mutex<Option<io::Error>>,
-}
-
-impl Delivery {
-    #[inline]
-    pub(crate) fn cpu(&self, index: u16) -> &Cpu {
-        &self.cpus[usize::from(index)]
-    }
-
-    pub(crate) fn cpu_count(&self) -> usize {
-        self.cpus.len()
-    }
-
-    /// An index comes from an instance of this host, so it is there.
-    #[inline]
-    pub(crate) fn instance(&self, index: u32) -> &Instance {
-        match self.instances[index as usize].get() {
-            Some(instance) => instance,
-            None => unreachable!("NAPI {index} of this host was never made"),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn instances(&self) -> impl Iterator<Item = &Instance> {
-        let count = self.instance_count.load(Ordering::Acquire) as usize;
-        self.instances[..count].iter().filter_map(OnceLock::get)
-    }
-
-    #[inline]
-    pub(crate) fn cx(&self, cpu: u16, now_ns: u64) -> Cx<'_> {
-        Cx { now_ns, cpu, sink: self.sink.as_deref().map(|sink| sink as &dyn EventSink) }
-    }
-
-    pub(crate) fn raise_irq(&self, napi: u32) {
-        let instance = self.instance(napi);
-        self.cpu(instance.cpu()).raise_irq(instance);
-    }
 }
 
 /// A host: a cheap handle. The threads end when the last handle goes; every [`crate::Worker`] has one.
@@ -664,63 +466,5 @@ impl Host {
     /// What sockets keep of the host.
     pub fn delivery(&self) -> Arc<Delivery> {
         self.inner().clone()
-    }
-}
-
-/// The grain of receivers' timers.
-const RECEIVER_TICK_NS: u64 = 10_000_000;
-
-/// What receivers and sockets ask of their host.
-impl Delivery {
-    /// The receiver of instance `index` wants [`Receiver::timers`] to be called at `deadline_ns`. An earlier deadline
-    /// replaces a later one, never the other way round: being called too early is harmless, and far ones are cheap.
-    /// It is put off to the next tick of 10 ms, a jiffy of Linux at HZ=100: protocol timers are coarse, and fewer
-    /// deadlines are fewer kernel timers.
-    #[inline]
-    pub fn set_receiver_deadline(&self, index: u32, deadline_ns: u64) {
-        let instance = self.instance(index);
-        let deadline_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
-        if instance.set_receiver_deadline(deadline_ns) {
-            let cpu = self.cpu(instance.cpu());
-            cpu.note_deadline(deadline_ns);
-            self.cover(cpu);
-        }
-    }
-
-    /// Now, in nanoseconds of the host's clock.
-    #[inline]
-    pub fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
-    }
-
-    /// Runs what is due on the CPU of instance `index`, if anything is: every call into lull begins with it. Returns the
-    /// time.
-    #[inline]
-    pub fn poll_point(&self, index: u32) -> u64 {
-        let cpu = self.cpu(self.instance(index).cpu());
-        let now_ns = self.clock.now_ns();
-        if cpu.is_due(now_ns) && cpu.seat.is_free() {
-            self.visit(cpu, crate::seat::GUEST);
-            return self.clock.now_ns();
-        }
-        now_ns
-    }
-
-    /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.
-    pub fn polled_for_softirq(&self, parked: Parked, work: u32) {
-        let Parked { owner, cpu } = parked;
-        let instance = self.instance(owner.napi());
-        let cx = self.cx(cpu, self.clock.now_ns());
-        let owner = match instance.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
-            lull_core::Polled::Repoll(owner) => Some(owner),
-            lull_core::Polled::Completed(completion) => {
-                let owner = self.settle(instance, completion, false, &cx);
-                self.cover(self.cpu(cpu));
-                owner
-            }
-        };
-        if let Some(owner) = owner {
-            self.route_outside(self.cpu(cpu), owner, &cx);
-        }
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
 //! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (hard interrupts, timers, softirq),
-//! `threads` (the contexts that stand by), `worker` (the application's side), `registry` (who can be found by id).
+//! `instance` (what is polled), `threads` (the contexts that stand by), `worker` (the application's side), `deadlines` (who
+//! wakes up for a timer), `registry` (who can be found by id), `host` and `delivery` (what operators and sockets ask).
 //!
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
 //! under loom.
@@ -25,7 +26,13 @@ mod clock;
 mod cpu;
 mod deadlines;
 #[cfg(not(loom))]
+mod delivery;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
 mod host;
+#[cfg(not(loom))]
+mod instance;
 #[cfg(not(loom))]
 mod lateness;
 mod lock;
@@ -51,7 +58,13 @@ pub use clock::Clock;
 #[cfg(not(loom))]
 pub use cpu::CpuStats;
 #[cfg(not(loom))]
-pub use host::{Delivery, DeviceId, Host, HostConfig, HostError, NapiBinding, Receiver, TryPoll};
+pub use delivery::Delivery;
+#[cfg(not(loom))]
+pub use error::HostError;
+#[cfg(not(loom))]
+pub use host::{DeviceId, Host, HostConfig, NapiBinding};
+#[cfg(not(loom))]
+pub use instance::{Receiver, TryPoll};
 #[cfg(not(loom))]
 pub use lateness::{Lateness, LatenessSnapshot};
 pub use lock::{HandoffGuard, HandoffLock, Parked};

@@ -11,7 +11,7 @@ use lull_core::{NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
 use crate::cpu::{Ran, relock};
-use crate::host::Delivery;
+use crate::delivery::Delivery;
 use crate::parker::Parker;
 use crate::seat::KSOFTIRQD;
 

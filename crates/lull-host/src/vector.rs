@@ -12,7 +12,7 @@ use lull_nic::{IrqLine, IrqSink};
 use rustix::event::epoll;
 
 use crate::cpu::relock;
-use crate::host::Delivery;
+use crate::delivery::Delivery;
 use crate::raised::Link;
 
 /// The interrupt of one instance.

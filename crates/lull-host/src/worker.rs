@@ -10,7 +10,10 @@ use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped, Schedule};
 
 use crate::affinity;
 use crate::cpu::{Cpu, NEVER, Ran, relock};
-use crate::host::{Delivery, Host, HostError, Instance};
+use crate::delivery::Delivery;
+use crate::error::HostError;
+use crate::host::Host;
+use crate::instance::Instance;
 use crate::parker::Parker;
 use crate::seat::{GUEST, Holder, WORKERS_MAX};
 
