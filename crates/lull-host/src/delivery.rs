@@ -78,7 +78,7 @@ const RECEIVER_TICK_NS: u64 = 10_000_000;
 
 /// What receivers and sockets ask of their host.
 impl Delivery {
-    /// The receiver of instance `index` wants [`Receiver::timers`] to be called at `deadline_ns`. An earlier deadline
+    /// The receiver of instance `index` wants [`crate::Receiver::timers`] to be called at `deadline_ns`. An earlier deadline
     /// replaces a later one, never the other way round: being called too early is harmless, and far ones are cheap.
     /// It is put off to the next tick of 10 ms, a jiffy of Linux at HZ=100: protocol timers are coarse, and fewer
     /// deadlines are fewer kernel timers.
