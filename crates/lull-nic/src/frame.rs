@@ -3,6 +3,8 @@
 //! A frame is a handle of one machine word, so that a ring moves it without copying it. The buffer has headroom,
 //! so that a lower layer prepends its header in place, and may continue in a chain of further segments.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 /// Bytes kept free in front of a freshly allocated frame's data.
 pub const HEADROOM_BYTES: usize = 64;
 /// Data bytes that a pool's ordinary frame holds behind its headroom: an Ethernet frame of the usual MTU, rounded up.
@@ -223,8 +225,22 @@ impl Clone for Frame {
     }
 }
 
-/// A free list of ordinary frames with one owner: a shard, a generator. Nothing is shared between cores; frames that
-/// come in from a device and are recycled feed the frames that go out.
+/// Frames that pools exchange at a time.
+const MAGAZINE_FRAMES: usize = 64;
+/// Magazines that the depot holds at most: 35 MB of frames.
+const DEPOT_MAGAZINES: usize = 256;
+
+/// Where full pools leave frames for empty ones, a magazine at a time. One end of a connection often sends more frames
+/// than it receives; without a depot it would allocate what the other end frees, across cores, for ever.
+static DEPOT: Mutex<Vec<Vec<Frame>>> = Mutex::new(Vec::new());
+
+fn depot() -> MutexGuard<'static, Vec<Vec<Frame>>> {
+    // Magazines are moved in and out whole: a panic elsewhere cannot leave one half-moved.
+    DEPOT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A free list of ordinary frames with one owner: a shard, a generator. Frames that come in from a device and are
+/// recycled feed the frames that go out; what one pool has too many of, others get through a depot, by the magazine.
 #[derive(Debug)]
 pub struct FramePool {
     free: Vec<Frame>,
@@ -242,20 +258,47 @@ impl FramePool {
     pub fn alloc(&mut self) -> Frame {
         match self.free.pop() {
             Some(frame) => frame,
-            None => Frame::with_capacity(FRAME_BYTES),
+            None => self.refill(),
         }
     }
 
-    /// Takes a frame back. A chain is taken apart; odd sizes and what exceeds the limit are freed.
+    #[cold]
+    fn refill(&mut self) -> Frame {
+        if self.free_max >= MAGAZINE_FRAMES
+            && let Some(mut magazine) = depot().pop()
+        {
+            self.free.append(&mut magazine);
+        }
+        self.free.pop().unwrap_or_else(|| Frame::with_capacity(FRAME_BYTES))
+    }
+
+    /// Takes a frame back. A chain is taken apart; odd sizes, and what neither the pool nor the depot holds, are freed.
     #[inline]
     pub fn recycle(&mut self, mut frame: Frame) {
         let next = frame.set_next(None);
-        if self.free.len() < self.free_max && frame.0.bytes.len() == HEADROOM_BYTES + FRAME_BYTES {
-            frame.reset();
-            self.free.push(frame);
+        if frame.0.bytes.len() == HEADROOM_BYTES + FRAME_BYTES {
+            if self.free.len() >= self.free_max {
+                self.make_room();
+            }
+            if self.free.len() < self.free_max {
+                frame.reset();
+                self.free.push(frame);
+            }
         }
         if let Some(next) = next {
             self.recycle(next);
+        }
+    }
+
+    /// Leaves a magazine in the depot if that has room for one.
+    #[cold]
+    fn make_room(&mut self) {
+        if self.free.len() < MAGAZINE_FRAMES {
+            return;
+        }
+        let mut depot = depot();
+        if depot.len() < DEPOT_MAGAZINES {
+            depot.push(self.free.split_off(self.free.len() - MAGAZINE_FRAMES));
         }
     }
 }
@@ -271,6 +314,17 @@ mod tests {
         assert_eq!(frame.data(), b"hdrpayload");
         frame.pull_front(3);
         assert_eq!(frame.data(), b"payload");
+    }
+
+    #[test]
+    fn a_full_pool_feeds_an_empty_one() {
+        let (mut full, mut empty) = (FramePool::new(MAGAZINE_FRAMES), FramePool::new(MAGAZINE_FRAMES));
+        let frames: Vec<Frame> = (0..2 * MAGAZINE_FRAMES).map(|_| full.alloc()).collect();
+        frames.into_iter().for_each(|frame| full.recycle(frame));
+        // Tests share the depot: the frames need not be the same ones, but the pool takes a whole magazine.
+        let frame = empty.alloc();
+        assert_eq!((frame.len(), frame.headroom()), (0, HEADROOM_BYTES));
+        assert_eq!(empty.free.len(), MAGAZINE_FRAMES - 1);
     }
 
     #[test]
