@@ -1,5 +1,7 @@
 //! The cost of the state machine itself, uncontended: `cargo bench -p lull-core`. Goal: schedule and complete in 25 ns.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use divan::{Bencher, black_box};
 use lull_core::{BusyLoop, BusyPlan, BusyRound, Completion, Cx, Napi, NapiSettings, Polled, Route, Schedule};
 
@@ -23,6 +25,16 @@ fn round(napi: &Napi, work: u32) {
         }
         other => unreachable!("a short poll completes: {other:?}"),
     }
+}
+
+/// The floor on this machine: the two compare-and-swaps that a schedule and a completion cannot do without.
+#[divan::bench]
+fn two_compare_and_swaps(bencher: Bencher<'_, '_>) {
+    let word = AtomicU32::new(0);
+    bencher.bench_local(|| {
+        let _ = black_box(word.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire));
+        let _ = black_box(word.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire));
+    });
 }
 
 /// What an interrupt costs in the core: schedule, route, complete, unmask.

@@ -318,7 +318,6 @@ impl Napi {
     /// Notes a poll of the device that the owner made outside the softirq and thread loops.
     #[inline]
     pub(crate) fn note_poll(&self, work: u32, cx: &Cx<'_>) {
-        self.counters.polls.bump(1);
         self.counters.work.bump(u64::from(work));
         if work == 0 {
             self.counters.empty_polls.bump(1);
@@ -432,7 +431,8 @@ impl Napi {
         }
         let mut timeout_ns = 0;
         let mut rearm = true;
-        let mut credits = self.credits.load(Ordering::Relaxed);
+        let had = self.credits.load(Ordering::Relaxed);
+        let mut credits = had;
         if work != 0 {
             if gro_held {
                 timeout_ns = self.settings.gro_flush_timeout_ns.load(Relaxed);
@@ -446,7 +446,9 @@ impl Napi {
                 rearm = false;
             }
         }
-        self.credits.store(credits, Ordering::Relaxed);
+        if credits != had {
+            self.credits.store(credits, Ordering::Relaxed);
+        }
         flush(if timeout_ns != 0 { GroFlush::Old } else { GroFlush::All });
         self.counters.completes.bump(1);
         if !rearm {

@@ -11,27 +11,33 @@ macro_rules! counters {
 
         /// A snapshot of an instance's counters, since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Stats { $($(#[$doc])* pub $name: u64),* }
+        pub struct Stats {
+            /// Polls of the device, by anybody: the sum of the three kinds.
+            pub polls: u64,
+            $($(#[$doc])* pub $name: u64),*
+        }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> Stats { Stats { $($name: self.$name.get()),* } }
+            pub(crate) fn snapshot(&self) -> Stats {
+                let mut stats = Stats { polls: 0, $($name: self.$name.get()),* };
+                stats.polls = stats.busy_polls + stats.softirq_polls + stats.thread_polls;
+                stats
+            }
         }
 
         impl std::ops::Sub for Stats {
             type Output = Stats;
-            fn sub(self, before: Stats) -> Stats { Stats { $($name: self.$name.wrapping_sub(before.$name)),* } }
+            fn sub(self, before: Stats) -> Stats { Stats { polls: self.polls.wrapping_sub(before.polls), $($name: self.$name.wrapping_sub(before.$name)),* } }
         }
 
         impl std::ops::Add for Stats {
             type Output = Stats;
-            fn add(self, other: Stats) -> Stats { Stats { $($name: self.$name.wrapping_add(other.$name)),* } }
+            fn add(self, other: Stats) -> Stats { Stats { polls: self.polls.wrapping_add(other.polls), $($name: self.$name.wrapping_add(other.$name)),* } }
         }
     };
 }
 
 counters! {
-    /// Polls of the device, by anybody.
-    polls,
     /// Packets that they took.
     work,
     /// Polls that found nothing.
