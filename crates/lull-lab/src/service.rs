@@ -219,7 +219,7 @@ impl WorkerLoop {
             // With thousands of connections each is cold: touched together, their cache misses overlap.
             for event in &events {
                 let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
-                std::hint::black_box(connection.map(|connection| connection.stream.ready()));
+                std::hint::black_box(connection.map(|it| (it.stream.ready(), it.unsent.len(), it.session.is_idle())));
             }
             let network = self.network.clone();
             let _cork = network.cork(self.queue);

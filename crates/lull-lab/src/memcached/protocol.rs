@@ -93,6 +93,12 @@ impl Session {
         Session::default()
     }
 
+    /// Whether it stands between two commands.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Line) && self.line.is_empty()
+    }
+
     /// Takes received bytes, appends the replies to `out`, and says how far it got.
     ///
     /// `now_s` is the unix time in seconds.
