@@ -379,11 +379,7 @@ impl Host {
 
     /// Busy-poll threads start lazily, with the first schedule. There is no reason to wait for a packet with it.
     fn kick(&self, instance: &Instance) {
-        let inner = self.inner();
-        let cx = inner.cx(instance.cpu(), self.now_ns());
-        if let lull_core::Schedule::Owned(owner) = instance.napi.schedule(&cx) {
-            inner.route_outside(inner.cpu(instance.cpu()), owner, &cx);
-        }
+        self.schedule(instance.napi.index());
     }
 
     fn start_napi_thread(&self, instance: &Instance) -> Result<(), HostError> {
