@@ -450,14 +450,12 @@ impl Napi {
             self.credits.store(credits, Ordering::Relaxed);
         }
         flush(if timeout_ns != 0 { GroFlush::Old } else { GroFlush::All });
-        self.counters.completes.bump(1);
         if !rearm {
             self.counters.deferrals.bump(1);
         }
         if self.state.complete(seen) {
-            // Counted above, where the counters were still the owner's alone; this completion released nothing.
-            self.counters.completes.take_back();
             if !rearm {
+                // Counted above, where the counters were still the owner's alone; this completion released nothing.
                 self.counters.deferrals.take_back();
             }
             return Completion::Again(owner);

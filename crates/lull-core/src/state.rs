@@ -131,7 +131,8 @@ impl State {
     /// `napi_schedule_prep` (§3).
     #[inline]
     pub(crate) fn schedule_prep(&self) -> Prep {
-        let prep = self.change(|word| {
+        // Idle and not threaded is by far the likeliest word; guessing it saves the load that an attempt would wait for.
+        let prep = self.change_from(Snapshot(0), |word| {
             if word & DISABLE != 0 {
                 return None;
             }

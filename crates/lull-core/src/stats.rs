@@ -52,8 +52,6 @@ counters! {
     schedules,
     /// Schedules that found an owner.
     missed,
-    /// Completions that released the instance.
-    completes,
     /// Completions that kept the interrupt masked (a deferral round began).
     deferrals,
     /// Timer starts.
