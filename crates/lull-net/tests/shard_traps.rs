@@ -583,9 +583,9 @@ fn one_request_is_one_frame_out() {
         peer.ack += 300;
         host.run_for(MS);
     }
-    // Without an answer, the acknowledgement follows after 10 ms.
+    // Without an answer, the acknowledgement follows after 40 ms (`TCP_DELACK_MIN`).
     peer.send(&mut host, ACK | PSH, b"no answer");
-    host.run_for(9 * MS);
+    host.run_for(39 * MS);
     assert!(host.ring.frames.is_empty());
     host.run_for(3 * MS);
     assert_eq!(host.segments().len(), 1);
@@ -690,7 +690,7 @@ fn a_bare_acknowledgement_has_the_newest_sequence_number() {
     for _ in 0..2 {
         // The first may be answered by the rest of the congestion window.
         peer.send(&mut host, ACK | PSH, b"data");
-        host.run_for(20 * MS);
+        host.run_for(60 * MS);
     }
     let last = host.segments().pop().unwrap();
     assert_eq!((last.seq, last.ack, last.payload.len()), (newest, peer.seq, 0));

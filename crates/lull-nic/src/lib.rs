@@ -70,6 +70,7 @@ pub mod mem;
 pub mod namespace;
 mod observe;
 pub mod pcap;
+pub mod prefetch;
 pub mod rss;
 pub mod tap;
 pub mod trace;

@@ -10,7 +10,7 @@ use super::flow::{FlowKey, Owner};
 use super::isn;
 use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack, interface};
-use super::tcp::Segment;
+use super::tcp::{ACK_DELAY_NS, Segment};
 use super::timers::NEVER_NS;
 
 /// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
@@ -76,6 +76,7 @@ impl Stack {
         let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
         // Never a used socket: smoltcp keeps options and the congestion window of its former life.
         let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));
+        socket.set_ack_delay(Some(smoltcp::time::Duration::from_micros(ACK_DELAY_NS / 1_000)));
         if within_initial_window {
             socket.set_congestion_control(CongestionControl::None);
         }

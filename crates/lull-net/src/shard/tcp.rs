@@ -14,8 +14,9 @@ use super::stack::{Io, Stack, instant};
 use super::timers::NEVER_NS;
 use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, be16, be32, seq_lt};
 
-/// smoltcp's delayed acknowledgement (its `ACK_DELAY_DEFAULT`).
-const ACK_DELAY_NS: u64 = 10_000_000;
+/// How long an acknowledgement waits for data to travel with (Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
+/// one of its own for every request of a server that is 10 ms behind.
+pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 
 /// What a TCP header says.
 #[derive(Clone, Copy, Debug)]

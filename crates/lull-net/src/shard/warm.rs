@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use lull_nic::Frame;
+use lull_nic::prefetch::{prefetch, prefetch_bytes};
 
 use super::flow::{FlowKey, Owner};
 use super::stack::Stack;
@@ -19,11 +20,13 @@ const CONNECTIONS_MIN: usize = 512;
 const WHERE_TCP_IS: usize = 34;
 /// Frames that are looked ahead: what a poll takes by default.
 const BATCH: usize = 64;
+/// How much of a transmit buffer is looked ahead.
+const RESPONSE_BYTES: usize = 384;
 
 impl Stack {
     /// Touches what [`Stack::receive`] will touch for these frames.
     #[inline]
-    pub fn warm(&self, frames: &[Frame]) {
+    pub fn warm(&mut self, frames: &[Frame]) {
         if frames.len() < 2 {
             return;
         }
@@ -36,7 +39,7 @@ impl Stack {
         }
     }
 
-    fn warm_batch(&self, frames: &[Frame]) {
+    fn warm_batch(&mut self, frames: &[Frame]) {
         let mut indices = [0; BATCH];
         let mut found = 0;
         for flow in frames.iter().filter_map(flow_of) {
@@ -52,10 +55,15 @@ impl Stack {
         for &index in &indices[..found] {
             self.timers.warm(index);
         }
-        for connection in connections() {
-            let socket = connection.socket();
-            black_box((socket.state(), socket.recv_queue(), socket.send_queue()));
-            black_box((socket.timeout(), socket.nagle_enabled(), socket.remote_endpoint()));
+        connections().for_each(|connection| prefetch(connection.socket()));
+        for &index in &indices[..found] {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            // The response goes to the buffer's beginning: what is in it now is acknowledged by what comes in.
+            let socket = connection.socket_mut();
+            let queued = socket.send_queue();
+            if let Ok(room) = socket.send(|room| (0, room.as_ptr())) {
+                prefetch_bytes(room.wrapping_sub(queued), RESPONSE_BYTES);
+            }
         }
     }
 }
