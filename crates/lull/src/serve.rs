@@ -1,22 +1,19 @@
-//! `lull serve`.
+//! `lull serve`: the memcached service over a TAP, or on the in-memory NIC under the lab's own load.
+
+mod mem;
+mod tap;
 
 use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use lull_core::Mode;
-use lull_host::usable_cores;
-use lull_lab::bench::{PORT, Server, ServerConfig};
-use lull_lab::memcached::StoreConfig;
-use lull_net::NetworkConfig;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
-use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::trace::Trace;
 
 use crate::Failure;
@@ -25,33 +22,40 @@ use crate::units;
 /// Arguments of `lull serve`.
 #[derive(Args)]
 pub struct Serve {
-    /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service).
+    /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service), or mem (in memory, with the
+    /// lab's load generator at its other end: a line of figures a second, to watch a mode).
     #[arg(long)]
     nic: String,
-    /// The service's address with its prefix, such as 10.0.0.2/24. May be given more than once.
-    #[arg(long, required = true)]
+    /// The service's address with its prefix, such as 10.0.0.2/24. May be given more than once. With mem it is the lab's.
+    #[arg(long)]
     addr: Vec<String>,
+    /// With mem, the load: queries per second (200K), or MAX, which is the default.
+    #[arg(long, value_name = "QPS")]
+    load: Option<String>,
+    /// With mem, the connections that the load comes over; 64 by default.
+    #[arg(long)]
+    connections: Option<usize>,
     /// Give the kernel's end of a TAP this address, such as 10.0.0.1/24, and bring it up.
     #[arg(long)]
     peer_addr: Option<String>,
-    /// The port to listen on.
-    #[arg(long, short = 'p', default_value_t = PORT)]
-    port: u16,
+    /// The port to listen on; 11211 by default.
+    #[arg(long, short = 'p')]
+    port: Option<u16>,
     /// The delivery mode.
     #[arg(long, default_value = "base")]
     mode: String,
     /// Worker threads, each with a queue of the NIC.
     #[arg(long, short = 't', default_value_t = 1)]
     threads: usize,
-    /// Memory for items, in megabytes.
-    #[arg(long, short = 'm', default_value_t = 64)]
-    memory_megabytes: usize,
-    /// Largest item, in bytes.
-    #[arg(long, short = 'I', default_value_t = lull_lab::memcached::ITEM_BYTES_MAX)]
-    item_bytes_max: usize,
-    /// Most connections, per worker.
-    #[arg(long, short = 'c', default_value_t = 1024)]
-    connections_max: usize,
+    /// Memory for items, in megabytes; 64 by default.
+    #[arg(long, short = 'm')]
+    memory_megabytes: Option<usize>,
+    /// Largest item, in bytes; 1 MiB by default.
+    #[arg(long, short = 'I')]
+    item_bytes_max: Option<usize>,
+    /// Most connections, per worker; 1024 by default.
+    #[arg(long, short = 'c')]
+    connections_max: Option<usize>,
     /// Receive and transmit buffer of a connection, in bytes each.
     #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
     buffer_bytes: usize,
@@ -72,30 +76,23 @@ pub struct Serve {
 /// Serves until a signal comes.
 pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let mode: Mode = args.mode.parse()?;
-    let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
-    let Some(name) = args.nic.strip_prefix("tap:") else {
-        return Err(format!(
-            "cannot serve on the NIC '{}': use tap:NAME (for the in-memory NIC there is `lull compare`)",
-            args.nic
-        )
-        .into());
-    };
-    let available = args.cores.clone().unwrap_or_else(usable_cores);
-    if args.threads == 0 || args.threads > available.len() {
-        return Err(format!(
-            "cannot run {} workers on {} cores: use -t 1 to -t {}",
-            args.threads,
-            available.len(),
-            available.len()
-        )
-        .into());
+    match args.nic.split_once(':') {
+        Some(("tap", name)) => tap::run(&args, name, &mode, stop),
+        None if args.nic == "mem" => mem::run(&args, &mode, stop),
+        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME or mem", args.nic).into()),
     }
-    let tap = Tap::open(TapConfig { name: name.to_owned(), queues: args.threads, ..TapConfig::default() })?;
-    if let Some(peer) = &args.peer_addr {
-        let (ip, prefix) = address(peer)?;
-        tap.kernel_side(ip, prefix)?;
+}
+
+/// Refuses what means nothing on this NIC: what is asked for is never silently ignored.
+fn refuse(given: &[(&str, bool)], nic: &str, remedy: &str) -> Result<(), Failure> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(format!("cannot use {option} with --nic {nic}: {remedy}").into()),
+        None => Ok(()),
     }
-    let mut device: Arc<dyn Device> = Arc::new(tap);
+}
+
+/// The decorators that were asked for, around `device`.
+fn decorated(args: &Serve, mut device: Arc<dyn Device>) -> Result<Arc<dyn Device>, Failure> {
     if let Some(path) = &args.pcap {
         let file = File::create(path).map_err(|error| {
             format!(
@@ -108,43 +105,7 @@ pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     if args.trace {
         device = Arc::new(Trace::to_writer(device, std::io::stderr()));
     }
-    // A service for every address of the host listens on the wildcard of the first one's family.
-    let listen =
-        SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, args.port);
-    let server = Server::start(
-        device,
-        ServerConfig {
-            cores: available[..args.threads].to_vec(),
-            network: NetworkConfig {
-                addresses: addresses.clone(),
-                connections_max: args.connections_max,
-                rx_buffer_bytes: args.buffer_bytes,
-                tx_buffer_bytes: args.buffer_bytes,
-                ..NetworkConfig::default()
-            },
-            realtime: args.realtime,
-            store: StoreConfig {
-                memory_bytes_max: args.memory_megabytes << 20,
-                item_bytes_max: args.item_bytes_max,
-                ..StoreConfig::default()
-            },
-            address: listen,
-        },
-    )?;
-    server.set_mode(&mode)?;
-    for note in server.notes() {
-        eprintln!("lull: {note}");
-    }
-    let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
-    println!(
-        "serving memcached on {shown} port {} over {name} in mode {mode} with {} workers",
-        args.port, args.threads
-    );
-    while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    println!("stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(device)
 }
 
 fn address(text: &str) -> Result<(IpAddr, u8), Failure> {

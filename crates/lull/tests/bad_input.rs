@@ -42,6 +42,10 @@ fn wrong_modes_and_loads() {
 #[test]
 fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);
+    refused_in_one_line("serve --nic mem --addr 10.0.0.2/24", &["--addr", "mem", "tap:NAME"]);
+    refused_in_one_line("serve --nic mem --load 25%", &["25%", "200K"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --load 1K", &["--load", "tap", "lull load"]);
+    refused_in_one_line("serve --nic tap:x", &["--addr"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2", &["10.0.0.2", "/24"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/33", &["10.0.0.2/33"]);
     refused_in_one_line(

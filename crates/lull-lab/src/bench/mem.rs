@@ -44,6 +44,17 @@ impl MemBench {
     /// # Errors
     /// More workers than cores, or what the service or the generator meets.
     pub fn start(config: BenchConfig) -> Result<MemBench, BenchError> {
+        MemBench::start_with(config, Ok)
+    }
+
+    /// The same with decorators around the service's end of the NIC, such as [`lull_nic::pcap`] or [`lull_nic::fault`].
+    ///
+    /// # Errors
+    /// As [`MemBench::start`], and what `decorate` meets.
+    pub fn start_with(
+        config: BenchConfig,
+        decorate: impl FnOnce(Arc<dyn Device>) -> Result<Arc<dyn Device>, BenchError>,
+    ) -> Result<MemBench, BenchError> {
         let cores = Cores::split(&config)?;
         let (service_port, client_port) = mem::pair(MemConfig {
             queues: config.workers,
@@ -55,7 +66,7 @@ impl MemBench {
         let client_port = Arc::new(client_port);
         let mut server_config = ServerConfig::of_bench(&config, &cores.service);
         server_config.network.neighbours = vec![(CLIENT_IP, client_mac)];
-        let server = Server::start(Arc::new(service_port), server_config)?;
+        let server = Server::start(decorate(Arc::new(service_port))?, server_config)?;
         let workload = Arc::new(Workload::new(config.workload)?);
         server.preload(&workload);
         let clock = TscClock(Arc::new(HostClock::new()));

@@ -1,0 +1,80 @@
+//! The service over a TAP: any memcached client reaches it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lull_core::Mode;
+use lull_host::usable_cores;
+use lull_lab::bench::{PORT, Server, ServerConfig};
+use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
+use lull_net::NetworkConfig;
+use lull_nic::tap::{Tap, TapConfig};
+
+use super::{Serve, address, decorated, refuse};
+use crate::Failure;
+
+/// Serves until a signal comes.
+pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    refuse(
+        &[("--load", args.load.is_some()), ("--connections", args.connections.is_some())],
+        "tap",
+        "the load comes from clients over the TAP, such as `lull load`",
+    )?;
+    if args.addr.is_empty() {
+        return Err("cannot serve without an address: give one with --addr, such as --addr 10.0.0.2/24".into());
+    }
+    let port = args.port.unwrap_or(PORT);
+    let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
+    let available = args.cores.clone().unwrap_or_else(usable_cores);
+    if args.threads == 0 || args.threads > available.len() {
+        return Err(format!(
+            "cannot run {} workers on {} cores: use -t 1 to -t {}",
+            args.threads,
+            available.len(),
+            available.len()
+        )
+        .into());
+    }
+    let tap = Tap::open(TapConfig { name: name.to_owned(), queues: args.threads, ..TapConfig::default() })?;
+    if let Some(peer) = &args.peer_addr {
+        let (ip, prefix) = address(peer)?;
+        tap.kernel_side(ip, prefix)?;
+    }
+    let device = decorated(args, Arc::new(tap))?;
+    // A service for every address of the host listens on the wildcard of the first one's family.
+    let listen = SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, port);
+    let server = Server::start(
+        device,
+        ServerConfig {
+            cores: available[..args.threads].to_vec(),
+            network: NetworkConfig {
+                addresses: addresses.clone(),
+                connections_max: args.connections_max.unwrap_or(1024),
+                rx_buffer_bytes: args.buffer_bytes,
+                tx_buffer_bytes: args.buffer_bytes,
+                ..NetworkConfig::default()
+            },
+            realtime: args.realtime,
+            store: StoreConfig {
+                memory_bytes_max: args.memory_megabytes.unwrap_or(64) << 20,
+                item_bytes_max: args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX),
+                ..StoreConfig::default()
+            },
+            address: listen,
+        },
+    )?;
+    server.set_mode(mode)?;
+    for note in server.notes() {
+        eprintln!("lull: {note}");
+    }
+    let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
+    println!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads);
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    println!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
