@@ -174,8 +174,8 @@ impl Network {
                 ..StackConfig::new(info.mac)
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
-            let shard =
-                Arc::new(Queue::new(Stack::new(stack, neighbours.clone()).map_err(refused)?, queue.rx, queue.tx));
+            let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
+            let shard = Arc::new(Queue::new(stack, queue.rx, queue.tx, queue.irq.clone()));
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq: queue.irq, receiver };

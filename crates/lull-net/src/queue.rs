@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_core::Owner;
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, TryPoll};
-use lull_nic::{Frame, FramePool, RxQueue, TxQueue};
+use lull_nic::{Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, SocketId, SocketKind, Stack};
@@ -86,13 +86,16 @@ pub(crate) struct Queue {
     napi_id: AtomicU32,
     /// Corks in force.
     corks: AtomicU32,
+    irq: Arc<dyn IrqLine>,
+    /// Sockets wait for room in the transmit ring: a poll without frames has work, too.
+    blocked: AtomicBool,
 }
 
 /// No instance yet.
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
-    pub(crate) fn new(stack: Stack, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>) -> Queue {
+    pub(crate) fn new(stack: Stack, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, irq: Arc<dyn IrqLine>) -> Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
@@ -109,6 +112,8 @@ impl Queue {
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),
             corks: AtomicU32::new(0),
+            irq,
+            blocked: AtomicBool::new(false),
         }
     }
 
@@ -158,6 +163,9 @@ impl Queue {
         loop {
             if owed {
                 self.settle(host, &mut guard);
+            }
+            if guard.stack.has_blocked() != self.blocked.load(Ordering::Relaxed) {
+                self.blocked.store(guard.stack.has_blocked(), Ordering::Relaxed);
             }
             match guard.unlock() {
                 Ok(()) => return,
@@ -241,6 +249,10 @@ impl Receiver for Queue {
 
     #[inline]
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
+        // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
+        if self.irq.pending() == Some(false) && !self.blocked.load(Ordering::Relaxed) {
+            return Some(0);
+        }
         let mut guard = self.lock.try_lock()?;
         let work = self.poll_inside(host, &mut guard, budget);
         // An empty round, of which a busy poller makes millions, leaves nothing to see to.

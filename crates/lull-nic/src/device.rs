@@ -289,6 +289,12 @@ pub trait IrqLine: Send + Sync {
     /// Unmasks the interrupt; with work pending it is raised at once, to the sink, before this returns.
     fn unmask(&self);
 
+    /// Whether frames wait, for a device that can tell from any thread without its queue: then a busy poller's empty
+    /// round takes no lock. A hint that may be late, never the last word: who ends a busy poll polls the queue itself.
+    fn pending(&self) -> Option<bool> {
+        None
+    }
+
     /// For a device whose interrupt the kernel raises (TAP, AF_XDP): the descriptor whose readability is the
     /// interrupt. The caller then watches it one-shot, and arming that watch is the unmasking: `connect`, `mask` and
     /// `unmask` do nothing. `None` for a device that calls the sink.

@@ -332,4 +332,13 @@ impl IrqLine for MemIrq {
             rx.line.fire();
         }
     }
+
+    #[inline]
+    fn pending(&self) -> Option<bool> {
+        if self.shared.gone() {
+            return None;
+        }
+        self.shared.look_at_clock();
+        Some(self.rx().has_pending())
+    }
 }
