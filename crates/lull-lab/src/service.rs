@@ -19,6 +19,8 @@ const READ_BYTES: usize = 16 * 1024;
 /// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
 /// libevent, starts with 32 and doubles as needed.
 const EVENTS_MAX: usize = 64;
+/// Bytes read of every connection of a batch before the first is answered.
+const AHEAD_BYTES: usize = 256;
 /// Connections taken from the listener at a time.
 const ACCEPTS_MAX: usize = 64;
 /// Keys of events that are not connections.
@@ -179,6 +181,9 @@ struct WorkerLoop {
     free: Vec<usize>,
     input: Vec<u8>,
     output: Vec<u8>,
+    /// What was read of the batch's connections, [`AHEAD_BYTES`] for each event.
+    ahead: Vec<u8>,
+    ahead_bytes: Vec<usize>,
 }
 
 impl WorkerLoop {
@@ -201,6 +206,8 @@ impl WorkerLoop {
             free: Vec::new(),
             input: vec![0; READ_BYTES],
             output: Vec::with_capacity(READ_BYTES),
+            ahead: vec![0; EVENTS_MAX * AHEAD_BYTES],
+            ahead_bytes: Vec::with_capacity(EVENTS_MAX),
         }
     }
 
@@ -223,14 +230,30 @@ impl WorkerLoop {
             }
             let network = self.network.clone();
             let _cork = network.cork(self.queue);
-            for event in &events {
+            self.read_ahead(&events);
+            for (at, event) in events.iter().enumerate() {
                 match event.key {
                     LISTENER => self.accept(),
                     NOTICE => {}
-                    key => self.serve(key as usize, now_s),
+                    key => self.serve(key as usize, at, now_s),
                 }
             }
         }
+    }
+
+    /// Reads the requests of a batch, and asks for the memory of what they want.
+    fn read_ahead(&mut self, events: &[Event]) {
+        self.ahead_bytes.clear();
+        for (event, ahead) in events.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
+            let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
+            let read = match connection {
+                Some(connection) if connection.unsent.is_empty() => connection.stream.recv(ahead).unwrap_or(0),
+                _ => 0,
+            };
+            self.ahead_bytes.push(read);
+        }
+        let requests = self.ahead.chunks_exact(AHEAD_BYTES).zip(&self.ahead_bytes);
+        self.shared.store.look_ahead(requests.filter_map(|(ahead, &read)| key_of_get(&ahead[..read])));
     }
 
     fn accept(&mut self) {
@@ -252,7 +275,7 @@ impl WorkerLoop {
         }
     }
 
-    fn serve(&mut self, slot: usize, now_s: u32) {
+    fn serve(&mut self, slot: usize, at: usize, now_s: u32) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
         let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
         if connection.busy_poll_usecs != busy_poll_usecs {
@@ -261,7 +284,8 @@ impl WorkerLoop {
             connection.busy_poll_usecs = busy_poll_usecs;
         }
         let was_writing = !connection.unsent.is_empty();
-        let next = connection.serve(&mut self.input, &mut self.output, &self.shared.store, now_s);
+        let ahead = &self.ahead[at * AHEAD_BYTES..][..self.ahead_bytes[at]];
+        let next = connection.serve(ahead, &mut self.input, &mut self.output, &self.shared.store, now_s);
         match (was_writing, next) {
             (_, Next::Close) => self.close(slot),
             (false, Next::Write) => self.watch(slot, Interest::WRITABLE),
@@ -288,7 +312,14 @@ impl WorkerLoop {
 
 impl Connection {
     /// Sends what waits, reads what is there, answers it.
-    fn serve(&mut self, input: &mut [u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
+    fn serve(&mut self, ahead: &[u8], input: &mut [u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
+        if !ahead.is_empty() {
+            match self.feed(ahead, output, store, now_s) {
+                // All that there was, unless it filled the buffer.
+                Next::Read if ahead.len() == AHEAD_BYTES => {}
+                other => return other,
+            }
+        }
         if !self.unsent.is_empty() {
             let unsent = std::mem::take(&mut self.unsent);
             match self.send(&unsent) {
@@ -346,6 +377,13 @@ impl Connection {
         }
         Next::Read
     }
+}
+
+/// The (first) key of a request that is likely a get; what is not is simply not looked ahead for.
+fn key_of_get(request: &[u8]) -> Option<&[u8]> {
+    let keys = request.strip_prefix(b"get ").or_else(|| request.strip_prefix(b"gets "))?;
+    let end = keys.iter().position(|byte| byte.is_ascii_whitespace())?;
+    Some(&keys[..end])
 }
 
 fn unix_s() -> u32 {

@@ -59,6 +59,12 @@ impl Lru {
         &self.slots[slot as usize]
     }
 
+    /// The item in a slot that may have been freed.
+    #[inline]
+    pub fn get(&self, slot: u32) -> Option<&Item> {
+        self.slots.get(slot as usize)
+    }
+
     #[inline]
     pub fn item_mut(&mut self, slot: u32) -> &mut Item {
         &mut self.slots[slot as usize]

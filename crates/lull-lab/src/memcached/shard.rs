@@ -1,6 +1,7 @@
 //! One shard of the store: a hash table over the slots of an LRU list, with its own memory limit and counters.
 
 use hashbrown::HashTable;
+use lull_nic::prefetch::{prefetch, prefetch_bytes};
 use std::hash::BuildHasher;
 
 use super::lru::{Item, Lru, NONE};
@@ -12,6 +13,9 @@ use super::store::{Arithmetic, ITEM_OVERHEAD_BYTES, StoreMode, StoreOutcome};
 const BUMP_INTERVAL_S: u32 = 60;
 /// Longest value that incr and decr look at: the digits of `u64::MAX`.
 const NUMBER_DIGITS_MAX: usize = 20;
+
+/// How much of an item is asked for ahead of its look-up.
+const LOOK_AHEAD_BYTES: usize = 512;
 
 /// What to store.
 #[derive(Clone, Copy)]
@@ -74,6 +78,22 @@ impl Shard {
             return None;
         }
         Some(slot)
+    }
+
+    /// The slot that is probably the key's, without looking at the item: what it will take to look is asked for.
+    #[inline]
+    pub fn look_ahead(&self, hash: u64) -> Option<u32> {
+        let slot = *self.table.find(hash, |_| true)?;
+        prefetch(self.lru.item(slot));
+        Some(slot)
+    }
+
+    /// Asks for the bytes of an item that was looked ahead for.
+    #[inline]
+    pub fn look_at(&self, slot: u32) {
+        if let Some(item) = self.lru.get(slot) {
+            prefetch_bytes(item.bytes.as_ptr(), item.bytes.len().min(LOOK_AHEAD_BYTES));
+        }
     }
 
     /// Looks a key up for reading, counts the hit or miss and keeps the LRU order. `touch` sets a new expiry.

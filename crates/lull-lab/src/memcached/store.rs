@@ -172,8 +172,32 @@ impl Store {
     #[inline]
     fn lock(&self, key: &[u8]) -> (MutexGuard<'_, Shard>, u64) {
         let hash = self.hasher.hash_one(key);
-        let index = (hash >> 40) as usize & (self.shards.len() - 1);
+        let index = self.shard_of(hash);
         (lock(&self.shards[index].0), hash)
+    }
+
+    /// Asks for the memory that look-ups of `keys` will touch, so that their cache misses overlap. Changes nothing that can
+    /// be seen.
+    pub fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        const BATCH: usize = 64;
+        let mut found = [(0, 0); BATCH];
+        let mut count = 0;
+        for key in keys.take(BATCH) {
+            let hash = self.hasher.hash_one(key);
+            let index = self.shard_of(hash);
+            if let Some(slot) = lock(&self.shards[index].0).look_ahead(hash) {
+                found[count] = (index, slot);
+                count += 1;
+            }
+        }
+        for &(index, slot) in &found[..count] {
+            lock(&self.shards[index].0).look_at(slot);
+        }
+    }
+
+    #[inline]
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 40) as usize & (self.shards.len() - 1)
     }
 
     /// Reads an item under its shard's lock; `read` should only copy. `None` if the key is not there.
