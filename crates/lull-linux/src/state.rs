@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -61,6 +62,14 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Still locked here: whoever has opened the file meanwhile finds that it is not the one in the directory.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl Store {
@@ -101,25 +110,28 @@ impl Store {
         let failed = |error: io::Error| {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut by = String::new();
-                let _ = file.read_to_string(&mut by);
-                let by = if by.trim().is_empty() {
-                    "which one is unknown".to_owned()
-                } else {
-                    format!("process {}", by.trim())
-                };
-                return Err(Error::Locked { device: self.device.name.clone(), by });
+        loop {
+            let mut file =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let mut by = String::new();
+                    let _ = file.read_to_string(&mut by);
+                    let known = !by.trim().is_empty();
+                    let by = if known { format!("process {}", by.trim()) } else { "it has just started".to_owned() };
+                    return Err(Error::Locked { device: self.device.name.clone(), by });
+                }
+                Err(error) => return Err(failed(error.into())),
             }
-            Err(error) => return Err(failed(error.into())),
+            // The one that had it before may have removed the file between opening and locking.
+            let own = file.metadata().map_err(failed)?.ino();
+            if fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == own) {
+                // The number is for people only; the lock holds without it, on a full disk too.
+                let _ = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
+                return Ok(Lock { _file: file, path });
+            }
         }
-        // The number is for people only; the lock holds without it, on a full disk too.
-        let _ = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
-        Ok(Lock { _file: file })
     }
 
     /// A state of this device with nothing in it.
