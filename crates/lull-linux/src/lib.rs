@@ -3,7 +3,9 @@
 
 pub mod apply;
 pub mod device;
+pub mod doctor;
 pub mod error;
+pub mod ethtool;
 pub mod machine;
 pub mod netdev;
 pub mod os;

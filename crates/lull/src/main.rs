@@ -3,6 +3,7 @@
 
 mod apply;
 mod compare;
+mod doctor;
 mod load;
 mod serve;
 mod show;
@@ -35,6 +36,8 @@ enum Command {
     Serve(serve::Serve),
     /// Shows the delivery settings that the kernel has in force on a device.
     Show(show::ShowArgs),
+    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    Doctor(doctor::DoctorArgs),
     /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
