@@ -10,6 +10,7 @@ pub mod machine;
 pub mod netdev;
 pub mod os;
 pub mod plan;
+pub mod prepare;
 pub mod programs;
 pub mod recognise;
 pub mod roots;

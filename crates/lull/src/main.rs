@@ -5,6 +5,7 @@ mod apply;
 mod compare;
 mod doctor;
 mod load;
+mod prepare;
 mod serve;
 mod show;
 mod units;
@@ -44,6 +45,8 @@ enum Command {
     Diff(apply::DiffArgs),
     /// Gives a device back what it had before `lull apply`.
     Undo(apply::UndoArgs),
+    /// Sets a device and the machine up for low latency, by the steps of a profile.
+    Prepare(prepare::PrepareArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
+        Command::Prepare(args) => prepare::run(&args),
     };
     match result {
         Ok(code) => code,
