@@ -82,7 +82,7 @@ fn dry_runs_and_diffs_change_nothing_and_print_json() {
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
     assert_eq!(shown[0]["napis"][1]["settings"]["irq_suspend_timeout_ns"], 20_000_000);
-    assert_eq!(shown[0]["modes"][0]["applied"], "suspend20");
+    assert_eq!(shown[0]["napis"][0]["applied"], "suspend20");
     let undone: serde_json::Value = serde_json::from_str(&world.ok("undo va --json")).unwrap();
     assert_eq!(undone["changes"].as_array().unwrap().len(), 6);
     assert_eq!(world.raw(), before);
@@ -168,6 +168,23 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_eq!(watcher.end().0, Some(0));
     assert_eq!(world.values(), [BASE, BASE]);
     assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_mode_is_applied() {
+    let Some(world) = World::new("notify", 1) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    let path = world.state.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let arguments = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "defer50", "--watch"];
+    let mut watcher = world.command(&arguments).env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = [0; 64];
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"READY=1");
+    assert_eq!(world.values(), [DEFER50]);
+    assert!(Command::new("kill").arg(watcher.id().to_string()).status().unwrap().success());
+    assert!(watcher.wait().unwrap().success());
+    assert_eq!(world.values(), [BASE]);
 }
 
 #[test]
@@ -353,7 +370,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         );
         assert_eq!(lines.next().unwrap().unwrap(), "heard");
         let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-        let napi = &shown[0]["modes"][0];
+        let napi = &shown[0]["napis"][0];
         assert_eq!(napi["mode"], mode, "{napi}");
         assert_eq!(napi["programs"][0]["pid"], program.id());
         assert_eq!(napi["programs"][0]["sockets"], 1);
@@ -361,7 +378,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         assert!(program.wait().unwrap().success());
     }
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-    assert_eq!(shown[0]["modes"][0]["mode"], "defer20");
+    assert_eq!(shown[0]["napis"][0]["mode"], "defer20");
 }
 
 #[test]
