@@ -158,8 +158,8 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_ne!(ids(&world), before, "the flap gave new ids");
     // Somebody else's hand on a setting notifies nobody: the read-back finds it.
     world.set_raw(world.raw()[0].id, &["gro=999"]);
-    watcher.wait_for("a read-back");
-    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    watcher.wait_for("gro-flush-timeout 999ns -> 20us");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     // A queue goes and comes back.
     world.run(&["ethtool", "-L", "va", "rx", "1"]);
     world.run(&["ethtool", "-L", "va", "rx", "2"]);
