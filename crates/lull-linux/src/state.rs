@@ -217,9 +217,10 @@ impl Store {
     }
 
     fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(state)?;
+        text.push(b'\n');
         let mut file = File::create(temporary)?;
-        serde_json::to_writer_pretty(&mut file, state)?;
-        file.write_all(b"\n")?;
+        file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(temporary, self.file())?;
         File::open(&self.directory)?.sync_all()

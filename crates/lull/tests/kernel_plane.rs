@@ -504,3 +504,60 @@ fn the_doctor_counts_calls_with_timeout_zero() {
         assert_eq!(check["verdict"], wanted, "{check}");
     }
 }
+
+#[test]
+fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: killed anywhere: strace is not installed, or may not trace");
+        return;
+    }
+    let Some(world) = World::new("killed anywhere", 2) else { return };
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.values();
+    let mut changed_when_killed = false;
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is unlinked at the end.
+    for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
+        for nth in 1.. {
+            let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+            let strace = ["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+            let lull = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "suspend20"];
+            let arguments = [&strace[..], &lull].concat();
+            let output = world.command(&arguments).output().unwrap();
+            if !output.status.success() {
+                assert!(nth < 200, "it never came to its end");
+                changed_when_killed |= world.values() != before;
+            }
+            world.ok("undo va");
+            assert_eq!(world.values(), before, "killed at {call} {nth}");
+            assert_eq!(world.state_file(), None);
+            if output.status.success() {
+                break;
+            }
+        }
+    }
+    assert!(changed_when_killed, "some of the kills came between two changes");
+}
+
+#[test]
+fn in_a_user_namespace_the_doctor_says_no_and_apply_changes_nothing() {
+    let Some(world) = World::new("user namespace", 1) else { return };
+    let inside = |arguments: &str| {
+        let lull = format!("{} {arguments}", env!("CARGO_BIN_EXE_lull"));
+        world.command(&["unshare", "-Ur", "sh", "-c", &lull]).output().unwrap()
+    };
+    if !world.command(&["unshare", "-Ur", "true"]).output().unwrap().status.success() {
+        println!("SKIP: user namespace: none here (unshare -Ur)");
+        return;
+    }
+    let output = inside("doctor va");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("WRONG    rights: CAP_NET_ADMIN in a user namespace of its own"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    let output = inside("apply va --mode defer50");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("CAP_NET_ADMIN in the initial user namespace"), "{said}");
+    assert_eq!(world.values(), [BASE]);
+    assert_eq!(world.state_file(), None);
+}
