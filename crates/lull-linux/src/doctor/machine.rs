@@ -15,6 +15,8 @@ use crate::roots::Roots;
 /// Leaving an idle state that takes longer than this is felt in the latency of a request: the shortest deferral of the
 /// published modes, in microseconds.
 const IDLE_EXIT_US_MAX: u64 = 10;
+/// The number that the initial user namespace always has (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u32 = 0xEFFF_FFFD;
 
 pub fn checks(roots: &Roots, kernel: &str, policy: &Policy) -> Vec<Check> {
     vec![
@@ -95,9 +97,8 @@ fn epoll_parameters() -> Check {
 fn rights(roots: &Roots) -> Check {
     let what = "rights";
     let has = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
-    let initial = roots
-        .read_proc("self/uid_map")
-        .map(|map| map.split_whitespace().collect::<Vec<_>>() == ["0", "0", "4294967295"]);
+    let namespace = std::fs::read_link(roots.proc("self/ns/user"));
+    let initial = namespace.map(|name| name.as_os_str() == format!("user:[{INITIAL_USER_NAMESPACE}]").as_str());
     match (has, initial) {
         (true, Ok(true)) => Check::ok(what, "CAP_NET_ADMIN in the initial user namespace: settings can be changed"),
         (true, Ok(false)) => Check::wrong(
@@ -105,7 +106,7 @@ fn rights(roots: &Roots) -> Check {
             "CAP_NET_ADMIN in a user namespace of its own: settings can be read and not changed",
             "run lull outside the container or `unshare -U`",
         ),
-        (true, Err(_)) => Check::unknown(what, "/proc/self/uid_map cannot be read", "mount /proc"),
+        (true, Err(_)) => Check::unknown(what, "/proc/self/ns/user cannot be read", "mount /proc"),
         (false, _) => Check::wrong(what, "no CAP_NET_ADMIN: settings can be read and not changed", "run lull as root"),
     }
 }
