@@ -53,8 +53,8 @@ fn settings_per_napi(kernel: &str, policy: &Policy) -> Check {
     Check::ok(what, format!("Linux {kernel}; its napi-set takes {names}"))
 }
 
-/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and stable series of 6.18 and
-/// 7.0).
+/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and the stable series of 6.18
+/// and 7.0).
 fn busy_poll_order(kernel: &str) -> Check {
     let what = "end of a busy poll";
     match version(kernel) {
@@ -70,7 +70,7 @@ fn busy_poll_order(kernel: &str) -> Check {
         Some(number) if number >= (6, 18) => Check::unknown(
             what,
             format!(
-                "Linux {kernel} may or may not have commit 58e2330bd455, by which the timer is started after the last poll"
+                "Linux {kernel} may or may not have commit 58e2330bd455, which starts the timer after the last poll"
             ),
             "look for it in the kernel's change log",
         ),
