@@ -1,8 +1,8 @@
 //! The kernel plane: Linux's own delivery settings, read, compared, applied as one mode and taken back.
 //!
 //! Linux has the modes that `lull-core` names, in pieces: settings of a NAPI (netlink `napi-set`), parameters of an
-//! epoll context, NAPI threads with their CPUs and policy, and a dozen files. This crate knows the pieces; it does not know
-//! lull's own engine.
+//! epoll context, NAPI threads with their CPUs and policy, and a dozen files. This crate knows the pieces; it does not
+//! know lull's own engine.
 //!
 //! Three types to know:
 //!

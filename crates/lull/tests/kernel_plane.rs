@@ -516,7 +516,8 @@ fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
     world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
     let before = world.values();
     let mut changed_when_killed = false;
-    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is unlinked at the end.
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is
+    // unlinked at the end.
     for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
         for nth in 1.. {
             let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));

@@ -53,8 +53,8 @@ fn settings_per_napi(kernel: &str, policy: &Policy) -> Check {
     Check::ok(what, format!("Linux {kernel}; its napi-set takes {names}"))
 }
 
-/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and the stable series of 6.18
-/// and 7.0).
+/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and the stable series of
+/// 6.18 and 7.0).
 fn busy_poll_order(kernel: &str) -> Check {
     let what = "end of a busy poll";
     match version(kernel) {
