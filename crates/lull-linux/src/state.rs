@@ -95,13 +95,33 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), device: device.clone(), boot_id })
     }
 
-    fn path(&self, extension: &str) -> PathBuf {
-        self.directory.join(format!("{}@{}.{extension}", self.device.name, self.device.netns_cookie))
+    /// Named for people by device and namespace.
+    fn named(&self) -> PathBuf {
+        self.directory.join(format!("{}@{}.json", self.device.name, self.device.netns_cookie))
     }
 
-    /// The state file.
+    /// The lock is the device's, whatever it is called.
+    fn lock_file(&self) -> PathBuf {
+        self.directory.join(format!("{}@{}.lock", self.device.ifindex, self.device.netns_cookie))
+    }
+
+    /// The state file; that of the device's former name, if it was renamed since.
     pub fn file(&self) -> PathBuf {
-        self.path("json")
+        let named = self.named();
+        if named.exists() {
+            return named;
+        }
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let of_this_device = |path: &PathBuf| {
+            let state = fs::read_to_string(path).ok().and_then(|text| serde_json::from_str::<State>(&text).ok());
+            path.extension().is_some_and(|it| it == "json") && state.is_some_and(|state| self.is_of_this_device(&state))
+        };
+        entries.into_iter().find(of_this_device).unwrap_or(named)
+    }
+
+    fn is_of_this_device(&self, state: &State) -> bool {
+        let device = (self.device.netns_cookie, self.device.ifindex);
+        state.version == VERSION && state.boot_id == self.boot_id && (state.netns_cookie, state.ifindex) == device
     }
 
     fn create_directory(&self) -> Result<()> {
@@ -117,7 +137,7 @@ impl Store {
     /// [`Error::Locked`] with the process that has it.
     pub fn lock(&self) -> Result<Lock> {
         self.create_directory()?;
-        let path = self.path("lock");
+        let path = self.lock_file();
         let failed = |error: io::Error| {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
@@ -205,9 +225,10 @@ impl Store {
             return self.remove();
         }
         self.create_directory()?;
-        let temporary = self.path("new");
-        let written = self.write(&temporary, state).map_err(|error| {
-            let what = format!("write the state file {}", self.file().display());
+        let file = self.file();
+        let temporary = file.with_extension("new");
+        let written = self.write(&temporary, &file, state).map_err(|error| {
+            let what = format!("write the state file {}", file.display());
             Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
         });
         if written.is_err() {
@@ -216,13 +237,13 @@ impl Store {
         written
     }
 
-    fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
+    fn write(&self, temporary: &Path, to: &Path, state: &State) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(state)?;
         text.push(b'\n');
         let mut file = File::create(temporary)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        fs::rename(temporary, self.file())?;
+        fs::rename(temporary, to)?;
         File::open(&self.directory)?.sync_all()
     }
 
@@ -281,10 +302,28 @@ mod tests {
         let state = state(&store);
         store.save(&state).unwrap();
         assert_eq!(store.load().unwrap(), Some(state));
-        assert!(!store.path("new").exists());
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1, "no temporary file is left");
         store.save(&store.empty()).unwrap();
         assert_eq!(store.load().unwrap(), None);
         store.save(&store.empty()).unwrap();
+    }
+
+    #[test]
+    fn a_renamed_device_keeps_its_state_and_its_lock() {
+        let (_scratch, mut store) = store("renamed");
+        let state = state(&store);
+        store.save(&state).unwrap();
+        let first = store.lock().unwrap();
+        store.device.name = "uplink".to_owned();
+        assert_eq!(store.load().unwrap(), Some(state.clone()));
+        assert!(store.lock().is_err());
+        drop(first);
+        store.save(&state).unwrap();
+        store.device.ifindex = 8;
+        assert_eq!(store.load().unwrap(), None, "another device");
+        store.device.ifindex = 7;
+        store.save(&store.empty()).unwrap();
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 0);
     }
 
     #[test]

@@ -224,6 +224,19 @@ fn a_device_that_vanishes_ends_the_watcher_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_renamed_device_is_undone_by_its_new_name() {
+    let Some(world) = World::new("renamed", 2) else { return };
+    world.ok("apply va --mode defer50");
+    if !world.command(&["ip", "link", "set", "va", "name", "vx"]).status().unwrap().success() {
+        println!("SKIP: renamed: this kernel renames no device that is up");
+        return;
+    }
+    assert!(world.ok("undo vx").contains("gro-flush-timeout 50us -> 0"));
+    assert!(world.raw_of("vx").iter().all(|raw| raw.values() == BASE));
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
 fn two_lulls_at_once_are_refused() {
     let Some(world) = World::new("two lulls", 2) else { return };
     let mut watcher = world.start("apply va --mode defer50 --watch");
