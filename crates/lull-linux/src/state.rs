@@ -96,8 +96,8 @@ impl Store {
     }
 
     /// Named for people by device and namespace.
-    fn named(&self) -> PathBuf {
-        self.directory.join(format!("{}@{}.json", self.device.name, self.device.netns_cookie))
+    fn path(&self, extension: &str) -> PathBuf {
+        self.directory.join(format!("{}@{}.{extension}", self.name_then(), self.device.netns_cookie))
     }
 
     /// The lock is the device's, whatever it is called.
@@ -105,23 +105,28 @@ impl Store {
         self.directory.join(format!("{}@{}.lock", self.device.ifindex, self.device.netns_cookie))
     }
 
-    /// The state file; that of the device's former name, if it was renamed since.
-    pub fn file(&self) -> PathBuf {
-        let named = self.named();
-        if named.exists() {
-            return named;
+    /// The device's name; the one that it had when its state file was written, if it was renamed since.
+    fn name_then(&self) -> String {
+        let named = |name: &str| self.directory.join(format!("{name}@{}.json", self.device.netns_cookie));
+        if named(&self.device.name).exists() {
+            return self.device.name.clone();
         }
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
-        let of_this_device = |path: &PathBuf| {
-            let state = fs::read_to_string(path).ok().and_then(|text| serde_json::from_str::<State>(&text).ok());
-            path.extension().is_some_and(|it| it == "json") && state.is_some_and(|state| self.is_of_this_device(&state))
-        };
-        entries.into_iter().find(of_this_device).unwrap_or(named)
+        let states = entries.filter_map(|path| {
+            let state: State = serde_json::from_str(&fs::read_to_string(&path).ok()?).ok()?;
+            (path == named(&state.device) && self.is_of_this_device(&state)).then_some(state.device)
+        });
+        states.into_iter().next().unwrap_or_else(|| self.device.name.clone())
     }
 
     fn is_of_this_device(&self, state: &State) -> bool {
         let device = (self.device.netns_cookie, self.device.ifindex);
         state.version == VERSION && state.boot_id == self.boot_id && (state.netns_cookie, state.ifindex) == device
+    }
+
+    /// The state file.
+    pub fn file(&self) -> PathBuf {
+        self.path("json")
     }
 
     fn create_directory(&self) -> Result<()> {
@@ -225,10 +230,9 @@ impl Store {
             return self.remove();
         }
         self.create_directory()?;
-        let file = self.file();
-        let temporary = file.with_extension("new");
-        let written = self.write(&temporary, &file, state).map_err(|error| {
-            let what = format!("write the state file {}", file.display());
+        let temporary = self.path("new");
+        let written = self.write(&temporary, state).map_err(|error| {
+            let what = format!("write the state file {}", self.file().display());
             Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
         });
         if written.is_err() {
@@ -237,13 +241,13 @@ impl Store {
         written
     }
 
-    fn write(&self, temporary: &Path, to: &Path, state: &State) -> io::Result<()> {
+    fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(state)?;
         text.push(b'\n');
         let mut file = File::create(temporary)?;
         file.write_all(&text)?;
         file.sync_all()?;
-        fs::rename(temporary, to)?;
+        fs::rename(temporary, self.file())?;
         File::open(&self.directory)?.sync_all()
     }
 
@@ -302,7 +306,7 @@ mod tests {
         let state = state(&store);
         store.save(&state).unwrap();
         assert_eq!(store.load().unwrap(), Some(state));
-        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1, "no temporary file is left");
+        assert!(!store.path("new").exists());
         store.save(&store.empty()).unwrap();
         assert_eq!(store.load().unwrap(), None);
         store.save(&store.empty()).unwrap();
