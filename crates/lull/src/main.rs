@@ -1,9 +1,13 @@
 //! `lull`: measure and run IRQ delivery modes.
 #![forbid(unsafe_code)]
 
+mod apply;
 mod compare;
+mod doctor;
 mod load;
+mod prepare;
 mod serve;
+mod show;
 mod units;
 
 use std::process::ExitCode;
@@ -31,6 +35,18 @@ enum Command {
     Load(load::LoadArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
+    /// Shows the delivery settings that the kernel has in force on a device.
+    Show(show::ShowArgs),
+    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    Doctor(doctor::DoctorArgs),
+    /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
+    Apply(apply::ApplyArgs),
+    /// Shows what `lull apply` would change.
+    Diff(apply::DiffArgs),
+    /// Gives a device back what it had before `lull apply`.
+    Undo(apply::UndoArgs),
+    /// Sets a device and the machine up for low latency, by the steps of a profile.
+    Prepare(prepare::PrepareArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -48,6 +64,12 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
+        Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Apply(args) => apply::run(&args, &stop),
+        Command::Diff(args) => apply::diff(&args),
+        Command::Undo(args) => apply::undo(&args),
+        Command::Prepare(args) => prepare::run(&args),
     };
     match result {
         Ok(code) => code,

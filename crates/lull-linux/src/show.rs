@@ -1,0 +1,110 @@
+//! What is in force on a device, with the mode that it amounts to and the programs that busy poll there.
+
+use serde::Serialize;
+
+use crate::apply::Session;
+use crate::device::{NapiState, Snapshot};
+use crate::error::Result;
+use crate::machine::core_sysctl;
+use crate::programs::{self, Polling};
+use crate::recognise::{Programs, Recognised, recognise};
+
+/// A device as `lull show` has it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Show {
+    /// The device and its defaults.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+    /// The NAPIs of the snapshot, in its order, with what their settings amount to.
+    pub napis: Vec<NapiShow>,
+    /// Processes that could not be looked into.
+    pub processes_hidden: usize,
+}
+
+/// One NAPI, and what its settings amount to.
+#[derive(Clone, Debug, Serialize)]
+pub struct NapiShow {
+    /// What is in force on it.
+    #[serde(flatten)]
+    pub state: NapiState,
+    /// The mode in force, or `custom`, and what is missing.
+    #[serde(flatten)]
+    pub recognised: Recognised,
+    /// The mode that was applied, if one was and can be undone.
+    pub applied: Option<String>,
+    /// The programs whose epoll contexts busy poll on it, or prefer to.
+    pub programs: Vec<Program>,
+}
+
+/// An epoll context that busy polls on a NAPI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The descriptor of the context.
+    pub epoll_fd: i32,
+    /// How long it busy polls, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// How many packets a poll takes.
+    pub busy_poll_budget: u32,
+    /// Whether it prefers busy polling.
+    pub prefer_busy_poll: bool,
+    /// How many of its sockets hear from this NAPI.
+    pub sockets: usize,
+}
+
+/// Looks at a device.
+///
+/// # Errors
+/// Those of [`Session::snapshot`].
+pub fn show(session: &mut Session) -> Result<Show> {
+    let snapshot = session.snapshot()?;
+    let polling = programs::polling(session.roots());
+    let busy_poll_usecs = core_sysctl("busy_poll", session.roots()).unwrap_or(0);
+    // A stale file says nothing about this device; `undo` and `apply` complain about it.
+    let state = session.state().ok().flatten();
+    let napis = snapshot.napis.iter().map(|napi| {
+        let former = state.iter().flat_map(|state| &state.napis).find(|former| former.queue == napi.key);
+        let programs = programs_on(napi, &polling, session);
+        let known = Programs {
+            polling: programs.iter().map(Program::params).collect(),
+            some_hidden: polling.hidden != 0,
+            busy_poll_usecs,
+        };
+        NapiShow {
+            state: napi.clone(),
+            recognised: recognise(&napi.settings.into(), &known),
+            applied: former.map(|former| former.mode.clone()),
+            programs,
+        }
+    });
+    Ok(Show { napis: napis.collect(), processes_hidden: polling.hidden, snapshot })
+}
+
+impl Program {
+    fn params(&self) -> lull_core::EpollParams {
+        lull_core::EpollParams {
+            busy_poll_usecs: self.busy_poll_usecs,
+            busy_poll_budget: self.busy_poll_budget,
+            prefer_busy_poll: self.prefer_busy_poll,
+        }
+    }
+}
+
+fn programs_on(napi: &NapiState, polling: &Polling, session: &Session) -> Vec<Program> {
+    let of_context = |context: &programs::EpollContext| {
+        let sockets = context.sockets.iter().filter(|socket| socket.napi_id == napi.id).count();
+        (sockets != 0).then(|| Program {
+            pid: context.pid,
+            name: programs::name_of(context.pid, session.roots()),
+            epoll_fd: context.fd,
+            busy_poll_usecs: context.params.busy_poll_usecs,
+            busy_poll_budget: context.params.busy_poll_budget,
+            prefer_busy_poll: context.params.prefer_busy_poll,
+            sockets,
+        })
+    };
+    polling.contexts.iter().filter_map(of_context).collect()
+}
