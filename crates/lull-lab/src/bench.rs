@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lull_core::Mode;
+use lull_nic::Moderation;
 
 use crate::cell::{Load, RunResult};
 use crate::load::{LoadError, WorkloadConfig};
@@ -37,6 +38,8 @@ pub struct BenchConfig {
     pub buffer_bytes: usize,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
+    /// Interrupt moderation of the service's NIC; `None` leaves it as the device has it.
+    pub moderation: Option<Moderation>,
     /// Requests that a connection has outstanding.
     pub depth: u16,
     /// Inter-arrival times of the open loop.
@@ -52,6 +55,7 @@ impl Default for BenchConfig {
             cores: Vec::new(),
             buffer_bytes: lull_net::shard::BUFFER_BYTES,
             realtime: false,
+            moderation: None,
             depth: 1,
             arrivals: crate::load::Arrivals::Exponential,
         }

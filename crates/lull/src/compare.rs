@@ -16,6 +16,7 @@ use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::{self, TableStyle};
 use lull_lab::{csv, html, json};
+use lull_nic::Moderation;
 
 use crate::Failure;
 use crate::units;
@@ -72,6 +73,13 @@ pub struct Compare {
     /// Receive and transmit buffer of a connection of the service, in bytes each.
     #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
     buffer_bytes: usize,
+    /// Interrupt moderation of the service's NIC as `ethtool -C` has it: microseconds that an interrupt may wait after the
+    /// first frame. The in-memory NIC has it, a TAP has none.
+    #[arg(long)]
+    rx_usecs: Option<u32>,
+    /// With --rx-usecs: frames after which the interrupt is raised nevertheless; 0 is no such limit.
+    #[arg(long, default_value_t = 0, requires = "rx_usecs")]
+    rx_frames: u32,
     /// Ask for SCHED_FIFO for the interrupt threads; a refusal is noted under the table.
     #[arg(long)]
     realtime: bool,
@@ -109,6 +117,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         cores: args.cores.clone().unwrap_or_default(),
         buffer_bytes: args.buffer_bytes,
         realtime: args.realtime,
+        moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
         depth: args.depth,
         arrivals: args.arrivals,
     };

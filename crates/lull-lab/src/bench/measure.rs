@@ -7,7 +7,7 @@ use std::time::Duration;
 use lull_core::{Mode, Stats};
 use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
 use lull_net::{EpollStats, Network, NetworkConfig};
-use lull_nic::Device;
+use lull_nic::{Device, Moderation};
 
 use super::{BenchConfig, BenchError, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub network: NetworkConfig,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
+    /// Interrupt moderation of the device; `None` leaves it as it is.
+    pub moderation: Option<Moderation>,
     /// Limits of the store.
     pub store: StoreConfig,
     /// Where it listens.
@@ -43,6 +45,7 @@ impl ServerConfig {
             cores: cores.to_vec(),
             network,
             realtime: config.realtime,
+            moderation: config.moderation,
             store: StoreConfig::default(),
             address: SocketAddr::new(SERVICE_IP, PORT),
         }
@@ -95,6 +98,9 @@ impl Server {
     /// # Errors
     /// What the host, the network or the service refuses.
     pub fn start(device: Arc<dyn Device>, config: ServerConfig) -> Result<Server, BenchError> {
+        if let Some(moderation) = config.moderation {
+            device.set_moderation(moderation)?;
+        }
         let cpus = config.cores.iter().map(|core| Some(*core)).collect::<Vec<_>>();
         let cpu_count = cpus.len() as u16;
         let host = Host::new(HostConfig { cpus, realtime: config.realtime, ..HostConfig::default() })?;

@@ -58,6 +58,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
                 ..NetworkConfig::default()
             },
             realtime: args.realtime,
+            moderation: None,
             store: StoreConfig {
                 memory_bytes_max: args.memory_megabytes.unwrap_or(64) << 20,
                 item_bytes_max: args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX),
