@@ -1,0 +1,340 @@
+//! Apply, diff and undo: the only code that changes NAPIs.
+//!
+//! Settings are set per NAPI (`napi-set`), never device-wide: a device-wide write would overwrite the settings of every
+//! queue. The rules:
+//!
+//! - everything that can be refused is refused before the first change (`plan.rs`);
+//! - the state file with the former values is on disk before the first change;
+//! - what a state file already holds stays: it is the original, whatever was applied since;
+//! - a failure part-way gives back what was in force before this call.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::device::{Device, QueueKey, Snapshot};
+use crate::error::{Error, Result};
+use crate::machine;
+use crate::netdev::{Netdev, Policy};
+use crate::plan::{self, Change, Request, Step};
+use crate::roots::Roots;
+use crate::sched::{self, Scheduling, ThreadPolicy};
+use crate::state::{Former, Lock, STATE_DIR, State, Store};
+
+/// Where a session reads and keeps things.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory of state files and locks.
+    pub state_dir: PathBuf,
+    /// `/sys` and `/proc`.
+    pub roots: Roots,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { state_dir: STATE_DIR.into(), roots: Roots::default() }
+    }
+}
+
+impl Options {
+    /// State files in this directory.
+    pub fn in_dir(state_dir: &Path) -> Options {
+        Options { state_dir: state_dir.to_owned(), ..Options::default() }
+    }
+}
+
+/// Work on one device.
+pub struct Session {
+    netdev: Netdev,
+    device: Device,
+    roots: Roots,
+    store: Store,
+    lock: Option<Lock>,
+}
+
+/// What `apply` did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Applied {
+    /// The changes; none if the mode was in force already.
+    pub changes: Vec<Change>,
+}
+
+/// What `undo` did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Undone {
+    /// The changes; none if nothing had been applied, or everything had come back by itself.
+    pub changes: Vec<Change>,
+    /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
+    pub left: Vec<QueueKey>,
+}
+
+impl Session {
+    /// Looks the device up in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn open(device: &str, options: &Options) -> Result<Session> {
+        let mut netdev = Netdev::new();
+        let roots = options.roots.clone();
+        let device = Device::open(device, &mut netdev, &roots)?;
+        let store = Store::new(&options.state_dir, &device, &roots)?;
+        Ok(Session { netdev, device, roots, store, lock: None })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The roots of `/sys` and `/proc`.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// The netlink socket.
+    pub fn netdev(&mut self) -> &mut Netdev {
+        &mut self.netdev
+    }
+
+    /// What is in force on the device now.
+    ///
+    /// # Errors
+    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
+    pub fn snapshot(&mut self) -> Result<Snapshot> {
+        self.device.snapshot(&mut self.netdev, &self.roots)
+    }
+
+    /// What the kernel's `napi-set` takes.
+    ///
+    /// # Errors
+    /// Those of netlink.
+    pub fn policy(&mut self) -> Result<Policy> {
+        self.netdev.policy()
+    }
+
+    /// What was in force before, if anything was applied.
+    ///
+    /// # Errors
+    /// [`Error::StaleState`].
+    pub fn state(&self) -> Result<Option<State>> {
+        self.store.load()
+    }
+
+    /// The state file.
+    pub fn state_file(&self) -> PathBuf {
+        self.store.file()
+    }
+
+    /// Takes the device until the session ends, instead of for each call.
+    ///
+    /// # Errors
+    /// [`Error::Locked`].
+    pub fn hold(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(self.store.lock()?);
+        }
+        Ok(())
+    }
+
+    /// The lock for one call, unless the session has it anyway.
+    fn locked(&self) -> Result<Option<Lock>> {
+        if self.lock.is_some() { Ok(None) } else { self.store.lock().map(Some) }
+    }
+
+    fn steps(&mut self, request: &Request) -> Result<Vec<Step>> {
+        // What needs no kernel comes first: a wrong value is told as such.
+        request.settings()?;
+        let policy = self.policy()?;
+        let snapshot = self.snapshot()?;
+        plan::plan(&snapshot, request, &policy, &machine::kernel_release(), &machine::online_cpus(&self.roots))
+    }
+}
+
+/// What [`apply`] would change; changes nothing.
+///
+/// # Errors
+/// Those of [`apply`] that it finds before the first change.
+pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
+    session.store.load()?;
+    Ok(session.steps(request)?.iter().flat_map(Step::changes).collect())
+}
+
+/// Puts a mode in force, on all NAPIs that the request is about or on none.
+///
+/// # Errors
+/// Whatever is refused; the device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
+pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
+    let _lock = session.locked()?;
+    let before = session.store.load()?;
+    let steps = session.steps(request)?;
+    if steps.is_empty() {
+        return Ok(Applied { changes: Vec::new() });
+    }
+    let base = before.clone().unwrap_or_else(|| session.store.empty());
+    session.store.save(&remember(base, &steps, request.mode.name()))?;
+    for (done, step) in steps.iter().enumerate() {
+        let Err(cause) = session.carry_out(step) else { continue };
+        // The step that failed may have gone half its way.
+        let restored = session.restore(&steps[..=done]);
+        let restored = restored.and_then(|()| session.store.save(&before.unwrap_or_else(|| session.store.empty())));
+        return Err(match restored {
+            Ok(()) => cause,
+            Err(restoring) => Error::NotRestored { cause: Box::new(cause), restoring: Box::new(restoring) },
+        });
+    }
+    Ok(Applied { changes: steps.iter().flat_map(Step::changes).collect() })
+}
+
+/// What [`undo`] would change; changes nothing.
+///
+/// # Errors
+/// [`Error::StaleState`], those of netlink.
+pub fn undo_diff(session: &mut Session) -> Result<Undone> {
+    let Some(state) = session.store.load()? else { return Ok(Undone { changes: Vec::new(), left: Vec::new() }) };
+    let snapshot = session.snapshot()?;
+    let (steps, left) = steps_back(&state, &snapshot);
+    Ok(Undone {
+        changes: steps.iter().flat_map(Step::changes).collect(),
+        left: left.iter().map(|it| it.queue).collect(),
+    })
+}
+
+/// Gives every NAPI back what it had before the first [`apply`]. Harmless when nothing was applied.
+///
+/// # Errors
+/// [`Error::StaleState`]; the first refusal of the kernel, after all others were tried: the state file then keeps what
+/// is still to be given back.
+pub fn undo(session: &mut Session) -> Result<Undone> {
+    let _lock = session.locked()?;
+    let Some(mut state) = session.store.load()? else { return Ok(Undone { changes: Vec::new(), left: Vec::new() }) };
+    let snapshot = session.snapshot()?;
+    let (steps, mut left) = steps_back(&state, &snapshot);
+    let mut changes = Vec::new();
+    let mut first_refusal = None;
+    for step in &steps {
+        match session.carry_out(step) {
+            Ok(()) => changes.extend(step.changes()),
+            Err(error) => {
+                left.extend(state.napis.iter().filter(|former| former.queue == step.key).cloned());
+                first_refusal = first_refusal.or(Some(error));
+            }
+        }
+    }
+    let queues = left.iter().map(|former| former.queue).collect();
+    state.napis = left;
+    session.store.save(&state)?;
+    match first_refusal {
+        Some(error) => Err(error),
+        None => Ok(Undone { changes, left: queues }),
+    }
+}
+
+/// Steps towards the former values, and the queues that show no NAPI.
+fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<Step>, Vec<Former>) {
+    let mut left = Vec::new();
+    let mut steps = Vec::new();
+    for former in &state.napis {
+        match snapshot.napi(former.queue) {
+            Some(napi) => steps.push(plan::back(napi, former.settings, former.thread.as_ref())),
+            None => left.push(former.clone()),
+        }
+    }
+    (steps.into_iter().filter(|step| !step.is_empty()).collect(), left)
+}
+
+/// Adds what the steps will overwrite, unless an earlier apply has already remembered the original.
+fn remember(mut state: State, steps: &[Step], mode: &str) -> State {
+    for step in steps {
+        match state.napis.iter_mut().find(|former| former.queue == step.key) {
+            Some(former) => mode.clone_into(&mut former.mode),
+            None => state.napis.push(Former {
+                queue: step.key,
+                napi_id: step.napi_id,
+                settings: step.from.into(),
+                thread: step.thread.as_ref().and_then(|thread| thread.scheduling.clone()),
+                mode: mode.to_owned(),
+            }),
+        }
+    }
+    state
+}
+
+impl Session {
+    fn carry_out(&mut self, step: &Step) -> Result<()> {
+        let change = step.napi_change();
+        if !change.is_empty() {
+            self.netdev.set(step.napi_id, &change).map_err(|error| self.on_device(error, step))?;
+        }
+        // A thread that this step has ended needs nothing.
+        if step.to.threaded == lull_core::Threaded::Off {
+            return Ok(());
+        }
+        let (cpus, policy) = (step.cpus_to_set(), step.policy_to_set());
+        if cpus.is_none() && policy.is_none() {
+            return Ok(());
+        }
+        let pid = self.thread_of(step)?;
+        schedule(pid, cpus, policy).map_err(|error| {
+            let what = format!("schedule the thread {pid} of {} queue {}", self.device.name, step.key);
+            Error::os(what, scheduling_remedy(&error), error)
+        })
+    }
+
+    fn thread_of(&mut self, step: &Step) -> Result<i32> {
+        let missing = || Error::Unsupported {
+            what: format!("schedule the thread of {} queue {}", self.device.name, step.key),
+            reason: format!("NAPI {} shows no thread to this process", step.napi_id),
+            remedy: "run lull in the initial pid namespace, or leave CPUs and policy out".to_owned(),
+        };
+        let snapshot = self.device.snapshot(&mut self.netdev, &self.roots)?;
+        let napi = snapshot.napis.into_iter().find(|napi| napi.id == step.napi_id);
+        let thread = napi.and_then(|napi| napi.thread).filter(|thread| thread.scheduling.is_some());
+        thread.map(|thread| thread.pid).ok_or_else(missing)
+    }
+
+    /// Gives back what was in force before the steps, the last first.
+    fn restore(&mut self, steps: &[Step]) -> Result<()> {
+        let snapshot = self.snapshot()?;
+        let mut first_refusal = Ok(());
+        for step in steps.iter().rev() {
+            // A NAPI that is gone has taken its settings along.
+            let Some(napi) = snapshot.napis.iter().find(|napi| napi.id == step.napi_id) else { continue };
+            let thread: Option<&Scheduling> = step.thread.as_ref().and_then(|thread| thread.scheduling.as_ref());
+            let done = self.carry_out(&plan::back(napi, step.from.into(), thread));
+            first_refusal = first_refusal.and(done);
+        }
+        first_refusal
+    }
+
+    fn on_device(&self, error: Error, step: &Step) -> Error {
+        match error {
+            Error::Os { what, remedy, source, said } => {
+                Error::Os { what: format!("{what} ({} queue {})", self.device.name, step.key), remedy, source, said }
+            }
+            other => other,
+        }
+    }
+}
+
+/// A deadline needs a thread that may run everywhere, so CPUs come before it and after everything else.
+fn schedule(pid: i32, cpus: Option<&[usize]>, policy: Option<ThreadPolicy>) -> std::io::Result<()> {
+    let set_cpus = || cpus.map_or(Ok(()), |cpus| sched::set_cpus(pid, cpus));
+    let set_policy = || policy.map_or(Ok(()), |policy| sched::set_policy(pid, policy));
+    if matches!(policy, Some(ThreadPolicy::Deadline { .. })) {
+        set_cpus()?;
+        set_policy()
+    } else {
+        set_policy()?;
+        set_cpus()
+    }
+}
+
+fn scheduling_remedy(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "the deadlines of all threads do not fit the machine: give less runtime or a longer period"
+        }
+        Some(libc::EINVAL) => "give CPUs that are online and in the thread's cpuset",
+        _ => "it takes CAP_SYS_NICE",
+    }
+}

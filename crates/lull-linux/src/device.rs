@@ -1,0 +1,259 @@
+//! A named device, looked up once, and what is in force on it at one moment: its NAPIs, the queues they serve, their
+//! interrupts and threads, and the device-wide defaults that a new NAPI starts with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::error::{Error, Result};
+use crate::netdev::{Direction, Napi, Netdev, Queue};
+use crate::os;
+use crate::roots::Roots;
+use crate::sched::{Scheduling, scheduling};
+use crate::values::Values;
+
+/// A device of this thread's network namespace. All later operations go by its index, so a device that takes over the
+/// name is never touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name when it was looked up.
+    pub name: String,
+    /// Its index in the namespace.
+    pub ifindex: u32,
+    /// The namespace (`SO_NETNS_COOKIE`).
+    pub netns_cookie: u64,
+    /// The driver, or the kind of a virtual device.
+    pub driver: Option<String>,
+    /// Whether `/sys/class/net` is that of this namespace and shows the device.
+    pub in_sysfs: bool,
+}
+
+impl Device {
+    /// Looks the device up.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`] with the devices that there are.
+    pub fn open(name: &str, netdev: &mut Netdev, roots: &Roots) -> Result<Device> {
+        let links = netdev.links()?;
+        let Some(link) = links.iter().find(|link| link.name == name) else {
+            let there_are = links.into_iter().map(|link| link.name).collect();
+            return Err(Error::UnknownDevice { device: name.to_owned(), there_are });
+        };
+        let netns_cookie = os::netns_cookie()
+            .map_err(|error| Error::os("identify the network namespace", "it takes Linux 5.14 or newer", error))?;
+        let in_sysfs =
+            roots.read_sys(&format!("class/net/{name}/ifindex")).is_ok_and(|it| it == link.ifindex.to_string());
+        let by_sysfs = || {
+            let path = roots.sys(&format!("class/net/{name}/device/driver"));
+            let target = std::fs::read_link(path).ok()?;
+            Some(target.file_name()?.to_string_lossy().into_owned())
+        };
+        let driver = link.kind.clone().or_else(|| if in_sysfs { by_sysfs() } else { None });
+        Ok(Device { name: name.to_owned(), ifindex: link.ifindex, netns_cookie, driver, in_sysfs })
+    }
+
+    /// What is in force now.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`] if the device has vanished, and those of netlink.
+    pub fn snapshot(&self, netdev: &mut Netdev, roots: &Roots) -> Result<Snapshot> {
+        let links = netdev.links()?;
+        let Some(link) = links.iter().find(|link| link.ifindex == self.ifindex) else {
+            let there_are = links.into_iter().map(|link| link.name).collect();
+            return Err(Error::UnknownDevice { device: self.name.clone(), there_are });
+        };
+        let queues = netdev.queues(self.ifindex)?;
+        let napis = netdev.napis(self.ifindex)?;
+        let linked = queues.iter().any(|queue| queue.napi_id.is_some());
+        let rx_queues = queues.iter().filter(|queue| queue.direction == Direction::Rx).count();
+        let by_order = !linked && napis.len() == rx_queues;
+        let mut napis: Vec<NapiState> = napis
+            .into_iter()
+            .enumerate()
+            .map(|(nth, napi)| state_of(napi, nth as u32, &queues, by_order, roots))
+            .collect();
+        napis.sort_by_key(|napi| (napi.key, napi.id));
+        Ok(Snapshot {
+            device: self.name.clone(),
+            ifindex: self.ifindex,
+            driver: self.driver.clone(),
+            up: link.up,
+            queues_linked: linked,
+            rx_queues: rx_queues as u32,
+            defaults: self.in_sysfs.then(|| Defaults::read(&self.name, roots)),
+            napis,
+        })
+    }
+}
+
+/// How a NAPI is named for as long as its id may change: by the queue that it serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QueueKey {
+    /// The NAPI of this receive queue (the lowest, if it serves several).
+    Rx(u32),
+    /// A NAPI that serves transmit queues only; the lowest of them.
+    Tx(u32),
+    /// The n-th NAPI by id, of a driver that does not say which queues its NAPIs serve.
+    Nth(u32),
+}
+
+impl fmt::Display for QueueKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueKey::Rx(queue) => queue.fmt(f),
+            QueueKey::Tx(queue) => write!(f, "tx{queue}"),
+            QueueKey::Nth(nth) => write!(f, "napi{nth}"),
+        }
+    }
+}
+
+impl FromStr for QueueKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<QueueKey, String> {
+        let bad = |_| format!("'{text}' is no queue");
+        if let Some(queue) = text.strip_prefix("tx") {
+            return Ok(QueueKey::Tx(queue.parse().map_err(bad)?));
+        }
+        if let Some(nth) = text.strip_prefix("napi") {
+            return Ok(QueueKey::Nth(nth.parse().map_err(bad)?));
+        }
+        Ok(QueueKey::Rx(text.parse().map_err(bad)?))
+    }
+}
+
+impl Serialize for QueueKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for QueueKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<QueueKey, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is in force on a device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Its name.
+    pub device: String,
+    /// Its index.
+    pub ifindex: u32,
+    /// Its driver, or the kind of a virtual device.
+    pub driver: Option<String>,
+    /// Whether it is administratively up; a device that is down shows no NAPIs.
+    pub up: bool,
+    /// Whether the driver says which NAPI serves which queue. If not, the n-th NAPI by id is taken for queue n.
+    pub queues_linked: bool,
+    /// Receive queues.
+    pub rx_queues: u32,
+    /// The device-wide values that a new NAPI starts with; nothing where `/sys` is that of another namespace.
+    pub defaults: Option<Defaults>,
+    /// Its NAPIs, in the order of their queues.
+    pub napis: Vec<NapiState>,
+}
+
+impl Snapshot {
+    /// The NAPI of a queue.
+    pub fn napi(&self, key: QueueKey) -> Option<&NapiState> {
+        self.napis.iter().find(|napi| napi.key == key)
+    }
+}
+
+/// Device-wide values in sysfs. They are defaults for new NAPIs; `napi-set` does not show here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Defaults {
+    /// `napi_defer_hard_irqs`.
+    pub defer_hard_irqs: Option<u64>,
+    /// `gro_flush_timeout` in nanoseconds.
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// `threaded`.
+    pub threaded: Option<u64>,
+}
+
+impl Defaults {
+    fn read(device: &str, roots: &Roots) -> Defaults {
+        let number = |file: &str| roots.read_sys(&format!("class/net/{device}/{file}")).ok()?.parse().ok();
+        Defaults {
+            defer_hard_irqs: number("napi_defer_hard_irqs"),
+            gro_flush_timeout_ns: number("gro_flush_timeout"),
+            threaded: number("threaded"),
+        }
+    }
+}
+
+/// One NAPI.
+#[derive(Clone, Debug, Serialize)]
+pub struct NapiState {
+    /// How it is named.
+    #[serde(rename = "queue")]
+    pub key: QueueKey,
+    /// The receive queues that it serves.
+    pub rx: Vec<u32>,
+    /// The transmit queues that it serves.
+    pub tx: Vec<u32>,
+    /// Its id.
+    pub id: u32,
+    /// Its interrupt, where the driver tells.
+    pub irq: Option<Irq>,
+    /// Its thread, where it has one.
+    pub thread: Option<Thread>,
+    /// The settings in force.
+    pub settings: Values,
+}
+
+/// An interrupt.
+#[derive(Clone, Debug, Serialize)]
+pub struct Irq {
+    /// Its number.
+    pub number: u32,
+    /// The CPUs that it may be raised on, as `/proc/irq/N/smp_affinity_list` has them.
+    pub cpus: Option<String>,
+    /// The CPU that it is raised on (`effective_affinity_list`).
+    pub effective_cpus: Option<String>,
+}
+
+/// A NAPI's thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Thread {
+    /// Its number.
+    pub pid: i32,
+    /// Where and how it runs; nothing if it is not visible from here (another pid namespace).
+    pub scheduling: Option<Scheduling>,
+}
+
+fn state_of(napi: Napi, nth: u32, queues: &[Queue], by_order: bool, roots: &Roots) -> NapiState {
+    let served = |direction| -> Vec<u32> {
+        let of_this = queues.iter().filter(|queue| queue.direction == direction && queue.napi_id == Some(napi.id));
+        of_this.map(|queue| queue.index).collect()
+    };
+    let (mut rx, tx) = (served(Direction::Rx), served(Direction::Tx));
+    if by_order {
+        rx = vec![nth];
+    }
+    let key = match (rx.first(), tx.first()) {
+        (Some(&queue), _) => QueueKey::Rx(queue),
+        (None, Some(&queue)) => QueueKey::Tx(queue),
+        (None, None) => QueueKey::Nth(nth),
+    };
+    let irq = napi.irq.map(|number| Irq {
+        number,
+        cpus: roots.read_proc(&format!("irq/{number}/smp_affinity_list")).ok(),
+        effective_cpus: roots.read_proc(&format!("irq/{number}/effective_affinity_list")).ok(),
+    });
+    let thread = napi.thread_pid.map(|pid| Thread { pid, scheduling: thread_scheduling(pid, roots) });
+    NapiState { key, rx, tx, id: napi.id, irq, thread, settings: napi.settings.into() }
+}
+
+/// The kernel gives the number of the initial pid namespace; elsewhere it may be some other thread, which has to be
+/// left alone.
+fn thread_scheduling(pid: i32, roots: &Roots) -> Option<Scheduling> {
+    let name = roots.read_proc(&format!("{pid}/comm")).ok()?;
+    if !name.starts_with("napi/") {
+        return None;
+    }
+    scheduling(pid).ok()
+}

@@ -1,0 +1,185 @@
+//! Failures of the kernel plane: the operation, the object and the remedy, in one line.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use lull_core::{ModeError, SettingError};
+
+/// What went wrong, on what, and what to do about it.
+#[derive(Debug)]
+pub enum Error {
+    /// No device has this name in this network namespace.
+    UnknownDevice {
+        /// The name.
+        device: String,
+        /// The devices there are.
+        there_are: Vec<String>,
+    },
+    /// The device has no such receive queue.
+    UnknownQueue {
+        /// The device.
+        device: String,
+        /// The queue.
+        queue: u32,
+        /// The queues that have a NAPI.
+        there_are: Vec<u32>,
+    },
+    /// The device shows no NAPI to set anything on.
+    NoNapi {
+        /// The device.
+        device: String,
+        /// What makes it show some.
+        remedy: String,
+    },
+    /// The kernel, the driver or the device cannot do what was asked.
+    Unsupported {
+        /// What.
+        what: String,
+        /// Why not.
+        reason: String,
+        /// What to do instead.
+        remedy: String,
+    },
+    /// A value above its limit.
+    Setting(SettingError),
+    /// A name that is no mode.
+    Mode(ModeError),
+    /// An argument that makes no sense here.
+    Input {
+        /// What was asked.
+        what: String,
+        /// Why it cannot be, and what can.
+        remedy: String,
+    },
+    /// No such process, or it ended meanwhile.
+    NoProcess {
+        /// The process.
+        pid: i32,
+    },
+    /// Another lull has the device.
+    Locked {
+        /// The device.
+        device: String,
+        /// Who has it, as far as the lock file tells.
+        by: String,
+    },
+    /// A state file that belongs to another boot, device or version.
+    StaleState {
+        /// The file.
+        path: PathBuf,
+        /// In what it differs.
+        reason: String,
+    },
+    /// The kernel refused an operation.
+    Os {
+        /// The operation and its object.
+        what: String,
+        /// What to do.
+        remedy: String,
+        /// The refusal.
+        source: io::Error,
+        /// The kernel's own words, if it had any.
+        said: Option<String>,
+    },
+    /// An operation failed part-way, and what was done before could not be taken back.
+    NotRestored {
+        /// The failure.
+        cause: Box<Error>,
+        /// The failure of the restoring.
+        restoring: Box<Error>,
+    },
+}
+
+/// What the operations of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An operation that the kernel refused. EPERM and EACCES get the remedy for missing rights instead of `remedy`.
+    pub fn os(what: impl Into<String>, remedy: impl Into<String>, source: io::Error) -> Error {
+        let remedy = match source.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "run it as root (it takes CAP_NET_ADMIN in the initial user namespace)".into()
+            }
+            _ => remedy.into(),
+        };
+        Error::Os { what: what.into(), remedy, source, said: None }
+    }
+
+    /// The errno, where the kernel gave one.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Os { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::UnknownDevice { device, there_are } => {
+                write!(f, "no device '{device}' in this network namespace: there are {}", list(there_are))
+            }
+            Error::UnknownQueue { device, queue, there_are } => {
+                write!(f, "{device} has no queue {queue} with a NAPI: there are {}", list(there_are))
+            }
+            Error::NoNapi { device, remedy } => write!(f, "{device} shows no NAPI to set anything on: {remedy}"),
+            Error::Unsupported { what, reason, remedy } => write!(f, "cannot {what}: {reason}; {remedy}"),
+            Error::Setting(error) => error.fmt(f),
+            Error::Mode(error) => error.fmt(f),
+            Error::Input { what, remedy } => write!(f, "{what}: {remedy}"),
+            Error::NoProcess { pid } => {
+                write!(f, "no process {pid}: it does not exist, or has ended; `ps` lists those that run")
+            }
+            Error::Locked { device, by } => {
+                write!(f, "another lull works on {device} ({by}): wait for it, or end it with SIGTERM")
+            }
+            Error::StaleState { path, reason } => write!(
+                f,
+                "the state file {} is not for this device as it is now ({reason}): what it would restore is gone; remove the \
+                 file",
+                path.display()
+            ),
+            Error::Os { what, remedy, source, said } => {
+                write!(f, "cannot {what}: {source}")?;
+                if let Some(said) = said {
+                    write!(f, " ({said})")?;
+                }
+                write!(f, "; {remedy}")
+            }
+            Error::NotRestored { cause, restoring } => write!(
+                f,
+                "{cause}; and what was changed before could not be restored: {restoring}; `lull undo` tries again"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<SettingError> for Error {
+    fn from(error: SettingError) -> Error {
+        Error::Setting(error)
+    }
+}
+
+impl From<ModeError> for Error {
+    fn from(error: ModeError) -> Error {
+        Error::Mode(error)
+    }
+}

@@ -1,0 +1,20 @@
+//! The kernel plane.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod apply;
+pub mod device;
+pub mod error;
+pub mod machine;
+pub mod netdev;
+pub mod os;
+pub mod plan;
+pub mod programs;
+pub mod roots;
+pub mod sched;
+pub mod state;
+pub mod values;
+
+pub use apply::{Applied, Options, Session, Undone, apply, diff, undo};
+pub use error::{Error, Result};
+pub use plan::Request;
+pub use roots::Roots;

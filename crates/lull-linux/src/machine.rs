@@ -1,0 +1,51 @@
+//! The machine: kernel release, CPUs.
+
+use crate::roots::Roots;
+
+/// The kernel's release, as `uname -r` has it.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Major and minor version of a release such as `6.18.44-generic`.
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// The CPUs that are online; CPU 0 alone if `/sys` does not tell.
+pub fn online_cpus(roots: &Roots) -> Vec<usize> {
+    let listed = roots.read_sys("devices/system/cpu/online").ok().and_then(|list| parse_cpu_list(&list));
+    listed.filter(|cpus| !cpus.is_empty()).unwrap_or_else(|| vec![0])
+}
+
+/// A list as the kernel writes it: `0-3,8`. An empty one is no CPU.
+pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last > u16::MAX.into() {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_and_lists() {
+        assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));
+        assert_eq!(version("7.1-rc2"), Some((7, 1)));
+        assert_eq!(version("x"), None);
+        assert_eq!(parse_cpu_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_cpu_list(""), Some(vec![]));
+        assert_eq!(parse_cpu_list("3-1"), None);
+        let release = kernel_release();
+        assert!(version(&release) >= Some((4, 0)), "{release}");
+    }
+}

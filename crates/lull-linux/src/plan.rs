@@ -1,0 +1,363 @@
+//! From what is in force and what is asked to the list of changes. Nothing is changed in here, and everything that can
+//! be refused is refused in here, before anything is changed.
+
+use std::fmt;
+
+use lull_core::settings::{DEFER_HARD_IRQS_MAX, Errno, Limit};
+use lull_core::{Mode, NapiSettings, SettingError, Threaded};
+use serde::Serialize;
+
+use crate::device::{NapiState, QueueKey, Snapshot, Thread};
+use crate::error::{Error, Result};
+use crate::netdev::{NapiChange, Policy, threaded_number};
+use crate::sched::{ThreadPolicy, shown_ns};
+use crate::values::Values;
+
+/// What is asked of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The mode, whose NAPI settings are put in force.
+    pub mode: Mode,
+    /// The receive queues; all NAPIs of the device if `None`.
+    pub queues: Option<Vec<u32>>,
+    /// Values in place of the mode's.
+    pub overrides: Overrides,
+    /// What is asked of NAPI threads.
+    pub threads: ThreadRequest,
+}
+
+/// Values in place of a mode's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `defer-hard-irqs`.
+    pub defer_hard_irqs: Option<u64>,
+    /// `gro-flush-timeout` in nanoseconds.
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// `irq-suspend-timeout` in nanoseconds.
+    pub irq_suspend_timeout_ns: Option<u64>,
+}
+
+/// Where and how NAPI threads run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadRequest {
+    /// CPUs for the threads, one each in the order of the queues, from the first again when they run out. None: as the
+    /// kernel has them.
+    pub cpus: Vec<usize>,
+    /// Their policy. None: as the kernel has it.
+    pub policy: Option<ThreadPolicy>,
+}
+
+impl ThreadRequest {
+    /// Whether nothing is asked.
+    pub fn is_empty(&self) -> bool {
+        self.cpus.is_empty() && self.policy.is_none()
+    }
+}
+
+impl Request {
+    /// A mode on all NAPIs of a device.
+    pub fn new(mode: Mode) -> Request {
+        Request { mode, queues: None, overrides: Overrides::default(), threads: ThreadRequest::default() }
+    }
+
+    /// The settings asked for every NAPI.
+    ///
+    /// # Errors
+    /// A value above its limit.
+    pub fn settings(&self) -> Result<NapiSettings> {
+        let mut settings = self.mode.napi;
+        if let Some(value) = self.overrides.defer_hard_irqs {
+            settings.defer_hard_irqs = u32::try_from(value).map_err(|_| SettingError {
+                setting: "defer_hard_irqs",
+                value,
+                limit: Limit::AtMost(DEFER_HARD_IRQS_MAX),
+                errno: Errno::Range,
+            })?;
+        }
+        if let Some(value) = self.overrides.gro_flush_timeout_ns {
+            settings.gro_flush_timeout_ns = value;
+        }
+        if let Some(value) = self.overrides.irq_suspend_timeout_ns {
+            settings.irq_suspend_timeout_ns = value;
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check_threads(&self) -> Result<()> {
+        if self.threads.is_empty() {
+            return Ok(());
+        }
+        if self.mode.napi.threaded == Threaded::Off {
+            return Err(Error::Input {
+                what: format!("CPUs or a policy for NAPI threads were given, and mode {} has no threads", self.mode),
+                remedy: "leave them out, or use the mode threaded or threaded-busy".to_owned(),
+            });
+        }
+        if matches!(self.threads.policy, Some(ThreadPolicy::Deadline { .. })) && !self.threads.cpus.is_empty() {
+            return Err(Error::Input {
+                what: "a deadline policy and CPUs were given for NAPI threads".to_owned(),
+                remedy: "give one of the two: the kernel binds no SCHED_DEADLINE thread to some CPUs".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what this kernel's `napi-set` does not take.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the kernel version that the setting takes.
+pub fn check_policy(mode: &str, settings: &NapiSettings, policy: &Policy, kernel: &str) -> Result<()> {
+    let refuse = |reason: String, remedy: &str| {
+        Err(Error::Unsupported { what: format!("apply {mode}"), reason, remedy: remedy.to_owned() })
+    };
+    let Some(defer_max) = policy.defer_hard_irqs_max else {
+        return refuse(format!("this kernel ({kernel}) has no settings per NAPI"), "it takes Linux 6.13 or newer");
+    };
+    let checks = [
+        ("defer_hard_irqs", u64::from(settings.defer_hard_irqs), Some(defer_max)),
+        ("gro_flush_timeout", settings.gro_flush_timeout_ns, policy.gro_flush_timeout_ns_max),
+        ("irq_suspend_timeout", settings.irq_suspend_timeout_ns, policy.irq_suspend_timeout_ns_max),
+    ];
+    for (setting, value, max) in checks {
+        match max {
+            None if value != 0 => {
+                return refuse(format!("this kernel ({kernel}) has no {setting}"), "it takes Linux 6.13 or newer");
+            }
+            Some(max) if value > max => {
+                return Err(SettingError { setting, value, limit: Limit::AtMost(max), errno: Errno::Range }.into());
+            }
+            _ => {}
+        }
+    }
+    match (settings.threaded, policy.threaded_max) {
+        (Threaded::Off, _) => Ok(()),
+        (_, None) => {
+            refuse(format!("this kernel ({kernel}) has no NAPI threads per queue"), "they take Linux 6.17 or newer")
+        }
+        (threaded, Some(max)) if u64::from(threaded_number(threaded)) > max => refuse(
+            format!("this kernel ({kernel}) takes `threaded` up to {max}, and threads that busy poll are 2"),
+            "they take Linux 6.19 or newer; the mode threaded works here",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What is to be done on one NAPI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its queue.
+    pub key: QueueKey,
+    /// Its id.
+    pub napi_id: u32,
+    /// The settings in force.
+    pub from: NapiSettings,
+    /// The settings afterwards.
+    pub to: NapiSettings,
+    /// The thread that it has now.
+    pub thread: Option<Thread>,
+    /// The CPUs for its thread, if any were asked for.
+    pub thread_cpus: Option<Vec<usize>>,
+    /// The policy for its thread, if one was asked for.
+    pub thread_policy: Option<ThreadPolicy>,
+}
+
+impl Step {
+    /// The change for netlink.
+    pub fn napi_change(&self) -> NapiChange {
+        NapiChange::between(&self.from, &self.to)
+    }
+
+    /// The CPUs that have to be set, because the thread is new or has others.
+    pub fn cpus_to_set(&self) -> Option<&[usize]> {
+        let now = self.thread.as_ref().and_then(|thread| thread.scheduling.as_ref()).map(|it| it.cpus.as_slice());
+        self.thread_cpus.as_deref().filter(|&cpus| now != Some(cpus))
+    }
+
+    /// The policy that has to be set.
+    pub fn policy_to_set(&self) -> Option<ThreadPolicy> {
+        let now = self.thread.as_ref().and_then(|thread| thread.scheduling.as_ref()).map(|it| it.policy);
+        self.thread_policy.filter(|&policy| now != Some(policy))
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.napi_change().is_empty() && self.cpus_to_set().is_none() && self.policy_to_set().is_none()
+    }
+
+    /// The changes one by one, for people.
+    pub fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut add = |setting, from: Shown, to: Shown| {
+            if from != to {
+                changes.push(Change { queue: self.key, napi_id: self.napi_id, setting, from, to });
+            }
+        };
+        let (from, to) = (&self.from, &self.to);
+        let number = |value: u32| Shown::Number(u64::from(value));
+        add("defer-hard-irqs", number(from.defer_hard_irqs), number(to.defer_hard_irqs));
+        add("gro-flush-timeout", Shown::Ns(from.gro_flush_timeout_ns), Shown::Ns(to.gro_flush_timeout_ns));
+        add("irq-suspend-timeout", Shown::Ns(from.irq_suspend_timeout_ns), Shown::Ns(to.irq_suspend_timeout_ns));
+        add("threaded", threaded_shown(from.threaded), threaded_shown(to.threaded));
+        let now = self.thread.as_ref().and_then(|thread| thread.scheduling.as_ref());
+        let unknown = || Shown::Text("the kernel's".to_owned());
+        if let Some(cpus) = self.cpus_to_set() {
+            add("thread-cpus", now.map_or_else(unknown, |it| cpus_shown(&it.cpus)), cpus_shown(cpus));
+        }
+        if let Some(policy) = self.policy_to_set() {
+            let from = now.map_or_else(unknown, |it| Shown::Text(it.policy.to_string()));
+            add("thread-policy", from, Shown::Text(policy.to_string()));
+        }
+        changes
+    }
+}
+
+/// One change, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The queue whose NAPI it is.
+    pub queue: QueueKey,
+    /// The NAPI.
+    pub napi_id: u32,
+    /// The setting, as netlink names it.
+    pub setting: &'static str,
+    /// What it was; timeouts in nanoseconds.
+    pub from: Shown,
+    /// What it becomes.
+    pub to: Shown,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue {} (NAPI {}): {} {} -> {}", self.queue, self.napi_id, self.setting, self.from, self.to)
+    }
+}
+
+/// A value of a setting: JSON has the plain number, people a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Shown {
+    /// A plain number.
+    Number(u64),
+    /// Nanoseconds.
+    Ns(u64),
+    /// Something with a name.
+    Text(String),
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shown::Number(number) => number.fmt(f),
+            Shown::Ns(nanoseconds) => f.write_str(&shown_ns(*nanoseconds)),
+            Shown::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+fn threaded_shown(threaded: Threaded) -> Shown {
+    let name = match threaded {
+        Threaded::Off => "off",
+        Threaded::On => "on",
+        Threaded::BusyPoll => "busy-poll",
+    };
+    Shown::Text(name.to_owned())
+}
+
+fn cpus_shown(cpus: &[usize]) -> Shown {
+    Shown::Text(cpu_list(cpus))
+}
+
+/// CPUs as the kernel writes lists: `0-3,8`.
+pub fn cpu_list(cpus: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range =
+        |(first, last): (usize, usize)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+/// The NAPIs that a request is about.
+fn chosen<'a>(snapshot: &'a Snapshot, request: &Request) -> Result<Vec<&'a NapiState>> {
+    let Some(queues) = &request.queues else { return Ok(snapshot.napis.iter().collect()) };
+    for &queue in queues {
+        if !snapshot.napis.iter().any(|napi| napi.rx.contains(&queue)) {
+            let there_are = snapshot.napis.iter().flat_map(|napi| napi.rx.iter().copied()).collect();
+            return Err(Error::UnknownQueue { device: snapshot.device.clone(), queue, there_are });
+        }
+    }
+    Ok(snapshot.napis.iter().filter(|napi| napi.rx.iter().any(|queue| queues.contains(queue))).collect())
+}
+
+/// Why a device shows no NAPI, and what makes it show some.
+pub fn no_napi(snapshot: &Snapshot) -> Error {
+    let (device, driver) = (&snapshot.device, snapshot.driver.as_deref());
+    let remedy = if !snapshot.up {
+        format!("it is down; bring it up with `ip link set {device} up`")
+    } else if driver == Some("veth") {
+        format!("a veth has NAPIs only with GRO on or XDP attached; `ethtool -K {device} gro on`")
+    } else if device == "lo" {
+        "loopback has none; name a device that packets come in on".to_owned()
+    } else {
+        format!("its driver ({}) does not expose them; it takes a driver that does", driver.unwrap_or("unknown"))
+    };
+    Error::NoNapi { device: device.clone(), remedy }
+}
+
+/// What has to change so that `request` is in force; steps with nothing to do are left out.
+///
+/// # Errors
+/// Everything that can be refused beforehand: values above limits, a kernel without the setting, a device without
+/// NAPIs, unknown queues, CPUs that do not exist.
+pub fn plan(
+    snapshot: &Snapshot,
+    request: &Request,
+    policy: &Policy,
+    kernel: &str,
+    cpus: &[usize],
+) -> Result<Vec<Step>> {
+    let to = request.settings()?;
+    request.check_threads()?;
+    if let Some(cpu) = request.threads.cpus.iter().find(|cpu| !cpus.contains(cpu)) {
+        return Err(Error::Input {
+            what: format!("CPU {cpu} is not online"),
+            remedy: format!("the CPUs {} are", cpu_list(cpus)),
+        });
+    }
+    check_policy(request.mode.name(), &to, policy, kernel)?;
+    if snapshot.napis.is_empty() {
+        return Err(no_napi(snapshot));
+    }
+    let steps = chosen(snapshot, request)?.into_iter().enumerate().map(|(nth, napi)| {
+        let cpus = &request.threads.cpus;
+        Step {
+            key: napi.key,
+            napi_id: napi.id,
+            from: napi.settings.into(),
+            to,
+            thread: napi.thread.clone(),
+            thread_cpus: (!cpus.is_empty()).then(|| vec![cpus[nth % cpus.len()]]),
+            thread_policy: request.threads.policy,
+        }
+    });
+    Ok(steps.filter(|step| !step.is_empty()).collect())
+}
+
+/// The step that gives a NAPI former values back.
+pub fn back(napi: &NapiState, settings: Values, thread: Option<&crate::sched::Scheduling>) -> Step {
+    Step {
+        key: napi.key,
+        napi_id: napi.id,
+        from: napi.settings.into(),
+        to: settings.into(),
+        thread: napi.thread.clone(),
+        thread_cpus: thread.map(|it| it.cpus.clone()),
+        thread_policy: thread.map(|it| it.policy),
+    }
+}

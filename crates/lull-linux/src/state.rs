@@ -1,0 +1,290 @@
+//! What was in force before: one file for each device in a directory under `/run`, written and synced before the first
+//! change, so that it is there for `undo` whatever happens to the program that made the changes.
+//!
+//! The file names the boot, the network namespace and the device by index. With another boot, a device that was made
+//! anew, or a namespace that is gone, the values that it would restore are gone as well, and it is refused.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Device, QueueKey};
+use crate::error::{Error, Result};
+use crate::roots::Roots;
+use crate::sched::Scheduling;
+use crate::values::Values;
+
+/// Where state files are kept unless somewhere else is named. `/run` is empty after a boot, as the settings are.
+pub const STATE_DIR: &str = "/run/lull";
+/// The version of the file's shape.
+const VERSION: u32 = 1;
+
+/// The content of a state file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    boot_id: String,
+    netns_cookie: u64,
+    device: String,
+    ifindex: u32,
+    /// What the NAPIs had before.
+    pub napis: Vec<Former>,
+}
+
+/// What one NAPI had before it was first changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Former {
+    /// Its queue, by which it is found again: the id changes with every link flap of some drivers.
+    pub queue: QueueKey,
+    /// The id that it had.
+    pub napi_id: u32,
+    /// The settings that it had.
+    pub settings: Values,
+    /// Where and how its thread ran, if it had one.
+    pub thread: Option<Scheduling>,
+    /// The mode that was put in force.
+    pub mode: String,
+}
+
+/// Where the state of one device is kept.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+    device: Device,
+    boot_id: String,
+}
+
+/// The right to change a device, until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Store {
+    /// The store of a device.
+    ///
+    /// # Errors
+    /// `/proc` does not tell the boot.
+    pub fn new(directory: &Path, device: &Device, roots: &Roots) -> Result<Store> {
+        let boot_id = roots
+            .read_proc("sys/kernel/random/boot_id")
+            .map_err(|error| Error::os("identify this boot", "mount /proc", error))?;
+        Ok(Store { directory: directory.to_owned(), device: device.clone(), boot_id })
+    }
+
+    fn path(&self, extension: &str) -> PathBuf {
+        self.directory.join(format!("{}@{}.{extension}", self.device.name, self.device.netns_cookie))
+    }
+
+    /// The state file.
+    pub fn file(&self) -> PathBuf {
+        self.path("json")
+    }
+
+    fn create_directory(&self) -> Result<()> {
+        fs::create_dir_all(&self.directory).map_err(|error| {
+            let what = format!("create the state directory {}", self.directory.display());
+            Error::os(what, "name one that can be written with --state-dir", error)
+        })
+    }
+
+    /// Takes the device for this process. The lock ends with the process, however it ends.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] with the process that has it.
+    pub fn lock(&self) -> Result<Lock> {
+        self.create_directory()?;
+        let path = self.path("lock");
+        let failed = |error: io::Error| {
+            Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
+        };
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut by = String::new();
+                let _ = file.read_to_string(&mut by);
+                let by = if by.trim().is_empty() {
+                    "which one is unknown".to_owned()
+                } else {
+                    format!("process {}", by.trim())
+                };
+                return Err(Error::Locked { device: self.device.name.clone(), by });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        // The number is for people only; the lock holds without it, on a full disk too.
+        let _ = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
+        Ok(Lock { _file: file })
+    }
+
+    /// A state of this device with nothing in it.
+    pub fn empty(&self) -> State {
+        State {
+            version: VERSION,
+            boot_id: self.boot_id.clone(),
+            netns_cookie: self.device.netns_cookie,
+            device: self.device.name.clone(),
+            ifindex: self.device.ifindex,
+            napis: Vec::new(),
+        }
+    }
+
+    /// The state of this device, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::StaleState`] if the file is of another boot, device or version, or is no state file at all.
+    pub fn load(&self) -> Result<Option<State>> {
+        let path = self.file();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(Error::os(format!("read the state file {}", path.display()), "make it readable", error));
+            }
+        };
+        let stale = |reason: String| Error::StaleState { path: path.clone(), reason };
+        let state: State = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
+        if state.version != VERSION {
+            return Err(stale(format!("it is of version {}, and this lull writes {VERSION}", state.version)));
+        }
+        if state.boot_id != self.boot_id {
+            return Err(stale("it is of another boot".to_owned()));
+        }
+        if state.netns_cookie != self.device.netns_cookie {
+            return Err(stale("it is of another network namespace".to_owned()));
+        }
+        if state.ifindex != self.device.ifindex {
+            let (was, is) = (state.ifindex, self.device.ifindex);
+            return Err(stale(format!("it is of another device of this name: index {was} then, {is} now")));
+        }
+        Ok(Some(state))
+    }
+
+    /// Writes the state so that it is whole on the disk, or not at all. An empty state removes the file.
+    ///
+    /// # Errors
+    /// Those of the file system; the file is as it was.
+    pub fn save(&self, state: &State) -> Result<()> {
+        if state.napis.is_empty() {
+            return self.remove();
+        }
+        self.create_directory()?;
+        let temporary = self.path("new");
+        let written = self.write(&temporary, state).map_err(|error| {
+            let what = format!("write the state file {}", self.file().display());
+            Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
+        let mut file = File::create(temporary)?;
+        serde_json::to_writer_pretty(&mut file, state)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(temporary, self.file())?;
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn remove(&self) -> Result<()> {
+        let path = self.file();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::os(format!("remove the state file {}", path.display()), "remove it by hand", error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::ThreadPolicy;
+    use crate::values::ThreadedName;
+
+    struct Scratch(PathBuf);
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn store(test: &str) -> (Scratch, Store) {
+        let directory = std::env::temp_dir().join(format!("lull-state-{test}-{}", std::process::id()));
+        let device = Device { name: "veth7".to_owned(), ifindex: 7, netns_cookie: 99, driver: None, in_sysfs: false };
+        let store = Store { directory: directory.clone(), device, boot_id: "this boot".to_owned() };
+        (Scratch(directory), store)
+    }
+
+    fn state(store: &Store) -> State {
+        let settings = Values {
+            defer_hard_irqs: 7,
+            gro_flush_timeout_ns: u64::MAX,
+            irq_suspend_timeout_ns: 0,
+            threaded: ThreadedName::On,
+        };
+        let thread = Scheduling { cpus: vec![0, 3], policy: ThreadPolicy::Fifo(50) };
+        let former =
+            |queue| Former { queue, napi_id: 1, settings, thread: Some(thread.clone()), mode: "base".to_owned() };
+        State {
+            napis: vec![former(QueueKey::Rx(0)), former(QueueKey::Tx(1)), former(QueueKey::Nth(2))],
+            ..store.empty()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_an_empty_state_is_no_file() {
+        let (_scratch, store) = store("round");
+        assert_eq!(store.load().unwrap(), None);
+        let state = state(&store);
+        store.save(&state).unwrap();
+        assert_eq!(store.load().unwrap(), Some(state));
+        assert!(!store.path("new").exists());
+        store.save(&store.empty()).unwrap();
+        assert_eq!(store.load().unwrap(), None);
+        store.save(&store.empty()).unwrap();
+    }
+
+    #[test]
+    fn other_boots_devices_and_versions_are_refused() {
+        let (_scratch, mut store) = store("stale");
+        let state = state(&store);
+        store.save(&state).unwrap();
+        let refused = |store: &Store, word: &str| {
+            let said = store.load().unwrap_err().to_string();
+            assert!(said.contains(word) && said.contains("remove the file") && said.contains("veth7@99"), "{said}");
+        };
+        store.boot_id = "another".to_owned();
+        refused(&store, "another boot");
+        store.boot_id = "this boot".to_owned();
+        store.device.ifindex = 8;
+        refused(&store, "index 7 then, 8 now");
+        store.device.ifindex = 7;
+        store.save(&State { version: 9, ..state.clone() }).unwrap();
+        refused(&store, "version 9");
+        store.save(&State { netns_cookie: 1, ..state }).unwrap();
+        refused(&store, "namespace");
+        fs::write(store.file(), "{").unwrap();
+        refused(&store, "cannot be read");
+    }
+
+    #[test]
+    fn the_second_lock_is_refused_with_the_first_ones_process() {
+        let (_scratch, store) = store("lock");
+        let first = store.lock().unwrap();
+        let said = store.lock().unwrap_err().to_string();
+        assert!(said.contains(&std::process::id().to_string()) && said.contains("veth7"), "{said}");
+        drop(first);
+        store.lock().unwrap();
+    }
+}
