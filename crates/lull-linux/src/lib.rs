@@ -2,7 +2,9 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod apply;
+pub mod attach;
 pub mod device;
+mod durable;
 pub mod error;
 pub mod machine;
 pub mod netdev;

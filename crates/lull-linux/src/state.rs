@@ -4,14 +4,14 @@
 //! The file names the boot, the network namespace and the device by index. With another boot, a device that was made
 //! anew, or a namespace that is gone, the values that it would restore are gone as well, and it is refused.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, QueueKey};
+use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 use crate::roots::Roots;
 use crate::sched::Scheduling;
@@ -101,25 +101,13 @@ impl Store {
         let failed = |error: io::Error| {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut by = String::new();
-                let _ = file.read_to_string(&mut by);
-                let by = if by.trim().is_empty() {
-                    "which one is unknown".to_owned()
-                } else {
-                    format!("process {}", by.trim())
-                };
-                return Err(Error::Locked { device: self.device.name.clone(), by });
+        match durable::try_lock(&path, &std::process::id().to_string()).map_err(failed)? {
+            Taken::Yes(file) => Ok(Lock { _file: file }),
+            Taken::HeldBy(by) => {
+                let by = if by.is_empty() { "which one is unknown".to_owned() } else { format!("process {by}") };
+                Err(Error::Locked { device: self.device.name.clone(), by })
             }
-            Err(error) => return Err(failed(error.into())),
         }
-        // The number is for people only; the lock holds without it, on a full disk too.
-        let _ = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
-        Ok(Lock { _file: file })
     }
 
     /// A state of this device with nothing in it.
@@ -175,23 +163,10 @@ impl Store {
         }
         self.create_directory()?;
         let temporary = self.path("new");
-        let written = self.write(&temporary, state).map_err(|error| {
+        durable::write_json(&temporary, &self.file(), state).map_err(|error| {
             let what = format!("write the state file {}", self.file().display());
             Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
-        });
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written
-    }
-
-    fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
-        let mut file = File::create(temporary)?;
-        serde_json::to_writer_pretty(&mut file, state)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(temporary, self.file())?;
-        File::open(&self.directory)?.sync_all()
+        })
     }
 
     fn remove(&self) -> Result<()> {
