@@ -136,6 +136,15 @@ impl Session {
         Ok(())
     }
 
+    /// Forgets what was in force before: for a device that has vanished with it.
+    ///
+    /// # Errors
+    /// The state file cannot be removed.
+    pub fn forget(&mut self) -> Result<()> {
+        let _lock = self.locked()?;
+        self.store.save(&self.store.empty())
+    }
+
     /// The lock for one call, unless the session has it anyway.
     fn locked(&self) -> Result<Option<Lock>> {
         if self.lock.is_some() { Ok(None) } else { self.store.lock().map(Some) }

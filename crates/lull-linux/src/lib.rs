@@ -11,10 +11,13 @@ pub mod netdev;
 pub mod os;
 pub mod plan;
 pub mod programs;
+pub mod recognise;
 pub mod roots;
 pub mod sched;
+pub mod show;
 pub mod state;
 pub mod values;
+pub mod watch;
 
 pub use apply::{Applied, Options, Session, Undone, apply, diff, undo};
 pub use error::{Error, Result};

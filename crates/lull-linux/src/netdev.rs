@@ -302,10 +302,10 @@ impl Netdev {
         Ok(policy)
     }
 
-    /// The number of a multicast group of the family `netdev`, if the kernel has the group.
-    pub(crate) fn group(&mut self, name: &str) -> Option<u32> {
+    /// The number of a multicast group of a generic netlink family, if the kernel has it.
+    pub(crate) fn group(&mut self, family: &str, name: &str) -> Option<u32> {
         let mut request = nlctrl::Request::new().op_getfamily_do();
-        let _ = request.encode().push_family_name_bytes(netdev::PROTONAME.as_bytes());
+        let _ = request.encode().push_family_name_bytes(family.as_bytes());
         let mut reply = self.socket.request(&request).ok()?;
         let family = reply.recv_one().ok()?;
         let mut groups = family.get_mcast_groups().ok()?;

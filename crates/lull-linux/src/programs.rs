@@ -141,6 +141,20 @@ impl Process {
         Ok(contexts)
     }
 
+    /// Those of its epoll contexts that busy poll or prefer to; the sockets of the others are left in peace.
+    fn polling_epolls(&self) -> Result<Vec<EpollContext>> {
+        let mut contexts = Vec::new();
+        for fd in self.epoll_descriptors()? {
+            let Some(params) = closed(self.epoll_params(fd))? else { continue };
+            let mut context = EpollContext { pid: self.pid, fd, params, sockets: Vec::new() };
+            if context.is_on() {
+                context.sockets = self.sockets_on(fd)?;
+                contexts.push(context);
+            }
+        }
+        Ok(contexts)
+    }
+
     /// One epoll context.
     ///
     /// # Errors
@@ -219,6 +233,39 @@ fn target(line: &str) -> Option<(i32, u64)> {
     let fd = words.next()?.parse().ok()?;
     let inode = words.find_map(|word| word.strip_prefix("ino:"))?;
     Some((fd, u64::from_str_radix(inode, 16).ok()?))
+}
+
+/// The epoll contexts of the machine that busy poll, or prefer to.
+#[derive(Clone, Debug, Default)]
+pub struct Polling {
+    /// The contexts, each once, however many processes share it.
+    pub contexts: Vec<EpollContext>,
+    /// Processes that could not be looked into.
+    pub hidden: usize,
+}
+
+/// Looks through all processes for epoll contexts that busy poll by their own parameters.
+pub fn polling(roots: &Roots) -> Polling {
+    let mut found = Polling::default();
+    for pid in processes(roots) {
+        match Process::open(pid, roots).and_then(|process| process.polling_epolls()) {
+            Ok(contexts) => {
+                for context in contexts {
+                    let same = |known: &EpollContext| {
+                        os::same_file((known.pid, known.fd), (context.pid, context.fd)).unwrap_or(false)
+                    };
+                    if !found.contexts.iter().any(same) {
+                        found.contexts.push(context);
+                    }
+                }
+            }
+            // A kernel without the parameters has nobody who uses them.
+            Err(error) if error.errno() == Some(libc::ENOTTY) => {}
+            Err(Error::NoProcess { .. }) => {}
+            Err(_) => found.hidden += 1,
+        }
+    }
+    found
 }
 
 /// All processes that there are.

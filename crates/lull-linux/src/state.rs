@@ -61,6 +61,14 @@ pub struct Store {
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Still locked here: whoever has opened the file meanwhile finds that it is not the one in the directory.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl Store {
@@ -102,9 +110,9 @@ impl Store {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
         match durable::try_lock(&path, &std::process::id().to_string()).map_err(failed)? {
-            Taken::Yes(file) => Ok(Lock { _file: file }),
+            Taken::Yes(file) => Ok(Lock { _file: file, path }),
             Taken::HeldBy(by) => {
-                let by = if by.is_empty() { "which one is unknown".to_owned() } else { format!("process {by}") };
+                let by = if by.is_empty() { "it has just started".to_owned() } else { format!("process {by}") };
                 Err(Error::Locked { device: self.device.name.clone(), by })
             }
         }

@@ -1,9 +1,12 @@
 //! `lull`: measure and run IRQ delivery modes.
 #![forbid(unsafe_code)]
 
+mod apply;
+mod attach;
 mod compare;
 mod load;
 mod serve;
+mod show;
 mod units;
 
 use std::process::ExitCode;
@@ -31,6 +34,18 @@ enum Command {
     Load(load::LoadArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
+    /// Shows the delivery settings that the kernel has in force on a device.
+    Show(show::ShowArgs),
+    /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
+    Apply(apply::ApplyArgs),
+    /// Shows what `lull apply` would change.
+    Diff(apply::DiffArgs),
+    /// Gives a device back what it had before `lull apply`.
+    Undo(apply::UndoArgs),
+    /// Sets the epoll busy-poll parameters inside a running program, and follows it.
+    Attach(attach::AttachArgs),
+    /// Gives a program's epoll contexts back what they had before `lull attach`.
+    Detach(attach::DetachArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -48,6 +63,12 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
+        Command::Show(args) => show::run(&args),
+        Command::Apply(args) => apply::run(&args, &stop),
+        Command::Diff(args) => apply::diff(&args),
+        Command::Undo(args) => apply::undo(&args),
+        Command::Attach(args) => attach::run(&args, &stop),
+        Command::Detach(args) => attach::detach(&args),
     };
     match result {
         Ok(code) => code,

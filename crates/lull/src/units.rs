@@ -12,18 +12,26 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 
 /// A list of core numbers, such as `0,2-3`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
-    let bad = || format!("'{text}' is not a list of cores such as 0,2-3");
-    let mut cores = Vec::new();
+    list(text).ok_or_else(|| format!("'{text}' is not a list of cores such as 0,2-3"))
+}
+
+/// A list of queue or CPU numbers, such as `0,2-3`.
+pub fn numbers(text: &str) -> Result<Vec<usize>, String> {
+    list(text).ok_or_else(|| format!("'{text}' is not a list of numbers such as 0,2-3"))
+}
+
+fn list(text: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let first: usize = first.trim().parse().map_err(|_| bad())?;
-        let last: usize = last.trim().parse().map_err(|_| bad())?;
+        let first: usize = first.trim().parse().ok()?;
+        let last: usize = last.trim().parse().ok()?;
         if first > last || last > 4095 {
-            return Err(bad());
+            return None;
         }
-        cores.extend(first..=last);
+        numbers.extend(first..=last);
     }
-    Ok(cores)
+    Some(numbers)
 }
 
 /// Inter-arrival times.

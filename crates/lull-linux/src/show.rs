@@ -1,0 +1,108 @@
+//! What is in force on a device, with the mode that it amounts to and the programs that busy poll there.
+
+use serde::Serialize;
+
+use crate::apply::Session;
+use crate::device::{NapiState, Snapshot};
+use crate::error::Result;
+use crate::programs::{self, Polling};
+use crate::recognise::{Programs, Recognised, recognise};
+
+/// A device as `lull show` has it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Show {
+    /// Device, defaults and NAPIs.
+    #[serde(flatten)]
+    pub snapshot: Snapshot,
+    /// For each NAPI of the snapshot, in its order, what its settings amount to.
+    pub modes: Vec<NapiMode>,
+    /// Processes that could not be looked into.
+    pub processes_hidden: usize,
+}
+
+/// What the settings of one NAPI amount to.
+#[derive(Clone, Debug, Serialize)]
+pub struct NapiMode {
+    /// The NAPI.
+    pub napi_id: u32,
+    /// The mode in force, or `custom`, and what is missing.
+    #[serde(flatten)]
+    pub recognised: Recognised,
+    /// The mode that was applied, if one was and can be undone.
+    pub applied: Option<String>,
+    /// The programs whose epoll contexts busy poll on it, or prefer to.
+    pub programs: Vec<Program>,
+}
+
+/// An epoll context that busy polls on a NAPI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The descriptor of the context.
+    pub epoll_fd: i32,
+    /// How long it busy polls, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// How many packets a poll takes.
+    pub busy_poll_budget: u32,
+    /// Whether it prefers busy polling.
+    pub prefer_busy_poll: bool,
+    /// How many of its sockets hear from this NAPI.
+    pub sockets: usize,
+}
+
+/// Looks at a device.
+///
+/// # Errors
+/// Those of [`Session::snapshot`].
+pub fn show(session: &mut Session) -> Result<Show> {
+    let snapshot = session.snapshot()?;
+    let polling = programs::polling(session.roots());
+    let busy_poll_usecs = session.roots().number("sys/net/core/busy_poll").unwrap_or(0);
+    // A stale file says nothing about this device; `undo` and `apply` complain about it.
+    let state = session.state().ok().flatten();
+    let modes = snapshot.napis.iter().map(|napi| {
+        let former = state.iter().flat_map(|state| &state.napis).find(|former| former.queue == napi.key);
+        let programs = programs_on(napi, &polling, session);
+        let known = Programs {
+            polling: programs.iter().map(Program::params).collect(),
+            some_hidden: polling.hidden != 0,
+            busy_poll_usecs,
+        };
+        NapiMode {
+            napi_id: napi.id,
+            recognised: recognise(&napi.settings.into(), &known),
+            applied: former.map(|former| former.mode.clone()),
+            programs,
+        }
+    });
+    Ok(Show { modes: modes.collect(), processes_hidden: polling.hidden, snapshot })
+}
+
+impl Program {
+    fn params(&self) -> lull_core::EpollParams {
+        lull_core::EpollParams {
+            busy_poll_usecs: self.busy_poll_usecs,
+            busy_poll_budget: self.busy_poll_budget,
+            prefer_busy_poll: self.prefer_busy_poll,
+        }
+    }
+}
+
+fn programs_on(napi: &NapiState, polling: &Polling, session: &Session) -> Vec<Program> {
+    let of_context = |context: &programs::EpollContext| {
+        let sockets = context.sockets.iter().filter(|socket| socket.napi_id == napi.id).count();
+        (sockets != 0).then(|| Program {
+            pid: context.pid,
+            name: programs::name_of(context.pid, session.roots()),
+            epoll_fd: context.fd,
+            busy_poll_usecs: context.params.busy_poll_usecs,
+            busy_poll_budget: context.params.busy_poll_budget,
+            prefer_busy_poll: context.params.prefer_busy_poll,
+            sockets,
+        })
+    };
+    polling.contexts.iter().filter_map(of_context).collect()
+}

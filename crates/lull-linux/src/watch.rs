@@ -1,0 +1,130 @@
+//! Staying with a device: what a link flap, a change of queues or a reset takes away is applied again.
+//!
+//! Woken by link events (rtnetlink), device events (`netdev`) and settings changed with ethtool; a slow read-back finds
+//! what notifies nobody, such as drivers that lose settings in a soft reset.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use netlink_bindings::{netdev, nlctrl, rt_link};
+use netlink_socket2::MulticastSocketRaw;
+
+use crate::apply::{Session, Undone, apply, undo};
+use crate::error::{Error, Result};
+use crate::netdev::Netdev;
+use crate::plan::Request;
+
+/// How often settings are read back where nothing was notified.
+pub const READ_BACK: Duration = Duration::from_secs(2);
+/// How often the stop flag is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// Events come in crowds; what follows within this time of the first is one.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Applies `request`, and again whenever it is no longer in force, until `stop` is set; then undoes it. Each thing that
+/// happens is told to `log` in a line.
+///
+/// # Errors
+/// Those of the first [`apply`], with nothing changed; later failures are logged and tried again, but a device that has
+/// vanished ends it.
+pub fn watch(
+    session: &mut Session,
+    request: &Request,
+    read_back: Duration,
+    stop: &AtomicBool,
+    log: &mut dyn FnMut(&str),
+) -> Result<Undone> {
+    session.hold()?;
+    let events = listen(session.netdev());
+    let applied = apply(session, request)?;
+    for change in &applied.changes {
+        log(&change.to_string());
+    }
+    log(&format!("{} on {}: in force, watching", request.mode, session.device().name));
+    let mut complaint = None;
+    while let Some(reason) = next_look(&events, read_back, stop) {
+        match apply(session, request) {
+            Ok(applied) => {
+                for change in &applied.changes {
+                    log(&format!("again, after {reason}: {change}"));
+                }
+                complaint = None;
+            }
+            Err(gone @ Error::UnknownDevice { .. }) => {
+                // Its settings are gone with it, and a device that takes its name must not get them.
+                session.forget()?;
+                return Err(gone);
+            }
+            Err(error) => {
+                let told = error.to_string();
+                if complaint.as_ref() != Some(&told) {
+                    log(&format!("after {reason}: {told}"));
+                }
+                complaint = Some(told);
+            }
+        }
+    }
+    let undone = undo(session)?;
+    for change in &undone.changes {
+        log(&format!("undone: {change}"));
+    }
+    Ok(undone)
+}
+
+/// Waits until it is time to look, and says why; nothing when it is time to stop.
+fn next_look(events: &Receiver<&'static str>, read_back: Duration, stop: &AtomicBool) -> Option<&'static str> {
+    let due = Instant::now() + read_back;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some("a read-back");
+        }
+        match events.recv_timeout(TICK.min(left)) {
+            Ok(reason) => {
+                std::thread::sleep(SETTLE);
+                while events.try_recv().is_ok() {}
+                return Some(reason);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // No notifications on this kernel: the read-back is all there is.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK.min(left)),
+        }
+    }
+}
+
+/// One thread for each kind of notification that the kernel has. They end with the first event after the receiver.
+fn listen(netlink: &mut Netdev) -> Receiver<&'static str> {
+    let (sender, receiver) = sync_channel(1);
+    spawn(rt_link::PROTONUM, Some(libc::RTNLGRP_LINK), "a link event", sender.clone());
+    let of_netdev = netlink.group(netdev::PROTONAME, netdev::NotifGroup::MGMT);
+    spawn(nlctrl::PROTONUM, of_netdev, "a device event", sender.clone());
+    let of_ethtool = netlink.group("ethtool", "monitor");
+    spawn(nlctrl::PROTONUM, of_ethtool, "a change by ethtool", sender);
+    receiver
+}
+
+fn spawn(protocol: u16, group: Option<u32>, reason: &'static str, sender: SyncSender<&'static str>) {
+    let Some(group) = group else { return };
+    // Made here, so that it is of the caller's network namespace.
+    let Ok(mut socket) = MulticastSocketRaw::new(protocol) else { return };
+    if socket.listen(group).is_err() {
+        return;
+    }
+    let listening = move || loop {
+        // An overrun (ENOBUFS) means that something happened as well.
+        match socket.recv() {
+            Ok(_) => {}
+            Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENOBUFS) => {}
+            Err(_) => return,
+        }
+        if let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = sender.try_send(reason) {
+            return;
+        }
+    };
+    // Without the thread there is the read-back.
+    let _ = std::thread::Builder::new().name("netlink-events".to_owned()).spawn(listening);
+}

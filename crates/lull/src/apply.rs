@@ -1,0 +1,227 @@
+//! `lull apply`, `lull diff` and `lull undo`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Args;
+use lull_linux::apply::Options;
+use lull_linux::plan::{Change, Overrides, ThreadRequest};
+use lull_linux::sched::duration_ns;
+use lull_linux::{Applied, Request, Session};
+
+use crate::Failure;
+use crate::units;
+
+/// Where state files are.
+#[derive(Args, Clone)]
+pub struct StateArgs {
+    /// Where what was in force before is kept.
+    #[arg(long, env = "LULL_STATE_DIR", default_value = lull_linux::state::STATE_DIR, value_name = "DIR")]
+    pub state_dir: PathBuf,
+}
+
+impl StateArgs {
+    /// Options of a session.
+    pub fn options(&self) -> Options {
+        Options::in_dir(&self.state_dir)
+    }
+}
+
+/// What is asked of a device.
+#[derive(Args, Clone)]
+pub struct RequestArgs {
+    /// The delivery mode: base, deferX, napibusy, fullbusy, suspend0, suspendX, threaded, threaded-busy, busyread or
+    /// longgro (X in microseconds).
+    #[arg(long)]
+    pub mode: String,
+    /// The receive queues, such as 0,2-3; all by default.
+    #[arg(long, value_name = "LIST")]
+    pub queues: Option<String>,
+    /// gro_flush_timeout in place of the mode's, such as 50us.
+    #[arg(long, value_name = "TIME")]
+    pub gro_flush_timeout: Option<String>,
+    /// irq_suspend_timeout in place of the mode's, such as 20ms.
+    #[arg(long, value_name = "TIME")]
+    pub irq_suspend_timeout: Option<String>,
+    /// defer_hard_irqs in place of the mode's.
+    #[arg(long, value_name = "N")]
+    pub defer_hard_irqs: Option<String>,
+    /// CPUs for NAPI threads, one each in the order of the queues.
+    #[arg(long, value_name = "LIST")]
+    pub threads_cpus: Option<String>,
+    /// Policy of NAPI threads: fifo:50, rr:50, other:-10 or deadline:200us/1ms.
+    #[arg(long, value_name = "POLICY")]
+    pub thread_policy: Option<String>,
+}
+
+impl RequestArgs {
+    /// The request that they stand for.
+    pub fn request(&self) -> Result<Request, Failure> {
+        let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();
+        let list = |text: &Option<String>| text.as_deref().map(units::numbers).transpose();
+        let defer_hard_irqs = match &self.defer_hard_irqs {
+            Some(text) => {
+                Some(text.parse().map_err(|_| format!("'{text}' is no number of polls for --defer-hard-irqs"))?)
+            }
+            None => None,
+        };
+        Ok(Request {
+            mode: self.mode.parse()?,
+            queues: list(&self.queues)?.map(|queues| queues.into_iter().map(|queue| queue as u32).collect()),
+            overrides: Overrides {
+                defer_hard_irqs,
+                gro_flush_timeout_ns: time(&self.gro_flush_timeout)?,
+                irq_suspend_timeout_ns: time(&self.irq_suspend_timeout)?,
+            },
+            threads: ThreadRequest {
+                cpus: list(&self.threads_cpus)?.unwrap_or_default(),
+                policy: self.thread_policy.as_deref().map(str::parse).transpose()?,
+            },
+        })
+    }
+}
+
+/// Arguments of `lull apply`.
+#[derive(Args)]
+pub struct ApplyArgs {
+    /// The device.
+    dev: String,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM or SIGINT.
+    #[arg(long)]
+    watch: bool,
+    /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody.
+    #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", value_name = "SECONDS")]
+    read_back: Duration,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Arguments of `lull diff`.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// The device.
+    dev: String,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Arguments of `lull undo`.
+#[derive(Args)]
+pub struct UndoArgs {
+    /// The device.
+    dev: String,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Puts a mode in force.
+pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    let request = args.request.request()?;
+    let mut session = Session::open(&args.dev, &args.state.options())?;
+    if args.dry_run {
+        return show_diff(&mut session, &request, args.json);
+    }
+    if args.watch {
+        let log = &mut |line: &str| eprintln!("lull: {line}");
+        lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let applied = lull_linux::apply(&mut session, &request)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&applied)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_changes(&applied.changes, "");
+    print_applied(&args.dev, &request, &applied);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_applied(dev: &str, request: &Request, applied: &Applied) {
+    let mode = &request.mode;
+    if applied.changes.is_empty() {
+        println!("{dev} has the settings of {mode} already: nothing changed");
+    } else {
+        println!("{dev} has the settings of {mode}; `lull undo {dev}` takes them back");
+    }
+    if mode.epoll.prefer_busy_poll {
+        println!("{mode} is in force for programs that prefer busy polling: `lull attach --pid PID --mode {mode}`");
+    } else if mode.socket_busy_poll_usecs != 0 {
+        println!("{mode} is in force for sockets with SO_BUSY_POLL: `lull run --mode {mode} -- COMMAND`");
+    }
+}
+
+/// Shows what a mode would change.
+pub fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
+    let request = args.request.request()?;
+    let mut session = Session::open(&args.dev, &args.state.options())?;
+    show_diff(&mut session, &request, args.json)
+}
+
+fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<ExitCode, Failure> {
+    let changes = lull_linux::diff(session, request)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&changes)?);
+    } else if changes.is_empty() {
+        println!("{} has the settings of {} already: nothing would change", session.device().name, request.mode);
+    } else {
+        print_changes(&changes, "would set ");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives a device back what it had.
+pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
+    let mut session = Session::open(&args.dev, &args.state.options())?;
+    let known = session.state()?.is_some();
+    let undone =
+        if args.dry_run { lull_linux::apply::undo_diff(&mut session)? } else { lull_linux::undo(&mut session)? };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&undone)?);
+    } else {
+        print_changes(&undone.changes, if args.dry_run { "would set " } else { "" });
+        match (known, undone.changes.is_empty()) {
+            (false, _) => println!("nothing was applied to {}", args.dev),
+            (true, true) if undone.left.is_empty() => println!("{} has what it had before already", args.dev),
+            _ => {}
+        }
+    }
+    if undone.left.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let left = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    eprintln!(
+        "lull: {} shows no NAPI for queue {left} now: bring the device and its queues up and undo again; {} keeps what \
+         they had",
+        args.dev,
+        session.state_file().display()
+    );
+    Ok(ExitCode::FAILURE)
+}
+
+fn print_changes(changes: &[Change], prefix: &str) {
+    for change in changes {
+        println!("{prefix}{change}");
+    }
+}

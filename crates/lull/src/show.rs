@@ -1,0 +1,155 @@
+//! `lull show`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use lull_linux::Session;
+use lull_linux::device::{NapiState, Snapshot, Thread};
+use lull_linux::netdev::Netdev;
+use lull_linux::plan::{cpu_list, no_napi};
+use lull_linux::sched::shown_ns;
+use lull_linux::show::{NapiMode, Show, show};
+use lull_linux::values::ThreadedName;
+
+use crate::Failure;
+use crate::apply::StateArgs;
+
+/// Arguments of `lull show`.
+#[derive(Args)]
+pub struct ShowArgs {
+    /// The device; all devices that have NAPIs by default.
+    dev: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Shows what is in force.
+pub fn run(args: &ShowArgs) -> Result<ExitCode, Failure> {
+    let names = match &args.dev {
+        Some(dev) => vec![dev.clone()],
+        None => Netdev::new().links()?.into_iter().map(|link| link.name).collect(),
+    };
+    let mut shown = Vec::new();
+    for name in names {
+        let mut session = Session::open(&name, &args.state.options())?;
+        let device = show(&mut session)?;
+        if args.dev.is_some() || !device.snapshot.napis.is_empty() {
+            shown.push(device);
+        }
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (nth, device) in shown.iter().enumerate() {
+        if nth != 0 {
+            println!();
+        }
+        print(device);
+    }
+    if shown.is_empty() {
+        println!("no device of this network namespace shows a NAPI; `lull doctor` says why");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(device: &Show) {
+    print_head(&device.snapshot);
+    if device.snapshot.napis.is_empty() {
+        println!("  {}", no_napi(&device.snapshot));
+        return;
+    }
+    let head = ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(device.snapshot.napis.iter().zip(&device.modes).map(|(napi, mode)| row(napi, mode)));
+    let mut widths = [0; 10];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    for row in &rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    for (napi, mode) in device.snapshot.napis.iter().zip(&device.modes) {
+        print_notes(napi, mode);
+    }
+    if device.processes_hidden != 0 {
+        println!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden);
+    }
+}
+
+fn print_head(device: &Snapshot) {
+    let driver = device.driver.as_deref().unwrap_or("driver unknown");
+    let state = if device.up { "up" } else { "down" };
+    println!("{} ({driver}, index {}, {state})", device.device, device.ifindex);
+    if let Some(defaults) = &device.defaults {
+        let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
+        println!(
+            "  device defaults: napi_defer_hard_irqs {}, gro_flush_timeout {}, threaded {}",
+            number(defaults.defer_hard_irqs),
+            defaults.gro_flush_timeout_ns.map_or("-".to_owned(), shown_ns),
+            number(defaults.threaded)
+        );
+    }
+    if !device.queues_linked && !device.napis.is_empty() {
+        println!(
+            "  the driver does not say which NAPI serves which queue: they are numbered in the order of their ids"
+        );
+    }
+}
+
+fn row(napi: &NapiState, mode: &NapiMode) -> [String; 10] {
+    let dash = || "-".to_owned();
+    let settings = &napi.settings;
+    let threaded = match settings.threaded {
+        ThreadedName::Off => "off",
+        ThreadedName::On => "on",
+        ThreadedName::BusyPoll => "busy-poll",
+    };
+    [
+        napi.key.to_string(),
+        napi.id.to_string(),
+        napi.irq.as_ref().map_or_else(dash, |irq| irq.number.to_string()),
+        napi.irq.as_ref().and_then(|irq| irq.effective_cpus.clone().or(irq.cpus.clone())).unwrap_or_else(dash),
+        napi.thread.as_ref().map_or_else(dash, thread),
+        settings.defer_hard_irqs.to_string(),
+        shown_ns(settings.gro_flush_timeout_ns),
+        shown_ns(settings.irq_suspend_timeout_ns),
+        threaded.to_owned(),
+        mode.recognised.mode.clone(),
+    ]
+}
+
+fn thread(thread: &Thread) -> String {
+    match &thread.scheduling {
+        Some(scheduling) => format!("{} cpu {} {}", thread.pid, cpu_list(&scheduling.cpus), scheduling.policy),
+        None => thread.pid.to_string(),
+    }
+}
+
+fn print_notes(napi: &NapiState, mode: &NapiMode) {
+    if let Some(note) = &mode.recognised.note {
+        println!("  queue {}: {note}", napi.key);
+    }
+    if let Some(applied) = &mode.applied {
+        println!("  queue {}: {applied} was applied; `lull undo` takes it back", napi.key);
+    }
+    for program in &mode.programs {
+        let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };
+        println!(
+            "  queue {}: {} (pid {}, epoll {}) {prefers}: usecs {}, budget {}, {} of its sockets here",
+            napi.key,
+            program.name,
+            program.pid,
+            program.epoll_fd,
+            program.busy_poll_usecs,
+            program.busy_poll_budget,
+            program.sockets
+        );
+    }
+}
