@@ -13,6 +13,7 @@ pub mod plan;
 pub mod programs;
 pub mod recognise;
 pub mod roots;
+pub mod run;
 pub mod sched;
 pub mod show;
 pub mod state;

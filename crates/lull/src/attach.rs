@@ -1,5 +1,6 @@
 //! `lull attach` and `lull detach`.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -116,16 +117,19 @@ fn wait(stop: &AtomicBool) {
 
 /// Prints an event: on standard output, warnings of the text form on standard error.
 fn print(event: &Event, args: &AttachArgs) {
-    if args.json {
+    let line = if args.json {
         // A tagged enum of numbers and texts can always be written.
-        println!("{}", serde_json::to_string(event).unwrap_or_default());
+        serde_json::to_string(event).unwrap_or_default()
     } else if matches!(event, Event::Warning { .. }) {
         eprintln!("lull: {event}");
+        return;
     } else if args.dry_run && matches!(event, Event::Set { .. }) {
-        println!("would set {event}");
+        format!("would set {event}")
     } else {
-        println!("{event}");
-    }
+        event.to_string()
+    };
+    // Nobody may read any more; the parameters are given back in the end all the same.
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Gives a program's contexts back what they had.

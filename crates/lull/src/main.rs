@@ -5,6 +5,7 @@ mod apply;
 mod attach;
 mod compare;
 mod load;
+mod run;
 mod serve;
 mod show;
 mod units;
@@ -46,6 +47,11 @@ enum Command {
     Attach(attach::AttachArgs),
     /// Gives a program's epoll contexts back what they had before `lull attach`.
     Detach(attach::DetachArgs),
+    /// Runs a program with a mode in force, and undoes it when the program has ended.
+    Run(run::RunArgs),
+    /// Undoes for a `lull run` that was killed.
+    #[command(hide = true)]
+    Supervise(run::SuperviseArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -54,7 +60,12 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    // Those that `lull run` gets are its program's.
+    let signals: &[_] = match cli.command {
+        Command::Run(_) | Command::Supervise(_) => &[],
+        _ => &[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM],
+    };
+    for &signal in signals {
         // The second signal ends the process at once, in the usual way. Both are signals that can be caught.
         let _ = signal_hook::flag::register_conditional_default(signal, stop.clone());
         let _ = signal_hook::flag::register(signal, stop.clone());
@@ -69,6 +80,8 @@ fn main() -> ExitCode {
         Command::Undo(args) => apply::undo(&args),
         Command::Attach(args) => attach::run(&args, &stop),
         Command::Detach(args) => attach::detach(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Supervise(args) => run::supervise(&args),
     };
     match result {
         Ok(code) => code,

@@ -109,17 +109,21 @@ impl Request {
         Ok(Request { mode, params })
     }
 
+    /// What of the mode attaching cannot put in force.
+    pub fn not_in_force(&self) -> Option<String> {
+        let mode = self.mode.as_ref()?;
+        let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
+        Some(format!(
+            "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to {ms} ms from \
+             outside, and a call with timeout 0 never busy polls; `lull run --mode {mode}` lifts them in programs that load \
+             its preload library"
+        ))
+    }
+
     /// What attaching cannot do for this mode, or does not do by itself.
     pub fn caveats(&self) -> Vec<String> {
-        let mut caveats = Vec::new();
-        let Some(mode) = &self.mode else { return caveats };
-        if let AppPolicy::TimeoutMs(ms) = mode.app {
-            caveats.push(format!(
-                "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to {ms} ms \
-                 from outside, and a call with timeout 0 never busy polls; start the program with `lull run --mode {mode}`"
-            ));
-        }
-        if mode.napi != lull_core::NapiSettings::default() {
+        let mut caveats = Vec::from_iter(self.not_in_force());
+        if let Some(mode) = self.mode.as_ref().filter(|mode| mode.napi != lull_core::NapiSettings::default()) {
             caveats.push(format!(
                 "this is the program's half of {mode}; `lull apply DEV --mode {mode}` sets the device's"
             ));

@@ -92,6 +92,10 @@ impl Tree {
             next += 1;
             let parent = parent.pid;
             for child in children(parent, &self.roots) {
+                // A shell that is attached to may be the one that lull was started from.
+                if child == std::process::id() as i32 {
+                    continue;
+                }
                 if self.members.iter().any(|member| member.pid == child && !member.has_ended()) {
                     continue;
                 }
