@@ -6,6 +6,8 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use lull_core::EpollParams;
 
@@ -114,24 +116,51 @@ pub(crate) struct Came {
     pub(crate) by_kernel: bool,
 }
 
-/// Blocks signals of the calling thread and has them read from a descriptor instead (`signalfd(2)`). Dispositions stay as
-/// they are.
-pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<OwnedFd> {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set that the other calls read; no pointer outlives them.
+/// Signals that are read from a descriptor (`signalfd(2)`) instead of having an effect. Dispositions stay as they are.
+pub(crate) struct TakenSignals {
+    fd: OwnedFd,
+    /// What the thread had blocked before.
+    before: libc::sigset_t,
+}
+
+impl AsFd for TakenSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks signals of the calling thread, which has to be the only one, and has them read from a descriptor.
+pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<TakenSignals> {
+    let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: `sigemptyset` initialises the set that the other calls read, `pthread_sigmask` the one before where it
+    // succeeds; no pointer outlives the calls.
     unsafe {
         done(libc::sigemptyset(set.as_mut_ptr()))?;
         for &number in numbers {
             done(libc::sigaddset(set.as_mut_ptr(), number))?;
         }
-        match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
-            0 => {}
-            error => return Err(io::Error::from_raw_os_error(error)),
-        }
         let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         done(fd)?;
-        Ok(OwnedFd::from_raw_fd(fd))
+        let fd = OwnedFd::from_raw_fd(fd);
+        match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) {
+            0 => Ok(TakenSignals { fd, before: before.assume_init() }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
     }
+}
+
+/// Has a program started with the signals blocked that were so before they were taken: children inherit the mask.
+pub(crate) fn with_mask_before(command: &mut Command, taken: &TakenSignals) {
+    let before = taken.before;
+    let unblock = move || {
+        // SAFETY: the set was initialised when it was taken.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: in the child the closure makes one system call, which is safe between fork and exec.
+    unsafe { command.pre_exec(unblock) };
 }
 
 /// The next signal of [`take_signals`], if one has come.

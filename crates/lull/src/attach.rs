@@ -90,7 +90,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         let text = format!("process {} has no epoll context yet: one that it makes will be set", args.pid);
         print(&Event::Warning { text }, args);
     }
-    eprintln!("lull: process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid);
+    say(&format!("process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid));
     while !stop.load(Ordering::Relaxed) && !follower.is_over() {
         wait(stop);
         for event in follower.look()? {
@@ -100,7 +100,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let over = follower.is_over();
     let restored = follower.restore()?;
     if over {
-        eprintln!("lull: the program has ended");
+        say("the program has ended");
     } else {
         print_restored(&restored, args.json)?;
     }
@@ -121,8 +121,7 @@ fn print(event: &Event, args: &AttachArgs) {
         // A tagged enum of numbers and texts can always be written.
         serde_json::to_string(event).unwrap_or_default()
     } else if matches!(event, Event::Warning { .. }) {
-        eprintln!("lull: {event}");
-        return;
+        return say(&event.to_string());
     } else if args.dry_run && matches!(event, Event::Set { .. }) {
         format!("would set {event}")
     } else {
@@ -130,6 +129,10 @@ fn print(event: &Event, args: &AttachArgs) {
     };
     // Nobody may read any more; the parameters are given back in the end all the same.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "lull: {line}");
 }
 
 /// Gives a program's contexts back what they had.

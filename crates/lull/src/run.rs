@@ -1,6 +1,7 @@
 //! `lull run`, and the supervisor that it starts.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -74,7 +75,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let say = &mut |line: &str| {
         if !args.quiet {
-            eprintln!("lull: {line}");
+            // Nobody may read any more; the program goes on.
+            let _ = writeln!(std::io::stderr(), "lull: {line}");
         }
     };
     Ok(ExitCode::from(lull_linux::run::run(&run, &options, say)?))

@@ -209,24 +209,31 @@ fn parse_holder(text: &str) -> Option<Holder> {
     Some(Holder { pid: pid.parse().ok()?, role })
 }
 
-/// Removes the records of programs that have ended without anybody there to do so.
+/// Removes what is left of programs that have ended without anybody there to do so.
 fn sweep(directory: &Path, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
-        let Ok(text) = fs::read_to_string(file.path()) else { continue };
         let name = file.file_name().to_string_lossy().into_owned();
-        if !name.starts_with("process-") || !name.ends_with(".json") {
+        let Some((pid, extension)) = name.strip_prefix("process-").and_then(|rest| rest.split_once('.')) else {
             continue;
-        }
-        let Ok(content) = serde_json::from_str::<Content>(&text) else { continue };
-        let alive = |entry: &Entry| start_of(entry.pid, roots) == Some(entry.start);
-        if start_of(content.pid, roots) == Some(content.start) || content.contexts.iter().any(alive) {
-            continue;
-        }
-        let lock = path(directory, content.pid, "lock");
-        if let Ok(Taken::Yes(_lock)) = durable::try_lock(&lock, "sweep") {
-            let _ = fs::remove_file(file.path());
+        };
+        let Ok(pid) = pid.parse::<i32>() else { continue };
+        let over = match extension {
+            "json" => is_over(&file.path(), roots),
+            "lock" => start_of(pid, roots).is_none() && !path(directory, pid, "json").exists(),
+            _ => false,
+        };
+        let lock = path(directory, pid, "lock");
+        if over && let Ok(Taken::Yes(_lock)) = durable::try_lock(&lock, "") {
+            let _ = fs::remove_file(path(directory, pid, "json"));
             let _ = fs::remove_file(lock);
         }
     }
+}
+
+/// Whether neither the program of a record nor any process of it is there any more.
+fn is_over(file: &Path, roots: &Roots) -> bool {
+    let content = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
+    let alive = |pid, start| start_of(pid, roots) == Some(start);
+    content.is_some_and(|it| !alive(it.pid, it.start) && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start)))
 }

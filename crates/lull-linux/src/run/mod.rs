@@ -140,7 +140,7 @@ fn with_device(
         Some(session) if run.pin => Some(delivery_cpus(session)?),
         _ => None,
     };
-    let mut child = spawn(run, way, cpus.as_deref())?;
+    let mut child = spawn(run, way, cpus.as_deref(), signals)?;
     if let Some(cpus) = &cpus {
         say(&format!("the program runs on CPU {}, where its packets are delivered", cpu_list(cpus)));
     }
@@ -201,7 +201,7 @@ fn delivery_cpus(session: &mut Session) -> Result<Vec<usize>> {
 }
 
 /// Starts the program. It inherits this thread's CPUs, so these are changed around the start.
-fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>) -> Result<Child> {
+fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>, signals: &Signals) -> Result<Child> {
     let mut command = Command::new(&run.command[0]);
     command.args(&run.command[1..]);
     for name in way::VARIABLES {
@@ -211,6 +211,7 @@ fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>) -> Result<Child> {
     if run.quiet {
         command.env("LULL_QUIET", "1");
     }
+    signals.leave_to(&mut command);
     let me = rustix::thread::gettid().as_raw_nonzero().get();
     let pin_failed = |error| Error::os("pin the program", "give it CPUs of its cpuset with taskset instead", error);
     let before = match cpus {
