@@ -20,9 +20,10 @@ pub(crate) enum Taken {
 /// `file` finds the old content or the new one.
 pub(crate) fn write_json(temporary: &Path, file: &Path, content: &impl Serialize) -> io::Result<()> {
     let written = (|| {
+        let mut text = serde_json::to_vec_pretty(content)?;
+        text.push(b'\n');
         let mut new = File::create(temporary)?;
-        serde_json::to_writer_pretty(&mut new, content)?;
-        new.write_all(b"\n")?;
+        new.write_all(&text)?;
         new.sync_all()?;
         fs::rename(temporary, file)?;
         File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()

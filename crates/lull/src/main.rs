@@ -4,7 +4,9 @@
 mod apply;
 mod attach;
 mod compare;
+mod doctor;
 mod load;
+mod prepare;
 mod run;
 mod serve;
 mod show;
@@ -37,6 +39,8 @@ enum Command {
     Serve(serve::Serve),
     /// Shows the delivery settings that the kernel has in force on a device.
     Show(show::ShowArgs),
+    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    Doctor(doctor::DoctorArgs),
     /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
@@ -52,6 +56,8 @@ enum Command {
     /// Undoes for a `lull run` that was killed.
     #[command(hide = true)]
     Supervise(run::SuperviseArgs),
+    /// Sets a device and the machine up for low latency, by the steps of a profile.
+    Prepare(prepare::PrepareArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -75,6 +81,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
         Command::Detach(args) => attach::detach(&args),
         Command::Run(args) => run::run(&args),
         Command::Supervise(args) => run::supervise(&args),
+        Command::Prepare(args) => prepare::run(&args),
     };
     match result {
         Ok(code) => code,

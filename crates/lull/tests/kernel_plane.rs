@@ -82,7 +82,7 @@ fn dry_runs_and_diffs_change_nothing_and_print_json() {
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
     assert_eq!(shown[0]["napis"][1]["settings"]["irq_suspend_timeout_ns"], 20_000_000);
-    assert_eq!(shown[0]["modes"][0]["applied"], "suspend20");
+    assert_eq!(shown[0]["napis"][0]["applied"], "suspend20");
     let undone: serde_json::Value = serde_json::from_str(&world.ok("undo va --json")).unwrap();
     assert_eq!(undone["changes"].as_array().unwrap().len(), 6);
     assert_eq!(world.raw(), before);
@@ -158,8 +158,8 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_ne!(ids(&world), before, "the flap gave new ids");
     // Somebody else's hand on a setting notifies nobody: the read-back finds it.
     world.set_raw(world.raw()[0].id, &["gro=999"]);
-    watcher.wait_for("a read-back");
-    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    watcher.wait_for("gro-flush-timeout 999ns -> 20us");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     // A queue goes and comes back.
     world.run(&["ethtool", "-L", "va", "rx", "1"]);
     world.run(&["ethtool", "-L", "va", "rx", "2"]);
@@ -168,6 +168,23 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_eq!(watcher.end().0, Some(0));
     assert_eq!(world.values(), [BASE, BASE]);
     assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_mode_is_applied() {
+    let Some(world) = World::new("notify", 1) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    let path = world.state.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let arguments = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "defer50", "--watch"];
+    let mut watcher = world.command(&arguments).env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = [0; 64];
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"READY=1");
+    assert_eq!(world.values(), [DEFER50]);
+    assert!(Command::new("kill").arg(watcher.id().to_string()).status().unwrap().success());
+    assert!(watcher.wait().unwrap().success());
+    assert_eq!(world.values(), [BASE]);
 }
 
 #[test]
@@ -353,7 +370,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         );
         assert_eq!(lines.next().unwrap().unwrap(), "heard");
         let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-        let napi = &shown[0]["modes"][0];
+        let napi = &shown[0]["napis"][0];
         assert_eq!(napi["mode"], mode, "{napi}");
         assert_eq!(napi["programs"][0]["pid"], program.id());
         assert_eq!(napi["programs"][0]["sockets"], 1);
@@ -361,5 +378,186 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         assert!(program.wait().unwrap().success());
     }
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-    assert_eq!(shown[0]["modes"][0]["mode"], "defer20");
+    assert_eq!(shown[0]["napis"][0]["mode"], "defer20");
+}
+
+#[test]
+fn prepare_changes_the_named_device_and_gives_it_back() {
+    let Some(world) = World::new("prepare", 2) else { return };
+    world.run(&["sh", "-c", "echo 1 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let facts = |world: &World| {
+        let rps = world.run(&["sh", "-c", "cat /sys/class/net/va/queues/rx-0/rps_cpus"]);
+        (rps, world.run(&["ethtool", "-l", "va"]))
+    };
+    let before = facts(&world);
+    fs::create_dir_all(&world.state).unwrap();
+    let profile = world.state.join("profile.toml");
+    fs::write(
+        &profile,
+        "[device]\nrx-queues = 1\nrx-ring = 64\nadaptive-rx = false\nrps-cpus = \"\"\nirq-cpus = \"0\"\n",
+    )
+    .unwrap();
+    let profile = profile.to_str().unwrap();
+    assert!(world.ok(&format!("prepare va --dry-run --profile {profile}")).contains("would set  rx queues: 2 -> 1"));
+    assert_eq!(facts(&world), before);
+    let said = world.ok(&format!("prepare va --profile {profile}"));
+    for line in ["set        rx queues: 2 -> 1", "lacking    rx ring", "lacking    adaptive-rx", "--undo"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let now = facts(&world);
+    assert!(now.0.trim().chars().all(|c| c == '0' || c == ','), "{now:?}");
+    assert_eq!(world.raw().len(), 1);
+    // The modes and the preparation are undone apart from each other.
+    world.ok("apply va --mode defer50");
+    world.ok("undo va");
+    assert_eq!(facts(&world), now);
+    world.ok("prepare va --undo");
+    assert_eq!(facts(&world), before);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("prepare va --undo").contains("nothing was prepared"));
+    assert!(world.ok("prepare --show-profile").contains("irq-cpus"));
+    world.refused("prepare nix", &["'nix'", "va"]);
+    world.refused("prepare va --profile /no/such", &["/no/such"]);
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
+    let Some(world) = World::new("doctor", 1) else { return };
+    let examine = |arguments: &str| {
+        let output = world.lull(&format!("doctor va {arguments} --json"));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let verdict = |report: &serde_json::Value, what: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().contains(what));
+        check.unwrap_or_else(|| panic!("no check of {what}: {report}"))["verdict"].as_str().unwrap().to_owned()
+    };
+    let possible = |report: &serde_json::Value, mode: &str| {
+        let modes = report["modes"].as_array().unwrap();
+        modes.iter().find(|it| it["mode"] == mode).unwrap()["possible"].as_bool().unwrap()
+    };
+    let (_, report) = examine("");
+    assert_eq!(verdict(&report, "NAPIs of va"), "ok");
+    assert!(possible(&report, "suspend20") && possible(&report, "base"));
+
+    // Two programs that prefer busy polling on one NAPI.
+    let start = |port: &str| {
+        let arguments = [&script("epoll.py"), "10.99.0.1", port, "0", "64", "1"];
+        let mut program = world.command(&[&["python3"], &arguments[..]].concat());
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = lines_of(&mut program);
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let send = format!(
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('10.99.0.1', {port}))"
+        );
+        let sent = Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", &send]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(lines.next().unwrap().unwrap(), "heard");
+        program
+    };
+    let mut first = start("5001");
+    let (_, report) = examine(&format!("--pid {}", first.id()));
+    assert_eq!(verdict(&report, "programs on va"), "ok");
+    for what in ["epoll of", "NAPI ids of", "queues of python3", "workers of", "timeouts of"] {
+        assert_eq!(verdict(&report, what), "ok", "{what}");
+    }
+    let mut second = start("5002");
+    let (status, report) = examine("");
+    assert_eq!((status, verdict(&report, "programs on va").as_str()), (Some(1), "wrong"));
+    for program in [&mut first, &mut second] {
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+
+    world.run(&["ethtool", "-K", "va", "gro", "off"]);
+    let (status, report) = examine("");
+    assert_eq!(status, Some(1));
+    assert_eq!((verdict(&report, "NAPIs of va"), verdict(&report, "GRO of va")), ("wrong".into(), "wrong".into()));
+    assert!(!possible(&report, "base"));
+    world.refused("doctor nix", &["'nix'", "va"]);
+    world.refused("doctor va --pid 2147483647", &["process 2147483647"]);
+}
+
+#[test]
+fn the_doctor_counts_calls_with_timeout_zero() {
+    let Some(world) = World::new("zero timeouts", 1) else { return };
+    let spin = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0)";
+    let wait = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0.02)";
+    for (program, wanted) in [(spin, "wrong"), (wait, "ok")] {
+        let mut program = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
+        // In a mount namespace of its own, which `ip netns exec` makes.
+        let mount = "mount -t tracefs none /sys/kernel/tracing && test -e /sys/kernel/tracing/events/syscalls";
+        let examine =
+            format!("{mount} || exit 99; {} doctor --pid {} --json", env!("CARGO_BIN_EXE_lull"), program.id());
+        let output = world.command(&["sh", "-c", &examine]).output().unwrap();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        if output.status.code() == Some(99) {
+            println!("SKIP: zero timeouts: this kernel has no tracepoints of system calls");
+            return;
+        }
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().starts_with("timeouts")).unwrap();
+        assert_eq!(check["verdict"], wanted, "{check}");
+    }
+}
+
+#[test]
+fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: killed anywhere: strace is not installed, or may not trace");
+        return;
+    }
+    let Some(world) = World::new("killed anywhere", 2) else { return };
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.values();
+    let mut changed_when_killed = false;
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is unlinked at the end.
+    for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
+        for nth in 1.. {
+            let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+            let strace = ["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+            let lull = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "suspend20"];
+            let arguments = [&strace[..], &lull].concat();
+            let output = world.command(&arguments).output().unwrap();
+            if !output.status.success() {
+                assert!(nth < 200, "it never came to its end");
+                changed_when_killed |= world.values() != before;
+            }
+            world.ok("undo va");
+            assert_eq!(world.values(), before, "killed at {call} {nth}");
+            assert_eq!(world.state_file(), None);
+            if output.status.success() {
+                break;
+            }
+        }
+    }
+    assert!(changed_when_killed, "some of the kills came between two changes");
+}
+
+#[test]
+fn in_a_user_namespace_the_doctor_says_no_and_apply_changes_nothing() {
+    let Some(world) = World::new("user namespace", 1) else { return };
+    let inside = |arguments: &str| {
+        let lull = format!("{} {arguments}", env!("CARGO_BIN_EXE_lull"));
+        world.command(&["unshare", "-Ur", "sh", "-c", &lull]).output().unwrap()
+    };
+    if !world.command(&["unshare", "-Ur", "true"]).output().unwrap().status.success() {
+        println!("SKIP: user namespace: none here (unshare -Ur)");
+        return;
+    }
+    let output = inside("doctor va");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("WRONG    rights: CAP_NET_ADMIN in a user namespace of its own"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    let output = inside("apply va --mode defer50");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("CAP_NET_ADMIN in the initial user namespace"), "{said}");
+    assert_eq!(world.values(), [BASE]);
+    assert_eq!(world.state_file(), None);
 }

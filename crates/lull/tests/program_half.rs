@@ -262,6 +262,10 @@ fn a_running_memcached_is_set_and_given_back() {
     assert_eq!(planned.matches("would set memcached").count(), 3, "{planned}");
     assert!(have(pid, 3, NONE) && scratch.left().is_empty());
 
+    // No state file, no change.
+    scratch.refused(&format!("attach --pid {pid} --mode suspend20 --once --state-dir /proc/none"), &["/proc/none"]);
+    assert!(have(pid, 3, NONE));
+
     let said = scratch.ok(&format!("attach --pid {pid} --mode suspend20 --once"));
     assert_eq!(said.matches("usecs 0, budget 64, prefer (was: usecs 0, budget 0, not preferred)").count(), 3, "{said}");
     assert!(have(pid, 3, SUSPEND), "{:?}", params(pid));

@@ -8,6 +8,9 @@
 //! | `supervisor` | the process that undoes when this one is killed |
 //! | `signals` | what is passed on to the program |
 //!
+//! The program is over when the process that was started is: a daemon that puts itself into the background is left
+//! without the mode, so run it in the foreground.
+//!
 //! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program. The
 //! program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers nor
 //! suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is left, and
@@ -114,7 +117,7 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
 /// A device that nobody else has a mode on: undoing ours would undo theirs.
 fn open(device: &str, options: &Options) -> Result<Session> {
     let session = Session::open(device, options)?;
-    if session.state()?.is_some() {
+    if session.state()?.is_some_and(|state| !state.napis.is_empty()) {
         return Err(Error::Input {
             what: format!("{device} has a mode applied already"),
             remedy: format!("leave --dev out to run the program on it as it is, or `lull undo {device}` first"),
@@ -151,7 +154,9 @@ fn with_device(
     let status = serve(&mut child, signals, &mut follower, way, say);
     if let Some(follower) = follower {
         // What is left of the program are processes that it has put into the background.
-        follower.restore()?;
+        if let Err(error) = follower.restore() {
+            say(&error.to_string());
+        }
     }
     Ok(exit_code(status?))
 }
