@@ -32,7 +32,7 @@ pub struct AttachArgs {
     /// Prefer busy polling to interrupts.
     #[arg(long)]
     prefer: bool,
-    /// Set what there is now and leave; `lull detach` gives back.
+    /// Set what there is now and leave; `lull detach` gives back. Exit status 2 if there is no epoll context.
     #[arg(long)]
     once: bool,
     /// Show what would be set, and set nothing.
@@ -51,6 +51,9 @@ pub struct DetachArgs {
     /// The program's process.
     #[arg(long, allow_negative_numbers = true)]
     pid: i32,
+    /// Show what would be given back, and give nothing back.
+    #[arg(long)]
+    dry_run: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -102,7 +105,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     if over {
         say("the program has ended");
     } else {
-        print_restored(&restored, args.json)?;
+        print_restored("", &restored, args.json)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,11 +140,16 @@ fn say(line: &str) {
 
 /// Gives a program's contexts back what they had.
 pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
-    let detached = attach::detach(args.pid, &args.state.options())?;
+    let options = args.state.options();
+    if args.dry_run {
+        print_restored("would set ", &attach::detach_diff(args.pid, &options)?, args.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let detached = attach::detach(args.pid, &options)?;
     match &detached {
         _ if args.json => println!("{}", serde_json::to_string_pretty(&detached)?),
         Detached::Nothing => println!("nothing of process {} was set", args.pid),
-        Detached::Restored(restored) => print_restored(restored, false)?,
+        Detached::Restored(restored) => print_restored("", restored, false)?,
         Detached::Ended { follower } => {
             println!(
                 "the lull attach that followed process {} (process {follower}) has given back and ended",
@@ -152,13 +160,13 @@ pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_restored(restored: &Restored, json: bool) -> Result<(), Failure> {
+fn print_restored(prefix: &str, restored: &Restored, json: bool) -> Result<(), Failure> {
     if json {
         println!("{}", serde_json::to_string(restored)?);
         return Ok(());
     }
     for (pid, fd, params) in &restored.contexts {
-        println!("process {pid} descriptor {fd}: {params} again");
+        println!("{prefix}process {pid} descriptor {fd}: {params} again");
     }
     for (pid, fd) in &restored.left {
         println!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone");

@@ -57,7 +57,7 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
         match Record::open(&options.state_dir, pid, start, Role::Attach, roots)? {
             Opened::Mine(record) => {
                 let known = record.contexts().to_vec();
-                let restored = restore(&known, roots);
+                let restored = restore(&known, roots, false);
                 record.remove()?;
                 return match told {
                     Some(holder) if known.is_empty() => Ok(Detached::Ended { follower: holder.pid }),
@@ -86,6 +86,18 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     }
 }
 
+/// What [`detach`] would give back; changes nothing.
+///
+/// # Errors
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to.
+pub fn detach_diff(pid: i32, options: &Options) -> Result<Restored> {
+    let known = Record::peek(&options.state_dir, pid);
+    if known.is_empty() && start_of(pid, &options.roots).is_none() {
+        return Err(Error::NoProcess { pid });
+    }
+    Ok(restore(&known, &options.roots, true))
+}
+
 /// Tells a `lull attach` to end.
 fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
     let Some(process) = Pid::from_raw(holder.pid) else { return Ok(()) };
@@ -107,15 +119,15 @@ fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
     }
 }
 
-/// Gives back what still is as it was set.
-pub(super) fn restore(contexts: &[Entry], roots: &Roots) -> Restored {
+/// Gives back what still is as it was set; in a dry run only says what that is.
+pub(super) fn restore(contexts: &[Entry], roots: &Roots, dry: bool) -> Restored {
     let mut restored = Restored::default();
     for entry in contexts {
         let (pid, fd) = (entry.pid, entry.fd);
         let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == entry.start) else { continue };
         let is_ours = |now: lull_core::EpollParams| Params::from(now) == entry.set;
         match member.process.epoll_params(fd).map(is_ours) {
-            Ok(true) if matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
+            Ok(true) if dry || matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
                 restored.contexts.push((pid, fd, entry.former));
             }
             // A second number of a context that has just been given back.

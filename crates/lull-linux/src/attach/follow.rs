@@ -118,10 +118,18 @@ pub struct Follower {
     record: Option<Record>,
     /// Contexts that need no second word: process, start time, descriptor.
     told: BTreeSet<(i32, u64, i32)>,
-    /// Contexts in force, and whether their sockets were shown.
-    in_force: Vec<((i32, u64, i32), bool)>,
+    in_force: Vec<InForce>,
     warned: BTreeSet<String>,
     looked: bool,
+}
+
+/// A context that has the parameters.
+struct InForce {
+    key: (i32, u64, i32),
+    /// Looks since it has them.
+    looks: u32,
+    /// Its sockets, once packets have come to them.
+    sockets: Option<OnContext>,
 }
 
 /// A context that a look has found.
@@ -203,7 +211,7 @@ impl Follower {
         }
         let found = self.find(&mut events)?;
         self.told.retain(|key| found.iter().any(|it| it.key == *key));
-        self.in_force.retain(|(key, _)| found.iter().any(|it| it.key == *key));
+        self.in_force.retain(|known| found.iter().any(|it| it.key == known.key));
         self.set(&found, &mut events)?;
         self.sockets(&mut events);
         self.looked = true;
@@ -318,33 +326,40 @@ impl Follower {
     }
 
     fn note_in_force(&mut self, key: (i32, u64, i32)) {
-        if !self.in_force.iter().any(|(known, _)| *known == key) {
-            self.in_force.push((key, false));
+        if !self.in_force.iter().any(|known| known.key == key) {
+            self.in_force.push(InForce { key, looks: 0, sockets: None });
         }
     }
 
-    /// Shows the sockets of contexts once packets have come to them, and on the first look those without any too.
+    /// Shows the sockets of contexts once packets have come to them, and at first those without any too. Looking
+    /// duplicates every socket, of which a server may have thousands: so less and less often where nothing comes, and never
+    /// again where something has.
     fn sockets(&mut self, events: &mut Vec<Event>) {
-        if self.in_force.iter().all(|(_, shown)| *shown) {
-            return;
-        }
-        let mut all = Vec::new();
-        for (key, shown) in &mut self.in_force {
-            let Some(member) = self.tree.members().iter().find(|it| (it.pid, it.start) == (key.0, key.1)) else {
+        let mut news = false;
+        for context in &mut self.in_force {
+            context.looks += 1;
+            if context.sockets.is_some() || !context.looks.is_power_of_two() {
                 continue;
-            };
-            let Ok(sockets) = OnContext::look(&member.process, key.2) else { continue };
-            if !*shown && (sockets.has_traffic() || !self.looked) {
-                *shown = sockets.has_traffic();
+            }
+            let (pid, start, fd) = context.key;
+            let member = self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start));
+            let Some(sockets) = member.and_then(|it| OnContext::look(&it.process, fd).ok()) else { continue };
+            if sockets.has_traffic() || !self.looked {
                 events.push(Event::Sockets(sockets.clone()));
                 for text in sockets.warnings() {
                     warn(&mut self.warned, events, text);
                 }
             }
-            all.push(sockets);
+            if sockets.has_traffic() {
+                context.sockets = Some(sockets);
+                news = true;
+            }
         }
-        for text in shared_napis(&all) {
-            warn(&mut self.warned, events, text);
+        if news {
+            let known: Vec<&OnContext> = self.in_force.iter().filter_map(|it| it.sockets.as_ref()).collect();
+            for text in shared_napis(&known) {
+                warn(&mut self.warned, events, text);
+            }
         }
     }
 
@@ -354,7 +369,7 @@ impl Follower {
     /// The state file cannot be removed.
     pub fn restore(mut self) -> Result<Restored> {
         let Some(record) = self.record.take() else { return Ok(Restored::default()) };
-        let restored = restore(record.contexts(), &self.roots);
+        let restored = restore(record.contexts(), &self.roots, false);
         record.remove()?;
         Ok(restored)
     }

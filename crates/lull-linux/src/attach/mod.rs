@@ -26,7 +26,7 @@ use std::fmt;
 use lull_core::{AppPolicy, EpollParams, Mode};
 use serde::{Deserialize, Serialize};
 
-pub use detach::{Detached, Restored, detach};
+pub use detach::{Detached, Restored, detach, detach_diff};
 pub use follow::{Event, Follower, LOOK_EVERY, Which};
 pub use record::Role;
 pub use sockets::OnContext;

@@ -74,7 +74,7 @@ impl OnContext {
 }
 
 /// Warnings about NAPIs that several contexts hear from.
-pub(crate) fn shared_napis(contexts: &[OnContext]) -> Vec<String> {
+pub(crate) fn shared_napis(contexts: &[&OnContext]) -> Vec<String> {
     let mut users: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for context in contexts {
         for &napi in context.by_napi.keys() {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn contexts_that_disturb_each_other_are_named() {
-        let warnings = shared_napis(&[context(3, &[8193]), context(4, &[8193]), context(5, &[8194])]);
+        let warnings = shared_napis(&[&context(3, &[8193]), &context(4, &[8193]), &context(5, &[8194])]);
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("NAPI 8193") && warnings[0].contains("7:3, 7:4"), "{warnings:?}");
     }

@@ -175,6 +175,48 @@ mod tests {
         assert!(find(OsStr::new("/etc/passwd")).is_err());
     }
 
+    /// An ELF file with these segments: type and content.
+    fn elf_file(segments: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut file = vec![0; ELF_HEADER + segments.len() * PROGRAM_HEADER];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[18] = 62;
+        file[32] = ELF_HEADER as u8;
+        file[54] = PROGRAM_HEADER as u8;
+        file[56] = segments.len() as u8;
+        for (nth, (kind, content)) in segments.iter().enumerate() {
+            let at = ELF_HEADER + nth * PROGRAM_HEADER;
+            let offset = file.len() as u64;
+            file[at..at + 4].copy_from_slice(&kind.to_le_bytes());
+            file[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
+            file[at + 32..at + 40].copy_from_slice(&(content.len() as u64).to_le_bytes());
+            file.extend_from_slice(content);
+        }
+        file
+    }
+
+    #[test]
+    fn headers_tell_static_go_and_foreign_programs() {
+        let path = std::env::temp_dir().join(format!("lull-elf-{}", std::process::id()));
+        let read = |content: &[u8]| {
+            std::fs::write(&path, content).unwrap();
+            read_elf(&File::open(&path).unwrap())
+        };
+        let interpreter = (PT_INTERP, &b"/lib/ld-musl-x86_64.so.1\0"[..]);
+        let build_id = (PT_NOTE, &b"\x04\0\0\0\x02\0\0\0\x04\0\0\0Go\0\0ab"[..]);
+        let gnu = (PT_NOTE, &b"\x04\0\0\0\x02\0\0\0\x03\0\0\0GNU\0ab"[..]);
+        let musl = read(&elf_file(&[gnu, interpreter])).unwrap().unwrap();
+        assert_eq!((musl.interpreter.as_deref(), musl.is_go), (Some("/lib/ld-musl-x86_64.so.1"), false));
+        assert_eq!(musl.machine, 62);
+        assert_eq!(read(&elf_file(&[gnu])).unwrap().unwrap().interpreter, None);
+        let go = read(&elf_file(&[interpreter, build_id])).unwrap().unwrap();
+        assert!(read(b"").unwrap().is_none());
+        // Cut off within its segments: an error, no panic.
+        let whole = elf_file(&[interpreter]);
+        assert!(read(&whole[..whole.len() - 1]).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(go.is_go);
+    }
+
     #[test]
     fn this_test_is_a_dynamic_program_and_a_script_is_what_its_interpreter_is() {
         let me = std::env::current_exe().unwrap();
