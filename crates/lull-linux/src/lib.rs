@@ -1,8 +1,8 @@
 //! The kernel plane: Linux's own delivery settings, read, compared, applied as one mode and taken back.
 //!
-//! Linux has the modes that `lull-core` names, in pieces: settings of a NAPI (netlink `napi-set`), parameters of an epoll
-//! context, NAPI threads with their CPUs and policy, and a dozen files. This crate knows the pieces; it does not know
-//! lull's own engine.
+//! Linux has the modes that `lull-core` names, in pieces: settings of a NAPI (netlink `napi-set`), parameters of an
+//! epoll context, NAPI threads with their CPUs and policy, and a dozen files. This crate knows the pieces; it does not
+//! know lull's own engine.
 //!
 //! Three types to know:
 //!
@@ -29,7 +29,8 @@
 //! | [`doctor`] | what can be had here, and what stands in the way |
 //! | [`prepare`] | the set-up of device and machine, by a profile |
 //! | [`ethtool`] | queues, rings, coalescing, features |
-//! | [`machine`], [`roots`], [`values`], [`os`] | CPUs and versions; where `/sys` and `/proc` are; how settings are kept; system calls |
+//! | [`machine`], [`roots`] | CPUs and versions; where `/sys` and `/proc` are |
+//! | [`values`], [`os`] | how settings are kept; system calls |
 //!
 //! # Example: what settings amount to
 //!

@@ -224,6 +224,19 @@ fn a_device_that_vanishes_ends_the_watcher_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_renamed_device_is_undone_by_its_new_name() {
+    let Some(world) = World::new("renamed", 2) else { return };
+    world.ok("apply va --mode defer50");
+    if !world.command(&["ip", "link", "set", "va", "name", "vx"]).status().unwrap().success() {
+        println!("SKIP: renamed: this kernel renames no device that is up");
+        return;
+    }
+    assert!(world.ok("undo vx").contains("gro-flush-timeout 50us -> 0"));
+    assert!(world.raw_of("vx").iter().all(|raw| raw.values() == BASE));
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
 fn two_lulls_at_once_are_refused() {
     let Some(world) = World::new("two lulls", 2) else { return };
     let mut watcher = world.start("apply va --mode defer50 --watch");
@@ -516,7 +529,8 @@ fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
     world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
     let before = world.values();
     let mut changed_when_killed = false;
-    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is unlinked at the end.
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is
+    // unlinked at the end.
     for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
         for nth in 1.. {
             let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
