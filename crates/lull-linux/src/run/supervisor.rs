@@ -76,6 +76,8 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
     let _deaf = os::take_signals(&DEAF_TO).map_err(failed)?;
     // Fails only for the leader of a process group, which a child of `lull run` is not.
     rustix::process::setsid().map_err(|error| failed(error.into()))?;
+    // Looked up now: what it undoes is this device, whatever its name is by then.
+    let session = device.map(|device| Session::open(device, options)).transpose()?;
     std::io::stdout().write_all(READY).and_then(|()| std::io::stdout().flush()).map_err(failed)?;
     let mut program = None;
     for line in BufReader::new(std::io::stdin()).lines() {
@@ -90,8 +92,7 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
         Err(Error::NoProcess { .. }) | Ok(_) => Ok(()),
         Err(error) => Err(error),
     });
-    if let Some(device) = device {
-        let mut session = Session::open(device, options)?;
+    if let Some(mut session) = session {
         undo(&mut session)?;
     }
     of_program
