@@ -12,7 +12,8 @@ const TIMEOUT_MS_MAX: u64 = 1_000;
 /// In [`EPOLL`]: parameters are to be set.
 const EPOLL_ON: u64 = 1 << 63;
 
-/// Parameters of epoll contexts in one word: usecs, budget above 32 bits, prefer above 48, [`EPOLL_ON`]; 0: leave alone.
+/// Parameters of epoll contexts in one word: usecs, budget above 32 bits, prefer above 48, [`EPOLL_ON`]; 0: leave
+/// alone.
 static EPOLL: AtomicU64 = AtomicU64::new(0);
 /// What a zero timeout becomes, in milliseconds; 0: it stays.
 static TIMEOUT_MS: AtomicI32 = AtomicI32::new(0);

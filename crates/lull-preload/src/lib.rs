@@ -1,4 +1,5 @@
-//! `liblull_preload.so`: gives the epoll contexts and sockets of an unmodified program their busy-poll parameters at birth.
+//! `liblull_preload.so`: gives the epoll contexts and sockets of an unmodified program their busy-poll parameters at
+//! birth.
 //!
 //! `lull run` starts a program with this library in `LD_PRELOAD`. It holds no delivery logic: the kernel delivers, this
 //! only sets what the kernel has knobs for, at the moment when the object that has the knob comes into being.
@@ -18,15 +19,15 @@
 //! | `LULL_EPOLL_USECS` | `busy_poll_usecs` of every epoll context, microseconds, 0 to 2^31-1 |
 //! | `LULL_EPOLL_BUDGET` | `busy_poll_budget`, packets, 0 to 65535; above 64 takes CAP_NET_ADMIN |
 //! | `LULL_EPOLL_PREFER` | `prefer_busy_poll`, 0 or 1 |
-//! | `LULL_EPOLL_TIMEOUT_MS` | what a zero timeout of `epoll_wait` becomes, milliseconds, 1 to 1000; unset: zero stays zero |
+//! | `LULL_EPOLL_TIMEOUT_MS` | what a zero timeout of `epoll_wait` becomes, milliseconds, 1 to 1000; unset: it stays |
 //! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
 //! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
 //! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
 //! | `LULL_QUIET` | set: nothing is said on stderr |
 //!
 //! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
-//! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits turns
-//! the whole library into a pass-through, and that is said once.
+//! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
+//! turns the whole library into a pass-through, and that is said once.
 //!
 //! # What it promises
 //!
@@ -38,10 +39,11 @@
 //! # What it cannot do
 //!
 //! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull
-//!   attach` sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be built.
+//!   attach` sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be
+//!   built.
 //! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS`, system calls past the C library) are not seen.
-//! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in `do_poll`);
-//!   a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
+//! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
+//!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
 
 mod config;
 mod epoll;

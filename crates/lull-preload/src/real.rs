@@ -1,7 +1,7 @@
 //! The C library's own functions, looked up once at load.
 //!
-//! Another library's initialiser may call before this one's ran, so a function that is not there yet is looked up at its
-//! call; one that the C library does not have (`epoll_pwait2` before glibc 2.35) is the plain system call.
+//! Another library's initialiser may call before this one's ran, so a function that is not there yet is looked up at
+//! its call; one that the C library does not have (`epoll_pwait2` before glibc 2.35) is the plain system call.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -56,7 +56,8 @@ macro_rules! next {
                     // SAFETY: the same arguments go to the kernel as the C library's wrapper would pass on.
                     return unsafe { $system_call } as c_int;
                 }
-                // SAFETY: the C library's function of this name has this signature; the caller vouches for the arguments.
+                // SAFETY: the C library's function of this name has this signature; the caller vouches for the
+                // arguments.
                 unsafe {
                     core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(address)(
                         $($arg),*

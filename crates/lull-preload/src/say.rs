@@ -1,8 +1,8 @@
 //! One line on stderr, at most once a process, and only where it can do no harm.
 //!
-//! A daemon may have closed descriptor 2 and got it back as a client's socket: a line there would break its protocol. So
-//! the file behind descriptor 2 is remembered at load, and nothing is written to another one. A full or broken pipe is
-//! left alone as well: no blocking, no SIGPIPE.
+//! A daemon may have closed descriptor 2 and got it back as a client's socket: a line there would break its protocol.
+//! So the file behind descriptor 2 is remembered at load, and nothing is written to another one. A full or broken pipe
+//! is left alone as well: no blocking, no SIGPIPE.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -74,8 +74,8 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let events = follower.look()?;
     if (args.once || args.dry_run) && follower.in_force() == 0 {
         return Err(format!(
-            "process {} has no epoll context, so nothing was set: leave --once out to wait for one, or start the program \
-             with `lull run` if it uses poll, select or blocking calls",
+            "process {} has no epoll context, so nothing was set: leave --once out to wait for one, or start the \
+             program with `lull run` if it uses poll, select or blocking calls",
             args.pid
         )
         .into());

@@ -46,8 +46,8 @@ pub enum Detached {
 /// Gives the epoll contexts of a program their former parameters back. Harmless when nothing was set.
 ///
 /// # Errors
-/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has the
-/// program; no right to signal the `lull attach` that follows it, or to look into the program.
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has
+/// the program; no right to signal the `lull attach` that follows it, or to look into the program.
 pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     let roots = &options.roots;
     let start = start_of(pid, roots);

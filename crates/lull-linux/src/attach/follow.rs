@@ -142,7 +142,8 @@ impl Follower {
     /// Takes a program. Nothing is changed yet.
     ///
     /// # Errors
-    /// [`Error::NoProcess`], [`Error::Locked`] if another lull has it, no right to look into it, those of the state file.
+    /// [`Error::NoProcess`], [`Error::Locked`] if another lull has it, no right to look into it, those of the state
+    /// file.
     pub fn open(pid: i32, request: &Request, which: Which, role: Role, options: &Options) -> Result<Follower> {
         let member = Member::open(pid, &options.roots)?;
         let start = Some(member.start);
@@ -332,8 +333,8 @@ impl Follower {
     }
 
     /// Shows the sockets of contexts once packets have come to them, and at first those without any too. Looking
-    /// duplicates every socket, of which a server may have thousands: so less and less often where nothing comes, and never
-    /// again where something has.
+    /// duplicates every socket, of which a server may have thousands: so less and less often where nothing comes, and
+    /// never again where something has.
     fn sockets(&mut self, events: &mut Vec<Event>) {
         let mut news = false;
         for context in &mut self.in_force {

@@ -12,8 +12,8 @@
 //! | `detach` | giving back |
 //! | `sockets` | what is on a context, and what keeps busy polling from working there |
 //!
-//! A `fork` is seen at the next look. A child whose parent has ended before that look is nobody's child any more, and is
-//! not found: attach to a daemon after it has put itself into the background.
+//! A `fork` is seen at the next look. A child whose parent has ended before that look is nobody's child any more, and
+//! is not found: attach to a daemon after it has put itself into the background.
 
 mod detach;
 mod follow;
@@ -114,9 +114,9 @@ impl Request {
         let mode = self.mode.as_ref()?;
         let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
         Some(format!(
-            "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to {ms} ms from \
-             outside, and a call with timeout 0 never busy polls; `lull run --mode {mode}` lifts them in programs that load \
-             its preload library"
+            "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to \
+             {ms} ms from outside, and a call with timeout 0 never busy polls; `lull run --mode {mode}` lifts them \
+             in programs that load its preload library"
         ))
     }
 

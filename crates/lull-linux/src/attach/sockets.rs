@@ -55,16 +55,16 @@ impl OnContext {
         let at = format!("process {} descriptor {}", self.pid, self.fd);
         if let Some(first) = self.without_napi.first() {
             warnings.push(format!(
-                "{at}: {} connection(s), such as descriptor {first}, have no NAPI id, and nothing is busy polled for them; \
-                 the peer of a veth needs `ethtool -K PEER tso off`, other devices a driver with NAPI ids",
+                "{at}: {} connection(s), such as descriptor {first}, have no NAPI id, and nothing is busy polled \
+                 for them; the peer of a veth needs `ethtool -K PEER tso off`, other devices a driver with NAPI ids",
                 self.without_napi.len()
             ));
         }
         if self.by_napi.len() > 1 {
             let napis: Vec<String> = self.by_napi.keys().map(u32::to_string).collect();
             warnings.push(format!(
-                "{at}: its connections come from {} NAPIs ({}), and a context busy polls only the one it heard from last; \
-                 give each worker the connections of one NAPI (memcached: -N)",
+                "{at}: its connections come from {} NAPIs ({}), and a context busy polls only the one it heard from \
+                 last; give each worker the connections of one NAPI (memcached: -N)",
                 napis.len(),
                 napis.join(", ")
             ));
@@ -85,8 +85,8 @@ pub(crate) fn shared_napis(contexts: &[&OnContext]) -> Vec<String> {
     shared
         .map(|(napi, users)| {
             format!(
-                "NAPI {napi} is heard from by {} epoll contexts (process:descriptor {}): the idle one ends the busy one's \
-                 suspension; have as many workers as NAPIs, each with one",
+                "NAPI {napi} is heard from by {} epoll contexts (process:descriptor {}): the idle one ends the busy \
+                 one's suspension; have as many workers as NAPIs, each with one",
                 users.len(),
                 users.join(", ")
             )

@@ -11,10 +11,10 @@
 //! The program is over when the process that was started is: a daemon that puts itself into the background is left
 //! without the mode, so run it in the foreground.
 //!
-//! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program. The
-//! program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers nor
-//! suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is left, and
-//! `lull undo DEV` undoes.
+//! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program.
+//! The program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers
+//! nor suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is
+//! left, and `lull undo DEV` undoes.
 
 mod program;
 mod signals;

@@ -30,8 +30,8 @@ impl Signals {
         os::with_mask_before(command, &self.0);
     }
 
-    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole foreground group at Ctrl-C, the
-    /// program has got too; what the program itself has sent is not for it.
+    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole foreground group at Ctrl-C,
+    /// the program has got too; what the program itself has sent is not for it.
     pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid) -> io::Result<()> {
         while let Some(came) = os::next_signal(self.0.as_fd())? {
             if came.by_kernel || came.sender == pid.as_raw_nonzero().get() {

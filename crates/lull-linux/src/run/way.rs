@@ -165,7 +165,7 @@ impl Way {
         }
         if device.is_none() && mode.napi != lull_core::NapiSettings::default() {
             caveats.push(format!(
-                "no --dev: only the program's half of {mode} is set; it is in force on devices where `lull apply` has put it"
+                "no --dev: only the program's half of {mode} is set; it is in force where `lull apply` has put it"
             ));
         }
         if sockets.usecs(mode) != 0 {
