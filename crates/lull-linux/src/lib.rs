@@ -22,6 +22,8 @@
 //! | [`sched`] | NAPI threads: CPUs and policy |
 //! | [`watch`] | staying, and applying again |
 //! | [`programs`] | the application's half: epoll contexts of running programs |
+//! | [`attach`] | the same from outside: parameters set in a running program, followed and given back |
+//! | [`run`] | a program with both halves in force for as long as it runs |
 //! | [`recognise`] | from settings in force to a mode's name |
 //! | [`show`] | all of that for one device |
 //! | [`doctor`] | what can be had here, and what stands in the way |
@@ -57,8 +59,10 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod apply;
+pub mod attach;
 pub mod device;
 pub mod doctor;
+mod durable;
 pub mod error;
 pub mod ethtool;
 pub mod machine;
@@ -69,6 +73,7 @@ pub mod prepare;
 pub mod programs;
 pub mod recognise;
 pub mod roots;
+pub mod run;
 pub mod sched;
 pub mod show;
 pub mod state;

@@ -5,7 +5,9 @@
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use lull_core::EpollParams;
 
@@ -103,6 +105,78 @@ pub fn same_file(a: (i32, i32), b: (i32, i32)) -> io::Result<bool> {
     let order =
         unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILE, a.1 as libc::c_ulong, b.1 as libc::c_ulong) };
     if order < 0 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+}
+
+/// A signal that came.
+pub(crate) struct Came {
+    pub(crate) number: i32,
+    /// Who sent it; 0 for the kernel.
+    pub(crate) sender: i32,
+    /// Whether the kernel sent it by itself, as terminals do.
+    pub(crate) by_kernel: bool,
+}
+
+/// Signals that are read from a descriptor (`signalfd(2)`) instead of having an effect. Dispositions stay as they are.
+pub(crate) struct TakenSignals {
+    fd: OwnedFd,
+    /// What the thread had blocked before.
+    before: libc::sigset_t,
+}
+
+impl AsFd for TakenSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Blocks signals of the calling thread, which has to be the only one, and has them read from a descriptor.
+pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<TakenSignals> {
+    let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: `sigemptyset` initialises the set that the other calls read, `pthread_sigmask` the one before where it
+    // succeeds; no pointer outlives the calls.
+    unsafe {
+        done(libc::sigemptyset(set.as_mut_ptr()))?;
+        for &number in numbers {
+            done(libc::sigaddset(set.as_mut_ptr(), number))?;
+        }
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        done(fd)?;
+        let fd = OwnedFd::from_raw_fd(fd);
+        match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) {
+            0 => Ok(TakenSignals { fd, before: before.assume_init() }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Has a program started with the signals blocked that were so before they were taken: children inherit the mask.
+pub(crate) fn with_mask_before(command: &mut Command, taken: &TakenSignals) {
+    let before = taken.before;
+    let unblock = move || {
+        // SAFETY: the set was initialised when it was taken.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: in the child the closure makes one system call, which is safe between fork and exec.
+    unsafe { command.pre_exec(unblock) };
+}
+
+/// The next signal of [`take_signals`], if one has come.
+pub(crate) fn next_signal(signals: BorrowedFd<'_>) -> io::Result<Option<Came>> {
+    let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the kernel writes at most `size` bytes, which is that of the structure.
+    let read = unsafe { libc::read(signals.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+    if read < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+    }
+    // SAFETY: integers only, and zero before the kernel wrote.
+    let info = unsafe { info.assume_init() };
+    let by_kernel = info.ssi_code == libc::SI_KERNEL;
+    Ok(Some(Came { number: info.ssi_signo as i32, sender: info.ssi_pid as i32, by_kernel }))
 }
 
 /// `struct sched_attr` of `linux/sched/types.h`, first published size.

@@ -4,15 +4,14 @@
 //! The file names the boot, the network namespace and the device by index. With another boot, a device that was made
 //! anew, or a namespace that is gone, the values that it would restore are gone as well, and it is refused.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, QueueKey};
+use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 use crate::prepare::Overwritten;
 use crate::roots::Roots;
@@ -146,26 +145,11 @@ impl Store {
         let failed = |error: io::Error| {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
-        loop {
-            let mut file =
-                OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    let mut by = String::new();
-                    let _ = file.read_to_string(&mut by);
-                    let known = !by.trim().is_empty();
-                    let by = if known { format!("process {}", by.trim()) } else { "it has just started".to_owned() };
-                    return Err(Error::Locked { device: self.device.name.clone(), by });
-                }
-                Err(error) => return Err(failed(error.into())),
-            }
-            // The one that had it before may have removed the file between opening and locking.
-            let own = file.metadata().map_err(failed)?.ino();
-            if fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == own) {
-                // The number is for people only; the lock holds without it, on a full disk too.
-                let _ = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
-                return Ok(Lock { _file: file, path });
+        match durable::try_lock(&path, &std::process::id().to_string()).map_err(failed)? {
+            Taken::Yes(file) => Ok(Lock { _file: file, path }),
+            Taken::HeldBy(by) => {
+                let by = if by.is_empty() { "it has just started".to_owned() } else { format!("process {by}") };
+                Err(Error::Locked { device: self.device.name.clone(), by })
             }
         }
     }
@@ -231,24 +215,10 @@ impl Store {
         }
         self.create_directory()?;
         let temporary = self.path("new");
-        let written = self.write(&temporary, state).map_err(|error| {
+        durable::write_json(&temporary, &self.file(), state).map_err(|error| {
             let what = format!("write the state file {}", self.file().display());
             Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
-        });
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written
-    }
-
-    fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(state)?;
-        text.push(b'\n');
-        let mut file = File::create(temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(temporary, self.file())?;
-        File::open(&self.directory)?.sync_all()
+        })
     }
 
     fn remove(&self) -> Result<()> {

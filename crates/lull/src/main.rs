@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod attach;
 mod compare;
 mod doctor;
 mod load;
 mod prepare;
+mod run;
 mod serve;
 mod show;
 mod units;
@@ -45,6 +47,15 @@ enum Command {
     Diff(apply::DiffArgs),
     /// Gives a device back what it had before `lull apply`.
     Undo(apply::UndoArgs),
+    /// Sets the epoll busy-poll parameters inside a running program, and follows it.
+    Attach(attach::AttachArgs),
+    /// Gives a program's epoll contexts back what they had before `lull attach`.
+    Detach(attach::DetachArgs),
+    /// Runs a program with a mode in force, and undoes it when the program has ended.
+    Run(run::RunArgs),
+    /// Undoes for a `lull run` that was killed.
+    #[command(hide = true)]
+    Supervise(run::SuperviseArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.
     Prepare(prepare::PrepareArgs),
 }
@@ -55,7 +66,12 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    // Those that `lull run` gets are its program's.
+    let signals: &[_] = match cli.command {
+        Command::Run(_) | Command::Supervise(_) => &[],
+        _ => &[signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM],
+    };
+    for &signal in signals {
         // The second signal ends the process at once, in the usual way. Both are signals that can be caught.
         let _ = signal_hook::flag::register_conditional_default(signal, stop.clone());
         let _ = signal_hook::flag::register(signal, stop.clone());
@@ -69,6 +85,10 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
+        Command::Attach(args) => attach::run(&args, &stop),
+        Command::Detach(args) => attach::detach(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Supervise(args) => run::supervise(&args),
         Command::Prepare(args) => prepare::run(&args),
     };
     match result {

@@ -1,0 +1,139 @@
+//! Giving back what epoll contexts had before they were attached to.
+//!
+//! Given back is only what was set and is still there: a context that has other parameters by now was changed by
+//! somebody else, or is another one under the same number, and is left alone.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+
+use super::Params;
+use super::follow::set_params;
+use super::record::{Entry, Holder, Opened, Record, Role};
+use super::tree::{Member, start_of};
+use crate::apply::Options;
+use crate::error::{Error, Result};
+use crate::roots::Roots;
+
+/// How long a `lull attach` that was told to end is waited for.
+const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// What was given back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// Process, descriptor and what the context has again.
+    pub contexts: Vec<(i32, i32, Params)>,
+    /// Process and descriptor of contexts that were closed or changed by somebody else since.
+    pub left: Vec<(i32, i32)>,
+}
+
+/// What [`detach`] did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Detached {
+    /// Nothing of the program was set.
+    Nothing,
+    /// Parameters were given back.
+    Restored(Restored),
+    /// A `lull attach` followed the program; it was told to end, and has given the parameters back.
+    Ended {
+        /// Its process.
+        follower: i32,
+    },
+}
+
+/// Gives the epoll contexts of a program their former parameters back. Harmless when nothing was set.
+///
+/// # Errors
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to; [`Error::Locked`] while `lull run` has
+/// the program; no right to signal the `lull attach` that follows it, or to look into the program.
+pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
+    let roots = &options.roots;
+    let start = start_of(pid, roots);
+    let since = Instant::now();
+    let mut told: Option<Holder> = None;
+    loop {
+        match Record::open(&options.state_dir, pid, start, Role::Attach, roots)? {
+            Opened::Mine(record) => {
+                let known = record.contexts().to_vec();
+                let restored = restore(&known, roots, false);
+                record.remove()?;
+                return match told {
+                    Some(holder) if known.is_empty() => Ok(Detached::Ended { follower: holder.pid }),
+                    _ if !known.is_empty() => Ok(Detached::Restored(restored)),
+                    _ if start.is_none() => Err(Error::NoProcess { pid }),
+                    _ => Ok(Detached::Nothing),
+                };
+            }
+            Opened::HeldBy(Some(holder)) if holder.role == Role::Attach => {
+                if told != Some(holder) {
+                    end(holder, pid, roots)?;
+                    told = Some(holder);
+                }
+            }
+            Opened::HeldBy(Some(holder)) => {
+                let by = format!("process {}, lull run, which gives back when the program ends", holder.pid);
+                return Err(Error::Locked { device: format!("process {pid}"), by });
+            }
+            Opened::HeldBy(None) => {}
+        }
+        if since.elapsed() > END_WITHIN {
+            let by = told.map_or_else(|| "which one is unknown".to_owned(), |holder| format!("process {}", holder.pid));
+            return Err(Error::Locked { device: format!("process {pid}"), by });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What [`detach`] would give back; changes nothing.
+///
+/// # Errors
+/// [`Error::NoProcess`] for a process that neither exists nor was attached to.
+pub fn detach_diff(pid: i32, options: &Options) -> Result<Restored> {
+    let known = Record::peek(&options.state_dir, pid);
+    if known.is_empty() && start_of(pid, &options.roots).is_none() {
+        return Err(Error::NoProcess { pid });
+    }
+    Ok(restore(&known, &options.roots, true))
+}
+
+/// Tells a `lull attach` to end.
+fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
+    let Some(process) = Pid::from_raw(holder.pid) else { return Ok(()) };
+    // One that has ended on its own has left the lock, as the next look shows.
+    let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return Ok(()) };
+    // The number came from the lock file, which only its holder writes; that it is a lull tells it from a stranger who
+    // has got the number since.
+    if !roots.read_proc(&format!("{}/comm", holder.pid)).is_ok_and(|name| name.starts_with("lull")) {
+        return Ok(());
+    }
+    match pidfd_send_signal(&pidfd, Signal::TERM) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(Error::Os {
+            what: format!("end the lull attach (process {}) that follows process {pid}", holder.pid),
+            remedy: "run it as the user who started that, or as root".to_owned(),
+            source: error.into(),
+            said: None,
+        }),
+    }
+}
+
+/// Gives back what still is as it was set; in a dry run only says what that is.
+pub(super) fn restore(contexts: &[Entry], roots: &Roots, dry: bool) -> Restored {
+    let mut restored = Restored::default();
+    for entry in contexts {
+        let (pid, fd) = (entry.pid, entry.fd);
+        let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == entry.start) else { continue };
+        let is_ours = |now: lull_core::EpollParams| Params::from(now) == entry.set;
+        match member.process.epoll_params(fd).map(is_ours) {
+            Ok(true) if dry || matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
+                restored.contexts.push((pid, fd, entry.former));
+            }
+            // A second number of a context that has just been given back.
+            Ok(false) if member.process.epoll_params(fd).is_ok_and(|now| Params::from(now) == entry.former) => {}
+            _ => restored.left.push((pid, fd)),
+        }
+    }
+    restored
+}

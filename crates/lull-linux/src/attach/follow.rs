@@ -1,0 +1,413 @@
+//! One look over a program after the other: contexts that do not have the parameters get them.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use lull_core::EpollParams;
+use serde::Serialize;
+
+use super::detach::{Restored, restore};
+use super::record::{Entry, Opened, Record, Role};
+use super::sockets::{OnContext, shared_napis};
+use super::tree::{Member, Tree};
+use super::{Params, Request};
+use crate::apply::Options;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::programs::name_of;
+use crate::roots::Roots;
+
+/// How often a program is looked over: a context that it makes has its parameters within twice this.
+pub const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// Which contexts are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All: what the operator says goes before what the program has set by itself.
+    All,
+    /// Those without any parameters: the net below the preload library, which respects what a program sets by itself.
+    Unset,
+}
+
+/// What a look found or did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A context got its parameters.
+    Set {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+        /// What the context had.
+        former: Params,
+        /// What it has now.
+        now: Params,
+    },
+    /// A context has the parameters already.
+    Had {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+        /// The parameters.
+        now: Params,
+    },
+    /// A context keeps parameters that the program has set by itself.
+    Kept {
+        /// The process.
+        pid: i32,
+        /// Its descriptor.
+        fd: i32,
+        /// The parameters.
+        now: Params,
+    },
+    /// The sockets on a context that has parameters.
+    Sockets(OnContext),
+    /// Something that keeps the mode from working.
+    Warning {
+        /// What, where and what to do.
+        text: String,
+    },
+    /// A child is followed from now on.
+    Child {
+        /// The child.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// A process has ended.
+    Ended {
+        /// Which.
+        pid: i32,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Set { pid, name, fd, former, now } => {
+                write!(f, "{name} (process {pid}) descriptor {fd}: {now} (was: {former})")
+            }
+            Event::Had { pid, name, fd, now } => write!(f, "{name} (process {pid}) descriptor {fd}: {now} already"),
+            Event::Kept { pid, fd, now } => {
+                write!(f, "process {pid} descriptor {fd}: the program's own {now} stay")
+            }
+            Event::Sockets(sockets) => sockets.fmt(f),
+            Event::Warning { text } => write!(f, "warning: {text}"),
+            Event::Child { pid, name } => write!(f, "child {name} (process {pid}) is followed"),
+            Event::Ended { pid } => write!(f, "process {pid} has ended"),
+        }
+    }
+}
+
+/// A program that is attached to. Dropping it gives nothing back; [`Follower::restore`] does.
+pub struct Follower {
+    pid: i32,
+    tree: Tree,
+    roots: Roots,
+    wanted: EpollParams,
+    which: Which,
+    /// Nothing while nothing may be changed (`--dry-run`).
+    record: Option<Record>,
+    /// Contexts that need no second word: process, start time, descriptor.
+    told: BTreeSet<(i32, u64, i32)>,
+    in_force: Vec<InForce>,
+    warned: BTreeSet<String>,
+    looked: bool,
+}
+
+/// A context that has the parameters.
+struct InForce {
+    key: (i32, u64, i32),
+    /// Looks since it has them.
+    looks: u32,
+    /// Its sockets, once packets have come to them.
+    sockets: Option<OnContext>,
+}
+
+/// A context that a look has found.
+struct Found {
+    key: (i32, u64, i32),
+    now: EpollParams,
+}
+
+impl Follower {
+    /// Takes a program. Nothing is changed yet.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`], [`Error::Locked`] if another lull has it, no right to look into it, those of the state
+    /// file.
+    pub fn open(pid: i32, request: &Request, which: Which, role: Role, options: &Options) -> Result<Follower> {
+        let member = Member::open(pid, &options.roots)?;
+        let start = Some(member.start);
+        let record = match Record::open(&options.state_dir, pid, start, role, &options.roots)? {
+            Opened::Mine(record) => record,
+            Opened::HeldBy(holder) => {
+                let by = match holder {
+                    Some(holder) if holder.role == Role::Attach => format!("process {}, lull attach", holder.pid),
+                    Some(holder) => format!("process {}, lull run", holder.pid),
+                    None => "which one is unknown".to_owned(),
+                };
+                return Err(Error::Locked { device: format!("process {pid}"), by });
+            }
+        };
+        Ok(Follower { record: Some(record), ..Follower::over(member, request, which, options) })
+    }
+
+    /// Takes a program to look at only.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`].
+    pub fn dry(pid: i32, request: &Request, options: &Options) -> Result<Follower> {
+        Ok(Follower::over(Member::open(pid, &options.roots)?, request, Which::All, options))
+    }
+
+    fn over(member: Member, request: &Request, which: Which, options: &Options) -> Follower {
+        Follower {
+            pid: member.pid,
+            tree: Tree::of(member, &options.roots),
+            roots: options.roots.clone(),
+            wanted: request.params,
+            which,
+            record: None,
+            told: BTreeSet::new(),
+            in_force: Vec::new(),
+            warned: BTreeSet::new(),
+            looked: false,
+        }
+    }
+
+    /// Whether all processes of the program have ended.
+    pub fn is_over(&self) -> bool {
+        self.tree.members().is_empty()
+    }
+
+    /// How many contexts have the parameters (would have, in a dry look).
+    pub fn in_force(&self) -> usize {
+        self.in_force.len()
+    }
+
+    /// Looks the program over and sets what has to be set.
+    ///
+    /// # Errors
+    /// On the first look: whatever keeps a context from being set (those set in this look are given back), and
+    /// [`Error::NoProcess`]. Later: the state file cannot be written. What the kernel refuses later is an event.
+    pub fn look(&mut self) -> Result<Vec<Event>> {
+        let changes = self.tree.refresh();
+        let mut events: Vec<Event> =
+            changes.started.iter().map(|&pid| Event::Child { pid, name: name_of(pid, &self.roots) }).collect();
+        events.extend(changes.ended.iter().map(|&pid| Event::Ended { pid }));
+        if let Some(record) = &mut self.record {
+            record.forget(&changes.ended);
+        }
+        if self.is_over() && !self.looked {
+            return Err(Error::NoProcess { pid: self.pid });
+        }
+        let found = self.find(&mut events)?;
+        self.told.retain(|key| found.iter().any(|it| it.key == *key));
+        self.in_force.retain(|known| found.iter().any(|it| it.key == known.key));
+        self.set(&found, &mut events)?;
+        self.sockets(&mut events);
+        self.looked = true;
+        Ok(events)
+    }
+
+    /// All contexts of the program that there are now.
+    fn find(&mut self, events: &mut Vec<Event>) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for member in self.tree.members() {
+            let descriptors = match member.process.epoll_descriptors() {
+                Ok(descriptors) => descriptors,
+                Err(_) if member.has_ended() => continue,
+                Err(error) if !self.looked && member.pid == self.pid => return Err(error),
+                Err(error) => {
+                    warn(&mut self.warned, events, error.to_string());
+                    continue;
+                }
+            };
+            for fd in descriptors {
+                match member.process.epoll_params(fd) {
+                    Ok(now) => found.push(Found { key: (member.pid, member.start, fd), now }),
+                    // Closed since it was listed, or the whole process has ended.
+                    Err(_) if member.has_ended() => break,
+                    Err(error) if error.errno() == Some(libc::EBADF) => {}
+                    Err(error) if !self.looked && member.pid == self.pid => return Err(error),
+                    Err(error) => warn(&mut self.warned, events, error.to_string()),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn set(&mut self, found: &[Found], events: &mut Vec<Event>) -> Result<()> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut todo = Vec::new();
+        for it in found {
+            let (pid, start, fd) = it.key;
+            let now = Params::from(it.now);
+            let recorded = self.record.as_ref().and_then(|record| record.entry(pid, start, fd));
+            let entry = |former| Entry { pid, start, fd, former, set: self.wanted.into() };
+            if it.now == self.wanted {
+                if self.told.insert(it.key) {
+                    // The same open file under another number, in this process or in one forked from it: whichever of
+                    // the two is left at the end gives the parameters back.
+                    let same = |other: &&Entry| os::same_file((other.pid, other.fd), (pid, fd)).unwrap_or(false);
+                    let known = self.record.as_ref().map_or(&[][..], Record::contexts);
+                    if let (None, Some(other)) = (recorded, known.iter().find(same)) {
+                        entries.push(entry(other.former));
+                    } else {
+                        events.push(Event::Had { pid, name: name_of(pid, &self.roots), fd, now });
+                    }
+                }
+                self.note_in_force(it.key);
+            } else if self.which == Which::Unset && it.now != EpollParams::default() {
+                if self.told.insert(it.key) {
+                    events.push(Event::Kept { pid, fd, now });
+                }
+            } else {
+                // What an earlier attach has set is not what the program had.
+                let former = recorded.filter(|known| known.set == now).map_or(now, |known| known.former);
+                entries.push(entry(former));
+                todo.push((it.key, now, former));
+            }
+        }
+        let Some(record) = &mut self.record else {
+            for (key, _, former) in todo {
+                let name = name_of(key.0, &self.roots);
+                events.push(Event::Set { pid: key.0, name, fd: key.2, former, now: self.wanted.into() });
+                self.note_in_force(key);
+            }
+            return Ok(());
+        };
+        let before = record.contexts().to_vec();
+        if !entries.is_empty() {
+            record.add(entries)?;
+        }
+        let mut done = Vec::new();
+        for (key, now, former) in todo {
+            let (pid, _, fd) = key;
+            match self.set_one(key, &self.wanted) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let name = name_of(pid, &self.roots);
+                    events.push(Event::Set { pid, name, fd, former, now: self.wanted.into() });
+                    self.told.insert(key);
+                    self.note_in_force(key);
+                    done.push((key, now));
+                }
+                Err(error) if !self.looked => {
+                    for (key, now) in done {
+                        // One that has closed meanwhile needs nothing.
+                        let _ = self.set_one(key, &now.into());
+                    }
+                    if let Some(record) = &mut self.record {
+                        record.put_back(before)?;
+                    }
+                    return Err(error);
+                }
+                Err(error) => warn(&mut self.warned, events, error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets one context; false if it has gone meanwhile.
+    fn set_one(&self, (pid, start, fd): (i32, u64, i32), params: &EpollParams) -> Result<bool> {
+        let Some(member) = self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start)) else {
+            return Ok(false);
+        };
+        set_params(member, fd, params)
+    }
+
+    fn note_in_force(&mut self, key: (i32, u64, i32)) {
+        if !self.in_force.iter().any(|known| known.key == key) {
+            self.in_force.push(InForce { key, looks: 0, sockets: None });
+        }
+    }
+
+    /// Shows the sockets of contexts once packets have come to them, and at first those without any too. Looking
+    /// duplicates every socket, of which a server may have thousands: so less and less often where nothing comes, and
+    /// never again where something has.
+    fn sockets(&mut self, events: &mut Vec<Event>) {
+        let mut news = false;
+        for context in &mut self.in_force {
+            context.looks += 1;
+            if context.sockets.is_some() || !context.looks.is_power_of_two() {
+                continue;
+            }
+            let (pid, start, fd) = context.key;
+            let member = self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start));
+            let Some(sockets) = member.and_then(|it| OnContext::look(&it.process, fd).ok()) else { continue };
+            if sockets.has_traffic() || !self.looked {
+                events.push(Event::Sockets(sockets.clone()));
+                for text in sockets.warnings() {
+                    warn(&mut self.warned, events, text);
+                }
+            }
+            if sockets.has_traffic() {
+                context.sockets = Some(sockets);
+                news = true;
+            }
+        }
+        if news {
+            let known: Vec<&OnContext> = self.in_force.iter().filter_map(|it| it.sockets.as_ref()).collect();
+            for text in shared_napis(&known) {
+                warn(&mut self.warned, events, text);
+            }
+        }
+    }
+
+    /// Gives every context back what it had, and lets the program go.
+    ///
+    /// # Errors
+    /// The state file cannot be removed.
+    pub fn restore(mut self) -> Result<Restored> {
+        let Some(record) = self.record.take() else { return Ok(Restored::default()) };
+        let restored = restore(record.contexts(), &self.roots, false);
+        record.remove()?;
+        Ok(restored)
+    }
+}
+
+fn warn(warned: &mut BTreeSet<String>, events: &mut Vec<Event>, text: String) {
+    if warned.insert(text.clone()) {
+        events.push(Event::Warning { text });
+    }
+}
+
+/// Sets the parameters of one context through a duplicate, which is closed when this returns; false if it has gone.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn set_params(member: &Member, fd: i32, params: &EpollParams) -> Result<bool> {
+    let epoll = match member.process.duplicate(fd) {
+        Ok(epoll) => epoll,
+        Err(_) if member.has_ended() => return Ok(false),
+        Err(error) if error.errno() == Some(libc::EBADF) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
+    if os::epoll_params(epoll.as_fd()).is_err() {
+        return Ok(false);
+    }
+    os::set_epoll_params(epoll.as_fd(), params).map_err(|error| {
+        let what = format!("set the busy-poll parameters of descriptor {fd} of process {}", member.pid);
+        match error.raw_os_error() {
+            Some(libc::EPERM) => Error::Os {
+                what,
+                remedy: "a budget above 64 needs CAP_NET_ADMIN: run it as root, or give at most 64".to_owned(),
+                source: error,
+                said: None,
+            },
+            _ => Error::os(what, "the values may be beyond this kernel's limits", error),
+        }
+    })?;
+    Ok(true)
+}

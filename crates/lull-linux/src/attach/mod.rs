@@ -1,0 +1,133 @@
+//! The application's half from outside: epoll busy-poll parameters of a running program, set and given back.
+//!
+//! The parameters live on the open file (`fs/eventpoll.c`), so a duplicate of the program's descriptor sets them
+//! (`pidfd_getfd(2)`, then EPIOCSPARAMS). The duplicate is closed at once: kept, it would keep the context alive after
+//! the program has closed it. Programs of any language can be reached, statically linked ones too.
+//!
+//! | module | what is in there |
+//! | --- | --- |
+//! | `tree` | which processes belong to the program: it, its children, theirs |
+//! | `record` | what their contexts had before: a file for each program attached to, written before the first change |
+//! | `follow` | one look over the program after the other, setting what is new |
+//! | `detach` | giving back |
+//! | `sockets` | what is on a context, and what keeps busy polling from working there |
+//!
+//! A `fork` is seen at the next look. A child whose parent has ended before that look is nobody's child any more, and
+//! is not found: attach to a daemon after it has put itself into the background.
+
+mod detach;
+mod follow;
+mod record;
+mod sockets;
+mod tree;
+
+use std::fmt;
+
+use lull_core::{AppPolicy, EpollParams, Mode};
+use serde::{Deserialize, Serialize};
+
+pub use detach::{Detached, Restored, detach, detach_diff};
+pub use follow::{Event, Follower, LOOK_EVERY, Which};
+pub use record::Role;
+pub use sockets::OnContext;
+
+use crate::error::{Error, Result};
+
+/// The busy-poll parameters of an epoll context, as files and reports have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// How long `epoll_wait` busy polls, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// Packets a poll; 0 means the kernel's 8.
+    pub busy_poll_budget: u32,
+    /// Whether busy polling is preferred to interrupts.
+    pub prefer_busy_poll: bool,
+}
+
+impl From<EpollParams> for Params {
+    fn from(params: EpollParams) -> Params {
+        Params {
+            busy_poll_usecs: params.busy_poll_usecs,
+            busy_poll_budget: params.busy_poll_budget,
+            prefer_busy_poll: params.prefer_busy_poll,
+        }
+    }
+}
+
+impl From<Params> for EpollParams {
+    fn from(params: Params) -> EpollParams {
+        EpollParams {
+            busy_poll_usecs: params.busy_poll_usecs,
+            busy_poll_budget: params.busy_poll_budget,
+            prefer_busy_poll: params.prefer_busy_poll,
+        }
+    }
+}
+
+impl fmt::Display for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefer = if self.prefer_busy_poll { "prefer" } else { "not preferred" };
+        write!(f, "usecs {}, budget {}, {prefer}", self.busy_poll_usecs, self.busy_poll_budget)
+    }
+}
+
+/// What is asked for a program's epoll contexts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The mode whose application half it is, if one was named.
+    pub mode: Option<Mode>,
+    /// The parameters.
+    pub params: EpollParams,
+}
+
+impl Request {
+    /// A mode's application half, with values in place of its own.
+    ///
+    /// # Errors
+    /// Neither a mode nor a value; a value above its limit; a mode whose application half is not epoll's.
+    pub fn new(mode: Option<Mode>, usecs: Option<u32>, budget: Option<u32>, prefer: bool) -> Result<Request> {
+        if mode.is_none() && usecs.is_none() && budget.is_none() && !prefer {
+            return Err(Error::Input {
+                what: "nothing to set".to_owned(),
+                remedy: "name a mode with --mode, or give --usecs, --budget or --prefer".to_owned(),
+            });
+        }
+        if let Some(mode) = mode.as_ref().filter(|mode| mode.socket_busy_poll_usecs != 0) {
+            return Err(Error::Unsupported {
+                what: format!("attach with mode {mode}"),
+                reason: "it sets SO_BUSY_POLL on sockets when they are made, not parameters of epoll contexts"
+                    .to_owned(),
+                remedy: "start the program with `lull run`".to_owned(),
+            });
+        }
+        let mut params = mode.as_ref().map_or_else(EpollParams::default, |mode| mode.epoll);
+        params.busy_poll_usecs = usecs.unwrap_or(params.busy_poll_usecs);
+        params.busy_poll_budget = budget.unwrap_or(params.busy_poll_budget);
+        params.prefer_busy_poll |= prefer;
+        // Who may exceed the budget of 64 is the kernel's to say.
+        params.check(true)?;
+        Ok(Request { mode, params })
+    }
+
+    /// What of the mode attaching cannot put in force.
+    pub fn not_in_force(&self) -> Option<String> {
+        let mode = self.mode.as_ref()?;
+        let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
+        Some(format!(
+            "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to \
+             {ms} ms from outside, and a call with timeout 0 never busy polls; `lull run --mode {mode}` lifts them \
+             in programs that load its preload library"
+        ))
+    }
+
+    /// What attaching cannot do for this mode, or does not do by itself.
+    pub fn caveats(&self) -> Vec<String> {
+        let mut caveats = Vec::from_iter(self.not_in_force());
+        if let Some(mode) = self.mode.as_ref().filter(|mode| mode.napi != lull_core::NapiSettings::default()) {
+            caveats.push(format!(
+                "this is the program's half of {mode}; `lull apply DEV --mode {mode}` sets the device's"
+            ));
+        }
+        caveats
+    }
+}

@@ -1,0 +1,245 @@
+//! What the epoll contexts of a program had before they were first changed: one file for each program that was attached
+//! to, beside those of devices, and one lock, so that two lulls never work on one program.
+//!
+//! A context is named by process, start time and descriptor. A descriptor's number may stand for another context later;
+//! so what is given back is given back only where the parameters that were set are still there (`detach.rs`).
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::Params;
+use super::tree::start_of;
+use crate::durable::{self, Taken};
+use crate::error::{Error, Result};
+use crate::roots::Roots;
+
+/// The version of the file's shape.
+const VERSION: u32 = 1;
+
+/// What the holder of a program's lock is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `lull attach`: ends at SIGTERM and gives back.
+    Attach,
+    /// `lull run`: lives as long as the program.
+    Run,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Role::Attach => "attach",
+            Role::Run => "run",
+        }
+    }
+}
+
+/// Who has a program's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) pid: i32,
+    pub(crate) role: Role,
+}
+
+/// One context that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// The process.
+    pub(crate) pid: i32,
+    /// Its start time.
+    pub(crate) start: u64,
+    /// Its descriptor.
+    pub(crate) fd: i32,
+    /// What the context had before it was first changed.
+    pub(crate) former: Params,
+    /// What was set.
+    pub(crate) set: Params,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Content {
+    version: u32,
+    boot_id: String,
+    pid: i32,
+    start: u64,
+    contexts: Vec<Entry>,
+}
+
+/// The record of one program, and the right to change the program until this is dropped.
+pub(crate) struct Record {
+    directory: PathBuf,
+    content: Content,
+    _lock: File,
+}
+
+/// What opening a record gave.
+pub(crate) enum Opened {
+    /// The record; empty if there was none for this very process.
+    Mine(Record),
+    /// Another lull has the program; nothing is known of one that has only just taken it.
+    HeldBy(Option<Holder>),
+}
+
+fn path(directory: &Path, pid: i32, extension: &str) -> PathBuf {
+    directory.join(format!("process-{pid}.{extension}"))
+}
+
+impl Record {
+    /// Takes the lock and reads what there is. `start` is the program's start time, `None` once it has ended.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn open(directory: &Path, pid: i32, start: Option<u64>, role: Role, roots: &Roots) -> Result<Opened> {
+        fs::create_dir_all(directory).map_err(|error| {
+            let what = format!("create the state directory {}", directory.display());
+            Error::os(what, "name one that can be written with --state-dir", error)
+        })?;
+        sweep(directory, roots);
+        let lock_path = path(directory, pid, "lock");
+        let holder = format!("{} {}", std::process::id(), role.word());
+        let taken = durable::try_lock(&lock_path, &holder).map_err(|error| {
+            Error::os(format!("lock {}", lock_path.display()), "name another directory with --state-dir", error)
+        })?;
+        let lock = match taken {
+            Taken::Yes(lock) => lock,
+            Taken::HeldBy(by) => return Ok(Opened::HeldBy(parse_holder(&by))),
+        };
+        let boot_id = roots
+            .read_proc("sys/kernel/random/boot_id")
+            .map_err(|error| Error::os("identify this boot", "mount /proc", error))?;
+        let known = fs::read_to_string(path(directory, pid, "json")).ok();
+        let known = known.and_then(|text| serde_json::from_str::<Content>(&text).ok());
+        // A record of another boot or another process has nothing that could be given back.
+        let is_its = |it: &Content| {
+            it.version == VERSION && it.boot_id == boot_id && it.pid == pid && start.is_none_or(|now| now == it.start)
+        };
+        let content = known.filter(is_its).unwrap_or_else(|| Content {
+            version: VERSION,
+            boot_id: boot_id.clone(),
+            pid,
+            start: start.unwrap_or(0),
+            contexts: Vec::new(),
+        });
+        Ok(Opened::Mine(Record { directory: directory.to_owned(), content, _lock: lock }))
+    }
+
+    /// What the record of a program has, whoever works on it.
+    pub(crate) fn peek(directory: &Path, pid: i32) -> Vec<Entry> {
+        let text = fs::read_to_string(path(directory, pid, "json")).ok();
+        text.and_then(|text| serde_json::from_str::<Content>(&text).ok()).map(|it| it.contexts).unwrap_or_default()
+    }
+
+    pub(crate) fn contexts(&self) -> &[Entry] {
+        &self.content.contexts
+    }
+
+    pub(crate) fn entry(&self, pid: i32, start: u64, fd: i32) -> Option<&Entry> {
+        self.content.contexts.iter().find(|entry| (entry.pid, entry.start, entry.fd) == (pid, start, fd))
+    }
+
+    /// Adds entries, in place of those of the same descriptors, and has them on the disk before it returns.
+    ///
+    /// # Errors
+    /// Those of the file system; the file is then as it was.
+    pub(crate) fn add(&mut self, entries: Vec<Entry>) -> Result<()> {
+        let before = self.content.contexts.clone();
+        for entry in entries {
+            self.content.contexts.retain(|it| (it.pid, it.start, it.fd) != (entry.pid, entry.start, entry.fd));
+            self.content.contexts.push(entry);
+        }
+        let written = self.save();
+        if written.is_err() {
+            self.content.contexts = before;
+        }
+        written
+    }
+
+    /// Forgets the contexts of processes that have ended.
+    pub(crate) fn forget(&mut self, ended: &[i32]) {
+        self.content.contexts.retain(|entry| !ended.contains(&entry.pid));
+    }
+
+    fn save(&self) -> Result<()> {
+        let pid = self.content.pid;
+        let (new, file) = (path(&self.directory, pid, "new"), path(&self.directory, pid, "json"));
+        durable::write_json(&new, &file, &self.content).map_err(|error| {
+            let what = format!("write the state file {}", file.display());
+            Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
+        })
+    }
+
+    /// Takes additions back.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn put_back(&mut self, before: Vec<Entry>) -> Result<()> {
+        self.content.contexts = before;
+        if self.content.contexts.is_empty() { self.remove_file() } else { self.save() }
+    }
+
+    /// Removes the record: everything was given back.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn remove(mut self) -> Result<()> {
+        self.content.contexts.clear();
+        self.remove_file()
+    }
+
+    fn remove_file(&self) -> Result<()> {
+        let file = path(&self.directory, self.content.pid, "json");
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::os(format!("remove the state file {}", file.display()), "remove it by hand", error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Record {
+    /// The lock file of a program with nothing to give back goes with the lock; `try_lock` knows that it may.
+    fn drop(&mut self) {
+        if self.content.contexts.is_empty() {
+            let _ = fs::remove_file(path(&self.directory, self.content.pid, "lock"));
+        }
+    }
+}
+
+fn parse_holder(text: &str) -> Option<Holder> {
+    let (pid, role) = text.split_once(' ')?;
+    let role = [Role::Attach, Role::Run].into_iter().find(|it| it.word() == role)?;
+    Some(Holder { pid: pid.parse().ok()?, role })
+}
+
+/// Removes what is left of programs that have ended without anybody there to do so.
+fn sweep(directory: &Path, roots: &Roots) {
+    let Ok(files) = fs::read_dir(directory) else { return };
+    for file in files.flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let Some((pid, extension)) = name.strip_prefix("process-").and_then(|rest| rest.split_once('.')) else {
+            continue;
+        };
+        let Ok(pid) = pid.parse::<i32>() else { continue };
+        let over = match extension {
+            "json" => is_over(&file.path(), roots),
+            "lock" => start_of(pid, roots).is_none() && !path(directory, pid, "json").exists(),
+            _ => false,
+        };
+        let lock = path(directory, pid, "lock");
+        if over && let Ok(Taken::Yes(_lock)) = durable::try_lock(&lock, "") {
+            let _ = fs::remove_file(path(directory, pid, "json"));
+            let _ = fs::remove_file(lock);
+        }
+    }
+}
+
+/// Whether neither the program of a record nor any process of it is there any more.
+fn is_over(file: &Path, roots: &Roots) -> bool {
+    let content = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
+    let alive = |pid, start| start_of(pid, roots) == Some(start);
+    content.is_some_and(|it| !alive(it.pid, it.start) && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start)))
+}

@@ -1,0 +1,203 @@
+//! The processes of a program: the one that was named, its children, and theirs.
+//!
+//! A process is held by its pidfd and known by number and start time, so that a number which the kernel gives to
+//! somebody else later is never taken for it.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::{Error, Result};
+use crate::programs::{self, Process};
+use crate::roots::Roots;
+
+/// One process.
+pub(crate) struct Member {
+    /// Its number.
+    pub(crate) pid: i32,
+    /// When it started, in clock ticks since the boot (`/proc/P/stat`, field 22).
+    pub(crate) start: u64,
+    /// Its descriptors.
+    pub(crate) process: Process,
+    pidfd: OwnedFd,
+}
+
+impl Member {
+    /// Opens a process.
+    ///
+    /// # Errors
+    /// [`Error::NoProcess`]; a thread that is not its process's first.
+    pub(crate) fn open(pid: i32, roots: &Roots) -> Result<Member> {
+        let unknown = || Error::NoProcess { pid };
+        let number = if pid > 0 { Pid::from_raw(pid) } else { None };
+        let before = stat(pid, roots).ok_or_else(unknown)?;
+        let pidfd = match pidfd_open(number.ok_or_else(unknown)?, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
+                let process = thread_group(pid, roots).ok_or_else(unknown)?;
+                return Err(Error::Input {
+                    what: format!("{pid} is a thread, not a process"),
+                    remedy: format!("name its process, {process}"),
+                });
+            }
+            Err(_) => return Err(unknown()),
+        };
+        let process = Process::open(pid, roots)?;
+        // Both descriptors are of the process that was there before, unless the number has changed hands meanwhile.
+        let after = stat(pid, roots).ok_or_else(unknown)?;
+        if before.start != after.start {
+            return Err(unknown());
+        }
+        Ok(Member { pid, start: after.start, process, pidfd })
+    }
+
+    /// Whether it has ended; a zombie has.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut ready = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        // A pidfd is readable from the end of the process on.
+        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    }
+}
+
+/// A program's processes, kept up to date.
+pub(crate) struct Tree {
+    roots: Roots,
+    members: Vec<Member>,
+}
+
+/// What has changed in a tree.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub(crate) started: Vec<i32>,
+    pub(crate) ended: Vec<i32>,
+}
+
+impl Tree {
+    pub(crate) fn of(root: Member, roots: &Roots) -> Tree {
+        Tree { roots: roots.clone(), members: vec![root] }
+    }
+
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Drops who has ended and finds who was started. Children are looked for first: a parent that has ended since the
+    /// last look still counts as long as somebody waits for it.
+    pub(crate) fn refresh(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        let mut next = 0;
+        while let Some(parent) = self.members.get(next) {
+            next += 1;
+            let parent = parent.pid;
+            for child in children(parent, &self.roots) {
+                // A shell that is attached to may be the one that lull was started from.
+                if child == std::process::id() as i32 {
+                    continue;
+                }
+                if self.members.iter().any(|member| member.pid == child && !member.has_ended()) {
+                    continue;
+                }
+                let Ok(member) = Member::open(child, &self.roots) else { continue };
+                if stat(child, &self.roots).is_some_and(|now| now.parent == parent && now.start == member.start) {
+                    changes.started.push(child);
+                    self.members.push(member);
+                }
+            }
+        }
+        self.members.retain(|member| {
+            let ended = member.has_ended();
+            if ended {
+                changes.ended.push(member.pid);
+            }
+            !ended
+        });
+        changes
+    }
+}
+
+/// When a process started; nothing if there is none of that number, or only what is left of one.
+pub(crate) fn start_of(pid: i32, roots: &Roots) -> Option<u64> {
+    stat(pid, roots).filter(|stat| !matches!(stat.state, 'Z' | 'X')).map(|stat| stat.start)
+}
+
+struct Stat {
+    state: char,
+    parent: i32,
+    start: u64,
+}
+
+fn stat(pid: i32, roots: &Roots) -> Option<Stat> {
+    parse_stat(&roots.read_proc(&format!("{pid}/stat")).ok()?)
+}
+
+/// Fields 3, 4 and 22. The name in field 2 may hold blanks and parentheses.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let (_, fields) = line.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let start = fields.nth(17)?.parse().ok()?;
+    Some(Stat { state, parent, start })
+}
+
+fn thread_group(thread: i32, roots: &Roots) -> Option<i32> {
+    let status = roots.read_proc(&format!("{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// The children of a process: of each of its threads from `children`, or, in a kernel without that file
+/// (CONFIG_PROC_CHILDREN), by looking at everybody's parent.
+fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
+    if !roots.proc(&format!("{pid}/task/{pid}/children")).exists() {
+        let child = |it: &i32| stat(*it, roots).is_some_and(|stat| stat.parent == pid);
+        return programs::processes(roots).into_iter().filter(child).collect();
+    }
+    let Ok(threads) = std::fs::read_dir(roots.proc(&format!("{pid}/task"))) else { return BTreeSet::new() };
+    let lists = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|it| it.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_shift_the_fields() {
+        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 314159 1 2 3";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.start), ('S', 7, 314_159));
+        assert!(parse_stat("42 (a").is_none());
+    }
+
+    #[test]
+    fn a_child_is_found_and_its_end_is_noticed() {
+        let roots = Roots::default();
+        let me = Member::open(std::process::id() as i32, &roots).unwrap();
+        let mut tree = Tree::of(me, &roots);
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(tree.refresh().started.contains(&pid));
+        assert!(!tree.refresh().started.contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(tree.refresh().ended.contains(&pid));
+        assert_eq!(start_of(pid, &roots), None);
+    }
+
+    #[test]
+    fn threads_are_told_from_processes() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            let _ = stopped.recv();
+        });
+        let tid = told.recv().unwrap();
+        let said = Member::open(tid, &Roots::default()).err().unwrap().to_string();
+        assert!(said.contains("is a thread") && said.contains(&std::process::id().to_string()), "{said}");
+        drop(stop);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,320 @@
+//! A program with a mode in force for as long as it runs: the device's half applied before it starts and undone when it
+//! has ended, its own half set from its birth.
+//!
+//! | module | what is in there |
+//! | --- | --- |
+//! | `way` | how the program's half is set: preload library, attaching, or nothing to set |
+//! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
+//! | `supervisor` | the process that undoes when this one is killed |
+//! | `signals` | what is passed on to the program |
+//!
+//! The program is over when the process that was started is: a daemon that puts itself into the background is left
+//! without the mode, so run it in the foreground.
+//!
+//! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program.
+//! The program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers
+//! nor suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is
+//! left, and `lull undo DEV` undoes.
+
+mod program;
+mod signals;
+mod supervisor;
+mod way;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+use lull_core::Mode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::apply::{Options, Session, apply, diff, undo};
+use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
+use crate::error::{Error, Result};
+use crate::plan::{Request, cpu_list};
+use crate::{machine, sched};
+use signals::Signals;
+use supervisor::Supervisor;
+
+pub use supervisor::supervise;
+pub use way::{Sockets, Way};
+
+/// What is to be run, and how.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The mode, with its overrides for the device; its application half is the program's.
+    pub request: Request,
+    /// The device whose half is applied, if any.
+    pub device: Option<String>,
+    /// Busy-poll options of the program's sockets, in place of the mode's.
+    pub sockets: Sockets,
+    /// Whether the program is pinned to the CPUs where the device's packets are delivered.
+    pub pin: bool,
+    /// Whether the preload library keeps silent.
+    pub quiet: bool,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// What would be done.
+///
+/// # Errors
+/// Those of [`run`] that are found before the first change.
+pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if let Some(device) = &run.device {
+        let mut session = open(device, options)?;
+        lines.extend(diff(&mut session, &run.request)?.iter().map(|change| format!("would set {change}")));
+    }
+    let way = Way::of(&run.command, &run.request.mode, &run.sockets)?;
+    lines.push(format!("would run {}: {way}", run.command[0].to_string_lossy()));
+    lines.extend(way.caveats(&run.request.mode, &run.sockets, run.device.as_deref()));
+    Ok(lines)
+}
+
+/// Runs the program to its end and returns its exit status, 128 + n if signal n ended it. Things worth knowing are told
+/// to `say` in a line each.
+///
+/// The caller is the only thread of its process: signals are taken for the program from here on.
+///
+/// # Errors
+/// Everything that can be refused, before the first change; the device has then what it had.
+pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
+    let way = Way::of(&run.command, &run.request.mode, &run.sockets)?;
+    let session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
+    if run.pin && session.is_none() {
+        return Err(Error::Input {
+            what: "--pin without a device".to_owned(),
+            remedy: "name the device whose CPUs are meant with --dev".to_owned(),
+        });
+    }
+    for caveat in way.caveats(&run.request.mode, &run.sockets, run.device.as_deref()) {
+        say(&caveat);
+    }
+    let signals = Signals::take()?;
+    let needed = session.is_some() || matches!(way, Way::Attach { .. });
+    let mut supervisor = needed.then(|| Supervisor::start(run.device.as_deref(), options)).transpose()?;
+    let mut session = session;
+    let status = with_device(run, options, &way, session.as_mut(), supervisor.as_mut(), &signals, say);
+    let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
+    if undone.is_ok()
+        && let Some(supervisor) = supervisor
+    {
+        supervisor.dismiss();
+    }
+    let status = status?;
+    match undone {
+        Err(error) if status == 0 => Err(error),
+        Err(error) => {
+            say(&error.to_string());
+            Ok(status)
+        }
+        Ok(()) => Ok(status),
+    }
+}
+
+/// A device that nobody else has a mode on: undoing ours would undo theirs.
+fn open(device: &str, options: &Options) -> Result<Session> {
+    let session = Session::open(device, options)?;
+    if session.state()?.is_some_and(|state| !state.napis.is_empty()) {
+        return Err(Error::Input {
+            what: format!("{device} has a mode applied already"),
+            remedy: format!("leave --dev out to run the program on it as it is, or `lull undo {device}` first"),
+        });
+    }
+    Ok(session)
+}
+
+fn with_device(
+    run: &Run,
+    options: &Options,
+    way: &Way,
+    mut session: Option<&mut Session>,
+    mut supervisor: Option<&mut Supervisor>,
+    signals: &Signals,
+    say: &mut dyn FnMut(&str),
+) -> Result<u8> {
+    if let Some(session) = &mut session {
+        session.hold()?;
+        apply(session, &run.request)?;
+    }
+    let cpus = match &mut session {
+        Some(session) if run.pin => Some(delivery_cpus(session)?),
+        _ => None,
+    };
+    let mut child = spawn(run, way, cpus.as_deref(), signals)?;
+    if let Some(cpus) = &cpus {
+        say(&format!("the program runs on CPU {}, where its packets are delivered", cpu_list(cpus)));
+    }
+    if let (Some(supervisor), Way::Attach { .. }) = (&mut supervisor, way) {
+        supervisor.program(child.id());
+    }
+    let mut follower = follow(run, options, way, &child, say);
+    let status = serve(&mut child, signals, &mut follower, way, say);
+    if let Some(follower) = follower {
+        // What is left of the program are processes that it has put into the background.
+        if let Err(error) = follower.restore() {
+            say(&error.to_string());
+        }
+    }
+    Ok(exit_code(status?))
+}
+
+/// Undoes the device. One that has vanished has taken its settings along.
+fn give_back(session: &mut Session, say: &mut dyn FnMut(&str)) -> Result<()> {
+    match undo(session) {
+        Ok(undone) if undone.left.is_empty() => Ok(()),
+        Ok(undone) => {
+            let queues = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let device = &session.device().name;
+            say(&format!(
+                "{device} shows no NAPI for queue {queues} now: `lull undo {device}` gives back when it does"
+            ));
+            Ok(())
+        }
+        Err(Error::UnknownDevice { device, .. }) => {
+            say(&format!("{device} has vanished, and its settings with it"));
+            session.forget()
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The CPUs of the device's interrupts and NAPI threads.
+fn delivery_cpus(session: &mut Session) -> Result<Vec<usize>> {
+    let snapshot = session.snapshot()?;
+    let mut cpus = Vec::new();
+    for napi in &snapshot.napis {
+        let irq = napi.irq.as_ref().and_then(|irq| irq.effective_cpus.as_ref().or(irq.cpus.as_ref()));
+        cpus.extend(irq.and_then(|list| machine::parse_cpu_list(list)).unwrap_or_default());
+        let thread = napi.thread.as_ref().and_then(|thread| thread.scheduling.as_ref());
+        cpus.extend(thread.map(|scheduling| scheduling.cpus.clone()).unwrap_or_default());
+    }
+    let online = machine::online_cpus(session.roots());
+    cpus.retain(|cpu| online.contains(cpu));
+    cpus.sort_unstable();
+    cpus.dedup();
+    if cpus.is_empty() {
+        return Err(Error::Unsupported {
+            what: "pin the program".to_owned(),
+            reason: format!("{} shows neither interrupts nor NAPI threads", session.device().name),
+            remedy: "leave --pin out, and pin with taskset, or use the mode threaded".to_owned(),
+        });
+    }
+    Ok(cpus)
+}
+
+/// Starts the program. It inherits this thread's CPUs, so these are changed around the start.
+fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>, signals: &Signals) -> Result<Child> {
+    let mut command = Command::new(&run.command[0]);
+    command.args(&run.command[1..]);
+    for name in way::VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(way.environment(&run.request.mode, &run.sockets));
+    if run.quiet {
+        command.env("LULL_QUIET", "1");
+    }
+    signals.leave_to(&mut command);
+    let me = rustix::thread::gettid().as_raw_nonzero().get();
+    let pin_failed = |error| Error::os("pin the program", "give it CPUs of its cpuset with taskset instead", error);
+    let before = match cpus {
+        Some(cpus) => {
+            let before = sched::scheduling(me).map_err(pin_failed)?.cpus;
+            sched::set_cpus(me, cpus).map_err(pin_failed)?;
+            Some(before)
+        }
+        None => None,
+    };
+    let child = command.spawn();
+    if let Some(before) = before {
+        sched::set_cpus(me, &before).map_err(pin_failed)?;
+    }
+    child.map_err(|error| {
+        let what = format!("run {}", run.command[0].to_string_lossy());
+        Error::Os { what, remedy: "check that it is a program".to_owned(), source: error, said: None }
+    })
+}
+
+/// Follows the program: where it is attached to, for everything; under the preload library, for what that misses.
+fn follow(run: &Run, options: &Options, way: &Way, child: &Child, say: &mut dyn FnMut(&str)) -> Option<Follower> {
+    let which = match way {
+        Way::Attach { .. } => Which::All,
+        Way::Preload { .. } if run.request.mode.epoll != lull_core::EpollParams::default() => Which::Unset,
+        _ => return None,
+    };
+    let request = attach::Request { mode: Some(run.request.mode.clone()), params: run.request.mode.epoll };
+    let opened = Follower::open(child.id() as i32, &request, which, Role::Run, options);
+    match opened {
+        Ok(follower) => Some(follower),
+        // It may have ended already.
+        Err(Error::NoProcess { .. }) => None,
+        Err(error) => {
+            say(&not_followed(way, &run.request.mode, &error));
+            None
+        }
+    }
+}
+
+fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {
+    match way {
+        Way::Attach { .. } => format!("{mode} is NOT in force in the program: {error}"),
+        _ => format!("contexts that the preload library misses are not found: {error}"),
+    }
+}
+
+/// Waits for the program's end, passing signals on and looking it over.
+fn serve(
+    child: &mut Child,
+    signals: &Signals,
+    follower: &mut Option<Follower>,
+    way: &Way,
+    say: &mut dyn FnMut(&str),
+) -> Result<ExitStatus> {
+    let failed = |error: std::io::Error| Error::os("wait for the program", "it takes Linux 5.4 or newer", error);
+    let pid = Pid::from_child(child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+    loop {
+        look(follower, way, say);
+        let mut ready = [PollFd::new(&pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let nanoseconds = LOOK_EVERY.subsec_nanos();
+        let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
+        match poll(&mut ready, follower.is_some().then_some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        signals.pass_on(&pidfd, pid).map_err(failed)?;
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+    }
+}
+
+fn look(follower: &mut Option<Follower>, way: &Way, say: &mut dyn FnMut(&str)) {
+    let Some(it) = follower else { return };
+    let events = match it.look() {
+        Ok(events) => events,
+        Err(Error::NoProcess { .. }) => Vec::new(),
+        Err(error) => {
+            say(&error.to_string());
+            *follower = None;
+            return;
+        }
+    };
+    for event in events {
+        match (&event, way) {
+            (Event::Set { .. }, Way::Preload { .. }) => {
+                say(&format!("made past the preload library, set from outside: {event}"));
+            }
+            (Event::Set { .. } | Event::Kept { .. } | Event::Warning { .. }, _) => say(&event.to_string()),
+            (Event::Had { .. } | Event::Sockets(_) | Event::Child { .. } | Event::Ended { .. }, _) => {}
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    // Exit statuses have eight bits, and signals are below 65.
+    let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,99 @@
+//! The process that undoes when `lull run` is killed.
+//!
+//! It is this executable again, in a session of its own and deaf to the signals of terminals and service managers, with
+//! a pipe from `lull run` as its standard input. The end of the pipe without a word of dismissal means that `lull run`
+//! has died; then the locks of `lull run` are free as well.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use crate::apply::{Options, Session, undo};
+use crate::attach::detach;
+use crate::error::{Error, Result};
+use crate::os;
+
+/// The hidden subcommand that is the supervisor.
+const SUBCOMMAND: &str = "supervise";
+/// Its first and only word: it is deaf by now.
+const READY: &[u8] = b"ready\n";
+/// Nothing is left to undo.
+const DONE: &str = "done";
+/// What a program was attached to by its number.
+const PROGRAM: &str = "program ";
+/// What it does not hear.
+const DEAF_TO: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
+
+/// `lull run`'s side.
+pub(super) struct Supervisor {
+    child: Child,
+    pipe: ChildStdin,
+}
+
+impl Supervisor {
+    /// Starts it; it is on duty when this returns.
+    pub(super) fn start(device: Option<&str>, options: &Options) -> Result<Supervisor> {
+        let failed = |error| Error::os("start the supervisor that undoes when lull is killed", "try again", error);
+        // The file may have been replaced since this process was started; this one is the very same.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("lull").arg(SUBCOMMAND).arg("--state-dir").arg(&options.state_dir);
+        if let Some(device) = device {
+            command.arg("--dev").arg(device);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        let mut word = vec![0; READY.len()];
+        let ready = child.stdout.take().map(|mut stdout| stdout.read_exact(&mut word));
+        match (ready, child.stdin.take()) {
+            (Some(Ok(())), Some(pipe)) if word == READY => Ok(Supervisor { child, pipe }),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(std::io::Error::other("it ended at once")))
+            }
+        }
+    }
+
+    /// A program is attached to from now on.
+    pub(super) fn program(&mut self, pid: u32) {
+        // A supervisor that is gone cannot be told; everything else goes on as without it.
+        let _ = writeln!(self.pipe, "{PROGRAM}{pid}");
+    }
+
+    /// Nothing is left to undo.
+    pub(super) fn dismiss(mut self) {
+        let _ = writeln!(self.pipe, "{DONE}");
+        drop(self.pipe);
+        let _ = self.child.wait();
+    }
+}
+
+/// The supervisor's side: waits for the end of `lull run` and undoes what it has left.
+///
+/// # Errors
+/// Those of undoing; the state file is left, for `lull undo`.
+pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
+    let failed = |error| Error::os("become the supervisor", "it is started by `lull run` only", error);
+    let _deaf = os::take_signals(&DEAF_TO).map_err(failed)?;
+    // Fails only for the leader of a process group, which a child of `lull run` is not.
+    rustix::process::setsid().map_err(|error| failed(error.into()))?;
+    // Looked up now: what it undoes is this device, whatever its name is by then.
+    let session = device.map(|device| Session::open(device, options)).transpose()?;
+    std::io::stdout().write_all(READY).and_then(|()| std::io::stdout().flush()).map_err(failed)?;
+    let mut program = None;
+    for line in BufReader::new(std::io::stdin()).lines() {
+        let Ok(line) = line else { break };
+        if line == DONE {
+            return Ok(());
+        }
+        program = line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<i32>().ok()).or(program);
+    }
+    let of_program = program.map_or(Ok(()), |pid| match detach(pid, options) {
+        // It has ended along with lull.
+        Err(Error::NoProcess { .. }) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    });
+    if let Some(mut session) = session {
+        undo(&mut session)?;
+    }
+    of_program
+}

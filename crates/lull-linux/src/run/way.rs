@@ -1,0 +1,217 @@
+//! How the program's half of a mode is set.
+
+use std::env::{current_exe, var_os};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX, Errno, Limit, SettingError};
+use lull_core::{AppPolicy, EpollParams, Mode};
+
+use super::program;
+use crate::error::{Error, Result};
+use crate::{attach, os};
+
+/// The preload library's file name.
+const LIBRARY: &str = "liblull_preload.so";
+/// Where it is, for those who keep it elsewhere.
+const LIBRARY_VARIABLE: &str = "LULL_PRELOAD";
+/// The preload library's variables, as its documentation has them.
+pub(super) const VARIABLES: [&str; 8] = [
+    "LULL_EPOLL_USECS",
+    "LULL_EPOLL_BUDGET",
+    "LULL_EPOLL_PREFER",
+    "LULL_EPOLL_TIMEOUT_MS",
+    "LULL_SOCKET_BUSY_POLL",
+    "LULL_SOCKET_BUDGET",
+    "LULL_SOCKET_PREFER",
+    "LULL_QUIET",
+];
+
+/// Busy-poll options of the program's sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// SO_BUSY_POLL in microseconds, in place of the mode's.
+    pub busy_poll_usecs: Option<u32>,
+    /// SO_BUSY_POLL_BUDGET in packets.
+    pub budget: Option<u32>,
+    /// SO_PREFER_BUSY_POLL.
+    pub prefer: bool,
+}
+
+impl Sockets {
+    fn usecs(&self, mode: &Mode) -> u32 {
+        self.busy_poll_usecs.unwrap_or(mode.socket_busy_poll_usecs)
+    }
+
+    fn check(&self, mode: &Mode) -> Result<()> {
+        let limit = |setting, value: u32, max| {
+            let (value, limit) = (u64::from(value), Limit::AtMost(max));
+            if value > max { Err(SettingError { setting, value, limit, errno: Errno::Invalid }) } else { Ok(()) }
+        };
+        limit("SO_BUSY_POLL", self.usecs(mode), BUSY_POLL_USECS_MAX)?;
+        limit("SO_BUSY_POLL_BUDGET", self.budget.unwrap_or(0), BUSY_POLL_BUDGET_MAX)?;
+        if self.usecs(mode) == 0 && (self.prefer || self.budget.is_some()) {
+            return Err(Error::Input {
+                what: "socket options without busy polling".to_owned(),
+                remedy: "give the microseconds with --socket-busy-poll".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How the program's half is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The mode has no half in the program.
+    Nothing,
+    /// By the preload library, from the birth of each epoll context and socket.
+    Preload {
+        /// The library.
+        library: PathBuf,
+    },
+    /// From outside, because the program does not load the library.
+    Attach {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Nothing => f.write_str("the mode sets nothing in the program"),
+            Way::Preload { library } => write!(f, "with {}", library.display()),
+            Way::Attach { reason } => write!(f, "attached to from outside, because {reason}"),
+        }
+    }
+}
+
+impl Way {
+    /// The way for a program and a mode.
+    ///
+    /// # Errors
+    /// No such program; no preload library where one is needed; a kernel without epoll parameters; a mode that only the
+    /// preload library can put in force, for a program that does not load it.
+    pub fn of(command: &[OsString], mode: &Mode, sockets: &Sockets) -> Result<Way> {
+        let name = command.first().ok_or_else(|| Error::Input {
+            what: "no program to run".to_owned(),
+            remedy: "name one after `--`".to_owned(),
+        })?;
+        let path = program::find(name)?;
+        sockets.check(mode)?;
+        let (of_epoll, of_sockets) = (mode.epoll != EpollParams::default(), sockets.usecs(mode) != 0);
+        if !of_epoll && !of_sockets && mode.app == AppPolicy::Blocking {
+            return Ok(Way::Nothing);
+        }
+        if of_epoll {
+            kernel_has_parameters()?;
+        }
+        let read = |error| Error::os(format!("read the program {}", path.display()), "make it readable", error);
+        let Some(reason) = program::no_preload(&path).map_err(read)? else {
+            return Ok(Way::Preload { library: library()? });
+        };
+        if !of_epoll {
+            return Err(Error::Unsupported {
+                what: format!("run {} with {mode}", name.to_string_lossy()),
+                reason: format!("the options of its sockets are set by a preload library, and {reason}"),
+                remedy: "take a mode that prefers busy polling, such as suspend20".to_owned(),
+            });
+        }
+        Ok(Way::Attach { reason })
+    }
+
+    /// What the program is started with.
+    pub(super) fn environment(&self, mode: &Mode, sockets: &Sockets) -> Vec<(&'static str, OsString)> {
+        let Way::Preload { library } = self else { return Vec::new() };
+        let mut preload = var_os("LD_PRELOAD").unwrap_or_default();
+        if !preload.is_empty() {
+            preload.push(":");
+        }
+        preload.push(library);
+        let mut variables = vec![("LD_PRELOAD", preload)];
+        let mut set = |name, value: u32| variables.push((name, value.to_string().into()));
+        if mode.epoll != EpollParams::default() {
+            set("LULL_EPOLL_USECS", mode.epoll.busy_poll_usecs);
+            set("LULL_EPOLL_BUDGET", mode.epoll.busy_poll_budget);
+            set("LULL_EPOLL_PREFER", mode.epoll.prefer_busy_poll.into());
+        }
+        if let AppPolicy::TimeoutMs(ms) = mode.app {
+            set("LULL_EPOLL_TIMEOUT_MS", ms);
+        }
+        if sockets.usecs(mode) != 0 {
+            set("LULL_SOCKET_BUSY_POLL", sockets.usecs(mode));
+            if let Some(budget) = sockets.budget.filter(|&budget| budget != 0) {
+                set("LULL_SOCKET_BUDGET", budget);
+            }
+            set("LULL_SOCKET_PREFER", sockets.prefer.into());
+        }
+        variables
+    }
+
+    /// What of the mode is not in force, and why.
+    pub fn caveats(&self, mode: &Mode, sockets: &Sockets, device: Option<&str>) -> Vec<String> {
+        let mut caveats = Vec::new();
+        if let Way::Attach { reason } = self {
+            caveats.push(format!("{reason}: no preload library, the program is attached to instead"));
+            let request = attach::Request { mode: Some(mode.clone()), params: mode.epoll };
+            caveats.extend(request.not_in_force());
+            if sockets.usecs(mode) != 0 {
+                caveats.push("the options of its sockets are NOT set".to_owned());
+            }
+        }
+        if device.is_none() && mode.napi != lull_core::NapiSettings::default() {
+            caveats.push(format!(
+                "no --dev: only the program's half of {mode} is set; it is in force where `lull apply` has put it"
+            ));
+        }
+        if sockets.usecs(mode) != 0 {
+            caveats.push(
+                "sockets busy poll in recv; in poll and select only while the sysctl net.core.busy_poll is not 0"
+                    .to_owned(),
+            );
+        }
+        caveats
+    }
+}
+
+fn kernel_has_parameters() -> Result<()> {
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
+        .map_err(|error| Error::os("make an epoll context", "close some descriptors (ulimit -n)", error.into()))?;
+    os::epoll_params(epoll.as_fd()).map(drop).map_err(|_| Error::Unsupported {
+        what: "set busy-poll parameters of epoll contexts".to_owned(),
+        reason: format!("this kernel ({}) has none", crate::machine::kernel_release()),
+        remedy: "they take Linux 6.9 or newer".to_owned(),
+    })
+}
+
+/// The preload library: where `LULL_PRELOAD` says, beside this executable, or in `../lib/lull`.
+fn library() -> Result<PathBuf> {
+    let missing = |what: String| Error::Input {
+        what,
+        remedy: format!("build or install {LIBRARY} beside lull or in ../lib/lull, or name it in {LIBRARY_VARIABLE}"),
+    };
+    let found = if let Some(named) = var_os(LIBRARY_VARIABLE) {
+        let named = PathBuf::from(named);
+        if !named.is_file() {
+            return Err(missing(format!("no preload library {} ({LIBRARY_VARIABLE})", named.display())));
+        }
+        named
+    } else {
+        let executable = current_exe().unwrap_or_default();
+        let directory = executable.parent().unwrap_or(OsStr::new("/").as_ref()).to_owned();
+        let places = [directory.join(LIBRARY), directory.join("../lib/lull").join(LIBRARY)];
+        places
+            .into_iter()
+            .find(|place| place.is_file())
+            .ok_or_else(|| missing(format!("no preload library {LIBRARY} beside {}", executable.display())))?
+    };
+    let absolute = found.canonicalize().unwrap_or(found);
+    if absolute.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        return Err(missing(format!("{} cannot be preloaded: LD_PRELOAD takes no blank or colon", absolute.display())));
+    }
+    Ok(absolute)
+}

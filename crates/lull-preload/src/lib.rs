@@ -1,0 +1,87 @@
+//! `liblull_preload.so`: gives the epoll contexts and sockets of an unmodified program their busy-poll parameters at
+//! birth.
+//!
+//! `lull run` starts a program with this library in `LD_PRELOAD`. It holds no delivery logic: the kernel delivers, this
+//! only sets what the kernel has knobs for, at the moment when the object that has the knob comes into being.
+//!
+//! | module | what is in there |
+//! | --- | --- |
+//! | `config` | what the environment asks for, read once at load |
+//! | `real` | the C library's own functions, looked up once at load |
+//! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_wait` and kin: a zero timeout lifted where asked |
+//! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
+//! | `say` | one line on stderr, at most once a process |
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `LULL_EPOLL_USECS` | `busy_poll_usecs` of every epoll context, microseconds, 0 to 2^31-1 |
+//! | `LULL_EPOLL_BUDGET` | `busy_poll_budget`, packets, 0 to 65535; above 64 takes CAP_NET_ADMIN |
+//! | `LULL_EPOLL_PREFER` | `prefer_busy_poll`, 0 or 1 |
+//! | `LULL_EPOLL_TIMEOUT_MS` | what a zero timeout of `epoll_wait` becomes, milliseconds, 1 to 1000; unset: it stays |
+//! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
+//! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
+//! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
+//! | `LULL_QUIET` | set: nothing is said on stderr |
+//!
+//! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
+//! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
+//! turns the whole library into a pass-through, and that is said once.
+//!
+//! # What it promises
+//!
+//! - A call that is not changed goes straight to the C library's function; `errno` is what that function left.
+//! - Whatever fails (a kernel before 6.9 has no EPIOCSPARAMS; no right to a budget above 64) leaves the program as it
+//!   would have been, and is said once.
+//! - No allocation, no lock, no thread: what it does is safe in signal handlers and after `fork`.
+//!
+//! # What it cannot do
+//!
+//! - Statically linked programs, Go programs and programs with file capabilities or set-user-ID do not load it: `lull
+//!   attach` sets their parameters from outside. A library for a static C library (musl with `crt-static`) cannot be
+//!   built.
+//! - Descriptors that come by other ways (`io_uring`, `SCM_RIGHTS`, system calls past the C library) are not seen.
+//! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
+//!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
+
+mod config;
+mod epoll;
+mod real;
+mod say;
+mod socket;
+
+/// Runs when the library is loaded, before the program's `main`.
+#[used]
+// SAFETY: the section holds pointers to functions of this type; the loader calls each once.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    let _errno = Errno::keep();
+    real::look_up_all();
+    say::remember_stderr();
+    config::read();
+}
+
+/// The calling thread's `errno`, put back when this is dropped.
+pub(crate) struct Errno(libc::c_int);
+
+impl Errno {
+    pub(crate) fn keep() -> Errno {
+        Errno(last_error())
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: the address of this thread's errno is always valid.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+/// The calling thread's `errno`.
+pub(crate) fn last_error() -> libc::c_int {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}

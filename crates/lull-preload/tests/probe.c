@@ -1,0 +1,195 @@
+/* One thing at a time that programs do with the calls that the preload library takes over: probe WHAT. Prints what came of
+ * it; a check that fails ends it with status 1. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+struct params {
+	unsigned usecs;
+	unsigned short budget;
+	unsigned char prefer, pad;
+};
+#define GET_PARAMS 0x80088a02
+
+static void must(int yes, const char *what) {
+	if (!yes) {
+		fprintf(stderr, "failed: %s (errno %d)\n", what, errno);
+		exit(1);
+	}
+}
+
+static void show(const char *name, int epfd) {
+	struct params params;
+	must(ioctl(epfd, GET_PARAMS, &params) == 0, name);
+	printf("%s %u %u %u\n", name, params.usecs, params.budget, params.prefer);
+	fflush(stdout);
+}
+
+/* Contexts however they come about. */
+static void contexts(void) {
+	int first = epoll_create(1), second = epoll_create1(EPOLL_CLOEXEC);
+	show("create", first);
+	show("create1", second);
+	show("dup", dup(first));
+	must(fcntl(second, F_GETFD) == FD_CLOEXEC, "the flag of epoll_create1");
+	pid_t child = fork();
+	if (!child) {
+		show("inherited", first);
+		show("forked", epoll_create1(0));
+		_exit(0);
+	}
+	int status;
+	must(waitpid(child, &status, 0) == child && status == 0, "the child");
+	if (!(child = vfork())) {
+		execl("/proc/self/exe", "probe", "one", NULL);
+		_exit(1);
+	}
+	must(waitpid(child, &status, 0) == child && status == 0, "the executed child");
+}
+
+/* errno is what it would be without the library. */
+static void errors(void) {
+	errno = 0;
+	must(epoll_create1(-1) == -1 && errno == EINVAL, "epoll_create1(-1)");
+	must(epoll_create(0) == -1 && errno == EINVAL, "epoll_create(0)");
+	struct epoll_event event;
+	must(epoll_wait(-1, &event, 1, 0) == -1 && errno == EBADF, "epoll_wait(-1)");
+	must(epoll_pwait(0, &event, 1, 0, NULL) == -1 && errno == EINVAL, "epoll_pwait(0)");
+	must(accept(-1, NULL, NULL) == -1 && errno == EBADF, "accept(-1)");
+	must(accept4(-1, NULL, NULL, 0) == -1 && errno == EBADF, "accept4(-1)");
+	must(socket(-1, SOCK_STREAM, 0) == -1 && errno == EAFNOSUPPORT, "socket(-1)");
+	errno = 77;
+	int epfd = epoll_create1(0), inet = socket(AF_INET, SOCK_STREAM, 0);
+	must(epfd >= 0 && inet >= 0 && errno == 77, "errno of calls that succeed");
+	/* The kernel refuses what is no context, and a table that is too small for nothing. */
+	must(epoll_wait(epfd, &event, 0, 0) == -1 && errno == EINVAL, "no room for events");
+	puts("ok");
+}
+
+/* A context with a timer that is due after so many milliseconds. */
+static int with_timer(int ms) {
+	int epfd = epoll_create1(0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+	struct itimerspec due = {{0, 0}, {ms / 1000, (long)(ms % 1000) * 1000000}};
+	struct epoll_event event = {EPOLLIN, {0}};
+	must(timerfd_settime(timer, 0, &due, NULL) == 0 && epoll_ctl(epfd, EPOLL_CTL_ADD, timer, &event) == 0, "timer");
+	return epfd;
+}
+
+/* How many events the three calls return: with timeout 0 before a timer is due, and with -1, 1 ms and no timeout. */
+static void timeouts(void) {
+	struct epoll_event event;
+	struct timespec zero = {0, 0}, short_one = {0, 1000000};
+	int due = atoi(getenv("DUE_MS")), hour = 3600 * 1000;
+	printf("zero %d", epoll_wait(with_timer(due), &event, 1, 0));
+	printf(" %d", epoll_pwait(with_timer(due), &event, 1, 0, NULL));
+	printf(" %d\n", epoll_pwait2(with_timer(due), &event, 1, &zero, NULL));
+	printf("short %d", epoll_wait(with_timer(hour), &event, 1, 1));
+	printf(" %d", epoll_pwait(with_timer(hour), &event, 1, 1, NULL));
+	printf(" %d\n", epoll_pwait2(with_timer(hour), &event, 1, &short_one, NULL));
+	printf("for ever %d", epoll_wait(with_timer(20), &event, 1, -1));
+	printf(" %d", epoll_pwait(with_timer(20), &event, 1, -1, NULL));
+	printf(" %d\n", epoll_pwait2(with_timer(20), &event, 1, NULL, NULL));
+}
+
+static int busy_poll(int fd) {
+	int usecs = -1;
+	socklen_t size = sizeof usecs;
+	must(getsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &usecs, &size) == 0, "SO_BUSY_POLL");
+	return usecs;
+}
+
+static int connection(int listener) {
+	struct sockaddr_in address;
+	socklen_t size = sizeof address;
+	must(getsockname(listener, (struct sockaddr *)&address, &size) == 0, "getsockname");
+	int client = socket(AF_INET, SOCK_STREAM, 0);
+	must(connect(client, (struct sockaddr *)&address, size) == 0, "connect");
+	return client;
+}
+
+static void sockets(void) {
+	int unix_pair[2], zero = 0, own = 7;
+	must(socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair) == 0, "socketpair");
+	printf("udp %d\n", busy_poll(socket(AF_INET6, SOCK_DGRAM, 0)));
+	printf("unix %d\n", busy_poll(socket(AF_UNIX, SOCK_DGRAM, 0)));
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in loopback = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	must(bind(listener, (struct sockaddr *)&loopback, sizeof loopback) == 0 && listen(listener, 9) == 0, "listen");
+	printf("listener %d\n", busy_poll(listener));
+	connection(listener);
+	printf("accepted %d\n", busy_poll(accept(listener, NULL, NULL)));
+	/* As a listener that a service manager has made. */
+	setsockopt(listener, SOL_SOCKET, SO_BUSY_POLL, &zero, sizeof zero);
+	connection(listener);
+	printf("of another's listener %d\n", busy_poll(accept4(listener, NULL, NULL, SOCK_CLOEXEC)));
+	setsockopt(listener, SOL_SOCKET, SO_BUSY_POLL, &own, sizeof own);
+	connection(listener);
+	printf("of a listener with its own %d\n", busy_poll(accept(listener, NULL, NULL)));
+}
+
+static void *wait_for_ever(void *epfd) {
+	struct epoll_event event;
+	epoll_wait(*(int *)epfd, &event, 1, -1);
+	return NULL;
+}
+
+/* Cancelling a thread unwinds its stack through the library's functions. */
+static void cancelled(void) {
+	int epfd = epoll_create1(0);
+	pthread_t thread;
+	void *result = NULL;
+	must(pthread_create(&thread, NULL, wait_for_ever, &epfd) == 0, "thread");
+	usleep(20000);
+	must(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0, "cancel");
+	must(result == PTHREAD_CANCELED, "the thread was cancelled");
+	puts("cancelled");
+}
+
+/* Without rights, so that a budget above 64 is refused; descriptor 2 may have become something else by then. */
+static void refused(int stderr_is_a_client) {
+	int pair[2];
+	char got[256] = "";
+	must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0, "socketpair");
+	if (stderr_is_a_client)
+		must(dup2(pair[0], 2) == 2, "dup2");
+	if (geteuid() == 0)
+		must(setuid(65534) == 0, "setuid");
+	show("first", epoll_create1(0));
+	show("second", epoll_create1(0));
+	printf("client got %zd\n", read(pair[1], got, sizeof got));
+}
+
+int main(int count, char **words) {
+	const char *what = count > 1 ? words[1] : "";
+	if (!strcmp(what, "contexts"))
+		contexts();
+	else if (!strcmp(what, "one"))
+		show("executed", epoll_create1(0));
+	else if (!strcmp(what, "errors"))
+		errors();
+	else if (!strcmp(what, "timeouts"))
+		timeouts();
+	else if (!strcmp(what, "sockets"))
+		sockets();
+	else if (!strcmp(what, "cancelled"))
+		cancelled();
+	else if (!strcmp(what, "refused"))
+		refused(0);
+	else if (!strcmp(what, "refused-after-close"))
+		refused(1);
+	else
+		must(0, "no such thing");
+	return 0;
+}

@@ -1,0 +1,89 @@
+//! `lull run`, and the supervisor that it starts.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use lull_linux::run::{Run, Sockets, dry_run};
+
+use crate::Failure;
+use crate::apply::{RequestArgs, StateArgs};
+
+/// Arguments of `lull run`.
+#[derive(Args)]
+pub struct RunArgs {
+    /// The device that the mode is applied to for as long as the program runs.
+    #[arg(long)]
+    dev: Option<String>,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Pin the program to the CPUs of the device's interrupts and NAPI threads.
+    #[arg(long)]
+    pin: bool,
+    /// SO_BUSY_POLL of the program's sockets in microseconds, for programs without epoll; in place of the mode's.
+    #[arg(long, value_name = "N")]
+    socket_busy_poll: Option<u32>,
+    /// SO_BUSY_POLL_BUDGET of the program's sockets.
+    #[arg(long, value_name = "N")]
+    socket_budget: Option<u32>,
+    /// SO_PREFER_BUSY_POLL on the program's sockets; it takes CAP_NET_ADMIN.
+    #[arg(long)]
+    socket_prefer: bool,
+    /// Say nothing while the program runs.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Show what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    state: StateArgs,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Arguments of the supervisor.
+#[derive(Args)]
+pub struct SuperviseArgs {
+    #[arg(long)]
+    dev: Option<String>,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Runs a program.
+pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let run = Run {
+        request: args.request.request()?,
+        device: args.dev.clone(),
+        sockets: Sockets {
+            busy_poll_usecs: args.socket_busy_poll,
+            budget: args.socket_budget,
+            prefer: args.socket_prefer,
+        },
+        pin: args.pin,
+        quiet: args.quiet,
+        command: args.command.clone(),
+    };
+    let options = args.state.options();
+    if args.dry_run {
+        for line in dry_run(&run, &options)? {
+            println!("{line}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let say = &mut |line: &str| {
+        if !args.quiet {
+            // Nobody may read any more; the program goes on.
+            let _ = writeln!(std::io::stderr(), "lull: {line}");
+        }
+    };
+    Ok(ExitCode::from(lull_linux::run::run(&run, &options, say)?))
+}
+
+/// Waits for the end of `lull run`, and undoes what it has left.
+pub fn supervise(args: &SuperviseArgs) -> Result<ExitCode, Failure> {
+    lull_linux::run::supervise(args.dev.as_deref(), &args.state.options())?;
+    Ok(ExitCode::SUCCESS)
+}

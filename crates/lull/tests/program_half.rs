@@ -1,0 +1,660 @@
+//! The program's half of a mode: `lull attach`, `lull detach`, `lull run`. Parameters are read back by a script of the
+//! tests' own (`kernel/params.py`), settings of devices by raw netlink.
+
+mod kernel;
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use kernel::{BASE, SUSPEND20, World, script};
+
+/// How long to wait for something that happens by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Descriptor, usecs, budget, prefer.
+type Params = (i32, u32, u32, u32);
+const NONE: (u32, u32, u32) = (0, 0, 0);
+const SUSPEND: (u32, u32, u32) = (0, 64, 1);
+const FULLBUSY: (u32, u32, u32) = (1_000, 64, 1);
+
+/// A directory for state files and programs, removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Scratch {
+        let directory = std::env::temp_dir().join(format!("lull-program-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Scratch(directory)
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+        command.args(arguments.split_whitespace()).env("LULL_STATE_DIR", self.0.join("state"));
+        command
+    }
+
+    fn lull(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ok(&self, arguments: &str) -> String {
+        let output = self.lull(arguments);
+        assert!(output.status.success(), "lull {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, arguments: &str, words: &[&str]) {
+        let output = self.lull(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "lull {arguments}: {said}");
+        for word in words {
+            assert!(said.contains(word), "lull {arguments} says: {said}");
+        }
+    }
+
+    /// Whether anything is left in the state directory.
+    fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.0.join("state")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program that ends with the test.
+struct Program {
+    child: Child,
+}
+
+impl Program {
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn params(pid: u32) -> Vec<Params> {
+    let output = Command::new("python3").args([&script("params.py"), &pid.to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let parse = |line: &str| {
+        let numbers: Vec<u32> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+        (numbers[0] as i32, numbers[1], numbers[2], numbers[3])
+    };
+    String::from_utf8(output.stdout).unwrap().lines().map(parse).collect()
+}
+
+fn have(pid: u32, count: usize, wanted: (u32, u32, u32)) -> bool {
+    let params = params(pid);
+    params.len() == count && params.iter().all(|&(_, usecs, budget, prefer)| (usecs, budget, prefer) == wanted)
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Says why a test is skipped, if the programs it needs are not there or if it takes root.
+fn lacks(test: &str, programs: &[&str]) -> bool {
+    for program in programs {
+        if !Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
+            println!("SKIP: {test}: {program} is not installed");
+            return true;
+        }
+    }
+    let user = Command::new("id").arg("-u").output().unwrap().stdout;
+    if user.trim_ascii() != b"0" {
+        println!("SKIP: {test}: duplicating descriptors of other processes takes root here");
+        return true;
+    }
+    is_old(test)
+}
+
+/// Says why a test is skipped, if the kernel has no parameters of epoll contexts.
+fn is_old(test: &str) -> bool {
+    build_preload();
+    let output = Command::new(env!("CARGO_BIN_EXE_lull"))
+        .args(["run", "--mode", "suspend20", "--dry-run", "--", "true"])
+        .output()
+        .unwrap();
+    let is_old = String::from_utf8(output.stderr).unwrap().contains("Linux 6.9");
+    if is_old {
+        println!("SKIP: {test}: this kernel has no busy-poll parameters of epoll contexts (Linux 6.9)");
+    }
+    is_old
+}
+
+/// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it.
+fn build_preload() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_lull")).parent().unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "lull-preload", "--target-dir"]).arg(directory.parent().unwrap());
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+        assert!(directory.join("liblull_preload.so").is_file());
+    });
+}
+
+/// Starts memcached with two workers on a port of loopback, and waits until it has its three contexts.
+fn memcached(port: u16) -> Program {
+    let port = port.to_string();
+    let child = Command::new("memcached")
+        .args(["-u", "nobody", "-l", "127.0.0.1", "-t", "2", "-p", &port])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let program = Program { child };
+    wait_until("memcached has its contexts", || params(program.pid()).len() == 3);
+    program
+}
+
+/// A port that nobody has just now.
+fn port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The statically linked program of `kernel/waiter.c`; nothing if it cannot be made here.
+fn waiter(scratch: &Scratch, test: &str) -> Option<PathBuf> {
+    let program = scratch.0.join("waiter");
+    let made = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(script("waiter.c")).output();
+    if made.is_ok_and(|output| output.status.success()) {
+        return Some(program);
+    }
+    println!("SKIP: {test}: no C compiler with a static C library");
+    None
+}
+
+/// A waiter under way.
+struct Waiter {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Waiter {
+    fn of(mut child: Child) -> Waiter {
+        let input = child.stdin.take();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut waiter = Waiter { child, input, lines };
+        waiter.answer("made");
+        waiter
+    }
+
+    fn start(program: &Path) -> Waiter {
+        Waiter::of(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn answer(&mut self, word: &str) -> u32 {
+        let line = self.lines.next().unwrap().unwrap();
+        line.strip_prefix(word).unwrap().trim().parse().unwrap()
+    }
+
+    fn ask(&mut self, request: &str, word: &str) -> u32 {
+        self.input.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
+        self.answer(word)
+    }
+
+    fn end(mut self) -> std::process::ExitStatus {
+        drop(self.input.take());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A `lull attach` that stays.
+struct Attached {
+    child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+}
+
+impl Attached {
+    fn start(scratch: &Scratch, arguments: &str) -> Attached {
+        let mut child = scratch.command(arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("is followed;")), "lull {arguments} did not stay");
+        Attached { child, lines }
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let said = self.lines.by_ref().map_while(Result::ok).collect::<Vec<_>>().join("\n");
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_running_memcached_is_set_and_given_back() {
+    if lacks("a_running_memcached_is_set_and_given_back", &["memcached", "python3"]) {
+        return;
+    }
+    let scratch = Scratch::new("once");
+    let program = memcached(port());
+    let pid = program.pid();
+    let planned = scratch.ok(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
+    assert_eq!(planned.matches("would set memcached").count(), 3, "{planned}");
+    assert!(have(pid, 3, NONE) && scratch.left().is_empty());
+
+    // No state file, no change.
+    scratch.refused(&format!("attach --pid {pid} --mode suspend20 --once --state-dir /proc/none"), &["/proc/none"]);
+    assert!(have(pid, 3, NONE));
+
+    let said = scratch.ok(&format!("attach --pid {pid} --mode suspend20 --once"));
+    assert_eq!(said.matches("usecs 0, budget 64, prefer (was: usecs 0, budget 0, not preferred)").count(), 3, "{said}");
+    assert!(have(pid, 3, SUSPEND), "{:?}", params(pid));
+    // Again, and with another mode: what was there before all of it is what comes back.
+    scratch.ok(&format!("attach --pid {pid} --mode suspend20 --once"));
+    let output = scratch.lull(&format!("attach --pid {pid} --mode fullbusy --once"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("NOT fully in force"));
+    assert!(have(pid, 3, FULLBUSY));
+    assert_eq!(scratch.ok(&format!("detach --pid {pid} --dry-run")).matches("would set process").count(), 3);
+    assert!(have(pid, 3, FULLBUSY));
+    assert_eq!(scratch.ok(&format!("detach --pid {pid}")).matches("not preferred again").count(), 3);
+    assert!(have(pid, 3, NONE));
+    assert!(scratch.ok(&format!("detach --pid {pid}")).contains("nothing"));
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn what_the_program_had_set_itself_comes_back() {
+    if lacks("what_the_program_had_set_itself_comes_back", &["python3"]) {
+        return;
+    }
+    let scratch = Scratch::new("own");
+    let mut child = Command::new("python3")
+        .args([&script("epoll.py"), "127.0.0.1", "0", "5", "8", "0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
+    let program = Program { child };
+    let pid = program.pid();
+    assert!(have(pid, 1, (5, 8, 0)));
+    let attached = Attached::start(&scratch, &format!("attach --pid {pid} --usecs 7 --budget 9 --prefer"));
+    assert!(have(pid, 1, (7, 9, 1)));
+    signal(attached.child.id(), "-TERM");
+    assert_eq!(attached.end().0, Some(0));
+    assert!(have(pid, 1, (5, 8, 0)));
+}
+
+#[test]
+fn a_static_program_is_followed_with_its_later_contexts_and_its_children() {
+    const TEST: &str = "a_static_program_is_followed_with_its_later_contexts_and_its_children";
+    let scratch = Scratch::new("static");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(program) = waiter(&scratch, TEST) else { return };
+    let mut waiter = Waiter::start(&program);
+    let pid = waiter.child.id();
+    let attached = Attached::start(&scratch, &format!("attach --pid {pid} --mode suspend20"));
+    assert!(have(pid, 1, SUSPEND));
+    waiter.ask("epoll\n", "made ");
+    wait_until("the later context is set", || have(pid, 2, SUSPEND));
+    let child = waiter.ask("fork\n", "child ");
+    // Two are the parent's own, shared; the third is the child's.
+    wait_until("the child's context is set", || have(child, 3, SUSPEND));
+    scratch
+        .refused(&format!("attach --pid {pid} --mode suspend20"), &["lull attach", &attached.child.id().to_string()]);
+
+    let said = scratch.ok(&format!("detach --pid {pid}"));
+    assert!(said.contains(&attached.child.id().to_string()), "{said}");
+    assert_eq!(attached.end().0, Some(0));
+    assert!(have(pid, 2, NONE) && have(child, 3, NONE));
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+    waiter.end();
+}
+
+#[test]
+fn a_killed_attach_is_undone_by_detach_and_an_ended_program_ends_attach() {
+    const TEST: &str = "a_killed_attach_is_undone_by_detach_and_an_ended_program_ends_attach";
+    let scratch = Scratch::new("killed");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(program) = waiter(&scratch, TEST) else { return };
+    let waiter = Waiter::start(&program);
+    let pid = waiter.child.id();
+    let attached = Attached::start(&scratch, &format!("attach --pid {pid} --mode napibusy"));
+    signal(attached.child.id(), "-KILL");
+    attached.end();
+    assert!(have(pid, 1, (64, 64, 1)));
+    scratch.ok(&format!("detach --pid {pid}"));
+    assert!(have(pid, 1, NONE));
+
+    let attached = Attached::start(&scratch, &format!("attach --pid {pid} --mode napibusy"));
+    waiter.end();
+    let (code, said) = attached.end();
+    assert_eq!(code, Some(0));
+    assert!(said.contains("the program has ended"), "{said}");
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn bad_input_is_refused_in_one_line() {
+    if is_old("bad_input_is_refused_in_one_line") {
+        return;
+    }
+    let scratch = Scratch::new("bad");
+    scratch.refused("attach --pid 99999999 --mode suspend20", &["99999999"]);
+    scratch.refused("attach --pid 0 --mode suspend20", &["no process 0"]);
+    scratch.refused("attach --pid -5 --mode suspend20", &["no process -5"]);
+    scratch.refused("detach --pid 99999999", &["99999999"]);
+    scratch.refused("attach --pid 1", &["--mode", "--usecs"]);
+    scratch.refused("attach --pid 1 --mode suspendx", &["suspendx"]);
+    scratch.refused("attach --pid 1 --mode busyread", &["SO_BUSY_POLL", "lull run"]);
+    scratch.refused("attach --pid 1 --usecs 2147483648", &["busy_poll_usecs", "2147483647"]);
+    scratch.refused("attach --pid 1 --budget 65536", &["busy_poll_budget", "65535"]);
+    scratch.refused("run --mode base -- no-such-program", &["no-such-program", "PATH"]);
+    scratch.refused("run --mode nothing -- true", &["nothing"]);
+    scratch.refused("run --mode base --pin -- true", &["--dev"]);
+    scratch.refused("run --dev no-such-device --mode base -- true", &["no-such-device"]);
+    scratch.refused("run --mode base --socket-prefer -- true", &["--socket-busy-poll"]);
+    let mut elsewhere = scratch.command("run --mode suspend20 -- true");
+    let output = elsewhere.env("LULL_PRELOAD", "/no/such/library.so").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("/no/such/library.so") && said.contains("LULL_PRELOAD"), "{said}");
+    // A program without any context.
+    let sleeper = Program { child: Command::new("sleep").arg("600").spawn().unwrap() };
+    scratch.refused(&format!("attach --pid {} --prefer --once", sleeper.pid()), &["no epoll context", "--once"]);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn exit_status_signals_and_environment_are_the_programs() {
+    if is_old("exit_status_signals_and_environment_are_the_programs") {
+        return;
+    }
+    let scratch = Scratch::new("status");
+    let run = |words: &[&str]| {
+        let mut command = scratch.command("run --mode fullbusy -q --");
+        command.args(words).env("LD_PRELOAD", "").output().unwrap()
+    };
+    assert_eq!(run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(128 + 9));
+    assert_eq!(run(&["sh", "-c", "kill -15 $$"]).status.code(), Some(128 + 15));
+
+    for (name, number) in [("HUP", 1), ("INT", 2), ("TERM", 15), ("USR1", 10), ("USR2", 12), ("WINCH", 28)] {
+        let trap = format!("trap 'exit {number}' {name}; echo ready; while :; do sleep 0.02; done");
+        let mut command = scratch.command("run --mode suspend20 -q --");
+        let mut child = command.args(["sh", "-c", &trap]).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
+        signal(child.id(), &format!("-{name}"));
+        assert_eq!(child.wait().unwrap().code(), Some(number), "SIG{name}");
+    }
+    // No signal is blocked that was not before, and what is ignored stays so.
+    let seen = |words: &[&str]| {
+        let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter(|line| line.starts_with("SigBlk") || line.starts_with("SigIgn")).collect::<String>()
+    };
+    let lull = format!("{} run --mode base -q -- cat /proc/self/status", env!("CARGO_BIN_EXE_lull"));
+    let ignoring = |command: &str| seen(&["sh", "-c", &format!("trap '' HUP USR1; exec {command}")]);
+    assert_eq!(ignoring(&lull), ignoring("cat /proc/self/status"));
+
+    let output = scratch.command("run --mode fullbusy -q -- env").env("LD_PRELOAD", "/no/such.so").output().unwrap();
+    let environment = String::from_utf8(output.stdout).unwrap();
+    let preload = environment.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")).unwrap();
+    assert!(preload.starts_with("/no/such.so:/") && preload.ends_with("/liblull_preload.so"), "{preload}");
+    for variable in ["LULL_EPOLL_USECS=1000", "LULL_EPOLL_BUDGET=64", "LULL_EPOLL_PREFER=1", "LULL_EPOLL_TIMEOUT_MS=1"]
+    {
+        assert!(environment.lines().any(|line| line == variable), "{variable}: {environment}");
+    }
+    // A mode without a half in the program adds nothing, and takes away what another `lull run` has left.
+    let output = scratch.command("run --mode base -q -- env").env("LULL_EPOLL_USECS", "9").output().unwrap();
+    let environment = String::from_utf8(output.stdout).unwrap();
+    assert!(!environment.contains("LULL_EPOLL") && !environment.contains("liblull_preload"), "{environment}");
+}
+
+#[test]
+fn a_terminals_interrupt_reaches_the_program_once() {
+    const TEST: &str = "a_terminals_interrupt_reaches_the_program_once";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let lull = env!("CARGO_BIN_EXE_lull");
+    let output = Command::new("python3").args([&script("terminal.py"), lull]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1\n", "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn sockets_of_programs_without_epoll_get_their_options() {
+    const TEST: &str = "sockets_of_programs_without_epoll_get_their_options";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let scratch = Scratch::new("sockets");
+    // The budget cannot be read, but without rights it cannot be raised either.
+    let show = "import os, socket\n\
+        sockets = [socket.socket(it) for it in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)]\n\
+        print(*[it.getsockopt(socket.SOL_SOCKET, 46) for it in sockets])\n\
+        os.setuid(65534)\n\
+        def may(budget):\n \
+            try: sockets[0].setsockopt(socket.SOL_SOCKET, 70, budget)\n \
+            except PermissionError: return False\n \
+            return True\n\
+        print(may(17), may(16))";
+    let run = |arguments: &str| {
+        let output = scratch.command(arguments).args(["--", "python3", "-c", show]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run("run --mode base"), "0 0 0\nFalse False\n");
+    assert_eq!(run("run --mode busyread"), "400 400 0\nFalse False\n");
+    let all = "run --mode base --socket-busy-poll 50 --socket-budget 16 --socket-prefer";
+    assert_eq!(run(all), "50 50 0\nFalse True\n");
+}
+
+#[test]
+fn a_static_program_under_run_is_attached_to() {
+    const TEST: &str = "a_static_program_under_run_is_attached_to";
+    let scratch = Scratch::new("run-static");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(program) = waiter(&scratch, TEST) else { return };
+    let mut command = scratch.command("run --mode suspend20 --");
+    let child = command.arg(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = Waiter::of(child.spawn().unwrap());
+    // Nobody reads what is said later, which must not matter.
+    let said = BufReader::new(run.child.stderr.take().unwrap()).lines();
+    assert!(said.map_while(Result::ok).any(|line| line.contains("statically linked") && line.contains("attached")));
+    let pid = child_of(run.child.id(), "waiter");
+    wait_until("its context is set", || have(pid, 1, SUSPEND));
+    run.ask("epoll\n", "made ");
+    wait_until("its later context is set", || have(pid, 2, SUSPEND));
+    scratch.refused(&format!("detach --pid {pid}"), &["lull run"]);
+    assert!(run.end().success());
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+
+    let mut only_sockets = scratch.command("run --mode busyread --");
+    let output = only_sockets.arg(&program).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("statically linked"));
+}
+
+/// The process of this name that a process has started.
+fn child_of(parent: u32, name: &str) -> u32 {
+    let mut found = None;
+    wait_until(&format!("{name} runs"), || {
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let is_it =
+            |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+        found = children.split_whitespace().find(is_it).map(|pid| pid.parse().unwrap());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// A memcached of two workers by NAPI id under `lull run`, on the near end of the pair.
+fn run_memcached(world: &World) -> Program {
+    let lull = [env!("CARGO_BIN_EXE_lull"), "run", "--dev", "va", "--mode", "suspend20", "--"];
+    let memcached = ["memcached", "-u", "nobody", "-l", "10.99.0.1", "-t", "2", "-N", "2"];
+    let mut command = world.command(&[&lull[..], &memcached].concat());
+    Program { child: command.stderr(Stdio::null()).spawn().unwrap() }
+}
+
+/// A statistic of memcached, asked from the far end over 16 connections, while which `meanwhile` runs.
+fn statistics(world: &World, meanwhile: impl FnOnce()) -> impl Fn(&str) -> u64 {
+    let mut client = Command::new("ip")
+        .args(["netns", "exec", &world.far, "python3", &script("connections.py"), "10.99.0.1", "11211", "16"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = Vec::new();
+    for line in kernel::lines_of(&mut client) {
+        let line = line.unwrap();
+        let is_last = line == "END";
+        lines.push(line);
+        if is_last {
+            break;
+        }
+    }
+    meanwhile();
+    drop(client.stdin.take());
+    assert!(client.wait().unwrap().success());
+    move |name: &str| {
+        let value = lines.iter().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        value.unwrap_or_else(|| panic!("no {name} in {lines:?}")).parse().unwrap()
+    }
+}
+
+#[test]
+fn memcached_under_run_has_both_halves_and_leaves_nothing() {
+    const TEST: &str = "memcached_under_run_has_both_halves_and_leaves_nothing";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    let mut run = run_memcached(&world);
+    let pid = child_of(run.pid(), "memcached");
+    wait_until("memcached has its contexts", || have(pid, 3, SUSPEND));
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    world.refused("run --dev va --mode defer50 -- true", &["va"]);
+
+    let napis: Vec<String> = world.raw().iter().map(|napi| format!("on NAPI {} (", napi.id)).collect();
+    let statistic = statistics(&world, || {
+        // Each worker hears from one NAPI.
+        let said = world.ok(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
+        assert!(napis.iter().all(|napi| said.matches(napi.as_str()).count() == 1), "{napis:?} {said}");
+        // With both halves there the device shows the mode.
+        let shown = world.ok("show va");
+        assert_eq!(shown.lines().filter(|line| line.trim_end().ends_with("suspend20")).count(), 2, "{shown}");
+    });
+    assert_eq!((statistic("unexpected_napi_ids"), statistic("round_robin_fallback")), (0, 0));
+    // The negative control: with TSO on at the sender the connections have no NAPI id.
+    let far = |words: &str| {
+        let words = words.split(' ').collect::<Vec<_>>();
+        assert!(Command::new("ip").args(["netns", "exec", &world.far]).args(words).status().unwrap().success());
+    };
+    far("ethtool -K vb tso on");
+    let statistic = statistics(&world, || {
+        let output = world.lull(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("have no NAPI id") && said.contains("tso off"), "{said}");
+    });
+    assert!(statistic("round_robin_fallback") > 0);
+    far("ethtool -K vb tso off");
+
+    signal(run.pid(), "-TERM");
+    assert_eq!(run.child.wait().unwrap().code(), Some(0));
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert!(world.state_file().is_none());
+}
+
+#[test]
+fn a_killed_run_is_undone_and_its_program_goes_on() {
+    const TEST: &str = "a_killed_run_is_undone_and_its_program_goes_on";
+    let scratch = Scratch::new("killed-run");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    let start = |program: &str| {
+        let words =
+            [env!("CARGO_BIN_EXE_lull"), "run", "--dev", "va", "--mode", "suspend20", "-q", "--", program, "600"];
+        Program { child: world.command(&words).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap() }
+    };
+    let mut run = start("sleep");
+    let pid = child_of(run.pid(), "sleep");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    run.child.kill().unwrap();
+    assert_eq!(run.child.wait().unwrap().signal(), Some(9));
+    world.wait_for(&[BASE, BASE]);
+    wait_until("the state file is gone", || world.state_file().is_none());
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    signal(pid, "-KILL");
+
+    // What was attached to is given back as well.
+    let Some(program) = waiter(&scratch, TEST) else { return };
+    let mut run = start(program.to_str().unwrap());
+    let pid = child_of(run.pid(), "waiter");
+    wait_until("its context is set", || have(pid, 1, SUSPEND));
+    // Its input stays open, so that it goes on.
+    let _input = run.child.stdin.take();
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    world.wait_for(&[BASE, BASE]);
+    wait_until("its context is given back", || have(pid, 1, NONE));
+    signal(pid, "-KILL");
+}
+
+#[test]
+fn pinning_follows_the_napi_threads_or_is_refused() {
+    const TEST: &str = "pinning_follows_the_napi_threads_or_is_refused";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    world.refused("run --dev va --mode suspend20 --pin -- true", &["va", "taskset"]);
+    assert_eq!(world.values(), [BASE, BASE]);
+    let cpus = |lull: &str| {
+        let said = world.ok(&format!("{lull} -- cat /proc/self/status"));
+        said.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:").map(|it| it.trim().to_owned())).unwrap()
+    };
+    assert_eq!(cpus("run --dev va --mode threaded --threads-cpus 0 --pin"), "0");
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert!(world.state_file().is_none());
+}
