@@ -6,6 +6,7 @@ mod compare;
 mod load;
 mod serve;
 mod show;
+mod stat;
 mod units;
 
 use std::process::ExitCode;
@@ -41,6 +42,8 @@ enum Command {
     Diff(apply::DiffArgs),
     /// Gives a device back what it had before `lull apply`.
     Undo(apply::UndoArgs),
+    /// Shows who polls a device of the kernel: softirq, timer, ksoftirqd, NAPI thread or which program's busy poll.
+    Stat(stat::StatArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
+        Command::Stat(args) => stat::run(&args, &stop),
     };
     match result {
         Ok(code) => code,
