@@ -1,5 +1,6 @@
 //! A service with its load generator: what can run one cell of the table.
 
+pub mod kernel;
 mod measure;
 mod mem;
 mod tap;
@@ -14,6 +15,8 @@ use lull_core::Mode;
 use crate::cell::{Load, RunResult};
 use crate::load::{LoadError, WorkloadConfig};
 
+pub use kernel::KernelBench;
+pub use kernel::program::ServiceKind;
 pub use measure::{Server, ServerConfig};
 pub use mem::MemBench;
 pub use tap::TapBench;

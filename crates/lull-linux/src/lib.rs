@@ -6,6 +6,7 @@ pub mod device;
 pub mod error;
 pub mod machine;
 pub mod netdev;
+pub mod offload;
 pub mod os;
 pub mod plan;
 pub mod polls;

@@ -71,8 +71,7 @@ fn name_of(poller: &Poller) -> String {
     let thread = match (poller.tid, &poller.name) {
         (Some(0), _) => ", idle".to_owned(),
         (Some(tid), Some(name)) => {
-            let pid =
-                poller.pid.filter(|pid| *pid != tid).map_or(String::new(), |pid| format!(", {tid} of {pid}"));
+            let pid = poller.pid.filter(|pid| *pid != tid).map_or(String::new(), |pid| format!(", {tid} of {pid}"));
             if pid.is_empty() { format!(" {name} ({tid})") } else { format!(" {name} ({})", &pid[2..]) }
         }
         (Some(tid), None) => format!(" of thread {tid}, which is gone"),
