@@ -164,9 +164,18 @@ impl KernelBench {
         let open = || {
             let mut netdev = Netdev::new();
             let device = Device::open(pair.server.device(), &mut netdev, &Roots::default())?;
-            Ok((netdev, device.ifindex))
+            // A socket belongs to the namespace in which its first request was made.
+            let napis = netdev.napis(device.ifindex)?.len();
+            Ok((netdev, device.ifindex, napis))
         };
-        let (netdev, ifindex) = pair.server.within(open)?.map_err(linux)?;
+        let (netdev, ifindex, napis) = pair.server.within(open)?.map_err(linux)?;
+        if napis != config.workers {
+            return Err(BenchError::Invalid(format!(
+                "cannot compare on a veth of {} queues: the kernel shows {napis} NAPIs for it, and settings per NAPI take \
+                 Linux 6.13 or newer",
+                config.workers
+            )));
+        }
         let program = Program::start(kind, &pair.server, address, &cores.service, config.connections)?;
         let workload = Arc::new(Workload::new(config.workload)?);
         let mut kernel = KernelConfig::new(address, config.connections);
