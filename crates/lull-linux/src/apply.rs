@@ -125,6 +125,11 @@ impl Session {
         self.store.file()
     }
 
+    /// Where this device's state is kept.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Takes the device until the session ends, instead of for each call.
     ///
     /// # Errors

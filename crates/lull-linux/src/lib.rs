@@ -3,13 +3,16 @@
 
 pub mod apply;
 pub mod device;
+pub mod doctor;
 pub mod error;
+pub mod ethtool;
 pub mod machine;
 pub mod netdev;
 pub mod offload;
 pub mod os;
 pub mod plan;
 pub mod polls;
+pub mod prepare;
 pub mod programs;
 pub mod recognise;
 pub mod roots;

@@ -1,4 +1,9 @@
-//! The machine: kernel release, CPUs.
+//! The machine: kernel release, CPUs, sysctls of its initial network namespace.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::roots::Roots;
 
@@ -31,6 +36,23 @@ pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
         cpus.extend(first..=last);
     }
     Some(cpus)
+}
+
+/// A number below `net.core` that is the machine's and shows only in the initial network namespace, such as `busy_poll`.
+/// Read from there, in a thread that goes there for it, if the calling thread is elsewhere.
+pub fn core_sysctl(name: &str, roots: &Roots) -> Option<u64> {
+    let path = format!("sys/net/core/{name}");
+    if let Some(value) = roots.number(&path) {
+        return Some(value);
+    }
+    // Init and kthreadd are there, each perhaps not to be looked into. What is read elsewhere is nothing.
+    let initial = ["1/ns/net", "2/ns/net"].iter().find_map(|path| File::open(roots.proc(path)).ok())?;
+    let roots = roots.clone();
+    let there = move || {
+        move_into_link_name_space(initial.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+        roots.number(&path)
+    };
+    std::thread::Builder::new().spawn(there).ok()?.join().ok()?
 }
 
 #[cfg(test)]

@@ -174,6 +174,19 @@ impl Netdev {
         Ok(links)
     }
 
+    /// The other end of a veth, if it is in this network namespace.
+    pub(crate) fn peer_of(&mut self, ifindex: u32) -> Option<String> {
+        let header = rt_link::Ifinfomsg { ifi_index: ifindex as i32, ..rt_link::Ifinfomsg::new() };
+        let request = rt_link::Request::new().op_getlink_do(&header);
+        let mut reply = self.socket.request(&request).ok()?;
+        let (_, attributes) = reply.recv_one().ok()?;
+        let peer = attributes.get_link().ok()?;
+        if attributes.get_link_netnsid().is_ok() {
+            return None;
+        }
+        self.links().ok()?.into_iter().find(|link| link.ifindex == peer).map(|link| link.name)
+    }
+
     /// The NAPIs of a device, oldest id first. A device that is down shows none.
     ///
     /// # Errors

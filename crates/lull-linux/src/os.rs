@@ -139,3 +139,12 @@ pub(crate) fn set_sched_attr(pid: i32, attr: &SchedAttr) -> io::Result<()> {
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, pid, &raw const attr, 0u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// `PERF_EVENT_IOC_SET_FILTER` of `linux/perf_event.h`.
+const PERF_EVENT_IOC_SET_FILTER: libc::c_ulong = 0x4008_2406;
+
+/// Lets a counter of a tracepoint count only what passes a filter, in the language of `trace/events.rst`.
+pub(crate) fn filter_tracepoint(counter: &impl AsRawFd, filter: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: the request reads a string that ends with a zero and outlives the call.
+    done(unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER as libc::Ioctl, filter.as_ptr()) })
+}

@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::apply::Session;
 use crate::device::{NapiState, Snapshot};
 use crate::error::Result;
+use crate::machine::core_sysctl;
 use crate::programs::{self, Polling};
 use crate::recognise::{Programs, Recognised, recognise};
 
@@ -60,7 +61,7 @@ pub struct Program {
 pub fn show(session: &mut Session) -> Result<Show> {
     let snapshot = session.snapshot()?;
     let polling = programs::polling(session.roots());
-    let busy_poll_usecs = session.roots().number("sys/net/core/busy_poll").unwrap_or(0);
+    let busy_poll_usecs = core_sysctl("busy_poll", session.roots()).unwrap_or(0);
     // A stale file says nothing about this device; `undo` and `apply` complain about it.
     let state = session.state().ok().flatten();
     let modes = snapshot.napis.iter().map(|napi| {

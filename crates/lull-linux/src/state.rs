@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, QueueKey};
 use crate::error::{Error, Result};
+use crate::prepare::Overwritten;
 use crate::roots::Roots;
 use crate::sched::Scheduling;
 use crate::values::Values;
@@ -33,6 +34,16 @@ pub struct State {
     ifindex: u32,
     /// What the NAPIs had before.
     pub napis: Vec<Former>,
+    /// What the steps of `prepare` have overwritten, in their order.
+    #[serde(default)]
+    pub prepared: Vec<Overwritten>,
+}
+
+impl State {
+    /// Whether there is nothing to give back.
+    pub fn is_empty(&self) -> bool {
+        self.napis.is_empty() && self.prepared.is_empty()
+    }
 }
 
 /// What one NAPI had before it was first changed.
@@ -143,7 +154,15 @@ impl Store {
             device: self.device.name.clone(),
             ifindex: self.device.ifindex,
             napis: Vec::new(),
+            prepared: Vec::new(),
         }
+    }
+
+    /// The store of what was changed on the whole machine rather than on the device.
+    pub fn of_machine(&self) -> Store {
+        // Cookies and indices of real devices begin at 1.
+        let device = Device { name: "machine".to_owned(), ifindex: 0, netns_cookie: 0, driver: None, in_sysfs: false };
+        Store { device, ..self.clone() }
     }
 
     /// The state of this device, if there is one.
@@ -182,7 +201,7 @@ impl Store {
     /// # Errors
     /// Those of the file system; the file is as it was.
     pub fn save(&self, state: &State) -> Result<()> {
-        if state.napis.is_empty() {
+        if state.is_empty() {
             return self.remove();
         }
         self.create_directory()?;

@@ -194,7 +194,7 @@ fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<Exi
 /// Gives a device back what it had.
 pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
     let mut session = Session::open(&args.dev, &args.state.options())?;
-    let known = session.state()?.is_some();
+    let known = session.state()?.is_some_and(|state| !state.napis.is_empty());
     let undone =
         if args.dry_run { lull_linux::apply::undo_diff(&mut session)? } else { lull_linux::undo(&mut session)? };
     if args.json {

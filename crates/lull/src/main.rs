@@ -3,7 +3,9 @@
 
 mod apply;
 mod compare;
+mod doctor;
 mod load;
+mod prepare;
 mod serve;
 mod show;
 mod stat;
@@ -36,6 +38,8 @@ enum Command {
     Serve(serve::Serve),
     /// Shows the delivery settings that the kernel has in force on a device.
     Show(show::ShowArgs),
+    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    Doctor(doctor::DoctorArgs),
     /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
@@ -44,6 +48,8 @@ enum Command {
     Undo(apply::UndoArgs),
     /// Shows who polls a device of the kernel: softirq, timer, ksoftirqd, NAPI thread or which program's busy poll.
     Stat(stat::StatArgs),
+    /// Sets a device and the machine up for low latency, by the steps of a profile.
+    Prepare(prepare::PrepareArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
@@ -62,10 +68,12 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Undo(args) => apply::undo(&args),
         Command::Stat(args) => stat::run(&args, &stop),
+        Command::Prepare(args) => prepare::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,174 @@
+//! Checks of a device: NAPIs, queues, what survives a reset, offloads, coalescing.
+
+use super::Check;
+use crate::apply::Session;
+use crate::device::Snapshot;
+use crate::ethtool::{Ethtool, Knob};
+use crate::machine::version;
+use crate::plan::no_napi;
+use crate::values::Values;
+
+/// Drivers whose NAPIs keep their settings over a reset (`napi_config`), with the kernel since which they do.
+const KEEPING: [(&str, (u32, u32)); 13] = [
+    ("bnxt_en", (6, 13)),
+    ("ice", (6, 13)),
+    ("mlx4_en", (6, 13)),
+    ("mlx5_core", (6, 13)),
+    ("ena", (7, 1)),
+    ("bnge", (7, 1)),
+    ("iavf", (7, 1)),
+    ("idpf", (7, 1)),
+    ("igb", (7, 1)),
+    ("fbnic", (7, 1)),
+    ("rtase", (7, 1)),
+    ("virtio_net", (7, 1)),
+    ("netdevsim", (7, 1)),
+];
+
+pub fn checks(session: &mut Session, snapshot: &Snapshot, kernel: &str) -> Vec<Check> {
+    let mut ethtool = Ethtool::new(session.device());
+    let mut checks = vec![napis(snapshot), queues(snapshot), persistence(snapshot, kernel)];
+    checks.extend(offloads(session, snapshot, &mut ethtool));
+    checks.push(coalescing(snapshot, &mut ethtool));
+    checks.push(state_file(session));
+    checks
+}
+
+fn napis(snapshot: &Snapshot) -> Check {
+    let what = format!("NAPIs of {}", snapshot.device);
+    match snapshot.napis.len() {
+        0 => Check::wrong(what, no_napi(snapshot).to_string(), "as it says"),
+        count => Check::ok(what, format!("{count}, for {} receive queues", snapshot.rx_queues)),
+    }
+}
+
+fn queues(snapshot: &Snapshot) -> Check {
+    let what = format!("queues of {}", snapshot.device);
+    if snapshot.queues_linked {
+        return Check::ok(what, "the driver says which NAPI serves which queue");
+    }
+    let driver = snapshot.driver.as_deref().unwrap_or("the driver");
+    Check::advice(
+        what,
+        format!("{driver} does not say which NAPI serves which queue: the n-th NAPI by id is taken for queue n"),
+        "name no --queues, or check with traffic on one queue",
+    )
+}
+
+fn persistence(snapshot: &Snapshot, kernel: &str) -> Check {
+    let what = format!("settings of {} over a reset", snapshot.device);
+    let driver = snapshot.driver.as_deref().unwrap_or("unknown driver");
+    let since = KEEPING.iter().find(|(name, _)| *name == driver).map(|(_, since)| *since);
+    match since {
+        Some(since) if version(kernel) >= Some(since) => Check::ok(
+            what,
+            format!("{driver} keeps settings and NAPI ids; affinity and policy of threads are not kept"),
+        ),
+        _ => Check::advice(
+            what,
+            format!("{driver} is not known to keep them: a link flap or reset may take them away"),
+            "`lull apply --watch` applies them again",
+        ),
+    }
+}
+
+fn offloads(session: &mut Session, snapshot: &Snapshot, ethtool: &mut Ethtool) -> Vec<Check> {
+    let device = &snapshot.device;
+    let features = match ethtool.features() {
+        Ok(features) => features,
+        Err(error) => {
+            return vec![Check::unknown(format!("offloads of {device}"), error.to_string(), "use `ethtool -k`")];
+        }
+    };
+    let mut checks = Vec::new();
+    let veth = snapshot.driver.as_deref() == Some("veth");
+    checks.push(if features.contains("rx-gro") {
+        Check::ok(format!("GRO of {device}"), "on")
+    } else if veth {
+        Check::wrong(
+            format!("GRO of {device}"),
+            "off: a veth without it has no NAPIs",
+            format!("ethtool -K {device} gro on"),
+        )
+    } else {
+        let remedy = format!("ethtool -K {device} gro on");
+        Check::advice(format!("GRO of {device}"), "off: every packet goes up the stack by itself", remedy)
+    });
+    checks.push(if features.contains("rx-lro") {
+        Check::wrong(
+            format!("LRO of {device}"),
+            "on: packets that the hardware has merged may come in without a NAPI id, and are held back",
+            format!("ethtool -K {device} lro off"),
+        )
+    } else {
+        Check::ok(format!("LRO of {device}"), "off")
+    });
+    if veth {
+        checks.push(peer_segmentation(session, snapshot));
+    }
+    checks
+}
+
+/// What a veth sends with TSO on bypasses the peer's NAPI, except UDP for a peer that forwards it in GRO
+/// (`veth_skb_is_eligible_for_gro`).
+fn peer_segmentation(session: &mut Session, snapshot: &Snapshot) -> Check {
+    let device = &snapshot.device;
+    let what = format!("TSO of the peer of {device}");
+    let peer = session.netdev().peer_of(snapshot.ifindex);
+    let Some(peer) = peer else {
+        return Check::unknown(
+            what,
+            "the peer is in another network namespace: what it sends with TSO on comes in without a NAPI id",
+            "there: ethtool -K PEER tso off",
+        );
+    };
+    let on = Session::open(&peer, &crate::apply::Options::default())
+        .and_then(|session| Ethtool::new(session.device()).features())
+        .map(|features| features.contains("tx-tcp-segmentation"));
+    match on {
+        Ok(true) => Check::wrong(
+            what,
+            format!("on at {peer}: what it sends bypasses the NAPI of {device}, and sockets have the NAPI id 0"),
+            format!("ethtool -K {peer} tso off"),
+        ),
+        Ok(false) => Check::ok(what, format!("off at {peer}")),
+        Err(error) => Check::unknown(what, error.to_string(), format!("ethtool -k {peer}")),
+    }
+}
+
+/// Whether settings lean on the short timer.
+fn defers(settings: &Values) -> bool {
+    settings.defer_hard_irqs != 0 && settings.gro_flush_timeout_ns != 0
+}
+
+fn coalescing(snapshot: &Snapshot, ethtool: &mut Ethtool) -> Check {
+    let what = format!("interrupt coalescing of {}", snapshot.device);
+    let (adaptive, usecs) = match (ethtool.get(Knob::AdaptiveRx), ethtool.get(Knob::RxUsecs)) {
+        (Ok(adaptive), Ok(usecs)) => (adaptive.map_or(0, |it| it.value), usecs.map_or(0, |it| it.value)),
+        (Err(error), _) | (_, Err(error)) => return Check::unknown(what, error.to_string(), "use `ethtool -c`"),
+    };
+    if adaptive == 0 && usecs == 0 {
+        return Check::ok(what, "none on the receive side");
+    }
+    let found = if adaptive != 0 { "adaptive-rx is on".to_owned() } else { format!("rx-usecs is {usecs}") };
+    let remedy = format!("ethtool -C {} adaptive-rx off rx-usecs 0, or `lull prepare`", snapshot.device);
+    if snapshot.napis.iter().any(|napi| defers(&napi.settings)) {
+        return Check::wrong(
+            what,
+            format!(
+                "{found}: the device holds interrupts back as well, so that they are late where the mode wants them at once"
+            ),
+            remedy,
+        );
+    }
+    Check::advice(what, format!("{found}: no matter now, but it fights a mode that defers or suspends"), remedy)
+}
+
+fn state_file(session: &Session) -> Check {
+    let what = format!("state file of {}", session.device().name);
+    match session.state() {
+        Ok(None) => Check::ok(what, "none: nothing was applied"),
+        Ok(Some(_)) => Check::ok(what, "there: `lull undo` gives back what was in force"),
+        Err(error) => Check::wrong(what, error.to_string(), "as it says"),
+    }
+}

@@ -1,0 +1,108 @@
+//! What this kernel, driver and these rights allow, mode by mode, and what stands in a mode's way. Each check is one
+//! small function that says what it looked at, what it found, why that matters and what to do.
+
+mod device;
+mod machine;
+mod modes;
+mod programs;
+mod sampling;
+
+use serde::Serialize;
+
+use crate::apply::{Options, Session};
+use crate::error::Result;
+use crate::machine::kernel_release;
+use crate::netdev::Netdev;
+use crate::programs::Process;
+
+pub use modes::ModeVerdict;
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing stands in the way.
+    Ok,
+    /// It works, and could be better.
+    Advice,
+    /// It defeats a mode.
+    Wrong,
+    /// It could not be found out.
+    Unknown,
+}
+
+/// One check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub what: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was found, and why it matters.
+    pub reason: String,
+    /// What to do.
+    pub remedy: Option<String>,
+}
+
+impl Check {
+    fn new(what: impl Into<String>, verdict: Verdict, reason: impl Into<String>, remedy: Option<String>) -> Check {
+        Check { what: what.into(), verdict, reason: reason.into(), remedy }
+    }
+
+    fn ok(what: impl Into<String>, reason: impl Into<String>) -> Check {
+        Check::new(what, Verdict::Ok, reason, None)
+    }
+
+    fn advice(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check::new(what, Verdict::Advice, reason, Some(remedy.into()))
+    }
+
+    fn wrong(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check::new(what, Verdict::Wrong, reason, Some(remedy.into()))
+    }
+
+    fn unknown(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check::new(what, Verdict::Unknown, reason, Some(remedy.into()))
+    }
+}
+
+/// What the doctor found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The device, if one was named.
+    pub device: Option<String>,
+    /// The checks.
+    pub checks: Vec<Check>,
+    /// What can be had, mode by mode.
+    pub modes: Vec<ModeVerdict>,
+}
+
+impl Report {
+    /// Whether something defeats a mode.
+    pub fn something_is_wrong(&self) -> bool {
+        self.checks.iter().any(|check| check.verdict == Verdict::Wrong)
+    }
+}
+
+/// Looks at the machine, at a device if one is named, and at a program if one is named.
+///
+/// # Errors
+/// An unknown device or process. What cannot be found out is a check that says so.
+pub fn doctor(device: Option<&str>, pid: Option<i32>, options: &Options) -> Result<Report> {
+    let roots = &options.roots;
+    // Names first: a wrong one is told before anything is looked at.
+    let mut session = device.map(|name| Session::open(name, options)).transpose()?;
+    let process = pid.map(|pid| Process::open(pid, roots)).transpose()?;
+    let policy = Netdev::new().policy()?;
+    let kernel = kernel_release();
+    let mut checks = machine::checks(roots, &kernel, &policy);
+    let snapshot = session.as_mut().map(Session::snapshot).transpose()?;
+    if let (Some(session), Some(snapshot)) = (&mut session, &snapshot) {
+        checks.extend(device::checks(session, snapshot, &kernel));
+    }
+    checks.extend(programs::checks(snapshot.as_ref(), process.as_ref(), roots));
+    let modes = modes::verdicts(&policy, snapshot.as_ref(), &kernel);
+    Ok(Report { kernel, device: device.map(str::to_owned), checks, modes })
+}

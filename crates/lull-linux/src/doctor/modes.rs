@@ -1,0 +1,46 @@
+//! Mode by mode: can it be had here, and if not, why.
+
+use lull_core::Mode;
+use serde::Serialize;
+
+use crate::device::Snapshot;
+use crate::netdev::Policy;
+use crate::plan::{check_policy, no_napi};
+
+/// The modes that are judged; one X stands for all.
+const MODES: [&str; 9] =
+    ["base", "defer20", "napibusy", "fullbusy", "suspend0", "suspend20", "threaded", "threaded-busy", "busyread"];
+
+/// Whether a mode can be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModeVerdict {
+    /// The mode.
+    pub mode: String,
+    /// Whether it can be put in force.
+    pub possible: bool,
+    /// Why not, or what else it takes.
+    pub reason: Option<String>,
+}
+
+pub fn verdicts(policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> Vec<ModeVerdict> {
+    let modes = MODES.iter().filter_map(|name| name.parse::<Mode>().ok());
+    modes.map(|mode| verdict(&mode, policy, snapshot, kernel)).collect()
+}
+
+fn verdict(mode: &Mode, policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> ModeVerdict {
+    let no = |reason: String| ModeVerdict { mode: mode.name().to_owned(), possible: false, reason: Some(reason) };
+    if let Err(error) = check_policy(mode.name(), &mode.napi, policy, kernel) {
+        return no(error.to_string());
+    }
+    if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.napis.is_empty()) {
+        return no(no_napi(snapshot).to_string());
+    }
+    let takes = if mode.epoll.prefer_busy_poll {
+        Some(format!("takes programs that prefer busy polling: `lull attach --mode {mode}` or `lull run`"))
+    } else if mode.socket_busy_poll_usecs != 0 {
+        Some("takes programs whose sockets have SO_BUSY_POLL: `lull run`".to_owned())
+    } else {
+        None
+    };
+    ModeVerdict { mode: mode.name().to_owned(), possible: true, reason: takes }
+}

@@ -1,0 +1,141 @@
+//! Checks of programs: who polls which NAPI, and whether they get in each other's way.
+
+use std::collections::BTreeSet;
+
+use super::{Check, sampling};
+use crate::device::Snapshot;
+use crate::programs::{EpollContext, Polling, Process, name_of, polling};
+use crate::roots::Roots;
+
+pub fn checks(snapshot: Option<&Snapshot>, process: Option<&Process>, roots: &Roots) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let polling = polling(roots);
+    if polling.hidden != 0 {
+        checks.push(Check::unknown(
+            "programs",
+            format!("{} processes could not be looked into", polling.hidden),
+            "run it as root",
+        ));
+    }
+    if let Some(snapshot) = snapshot {
+        checks.push(shared_napis(snapshot, &polling));
+    }
+    let Some(process) = process else { return checks };
+    match process.epolls() {
+        Ok(contexts) => checks.extend(of_process(process, &contexts, snapshot, roots)),
+        Err(error) => {
+            checks.push(Check::unknown(format!("process {}", process.pid()), error.to_string(), "run it as root"))
+        }
+    }
+    checks
+}
+
+fn of_process(process: &Process, contexts: &[EpollContext], snapshot: Option<&Snapshot>, roots: &Roots) -> Vec<Check> {
+    let named = format!("{} (pid {})", name_of(process.pid(), roots), process.pid());
+    if contexts.is_empty() {
+        let reason = "it has no epoll context: preferred busy polling and suspension go through epoll";
+        return vec![Check::wrong(named, reason, "use busyread, or a mode that leaves the program out")];
+    }
+    let mut checks = vec![prefers(&named, contexts), napi_ids(&named, contexts), mixed(&named, contexts)];
+    if let Some(snapshot) = snapshot {
+        checks.push(workers(&named, contexts, snapshot));
+    }
+    checks.push(sampling::zero_timeouts(&named, process.pid(), roots));
+    checks
+}
+
+fn prefers(named: &str, contexts: &[EpollContext]) -> Check {
+    let what = format!("epoll of {named}");
+    let on = contexts.iter().filter(|context| context.params.prefer_busy_poll).count();
+    let all = contexts.len();
+    if on == 0 {
+        return Check::advice(
+            what,
+            format!(
+                "none of {all} contexts prefers busy polling: suspendX, napibusy and fullbusy are not in force for it"
+            ),
+            "`lull attach --pid PID --mode MODE`",
+        );
+    }
+    Check::ok(what, format!("{on} of {all} contexts prefer busy polling"))
+}
+
+fn heard(context: &EpollContext) -> BTreeSet<u32> {
+    context.sockets.iter().map(|socket| socket.napi_id).filter(|&id| id != 0).collect()
+}
+
+fn napi_ids(named: &str, contexts: &[EpollContext]) -> Check {
+    let what = format!("NAPI ids of {named}");
+    let sockets: usize = contexts.iter().map(|context| context.sockets.len()).sum();
+    let known: usize =
+        contexts.iter().flat_map(|context| &context.sockets).filter(|socket| socket.napi_id != 0).count();
+    match (sockets, known) {
+        (0, _) => Check::unknown(what, "no sockets on its epolls now", "look again under load"),
+        (_, 0) => Check::wrong(
+            what,
+            format!("none of {sockets} sockets has one: without it epoll never busy polls"),
+            "send it traffic through a device with NAPIs (not over loopback); on a veth turn the peer's TSO off",
+        ),
+        _ => Check::ok(what, format!("{known} of {sockets} sockets have one (those that listen have none)")),
+    }
+}
+
+/// napi_semantics §13, edge 15.
+fn mixed(named: &str, contexts: &[EpollContext]) -> Check {
+    let what = format!("queues of {named}");
+    match contexts.iter().find(|context| heard(context).len() > 1) {
+        Some(context) => Check::wrong(
+            what,
+            format!(
+                "epoll {} has sockets of the NAPIs {:?}: only the one heard from last is polled and suspended",
+                context.fd,
+                heard(context)
+            ),
+            "give every worker the connections of one NAPI (memcached -N, or SO_INCOMING_NAPI_ID in the program)",
+        ),
+        None => Check::ok(what, "no epoll context mixes NAPIs"),
+    }
+}
+
+fn workers(named: &str, contexts: &[EpollContext], snapshot: &Snapshot) -> Check {
+    let what = format!("workers of {named}");
+    let here =
+        |context: &&EpollContext| heard(context).iter().any(|id| snapshot.napis.iter().any(|napi| napi.id == *id));
+    let workers = contexts.iter().filter(here).count();
+    let napis = snapshot.napis.len();
+    if workers > napis {
+        return Check::wrong(
+            what,
+            format!("{workers} epoll contexts hear from the {napis} NAPIs of {}: some share one", snapshot.device),
+            format!("run {napis} workers, or give the device more queues (ethtool -L)"),
+        );
+    }
+    Check::ok(what, format!("{workers} epoll contexts hear from the {napis} NAPIs of {}", snapshot.device))
+}
+
+/// napi_semantics §13, edge 16.
+fn shared_napis(snapshot: &Snapshot, polling: &Polling) -> Check {
+    let what = format!("programs on {}", snapshot.device);
+    let mut polled = 0;
+    for napi in &snapshot.napis {
+        let here = polling.contexts.iter().filter(|context| heard(context).contains(&napi.id)).collect::<Vec<_>>();
+        polled += usize::from(!here.is_empty());
+        if let [one, other, ..] = here[..] {
+            return Check::wrong(
+                what,
+                format!(
+                    "{} epoll contexts busy poll NAPI {} (pid {} epoll {}, pid {} epoll {}): the idle one ends the busy \
+                     one's suspension",
+                    here.len(),
+                    napi.id,
+                    one.pid,
+                    one.fd,
+                    other.pid,
+                    other.fd
+                ),
+                "one worker for each NAPI, with its connections by SO_INCOMING_NAPI_ID",
+            );
+        }
+    }
+    Check::ok(what, format!("no NAPI is polled by two epoll contexts; {polled} of {} are by one", snapshot.napis.len()))
+}

@@ -1,0 +1,142 @@
+//! `prepare` on a copy of `/sys` and `/proc`: nothing machine-wide is ever written in a test. The device is `lo`, on
+//! which ethtool can set nothing.
+
+use std::fs;
+use std::path::PathBuf;
+
+use lull_linux::apply::Options;
+use lull_linux::prepare::{Outcome, Profile, prepare, unprepare};
+use lull_linux::{Roots, Session};
+
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(test: &str) -> Tree {
+        let root = std::env::temp_dir().join(format!("lull-prepare-{test}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let tree = Tree(root);
+        tree.write("proc/sys/kernel/random/boot_id", "a boot\n");
+        // `lo` is number 1 in every network namespace.
+        tree.write("sys/class/net/lo/ifindex", "1\n");
+        tree.write("sys/class/net/lo/queues/rx-0/rps_cpus", "0000,0000000f\n");
+        tree.write("sys/class/net/lo/queues/rx-0/rps_flow_cnt", "4096\n");
+        tree.write("sys/devices/virtual/workqueue/cpumask", "ff\n");
+        tree.write("proc/sys/kernel/timer_migration", "1\n");
+        tree.write("proc/sys/kernel/sched_rt_runtime_us", "950000\n");
+        tree.write("sys/devices/system/cpu/smt/control", "notsupported\n");
+        tree
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.0.join(path)).unwrap().trim_end().to_owned()
+    }
+
+    fn session(&self) -> Session {
+        let roots = Roots { sys: self.0.join("sys"), proc: self.0.join("proc") };
+        Session::open("lo", &Options { state_dir: self.0.join("state"), roots }).unwrap()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const PROFILE: &str = r#"
+[device]
+rx-ring = 64
+rps-cpus = ""
+rfs-flows = 0
+[machine]
+workqueue-cpus = "0-1"
+timer-migration = 0
+rt-runtime-us = -1
+smt = "off"
+busy-read-us = 0
+"#;
+
+/// All files of the tree that a step writes.
+fn values(tree: &Tree) -> [String; 5] {
+    [
+        "sys/class/net/lo/queues/rx-0/rps_cpus",
+        "sys/class/net/lo/queues/rx-0/rps_flow_cnt",
+        "sys/devices/virtual/workqueue/cpumask",
+        "proc/sys/kernel/timer_migration",
+        "proc/sys/kernel/sched_rt_runtime_us",
+    ]
+    .map(|path| tree.read(path))
+}
+
+#[test]
+fn steps_are_done_reported_and_undone() {
+    let tree = Tree::new("steps");
+    let before = values(&tree);
+    let profile = Profile::parse(PROFILE, "test").unwrap();
+    let outcomes = |reports: &[lull_linux::prepare::StepReport]| {
+        reports.iter().map(|report| (report.what.clone(), report.outcome.clone())).collect::<Vec<_>>()
+    };
+
+    let dry = prepare(&mut tree.session(), &profile, true).unwrap();
+    assert_eq!(values(&tree), before);
+    assert!(!tree.0.join("state").exists());
+
+    let done = prepare(&mut tree.session(), &profile, false).unwrap();
+    assert_eq!(outcomes(&done), outcomes(&dry));
+    assert_eq!(values(&tree), ["0", "0", "3", "0", "-1"]);
+    let lacking = done.iter().filter(|report| matches!(report.outcome, Outcome::Lacking(_))).collect::<Vec<_>>();
+    let whats = lacking.iter().map(|report| report.what.as_str()).collect::<Vec<_>>();
+    assert_eq!(whats, ["rx ring", "SMT", "net.core.busy_read"]);
+    assert_eq!(tree.read("sys/devices/system/cpu/smt/control"), "notsupported");
+
+    // Again changes nothing and forgets nothing.
+    let again = prepare(&mut tree.session(), &profile, false).unwrap();
+    assert!(again.iter().all(|report| report.outcome != Outcome::Changed), "{again:?}");
+
+    let undone = unprepare(&mut tree.session(), false).unwrap();
+    assert!(undone.iter().all(|report| report.outcome == Outcome::Changed), "{undone:?}");
+    assert_eq!(values(&tree), before);
+    assert!(unprepare(&mut tree.session(), false).unwrap().is_empty());
+    assert_eq!(fs::read_dir(tree.0.join("state")).unwrap().count(), 0);
+}
+
+#[test]
+fn another_profile_keeps_the_originals() {
+    let tree = Tree::new("originals");
+    let before = values(&tree);
+    prepare(&mut tree.session(), &Profile::parse("[machine]\nworkqueue-cpus = \"0\"", "one").unwrap(), false).unwrap();
+    prepare(&mut tree.session(), &Profile::parse(PROFILE, "two").unwrap(), false).unwrap();
+    assert_eq!(tree.read("sys/devices/virtual/workqueue/cpumask"), "3");
+    unprepare(&mut tree.session(), false).unwrap();
+    assert_eq!(values(&tree), before);
+}
+
+#[test]
+fn the_default_profile_leaves_the_machine_alone() {
+    let tree = Tree::new("default");
+    let machine = |tree: &Tree| values(tree)[2..].to_vec();
+    let before = machine(&tree);
+    prepare(&mut tree.session(), &Profile::load(None).unwrap(), false).unwrap();
+    assert_eq!(machine(&tree), before);
+    assert_eq!(values(&tree)[..2], ["0", "0"]);
+}
+
+#[test]
+fn what_is_refused_is_reported_and_the_rest_is_done() {
+    let tree = Tree::new("refused");
+    // A directory in place of the file cannot be read.
+    fs::remove_file(tree.0.join("proc/sys/kernel/timer_migration")).unwrap();
+    fs::create_dir(tree.0.join("proc/sys/kernel/timer_migration")).unwrap();
+    let reports = prepare(&mut tree.session(), &Profile::parse(PROFILE, "test").unwrap(), false).unwrap();
+    let refused = reports.iter().filter(|it| matches!(it.outcome, Outcome::Refused(_))).collect::<Vec<_>>();
+    assert!(refused.len() == 1 && refused[0].what == "timer migration", "{reports:?}");
+    assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "-1");
+    unprepare(&mut tree.session(), false).unwrap();
+    assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "950000");
+}

@@ -1,0 +1,75 @@
+//! `lull prepare`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use lull_linux::Session;
+use lull_linux::prepare::{DEFAULT_PROFILE, Outcome, Profile, StepReport, prepare, unprepare};
+
+use crate::Failure;
+use crate::apply::StateArgs;
+
+/// Arguments of `lull prepare`.
+#[derive(Args)]
+pub struct PrepareArgs {
+    /// The device.
+    #[arg(required_unless_present = "show_profile")]
+    dev: Option<String>,
+    /// Give back what was there before, of the device and of the machine.
+    #[arg(long)]
+    undo: bool,
+    /// The steps, in place of the default ones.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Print the default profile, which explains every step.
+    #[arg(long)]
+    show_profile: bool,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Does the steps, or undoes them; status 1 says that one was refused.
+pub fn run(args: &PrepareArgs) -> Result<ExitCode, Failure> {
+    let Some(dev) = args.dev.as_deref().filter(|_| !args.show_profile) else {
+        print!("{DEFAULT_PROFILE}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let profile = Profile::load(args.profile.as_deref())?;
+    let mut session = Session::open(dev, &args.state.options())?;
+    let reports =
+        if args.undo { unprepare(&mut session, args.dry_run)? } else { prepare(&mut session, &profile, args.dry_run)? };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else if reports.is_empty() {
+        println!(
+            "nothing to do on {dev}: {}",
+            if args.undo { "nothing was prepared" } else { "the profile has no steps" }
+        );
+    } else {
+        reports.iter().for_each(|report| print(report, args.dry_run));
+        if !args.undo && !args.dry_run && reports.iter().any(|report| report.outcome == Outcome::Changed) {
+            println!("`lull prepare {dev} --undo` gives back what was there");
+        }
+    }
+    let refused = reports.iter().any(|report| matches!(report.outcome, Outcome::Refused(_)));
+    Ok(ExitCode::from(u8::from(refused)))
+}
+
+fn print(report: &StepReport, dry_run: bool) {
+    let (what, to) = (&report.what, &report.to);
+    let from = report.from.as_deref().unwrap_or("?");
+    match &report.outcome {
+        Outcome::Changed if dry_run => println!("would set  {what}: {from} -> {to}"),
+        Outcome::Changed => println!("set        {what}: {from} -> {to}"),
+        Outcome::Already => println!("already    {what}: {from}"),
+        Outcome::Lacking(why) => println!("lacking    {what}: {why}"),
+        Outcome::Refused(why) => println!("refused    {what}: {why}"),
+    }
+}

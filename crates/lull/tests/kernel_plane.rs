@@ -1,0 +1,489 @@
+//! `lull show`, `apply`, `diff` and `undo` on a veth in a network namespace. What they did is read back by raw netlink.
+
+mod kernel;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use kernel::{BASE, DEFER50, SUSPEND20, THREADED, World, lines_of, script};
+
+#[test]
+fn what_was_in_force_comes_back_to_the_bit() {
+    let Some(world) = World::new("apply and undo", 2) else { return };
+    // Device-wide values and settings of a queue's own, so that "back" is neither zero nor the device's.
+    world.run(&["sh", "-c", "echo 3 > /sys/class/net/va/napi_defer_hard_irqs"]);
+    world.run(&["sh", "-c", "echo 11000 > /sys/class/net/va/gro_flush_timeout"]);
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let (before, device_wide) = (world.raw(), world.device_wide());
+    assert_eq!(world.values(), [(3, 11_000, 0, 0), (7, 30_000, 5_000_000, 0)]);
+
+    let said = world.ok("apply va --mode suspend20");
+    assert!(said.contains("defer-hard-irqs 7 -> 100") && said.contains("lull undo va"), "{said}");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    assert_eq!(world.device_wide(), device_wide);
+    let shown = world.ok("show va");
+    assert!(shown.contains("suspend20 was applied") && shown.contains("no program prefers"), "{shown}");
+    // The program's half is missing, so the mode's name must not stand where the mode in force is named.
+    assert!(shown.lines().filter(|line| line.trim_start().starts_with(['0', '1'])).all(|it| it.ends_with("defer20")));
+
+    let said = world.ok("undo va");
+    assert!(said.contains("gro-flush-timeout 20us -> 30us"), "{said}");
+    assert_eq!(world.raw(), before);
+    assert_eq!(world.device_wide(), device_wide);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("undo va").contains("nothing was applied"));
+    assert_eq!(world.raw(), before);
+}
+
+#[test]
+fn twice_is_once_and_the_original_survives_another_mode() {
+    let Some(world) = World::new("apply twice", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7"]);
+    let before = world.raw();
+    world.ok("apply va --mode suspend20");
+    let state = fs::read_to_string(world.state_file().unwrap()).unwrap();
+    assert!(world.ok("apply va --mode suspend20").contains("already"));
+    assert_eq!(fs::read_to_string(world.state_file().unwrap()).unwrap(), state);
+    world.ok("apply va --mode defer50 --gro-flush-timeout 70us --defer-hard-irqs 9 --irq-suspend-timeout 1ms");
+    assert_eq!(world.values(), [(9, 70_000, 1_000_000, 0); 2]);
+    world.ok("apply va --mode threaded");
+    assert_eq!(world.values(), [THREADED, THREADED]);
+    world.ok("undo va");
+    assert_eq!(world.raw(), before);
+}
+
+#[test]
+fn other_queues_are_untouched() {
+    let Some(world) = World::new("queues", 3) else { return };
+    world.ok("apply va --mode defer50 --queues 1");
+    assert_eq!(world.values(), [BASE, DEFER50, BASE]);
+    world.ok("apply va --mode suspend20 --queues 1-2");
+    assert_eq!(world.values(), [BASE, SUSPEND20, SUSPEND20]);
+    world.set_raw(world.raw()[0].id, &["defer=5"]);
+    world.ok("undo va");
+    assert_eq!(world.values(), [(5, 0, 0, 0), BASE, BASE], "a queue that was never named keeps what others set");
+}
+
+#[test]
+fn dry_runs_and_diffs_change_nothing_and_print_json() {
+    let Some(world) = World::new("dry runs", 2) else { return };
+    let before = world.raw();
+    for arguments in ["diff va --mode suspend20 --json", "apply va --mode suspend20 --dry-run --json"] {
+        let changes: serde_json::Value = serde_json::from_str(&world.ok(arguments)).unwrap();
+        assert_eq!(changes.as_array().unwrap().len(), 6);
+        assert_eq!(changes[1]["setting"], "gro-flush-timeout");
+        assert_eq!((&changes[1]["from"], &changes[1]["to"]), (&0.into(), &20_000.into()));
+    }
+    assert_eq!(world.raw(), before);
+    assert_eq!(world.state_file(), None);
+    let applied: serde_json::Value = serde_json::from_str(&world.ok("apply va --mode suspend20 --json")).unwrap();
+    assert_eq!(applied["changes"].as_array().unwrap().len(), 6);
+    assert!(world.ok("undo va --dry-run").contains("would set"));
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
+    assert_eq!(shown[0]["napis"][1]["settings"]["irq_suspend_timeout_ns"], 20_000_000);
+    assert_eq!(shown[0]["modes"][0]["applied"], "suspend20");
+    let undone: serde_json::Value = serde_json::from_str(&world.ok("undo va --json")).unwrap();
+    assert_eq!(undone["changes"].as_array().unwrap().len(), 6);
+    assert_eq!(world.raw(), before);
+}
+
+#[test]
+fn threads_get_their_cpus_and_policy_and_give_them_back() {
+    let Some(world) = World::new("threads", 2) else { return };
+    // A queue that had a thread of its own before, bound by somebody else.
+    world.set_raw(world.raw()[0].id, &["threaded=1"]);
+    let pid = world.raw()[0].pid.to_string();
+    world.run(&["taskset", "-pc", "0", &pid]);
+    world.run(&["chrt", "-r", "-p", "3", &pid]);
+    let policies = |world: &World| {
+        let of = |raw: &kernel::Raw| world.run(&["sh", "-c", &format!("chrt -p {0}; taskset -pc {0}", raw.pid)]);
+        world.raw().iter().filter(|raw| raw.threaded == 1).map(of).collect::<Vec<_>>()
+    };
+    let before = policies(&world);
+    world.ok("apply va --mode threaded --threads-cpus 0 --thread-policy fifo:50");
+    assert_eq!(world.values(), [THREADED, THREADED]);
+    let now = policies(&world);
+    assert!(now.iter().all(|it| it.contains("SCHED_FIFO") && it.contains("priority: 50")), "{now:?}");
+    assert!(now.iter().all(|it| it.trim_end().ends_with("affinity list: 0")), "{now:?}");
+    assert!(world.ok("apply va --mode threaded --threads-cpus 0 --thread-policy fifo:50").contains("already"));
+    assert!(world.ok("show va").contains("cpu 0 fifo:50"));
+    world.ok("undo va");
+    assert_eq!(world.values(), [THREADED, BASE]);
+    assert_eq!(policies(&world), before);
+}
+
+#[test]
+fn a_failure_part_way_gives_everything_back() {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let limit = fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default();
+    if cpus > 16 || limit.trim() == "-1" {
+        println!("SKIP: failure part-way: deadlines are not limited here, or take too many queues");
+        return;
+    }
+    // Each thread asks for 60 % of a CPU, so the kernel refuses one of the later queues.
+    let queues = 2 * cpus;
+    let Some(world) = World::new("failure part-way", queues) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.raw();
+    world.refused(
+        "apply va --mode threaded --thread-policy deadline:600us/1ms",
+        &["va queue", "deadlines of all threads"],
+    );
+    assert_eq!(world.raw(), before);
+    assert_eq!(world.state_file(), None);
+    // Over an earlier apply, what comes back is that apply, with its originals still known.
+    world.ok("apply va --mode suspend20");
+    let (applied, state) = (world.raw(), fs::read_to_string(world.state_file().unwrap()).unwrap());
+    world.refused("apply va --mode threaded --thread-policy deadline:600us/1ms", &["deadlines of all threads"]);
+    assert_eq!(world.raw(), applied);
+    assert_eq!(fs::read_to_string(world.state_file().unwrap()).unwrap(), state);
+    world.ok("undo va");
+    assert_eq!(world.raw(), before);
+}
+
+#[test]
+fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
+    let Some(world) = World::new("watch", 2) else { return };
+    let ids = |world: &World| world.raw().iter().map(|raw| raw.id).collect::<Vec<_>>();
+    let before = ids(&world);
+    let mut watcher = world.start("apply va --mode suspend20 --watch");
+    watcher.wait_for("watching");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    world.run(&["ip", "link", "set", "va", "down"]);
+    world.run(&["ip", "link", "set", "va", "up"]);
+    let line = watcher.wait_for("again");
+    assert!(line.contains("queue 0") || line.contains("queue 1"), "{line}");
+    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    assert_ne!(ids(&world), before, "the flap gave new ids");
+    // Somebody else's hand on a setting notifies nobody: the read-back finds it.
+    world.set_raw(world.raw()[0].id, &["gro=999"]);
+    watcher.wait_for("a read-back");
+    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    // A queue goes and comes back.
+    world.run(&["ethtool", "-L", "va", "rx", "1"]);
+    world.run(&["ethtool", "-L", "va", "rx", "2"]);
+    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_killed_watcher_is_undone_from_the_state_file_also_after_a_flap() {
+    let Some(world) = World::new("kill -9", 2) else { return };
+    for flap in [false, true] {
+        let mut watcher = world.start("apply va --mode suspend20 --watch");
+        watcher.wait_for("watching");
+        watcher.signal("-KILL");
+        assert_eq!(watcher.end().0, None);
+        assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+        if flap {
+            world.run(&["ip", "link", "set", "va", "down"]);
+            // Nothing to give back to: said, and kept for later.
+            let output = world.lull("undo va");
+            assert_eq!(output.status.code(), Some(1));
+            assert!(String::from_utf8_lossy(&output.stderr).contains("shows no NAPI"));
+            world.run(&["ip", "link", "set", "va", "up"]);
+        }
+        world.ok("undo va");
+        assert_eq!(world.values(), [BASE, BASE]);
+        assert_eq!(world.state_file(), None);
+    }
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_watcher_and_leaves_nothing_behind() {
+    let Some(world) = World::new("vanishing device", 2) else { return };
+    let mut watcher = world.start("apply va --mode defer50 --watch");
+    watcher.wait_for("watching");
+    world.make_pair(2);
+    let (status, said) = watcher.end();
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("no device 'va'"), "{said}");
+    assert_eq!(world.values(), [BASE, BASE], "the device that took the name has nothing of it");
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn two_lulls_at_once_are_refused() {
+    let Some(world) = World::new("two lulls", 2) else { return };
+    let mut watcher = world.start("apply va --mode defer50 --watch");
+    watcher.wait_for("watching");
+    let pid = watcher.child.id().to_string();
+    world.refused("apply va --mode base", &["va", &pid, "SIGTERM"]);
+    world.refused("undo va", &["va", &pid, "SIGTERM"]);
+    assert_eq!(world.values(), [DEFER50, DEFER50]);
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    world.ok("apply va --mode base");
+}
+
+#[test]
+fn a_state_file_of_another_boot_or_device_is_refused() {
+    let Some(world) = World::new("stale state", 2) else { return };
+    world.ok("apply va --mode defer50");
+    let file = world.state_file().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&file, text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000")).unwrap();
+    for command in ["undo va", "undo va --dry-run", "apply va --mode base", "diff va --mode base"] {
+        world.refused(command, &["another boot", "remove the file", file.to_str().unwrap()]);
+    }
+    assert_eq!(world.values(), [DEFER50, DEFER50]);
+    fs::write(&file, text).unwrap();
+    world.make_pair(2);
+    world.refused("undo va", &["another device", "remove the file"]);
+    world.refused("apply va --mode base", &["another device", "remove the file"]);
+    assert_eq!(world.values(), [BASE, BASE]);
+    fs::remove_file(&file).unwrap();
+    world.ok("apply va --mode defer50");
+    world.ok("undo va");
+}
+
+#[test]
+fn bad_input_names_the_object_and_the_remedy_and_changes_nothing() {
+    let Some(world) = World::new("bad input", 2) else { return };
+    let before = world.raw();
+    for command in ["apply", "diff"] {
+        let refused = |arguments: &str, words: &[&str]| world.refused(&format!("{command} {arguments}"), words);
+        refused("nix --mode base", &["'nix'", "va"]);
+        refused("lo --mode base", &["lo", "NAPI"]);
+        refused("va --mode fast", &["'fast'", "suspendX"]);
+        refused("va --mode base --queues 2", &["queue 2", "0, 1"]);
+        refused("va --mode base --queues a", &["'a'", "0,2-3"]);
+        refused("va --mode defer20 --gro-flush-timeout 50", &["'50'", "50us"]);
+        refused("va --mode defer20 --defer-hard-irqs 2147483648", &["defer_hard_irqs", "2147483647"]);
+        refused("va --mode defer20 --defer-hard-irqs 99999999999", &["defer_hard_irqs", "2147483647"]);
+        refused("va --mode defer20 --defer-hard-irqs x", &["'x'", "--defer-hard-irqs"]);
+        refused("va --mode base --threads-cpus 0", &["base", "threaded"]);
+        refused("va --mode threaded --threads-cpus 4000", &["CPU 4000", "online"]);
+        refused("va --mode threaded --thread-policy fifo:100", &["fifo:100", "fifo:99"]);
+        refused(
+            "va --mode threaded --threads-cpus 0 --thread-policy deadline:1ms/2ms",
+            &["deadline", "one of the two"],
+        );
+    }
+    world.refused("undo nix", &["'nix'", "va"]);
+    world.refused("show nix", &["'nix'", "va"]);
+    assert_eq!(world.raw(), before);
+    assert_eq!(world.state_file(), None);
+    // Without GRO a veth has no NAPI.
+    world.run(&["ethtool", "-K", "va", "gro", "off"]);
+    world.refused("apply va --mode base", &["va", "ethtool -K va gro on"]);
+    assert!(world.ok("show va").contains("ethtool -K va gro on"));
+}
+
+#[test]
+fn threads_that_busy_poll_are_refused_where_the_kernel_has_none() {
+    let Some(world) = World::new("threaded-busy", 2) else { return };
+    let output = world.lull("apply va --mode threaded-busy");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    if (numbers.next(), numbers.next()) >= (Some(6), Some(19)) {
+        assert!(output.status.success(), "{said}");
+        assert_eq!(world.values(), [(0, 0, 0, 2), (0, 0, 0, 2)]);
+        world.ok("undo va");
+    } else {
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said.contains("6.19") && said.contains(release.trim()), "{said}");
+    }
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn without_the_right_nothing_changes() {
+    let Some(world) = World::new("no rights", 2) else { return };
+    let unprivileged = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let lull = env!("CARGO_BIN_EXE_lull");
+    let works = world.command(&[&unprivileged[..], &[lull, "--version"]].concat()).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: no rights: user 65534 cannot run {lull}");
+        return;
+    }
+    fs::create_dir_all(&world.state).unwrap();
+    assert!(Command::new("chmod").arg("777").arg(&world.state).status().unwrap().success());
+    let output =
+        world.command(&[&unprivileged[..], &[lull, "apply", "va", "--mode", "defer50"]].concat()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("CAP_NET_ADMIN") && said.contains("va queue 0"), "{said}");
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_full_disk_for_the_state_file_changes_nothing() {
+    let Some(world) = World::new("full disk", 2) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    // In a mount namespace of its own, which `ip netns exec` makes.
+    let full = format!(
+        "mount -t tmpfs -o size=4k none {0} && head -c 4096 /dev/zero > {0}/full && {1} apply va --mode defer50",
+        world.state.display(),
+        env!("CARGO_BIN_EXE_lull")
+    );
+    let output = world.command(&["sh", "-c", &full]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("No space left") && said.contains("--state-dir"), "{said}");
+    assert_eq!(world.values(), [BASE, BASE]);
+}
+
+#[test]
+fn a_program_that_prefers_makes_the_mode_whole() {
+    let Some(world) = World::new("programs", 1) else { return };
+    world.ok("apply va --mode suspend20");
+    for (usecs, mode) in [("0", "suspend20"), ("5", "custom")] {
+        let arguments = [&script("epoll.py"), "10.99.0.1", "5000", usecs, "64", "1"];
+        let mut program = world
+            .command(&[&["python3"], &arguments[..]].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = lines_of(&mut program);
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let send =
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('10.99.0.1', 5000))";
+        assert!(
+            Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", send]).status().unwrap().success()
+        );
+        assert_eq!(lines.next().unwrap().unwrap(), "heard");
+        let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
+        let napi = &shown[0]["modes"][0];
+        assert_eq!(napi["mode"], mode, "{napi}");
+        assert_eq!(napi["programs"][0]["pid"], program.id());
+        assert_eq!(napi["programs"][0]["sockets"], 1);
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+    let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
+    assert_eq!(shown[0]["modes"][0]["mode"], "defer20");
+}
+
+#[test]
+fn prepare_changes_the_named_device_and_gives_it_back() {
+    let Some(world) = World::new("prepare", 2) else { return };
+    world.run(&["sh", "-c", "echo 1 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let facts = |world: &World| {
+        let rps = world.run(&["sh", "-c", "cat /sys/class/net/va/queues/rx-0/rps_cpus"]);
+        (rps, world.run(&["ethtool", "-l", "va"]))
+    };
+    let before = facts(&world);
+    fs::create_dir_all(&world.state).unwrap();
+    let profile = world.state.join("profile.toml");
+    fs::write(
+        &profile,
+        "[device]\nrx-queues = 1\nrx-ring = 64\nadaptive-rx = false\nrps-cpus = \"\"\nirq-cpus = \"0\"\n",
+    )
+    .unwrap();
+    let profile = profile.to_str().unwrap();
+    assert!(world.ok(&format!("prepare va --dry-run --profile {profile}")).contains("would set  rx queues: 2 -> 1"));
+    assert_eq!(facts(&world), before);
+    let said = world.ok(&format!("prepare va --profile {profile}"));
+    for line in ["set        rx queues: 2 -> 1", "lacking    rx ring", "lacking    adaptive-rx", "--undo"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let now = facts(&world);
+    assert!(now.0.trim().chars().all(|c| c == '0' || c == ','), "{now:?}");
+    assert_eq!(world.raw().len(), 1);
+    // The modes and the preparation are undone apart from each other.
+    world.ok("apply va --mode defer50");
+    world.ok("undo va");
+    assert_eq!(facts(&world), now);
+    world.ok("prepare va --undo");
+    assert_eq!(facts(&world), before);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("prepare va --undo").contains("nothing was prepared"));
+    assert!(world.ok("prepare --show-profile").contains("irq-cpus"));
+    world.refused("prepare nix", &["'nix'", "va"]);
+    world.refused("prepare va --profile /no/such", &["/no/such"]);
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
+    let Some(world) = World::new("doctor", 1) else { return };
+    let examine = |arguments: &str| {
+        let output = world.lull(&format!("doctor va {arguments} --json"));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let verdict = |report: &serde_json::Value, what: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().contains(what));
+        check.unwrap_or_else(|| panic!("no check of {what}: {report}"))["verdict"].as_str().unwrap().to_owned()
+    };
+    let possible = |report: &serde_json::Value, mode: &str| {
+        let modes = report["modes"].as_array().unwrap();
+        modes.iter().find(|it| it["mode"] == mode).unwrap()["possible"].as_bool().unwrap()
+    };
+    let (_, report) = examine("");
+    assert_eq!(verdict(&report, "NAPIs of va"), "ok");
+    assert!(possible(&report, "suspend20") && possible(&report, "base"));
+
+    // Two programs that prefer busy polling on one NAPI.
+    let start = |port: &str| {
+        let arguments = [&script("epoll.py"), "10.99.0.1", port, "0", "64", "1"];
+        let mut program = world.command(&[&["python3"], &arguments[..]].concat());
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = lines_of(&mut program);
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let send = format!(
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('10.99.0.1', {port}))"
+        );
+        let sent = Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", &send]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(lines.next().unwrap().unwrap(), "heard");
+        program
+    };
+    let mut first = start("5001");
+    let (_, report) = examine(&format!("--pid {}", first.id()));
+    assert_eq!(verdict(&report, "programs on va"), "ok");
+    for what in ["epoll of", "NAPI ids of", "queues of python3", "workers of", "timeouts of"] {
+        assert_eq!(verdict(&report, what), "ok", "{what}");
+    }
+    let mut second = start("5002");
+    let (status, report) = examine("");
+    assert_eq!((status, verdict(&report, "programs on va").as_str()), (Some(1), "wrong"));
+    for program in [&mut first, &mut second] {
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+
+    world.run(&["ethtool", "-K", "va", "gro", "off"]);
+    let (status, report) = examine("");
+    assert_eq!(status, Some(1));
+    assert_eq!((verdict(&report, "NAPIs of va"), verdict(&report, "GRO of va")), ("wrong".into(), "wrong".into()));
+    assert!(!possible(&report, "base"));
+    world.refused("doctor nix", &["'nix'", "va"]);
+    world.refused("doctor va --pid 2147483647", &["process 2147483647"]);
+}
+
+#[test]
+fn the_doctor_counts_calls_with_timeout_zero() {
+    let Some(world) = World::new("zero timeouts", 1) else { return };
+    let spin = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0)";
+    let wait = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0.02)";
+    for (program, wanted) in [(spin, "wrong"), (wait, "ok")] {
+        let mut program = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
+        // In a mount namespace of its own, which `ip netns exec` makes.
+        let mount = "mount -t tracefs none /sys/kernel/tracing && test -e /sys/kernel/tracing/events/syscalls";
+        let examine =
+            format!("{mount} || exit 99; {} doctor --pid {} --json", env!("CARGO_BIN_EXE_lull"), program.id());
+        let output = world.command(&["sh", "-c", &examine]).output().unwrap();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        if output.status.code() == Some(99) {
+            println!("SKIP: zero timeouts: this kernel has no tracepoints of system calls");
+            return;
+        }
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().starts_with("timeouts")).unwrap();
+        assert_eq!(check["verdict"], wanted, "{check}");
+    }
+}
