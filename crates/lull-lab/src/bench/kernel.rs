@@ -6,7 +6,7 @@
 //! | [`program`] | memcached, or our service, and its half of a mode |
 //! | [`service`] | our service over kernel sockets |
 //! | [`check`] | whether a mode was in force, by the trace |
-//! | [`usage`] | what `/proc` counts around a window |
+//! | `usage` | what `/proc` counts around a window |
 
 pub mod check;
 pub mod pair;

@@ -28,7 +28,7 @@ impl Format {
     }
 }
 
-/// `field:int work;	offset:20;	size:4;	signed:1;`
+/// A line such as `field:int work; offset:20; size:4; signed:1;`.
 pub(super) fn field(line: &str) -> Option<(String, usize, usize)> {
     let mut parts = line.trim().strip_prefix("field:")?.split(';').map(str::trim);
     let declaration = parts.next()?;

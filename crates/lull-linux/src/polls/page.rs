@@ -106,7 +106,7 @@ mod tests {
     fn page(words: &[u32]) -> Vec<u8> {
         let mut page = 1_000_u64.to_ne_bytes().to_vec();
         // With the mark of lost events.
-        page.extend((1 << 31 | 4 * words.len() as u64).to_ne_bytes());
+        page.extend(((1 << 31) | (4 * words.len() as u64)).to_ne_bytes());
         page.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
         page
     }
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn times_add_up_over_every_kind_of_event() {
-        let header = |kind: u32, delta: u32| delta << 5 | kind;
+        let header = |kind: u32, delta: u32| (delta << 5) | kind;
         let words = [
             header(1, 5),
             7, // four bytes
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn an_absolute_time_replaces_the_sum() {
-        assert_eq!(events(&[6 << 5 | TIME_STAMP, 2, 1, 7]).unwrap()[0].0, (2 << 27) + 6);
+        assert_eq!(events(&[(6 << 5) | TIME_STAMP, 2, 1, 7]).unwrap()[0].0, (2 << 27) + 6);
     }
 
     #[test]

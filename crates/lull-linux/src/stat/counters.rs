@@ -7,12 +7,15 @@ use crate::device::Device;
 use crate::netdev::Napi;
 use crate::roots::Roots;
 
+/// Counts by CPU.
+type ByCpu = Vec<(u32, u64)>;
+
 /// All of it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     packets: Option<u64>,
-    net_rx: Vec<(u32, u64)>,
-    irqs: BTreeMap<u32, (String, Vec<(u32, u64)>)>,
+    net_rx: ByCpu,
+    irqs: BTreeMap<u32, (String, ByCpu)>,
 }
 
 impl Counters {
@@ -44,7 +47,7 @@ impl Counters {
     }
 
     pub fn irqs_per_s(&self, before: &Counters, seconds: f64) -> Vec<IrqSample> {
-        let sample = |(irq, (name, now)): (&u32, &(String, Vec<(u32, u64)>))| {
+        let sample = |(irq, (name, now)): (&u32, &(String, ByCpu))| {
             let then = before.irqs.get(irq).map_or(&[][..], |(_, then)| then);
             IrqSample { irq: *irq, name: name.clone(), per_s: per_s(now, then, seconds) }
         };
@@ -68,7 +71,7 @@ fn packets(text: &str, device: &str) -> Option<u64> {
 }
 
 /// The rows of `/proc/softirqs` and `/proc/interrupts`: name, counts by CPU, and what follows.
-fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<(u32, u64)>, String)> {
+fn rows(text: &str) -> impl Iterator<Item = (&str, ByCpu, String)> {
     let mut lines = text.lines();
     let head = lines.next().unwrap_or_default();
     let cpus: Vec<u32> = head.split_whitespace().filter_map(|cpu| cpu.strip_prefix("CPU")?.parse().ok()).collect();
@@ -80,7 +83,7 @@ fn rows(text: &str) -> impl Iterator<Item = (&str, Vec<(u32, u64)>, String)> {
     })
 }
 
-fn of_device(interrupts: &str, irqs: &[u32]) -> BTreeMap<u32, (String, Vec<(u32, u64)>)> {
+fn of_device(interrupts: &str, irqs: &[u32]) -> BTreeMap<u32, (String, ByCpu)> {
     let own = |(name, counts, what): (&str, _, String)| {
         let irq: u32 = name.parse().ok().filter(|irq| irqs.contains(irq))?;
         // Controller, hardware number and trigger come before the action's name.
