@@ -3,8 +3,9 @@
 //! Where the tracepoint can be read (root), polls are counted one by one ([`crate::polls`]). Where not, what `/proc` tells is
 //! shown, and what is missing is said. NET_RX softirqs are the whole CPU's, whatever device they were for.
 //!
-//! The tracepoint knows NAPIs by address and the kernel tells no address, so ids are matched only where the match is
-//! certain: by the NAPI's own thread, or where one of each is left. Others stay without id, and the sample says so.
+//! The tracepoint knows NAPIs by address and netlink by id. They are matched only where the match is certain: by a packet
+//! (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of each is left. Others stay
+//! without id, and the sample says so.
 
 mod counters;
 mod render;
@@ -129,6 +130,8 @@ pub struct Watch {
     polls: std::result::Result<Polls, String>,
     accounts: Accounts,
     ids: Ids,
+    /// Whether packets are recorded, too, to tell ids.
+    packets_traced: bool,
     counters: Counters,
     lost: u64,
     since: Instant,
@@ -146,14 +149,16 @@ impl Watch {
         let napis = netdev.napis(device.ifindex)?;
         let options = Options { timers: true, ..Options::default() };
         let polls = Polls::open(&device.name, options).map_err(|error| error.to_string());
+        let packets_traced = polls.as_ref().is_ok_and(|polls| polls.trace_packets(true).is_ok());
         let counters = Counters::read(&device, &napis, roots);
         Ok(Watch {
             accounts: Accounts::new(split_ns(&napis).unwrap_or(u64::MAX)),
-            ids: Ids::default(),
+            ids: Ids { known: napis.iter().map(|napi| napi.id).collect(), ..Ids::default() },
             device,
             netdev,
             roots: roots.clone(),
             polls,
+            packets_traced,
             counters,
             lost: 0,
             since: Instant::now(),
@@ -209,9 +214,20 @@ impl Watch {
     }
 
     fn napi_samples(&mut self, seconds: f64, napis: &[Napi], split: bool) -> Vec<NapiSample> {
-        self.ids.learn(self.accounts.napis(), napis);
+        if self.ids.are_others(napis) {
+            self.accounts.forget_ids();
+        }
+        let all_known = self.ids.learn(&self.accounts, napis);
+        if let Ok(polls) = &self.polls
+            && all_known == self.packets_traced
+            && polls.trace_packets(!all_known).is_ok()
+        {
+            // A refusal leaves it as it was: the figures are the same.
+            self.packets_traced = !all_known;
+        }
         let instances: HashMap<u64, usize> = self.accounts.napis().keys().enumerate().map(|(n, at)| (*at, n)).collect();
-        let taken = self.accounts.take();
+        let mut taken = self.accounts.take();
+        taken.retain(|address, _| !self.ids.foreign.contains(address));
         let sample = |(address, account): (u64, Account)| NapiSample {
             napi_id: self.ids.of(address),
             instance: instances[&address],
@@ -265,6 +281,12 @@ impl Watch {
                 if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
             ));
         }
+        if !self.ids.foreign.is_empty() {
+            missing.push(format!(
+                "polls of another device that is named {}, in another network namespace, were left out",
+                self.device.name
+            ));
+        }
         if lost > 0 {
             missing.push(format!("{lost} polls were lost: the figures are too low; lower the interval or the load"));
         }
@@ -296,6 +318,8 @@ struct Ids {
     of: BTreeMap<u64, u32>,
     /// The ids that there were: a NAPI that is gone may leave its address to another.
     known: Vec<u32>,
+    /// Addresses of a device of the same name in another network namespace: the trace knows names only.
+    foreign: Vec<u64>,
 }
 
 impl Ids {
@@ -303,13 +327,25 @@ impl Ids {
         self.of.get(&address).copied()
     }
 
-    fn learn(&mut self, polled: &BTreeMap<u64, Account>, napis: &[Napi]) {
-        let ids: Vec<u32> = napis.iter().map(|napi| napi.id).collect();
-        if ids != self.known {
+    /// Whether the device has other NAPIs than it had.
+    fn are_others(&self, napis: &[Napi]) -> bool {
+        !self.known.iter().eq(napis.iter().map(|napi| &napi.id))
+    }
+
+    /// Learns from what was seen. Whether every NAPI that was polled is known now.
+    fn learn(&mut self, seen: &Accounts, napis: &[Napi]) -> bool {
+        self.learn_from(seen.napis(), seen.ids(), napis)
+    }
+
+    fn learn_from(&mut self, polled: &BTreeMap<u64, Account>, told: &BTreeMap<u64, u32>, napis: &[Napi]) -> bool {
+        if self.are_others(napis) {
             self.of.clear();
-            self.known = ids;
+            self.known = napis.iter().map(|napi| napi.id).collect();
         }
         let active = || polled.iter().filter(|(_, account)| !account.by.is_empty());
+        let (own, foreign): (Vec<_>, Vec<_>) = told.iter().partition(|(_, id)| self.known.contains(id));
+        self.of.extend(own);
+        self.foreign = foreign.into_iter().map(|(address, _)| *address).collect();
         for (address, account) in active() {
             let of_thread = |who: &Who| match *who {
                 Who::Thread { tid } => napis.iter().find(|napi| napi.thread_pid == Some(tid)).map(|napi| napi.id),
@@ -321,11 +357,13 @@ impl Ids {
         }
         let taken: Vec<u32> = self.of.values().copied().collect();
         let free: Vec<u32> = self.known.iter().copied().filter(|id| !taken.contains(id)).collect();
-        let unmatched: Vec<u64> =
-            active().map(|(address, _)| *address).filter(|at| !self.of.contains_key(at)).collect();
+        let mut unmatched: Vec<u64> = active().map(|(address, _)| *address).collect();
+        unmatched.retain(|at| !self.of.contains_key(at) && !self.foreign.contains(at));
         if let ([id], [address]) = (&free[..], &unmatched[..]) {
             self.of.insert(*address, *id);
+            unmatched.clear();
         }
+        unmatched.is_empty()
     }
 }
 
@@ -349,21 +387,33 @@ mod tests {
     #[test]
     fn ids_are_matched_by_thread_and_by_what_is_left_and_never_guessed() {
         let softirq = Who::Softirq { cpu: 0, tid: 0 };
+        let none = BTreeMap::new();
         let mut ids = Ids::default();
-        ids.learn(&polled(&[(1, softirq), (2, softirq)]), &[napi(8, None), napi(9, None)]);
+        ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &none, &[napi(8, None), napi(9, None)]);
         assert_eq!((ids.of(1), ids.of(2)), (None, None));
-        ids.learn(&polled(&[(1, softirq), (2, Who::Thread { tid: 77 })]), &[napi(8, Some(77)), napi(9, None)]);
+        ids.learn_from(
+            &polled(&[(1, softirq), (2, Who::Thread { tid: 77 })]),
+            &none,
+            &[napi(8, Some(77)), napi(9, None)],
+        );
         assert_eq!((ids.of(1), ids.of(2)), (Some(9), Some(8)));
         // The link went down and up: new ids.
-        ids.learn(&polled(&[(1, softirq), (2, softirq)]), &[napi(10, None), napi(11, None)]);
+        ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &none, &[napi(10, None), napi(11, None)]);
         assert_eq!((ids.of(1), ids.of(2)), (None, None));
         let mut single = Ids::default();
-        single.learn(&polled(&[(5, softirq)]), &[napi(8, None)]);
+        single.learn_from(&polled(&[(5, softirq)]), &none, &[napi(8, None)]);
         assert_eq!(single.of(5), Some(8));
         // A device of the same name elsewhere: no way to tell.
         let mut two = Ids::default();
-        two.learn(&polled(&[(5, softirq), (6, softirq)]), &[napi(8, None)]);
+        two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &none, &[napi(8, None)]);
         assert_eq!((two.of(5), two.of(6)), (None, None));
+        // But by its packets, whose ids this device does not have.
+        let told = BTreeMap::from([(5, 70)]);
+        assert!(two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &told, &[napi(8, None)]));
+        assert_eq!((two.of(5), two.of(6), &two.foreign[..]), (None, Some(8), &[5][..]));
+        let told = BTreeMap::from([(1, 10), (2, 11)]);
+        assert!(ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &told, &[napi(10, None), napi(11, None)]));
+        assert_eq!((ids.of(1), ids.of(2)), (Some(10), Some(11)));
     }
 
     #[test]

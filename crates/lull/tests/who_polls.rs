@@ -28,15 +28,19 @@ struct World {
 impl World {
     /// Prints why not, if this machine does not let it be.
     fn new(test: &str) -> Option<World> {
+        World::with_queues(test, 1)
+    }
+
+    fn with_queues(test: &str, queues: usize) -> Option<World> {
         let skip = |reason: String| println!("SKIP: {test}: {reason}");
-        let pair = Pair::make(1).map_err(|error| skip(error.to_string())).ok()?;
+        let pair = Pair::make(queues).map_err(|error| skip(error.to_string())).ok()?;
         let trace = Polls::open(pair.server.device(), Options::default());
         drop(trace.map_err(|error| skip(error.to_string())).ok()?);
         let address = SocketAddr::new(pair.server.address(), 11211);
         let core = lull_host::usable_cores()[0];
         let program = Program::start(ServiceKind::Auto, &pair.server, address, &[core], 16).unwrap();
         let world = World { program, address, pair };
-        if world.napis().len() != 1 {
+        if world.napis().len() != queues {
             skip("this kernel shows no NAPI of a veth with GRO (Linux 6.13)".to_owned());
             return None;
         }
@@ -72,15 +76,23 @@ impl World {
 
     /// Asks the service for a record over and over while `work` is done.
     fn talking<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.talking_over(1, work)
+    }
+
+    /// The same over several connections, one after the other.
+    fn talking_over<T>(&self, connections: usize, work: impl FnOnce() -> T) -> T {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let talk = || {
                 self.pair.client.enter().unwrap();
-                let mut stream = TcpStream::connect(self.address).unwrap();
+                let connect = |_| TcpStream::connect(self.address).unwrap();
+                let mut streams: Vec<TcpStream> = (0..connections).map(connect).collect();
                 let mut reply = [0; 64];
                 while !over.load(Ordering::Relaxed) {
-                    stream.write_all(b"get nothing\r\n").unwrap();
-                    assert!(stream.read(&mut reply).unwrap() > 0);
+                    for stream in &mut streams {
+                        stream.write_all(b"get nothing\r\n").unwrap();
+                        assert!(stream.read(&mut reply).unwrap() > 0);
+                    }
                 }
             };
             scope.spawn(talk);
@@ -148,6 +160,21 @@ fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
     let thread = world.napis()[0].thread_pid.unwrap();
     assert!(polls(&threaded, "napi-thread", |by| by["tid"] == thread) > 0.0, "{threaded:#}");
     world.set("base");
+}
+
+#[test]
+fn stat_tells_the_napis_of_several_queues_apart_by_their_ids() {
+    const TEST: &str = "stat_tells_the_napis_of_several_queues_apart_by_their_ids";
+    let Some(world) = World::with_queues(TEST, 2) else { return };
+    let sample = world.talking_over(16, || world.stat_json());
+    let ids: Vec<u64> = world.napis().iter().map(|napi| u64::from(napi.id)).collect();
+    let mut seen: Vec<u64> = Vec::new();
+    for napi in sample["napis"].as_array().unwrap() {
+        let id = napi["napi_id"].as_u64().unwrap_or_else(|| panic!("{sample:#}"));
+        assert!(ids.contains(&id) && !seen.contains(&id), "{ids:?}: {sample:#}");
+        seen.push(id);
+    }
+    assert!(!seen.is_empty() && sample["missing"].as_array().unwrap().is_empty(), "{sample:#}");
 }
 
 #[test]

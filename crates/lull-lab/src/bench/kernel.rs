@@ -94,7 +94,7 @@ impl Traced {
                     self.lateness_ns.push(late);
                 }
             }
-            What::Poll { .. } => {}
+            What::Poll { .. } | What::Packet { .. } => {}
         }
     }
 

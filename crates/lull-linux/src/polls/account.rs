@@ -162,6 +162,10 @@ pub struct Accounts {
     threads: HashMap<i32, Option<Comm>>,
     /// Timers that fired, with their CPU, and whose poll has not been seen.
     fired: Vec<(u32, u64)>,
+    /// CPUs in whose present poll a packet was seen, with the NAPI id that it told.
+    polling: Vec<(u32, u32)>,
+    /// Ids that packets told, by address.
+    ids: BTreeMap<u64, u32>,
     /// See [`Accounts::new`].
     split_ns: u64,
 }
@@ -186,8 +190,19 @@ impl Accounts {
     pub fn add(&mut self, record: &Record) {
         match record.what {
             What::Poll { napi, work, budget } => {
+                if let Some(at) = self.polling.iter().position(|(cpu, _)| *cpu == record.cpu) {
+                    let (_, id) = self.polling.swap_remove(at);
+                    self.ids.insert(napi, id);
+                }
                 let who = self.who(record, napi, budget);
                 self.napis.entry(napi).or_default().by.entry(who).or_default().add(work, budget);
+            }
+            What::Packet { napi_id: 0 } => {}
+            What::Packet { napi_id } => {
+                if !self.polling.contains(&(record.cpu, napi_id)) {
+                    self.polling.retain(|(cpu, _)| *cpu != record.cpu);
+                    self.polling.push((record.cpu, napi_id));
+                }
             }
             What::TimerFired { timer } => {
                 if !self.fired.contains(&(record.cpu, timer)) {
@@ -232,6 +247,17 @@ impl Accounts {
     /// The NAPIs that were polled, by address.
     pub fn napis(&self) -> &BTreeMap<u64, Account> {
         &self.napis
+    }
+
+    /// The ids that packets told ([`crate::polls::Polls::trace_packets`]), by address.
+    pub fn ids(&self) -> &BTreeMap<u64, u32> {
+        &self.ids
+    }
+
+    /// Forgets the ids: the device has others now.
+    pub fn forget_ids(&mut self) {
+        self.ids.clear();
+        self.polling.clear();
     }
 
     /// Takes the counts and begins anew; which threads there are stays known.
@@ -290,6 +316,21 @@ mod tests {
         assert_eq!(by[&Who::Timer { cpu: 0 }].polls, 1);
         assert_eq!(by[&Who::Softirq { cpu: 0, tid: 0 }].polls, 1);
         assert_eq!(by[&Who::Softirq { cpu: 1, tid: 0 }].polls, 1);
+    }
+
+    #[test]
+    fn a_packet_tells_the_id_of_the_poll_that_ends_next_on_its_cpu() {
+        let mut accounts = Accounts::new(1_000_000);
+        let packet = |cpu, napi_id| record(cpu, 0, Context::Softirq, What::Packet { napi_id });
+        accounts.add(&packet(0, 8));
+        accounts.add(&packet(1, 9));
+        accounts.add(&packet(0, 8));
+        accounts.add(&record(1, 0, Context::Softirq, poll(0x2000, 1)));
+        accounts.add(&record(0, 0, Context::Softirq, poll(0x1000, 2)));
+        accounts.add(&record(1, 0, Context::Softirq, poll(0x3000, 0)));
+        accounts.add(&packet(1, 0));
+        accounts.add(&record(1, 0, Context::Softirq, poll(0x4000, 1)));
+        assert_eq!(*accounts.ids(), BTreeMap::from([(0x1000, 8), (0x2000, 9)]));
     }
 
     #[test]
