@@ -30,6 +30,8 @@ pub struct Seen {
     pub busy_polls: u64,
     /// Polls by softirq, whatever raised it.
     pub softirq_polls: u64,
+    /// Polls by the NAPI's thread.
+    pub thread_polls: u64,
     /// Polls that found nothing.
     pub empty_polls: u64,
     /// Packets that were polled.
@@ -182,6 +184,7 @@ impl Plane for Linux {
             softirq_polls: account
                 .sum(|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. }))
                 .polls,
+            thread_polls: account.sum(|who| matches!(who, Who::Thread { .. })).polls,
             empty_polls: total.empty,
             packets: total.packets,
             suspensions: account.timers.1,
@@ -307,6 +310,7 @@ impl Plane for Lull {
         Seen {
             busy_polls: since.busy_polls,
             softirq_polls: since.softirq_polls,
+            thread_polls: since.thread_polls,
             empty_polls: since.empty_polls,
             packets: since.work,
             suspensions: since.suspends,
