@@ -32,7 +32,7 @@ use lull_linux::polls::{Account, Accounts, Options, Polls, Record, What, Who};
 use self::check::{Evidence, split_ns, verdict};
 use self::pair::{Pair, linux};
 use self::program::{Program, ServiceKind};
-use self::usage::{Usage, Used};
+use self::usage::{Usage, Used, ksoftirqds};
 use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run};
 use crate::cell::{PolledBy, RunResult, Verdict};
 use crate::load::kernel::{KernelClient, KernelConfig};
@@ -56,6 +56,9 @@ pub struct KernelBench {
     pair: Pair,
     cores: Cores,
     config: BenchConfig,
+    /// Threads that deliver for the server: its cores' ksoftirqd, and in some modes the NAPIs' own.
+    ksoftirqds: Vec<i32>,
+    napi_threads: Vec<i32>,
     tsc_khz: Option<u64>,
 }
 
@@ -189,10 +192,23 @@ impl KernelBench {
             Ok(client)
         };
         let client = pair.client.within(connect)??;
+        let ksoftirqds = ksoftirqds(&cores.service);
         let tsc_khz = lull_host::Clock::new().tsc_khz();
         // What reads the trace must not do so on the server's cores.
         pin_thread(&cores.generator)?;
-        Ok(KernelBench { client, program, polls, netdev, ifindex, pair, cores, config, tsc_khz })
+        Ok(KernelBench {
+            client,
+            program,
+            polls,
+            netdev,
+            ifindex,
+            pair,
+            cores,
+            config,
+            ksoftirqds,
+            napi_threads: Vec::new(),
+            tsc_khz,
+        })
     }
 
     /// Why a mode cannot be here; `None` if it can.
@@ -210,10 +226,9 @@ impl KernelBench {
                 self.netdev.set(napi.id, &change).map_err(linux)?;
             }
         }
-        if mode.napi.threaded != Threaded::Off {
-            for tid in self.threads()? {
-                lull_linux::sched::set_cpus(tid, &self.cores.service)?;
-            }
+        self.napi_threads = if mode.napi.threaded == Threaded::Off { Vec::new() } else { self.threads()? };
+        for tid in &self.napi_threads {
+            lull_linux::sched::set_cpus(*tid, &self.cores.service)?;
         }
         self.program.set_mode(mode)
     }
@@ -241,6 +256,7 @@ impl KernelBench {
         };
         let KernelBench { client, program, polls, pair, cores, .. } = self;
         let server = program.tids();
+        let delivering = [&self.ksoftirqds[..], &self.napi_threads[..]].concat();
         let lost_before = polls.lost().map_err(trace_error)?;
         let (side, generator) = (&pair.client, &cores.generator);
         let generate = move || -> Result<Summary, BenchError> {
@@ -253,9 +269,9 @@ impl KernelBench {
         let (summary, before, after) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
             watch(polls, run.warm_up, run, |_| ())?;
-            let before = Usage::read(&cores.service, &server);
+            let before = Usage::read(&cores.service, &server, &delivering);
             watch(polls, run.window, run, |record| traced.add(record))?;
-            let after = Usage::read(&cores.service, &server);
+            let after = Usage::read(&cores.service, &server, &delivering);
             let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
             Ok::<_, BenchError>((summary?, before, after))
         })?;
@@ -279,7 +295,7 @@ impl KernelBench {
             p50_latency_us: us(summary.latency_p50_ns),
             p95_latency_us: us(summary.latency_p95_ns),
             p99_latency_us: us(summary.latency_p99_ns),
-            cpu_percent: Some(used.busy_percent),
+            cpu_percent: Some(used.cpu_percent),
             server_cpu_percent: Some(used.busy_percent),
             generator_busy_percent: Some(100.0 * summary.busy_fraction),
             kept_up: run.offered_qps.is_none() || summary.kept_up,
@@ -317,9 +333,11 @@ impl Bench for KernelBench {
              its own softirq (client's softirq, below). For a base that pays for it on the server's core compare with threaded: \
              its NAPI thread is pinned there."
                 .to_owned(),
-            "CPU is all but idle time of the server's cores (/proc/stat): the service, softirq, ksoftirqd and NAPI threads there, and \
-             whatever else ran there. What the client's core did for the server is not in it. softirq_ms is to the kernel's tick; \
-             wakeups are the times that a thread of the service slept; timer_ops counts the timers of all NAPIs."
+            "CPU is the run time of the service's threads, of NAPI threads and of ksoftirqd, and the softirq time of the \
+             server's cores, to the kernel's tick: softirqs that interrupted one of those threads count twice. What the \
+             client's core did for the server is not in it. Whether the server was the limit at MAX goes by how busy its cores \
+             were, whoever kept them so. wakeups are the times that a thread of the service slept; timer_ops counts the timers \
+             of all NAPIs."
                 .to_owned(),
             "Empty columns are what the kernel does not show from outside: a veth has no interrupts, and calls of epoll_wait are \
              the program's own. Where the trace lost events, what it counts is left out."

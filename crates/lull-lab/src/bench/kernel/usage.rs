@@ -1,5 +1,10 @@
-//! What the kernel counts around a window, whoever polled: busy time and softirq time of the server's cores, and how
-//! often its threads slept.
+//! What the kernel counts around a window, whoever polled: run time of the threads that serve and deliver, busy time and
+//! softirq time of the server's cores, and how often its threads slept.
+//!
+//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, and the softirq time
+//! of those cores. The run time of a thread has the softirqs that interrupted it in it, so these count twice; those that ran
+//! while the core idled count once. It is an upper bound, then, and never more than the cores were busy. What other programs
+//! did on those cores is not in it.
 
 use std::fs;
 use std::time::Instant;
@@ -15,6 +20,8 @@ pub struct Usage {
     idle_ticks: u64,
     /// Ticks in softirq.
     softirq_ticks: u64,
+    /// Run time of the threads that serve or deliver, in nanoseconds; `None` where the kernel does not tell.
+    run_ns: Option<u64>,
     /// Times that a thread of the server went to sleep.
     sleeps: u64,
 }
@@ -26,8 +33,10 @@ pub struct Used {
     pub seconds: f64,
     /// Busy time of the cores, in percent of them.
     pub busy_percent: f64,
-    /// CPU time, in seconds.
+    /// CPU time of the server, in seconds.
     pub cpu_s: f64,
+    /// The same, in percent of the cores.
+    pub cpu_percent: f64,
     /// Time in softirq, in milliseconds, to the kernel's tick.
     pub softirq_ms: f64,
     /// Times that a thread of the server went to sleep.
@@ -35,8 +44,8 @@ pub struct Used {
 }
 
 impl Usage {
-    /// Reads the counters of `cores` and of the threads `tids`.
-    pub fn read(cores: &[usize], tids: &[i32]) -> Usage {
+    /// Reads the counters of `cores`, of the server's threads, and of those that deliver for it.
+    pub fn read(cores: &[usize], server: &[i32], delivering: &[i32]) -> Usage {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let of_cores: Vec<Vec<u64>> = cores.iter().filter_map(|core| core_ticks(&stat, *core)).collect();
         let sum = |field: usize| of_cores.iter().filter_map(|ticks| ticks.get(field)).sum::<u64>();
@@ -44,7 +53,8 @@ impl Usage {
             at: Instant::now(),
             idle_ticks: sum(3) + sum(4),
             softirq_ticks: sum(6),
-            sleeps: tids.iter().filter_map(|tid| sleeps(*tid)).sum(),
+            run_ns: server.iter().chain(delivering).map(|tid| run_ns(*tid)).sum(),
+            sleeps: server.iter().filter_map(|tid| sleeps(*tid)).sum(),
         }
     }
 
@@ -53,12 +63,17 @@ impl Usage {
         let seconds = (self.at - before.at).as_secs_f64();
         let idle_s = self.idle_ticks.saturating_sub(before.idle_ticks) as f64 / USER_HZ;
         let all_s = seconds * cores as f64;
-        let cpu_s = (all_s - idle_s).clamp(0.0, all_s);
+        let busy_s = (all_s - idle_s).clamp(0.0, all_s);
+        let softirq_s = self.softirq_ticks.saturating_sub(before.softirq_ticks) as f64 / USER_HZ;
+        let run_s = self.run_ns.zip(before.run_ns).map(|(now, then)| now.saturating_sub(then) as f64 / 1e9);
+        let cpu_s = run_s.map_or(busy_s, |run_s| (run_s + softirq_s).min(busy_s));
+        let percent = |s: f64| 100.0 * s / all_s.max(f64::MIN_POSITIVE);
         Used {
             seconds,
-            busy_percent: 100.0 * cpu_s / all_s.max(f64::MIN_POSITIVE),
+            busy_percent: percent(busy_s),
+            cpu_percent: percent(cpu_s),
             cpu_s,
-            softirq_ms: self.softirq_ticks.saturating_sub(before.softirq_ticks) as f64 * 1_000.0 / USER_HZ,
+            softirq_ms: softirq_s * 1e3,
             sleeps: self.sleeps.saturating_sub(before.sleeps),
         }
     }
@@ -69,6 +84,23 @@ fn core_ticks(stat: &str, core: usize) -> Option<Vec<u64>> {
     let name = format!("cpu{core}");
     let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
     Some(line.split_whitespace().skip(1).map_while(|ticks| ticks.parse().ok()).collect())
+}
+
+/// The threads that take softirqs over on these cores.
+pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let tid = |entry: fs::DirEntry| {
+        let tid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let core: usize = name.trim_end().strip_prefix("ksoftirqd/")?.parse().ok()?;
+        cores.contains(&core).then_some(tid)
+    };
+    entries.filter_map(tid).collect()
+}
+
+/// Run time of a thread; `None` if it has ended, or the kernel does not count it.
+fn run_ns(tid: i32) -> Option<u64> {
+    fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
 }
 
 /// Voluntary switches of a thread; `None` if it has ended.
@@ -84,10 +116,23 @@ mod tests {
 
     #[test]
     fn what_is_not_idle_is_busy() {
-        let before = Usage { at: Instant::now(), idle_ticks: 100, softirq_ticks: 5, sleeps: 1 };
-        let after = Usage { at: before.at + Duration::from_secs(2), idle_ticks: 200, softirq_ticks: 15, sleeps: 4 };
+        let before = Usage { at: Instant::now(), idle_ticks: 100, softirq_ticks: 5, run_ns: Some(7), sleeps: 1 };
+        let run_ns = Some(1_000_000_007);
+        let after =
+            Usage { at: before.at + Duration::from_secs(2), idle_ticks: 200, softirq_ticks: 15, run_ns, sleeps: 4 };
         let used = after.since(&before, 2);
-        assert_eq!((used.busy_percent, used.cpu_s, used.softirq_ms, used.sleeps), (75.0, 3.0, 100.0, 3));
+        assert_eq!((used.busy_percent, used.softirq_ms, used.sleeps), (75.0, 100.0, 3));
+        assert_eq!((used.cpu_s, used.cpu_percent.round()), (1.1, 28.0), "the threads' time and the softirqs'");
+        let busier = Usage { run_ns: Some(9_000_000_000), ..after };
+        assert_eq!(busier.since(&before, 2).cpu_s, 3.0, "never more than the cores were busy");
+        let untold = Usage { run_ns: None, ..after };
+        assert_eq!(untold.since(&before, 2).cpu_s, 3.0, "all that was busy, where threads are not told apart");
+    }
+
+    #[test]
+    fn threads_that_are_there_are_counted() {
+        assert!(Usage::read(&[0], &[std::process::id() as i32], &[]).run_ns.is_none_or(|ns| ns > 0));
+        assert_eq!(Usage::read(&[0], &[i32::MAX], &[]).run_ns, None);
     }
 
     #[test]
