@@ -288,9 +288,11 @@ impl Session {
             return Ok(());
         }
         let pid = self.thread_of(step)?;
-        schedule(pid, cpus, policy).map_err(|error| {
-            let what = format!("schedule the thread {pid} of {} queue {}", self.device.name, step.key);
-            Error::os(what, scheduling_remedy(&error), error)
+        schedule(pid, cpus, policy).map_err(|source| Error::Os {
+            what: format!("schedule the thread {pid} of {} queue {}", self.device.name, step.key),
+            remedy: scheduling_remedy(&source).to_owned(),
+            source,
+            said: None,
         })
     }
 
@@ -349,6 +351,6 @@ fn scheduling_remedy(error: &std::io::Error) -> &'static str {
             "the deadlines of all threads do not fit the machine: give less runtime or a longer period"
         }
         Some(libc::EINVAL) => "give CPUs that are online and in the thread's cpuset",
-        _ => "it takes CAP_SYS_NICE",
+        _ => "it takes CAP_SYS_NICE, and for a deadline a thread that may run on all CPUs",
     }
 }

@@ -152,7 +152,8 @@ pub struct Snapshot {
     pub rx_queues: u32,
     /// The device-wide values that a new NAPI starts with; nothing where `/sys` is that of another namespace.
     pub defaults: Option<Defaults>,
-    /// Its NAPIs, in the order of their queues.
+    /// Its NAPIs, in the order of their queues. Who prints a snapshot prints them with what they amount to.
+    #[serde(skip_serializing)]
     pub napis: Vec<NapiState>,
 }
 

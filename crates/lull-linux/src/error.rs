@@ -144,8 +144,8 @@ impl fmt::Display for Error {
             }
             Error::StaleState { path, reason } => write!(
                 f,
-                "the state file {} is not for this device as it is now ({reason}): what it would restore is gone; remove the \
-                 file",
+                "the state file {} is not for this device as it is now ({reason}): what it would restore is gone; \
+                 remove the file",
                 path.display()
             ),
             Error::Os { what, remedy, source, said } => {

@@ -1,4 +1,59 @@
-//! The kernel plane.
+//! The kernel plane: Linux's own delivery settings, read, compared, applied as one mode and taken back.
+//!
+//! Linux has the modes that `lull-core` names, in pieces: settings of a NAPI (netlink `napi-set`), parameters of an
+//! epoll context, NAPI threads with their CPUs and policy, and a dozen files. This crate knows the pieces; it does not
+//! know lull's own engine.
+//!
+//! Three types to know:
+//!
+//! - [`Session`]: work on one named device; everything goes by its index;
+//! - [`Request`]: what is asked: a [`Mode`](lull_core::Mode), queues, values in place of the mode's, threads;
+//! - [`State`](state::State): what was in force before, on disk before the first change.
+//!
+//! The modules in the order that an apply meets them:
+//!
+//! | module | rule |
+//! | --- | --- |
+//! | [`netdev`] | the netlink family: NAPIs, queues, what the kernel's policy allows |
+//! | [`device`] | a device, looked up once, and what is in force on it |
+//! | [`plan`] | what has to change; everything that can be refused is refused here |
+//! | [`state`] | what was in force before, and the lock |
+//! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
+//! | [`sched`] | NAPI threads: CPUs and policy |
+//! | [`watch`] | staying, and applying again |
+//! | [`programs`] | the application's half: epoll contexts of running programs |
+//! | [`recognise`] | from settings in force to a mode's name |
+//! | [`show`] | all of that for one device |
+//! | [`doctor`] | what can be had here, and what stands in the way |
+//! | [`prepare`] | the set-up of device and machine, by a profile |
+//! | [`ethtool`] | queues, rings, coalescing, features |
+//! | [`machine`], [`roots`] | CPUs and versions; where `/sys` and `/proc` are |
+//! | [`values`], [`os`] | how settings are kept; system calls |
+//!
+//! # Example: what settings amount to
+//!
+//! ```
+//! use lull_core::Mode;
+//! use lull_linux::recognise::{Programs, recognise};
+//!
+//! let suspend20: Mode = "suspend20".parse().unwrap();
+//! let alone = recognise(&suspend20.napi, &Programs::default());
+//! assert_eq!(alone.mode, "defer20"); // nobody suspends: no program prefers busy polling
+//! let with = Programs { polling: vec![suspend20.epoll], ..Programs::default() };
+//! assert_eq!(recognise(&suspend20.napi, &with).mode, "suspend20");
+//! ```
+//!
+//! # Example: a mode on a device
+//!
+//! ```no_run
+//! use lull_linux::{Options, Request, Session, apply, undo};
+//!
+//! let mut session = Session::open("eth0", &Options::default())?;
+//! let applied = apply(&mut session, &Request::new("suspend20".parse()?))?;
+//! applied.changes.iter().for_each(|change| println!("{change}"));
+//! undo(&mut session)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod apply;

@@ -38,8 +38,8 @@ pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// A number below `net.core` that is the machine's and shows only in the initial network namespace, such as `busy_poll`.
-/// Read from there, in a thread that goes there for it, if the calling thread is elsewhere.
+/// A number below `net.core` that is the machine's and shows only in the initial network namespace, such as
+/// `busy_poll`. Read from there, in a thread that goes there for it, if the calling thread is elsewhere.
 pub fn core_sysctl(name: &str, roots: &Roots) -> Option<u64> {
     let path = format!("sys/net/core/{name}");
     if let Some(value) = roots.number(&path) {

@@ -1,5 +1,5 @@
-//! The set-up of a machine and a device for low latency, step by step from a profile: queues, rings, coalescing, RPS and
-//! RFS, interrupts, and the machine-wide steps that a profile has to name.
+//! The set-up of a machine and a device for low latency, step by step from a profile: queues, rings, coalescing, RPS
+//! and RFS, interrupts, and the machine-wide steps that a profile has to name.
 //!
 //! What a step overwrites is in a state file before it is done: the device's own, and one for the machine. What device
 //! or kernel lack is reported and is no failure.

@@ -12,20 +12,21 @@ use crate::recognise::{Programs, Recognised, recognise};
 /// A device as `lull show` has it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Show {
-    /// Device, defaults and NAPIs.
+    /// The device and its defaults.
     #[serde(flatten)]
     pub snapshot: Snapshot,
-    /// For each NAPI of the snapshot, in its order, what its settings amount to.
-    pub modes: Vec<NapiMode>,
+    /// The NAPIs of the snapshot, in its order, with what their settings amount to.
+    pub napis: Vec<NapiShow>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
 }
 
-/// What the settings of one NAPI amount to.
+/// One NAPI, and what its settings amount to.
 #[derive(Clone, Debug, Serialize)]
-pub struct NapiMode {
-    /// The NAPI.
-    pub napi_id: u32,
+pub struct NapiShow {
+    /// What is in force on it.
+    #[serde(flatten)]
+    pub state: NapiState,
     /// The mode in force, or `custom`, and what is missing.
     #[serde(flatten)]
     pub recognised: Recognised,
@@ -64,7 +65,7 @@ pub fn show(session: &mut Session) -> Result<Show> {
     let busy_poll_usecs = core_sysctl("busy_poll", session.roots()).unwrap_or(0);
     // A stale file says nothing about this device; `undo` and `apply` complain about it.
     let state = session.state().ok().flatten();
-    let modes = snapshot.napis.iter().map(|napi| {
+    let napis = snapshot.napis.iter().map(|napi| {
         let former = state.iter().flat_map(|state| &state.napis).find(|former| former.queue == napi.key);
         let programs = programs_on(napi, &polling, session);
         let known = Programs {
@@ -72,14 +73,14 @@ pub fn show(session: &mut Session) -> Result<Show> {
             some_hidden: polling.hidden != 0,
             busy_poll_usecs,
         };
-        NapiMode {
-            napi_id: napi.id,
+        NapiShow {
+            state: napi.clone(),
             recognised: recognise(&napi.settings.into(), &known),
             applied: former.map(|former| former.mode.clone()),
             programs,
         }
     });
-    Ok(Show { modes: modes.collect(), processes_hidden: polling.hidden, snapshot })
+    Ok(Show { napis: napis.collect(), processes_hidden: polling.hidden, snapshot })
 }
 
 impl Program {

@@ -95,8 +95,33 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), device: device.clone(), boot_id })
     }
 
+    /// Named for people by device and namespace.
     fn path(&self, extension: &str) -> PathBuf {
-        self.directory.join(format!("{}@{}.{extension}", self.device.name, self.device.netns_cookie))
+        self.directory.join(format!("{}@{}.{extension}", self.name_then(), self.device.netns_cookie))
+    }
+
+    /// The lock is the device's, whatever it is called.
+    fn lock_file(&self) -> PathBuf {
+        self.directory.join(format!("{}@{}.lock", self.device.ifindex, self.device.netns_cookie))
+    }
+
+    /// The device's name; the one that it had when its state file was written, if it was renamed since.
+    fn name_then(&self) -> String {
+        let named = |name: &str| self.directory.join(format!("{name}@{}.json", self.device.netns_cookie));
+        if named(&self.device.name).exists() {
+            return self.device.name.clone();
+        }
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let states = entries.filter_map(|path| {
+            let state: State = serde_json::from_str(&fs::read_to_string(&path).ok()?).ok()?;
+            (path == named(&state.device) && self.is_of_this_device(&state)).then_some(state.device)
+        });
+        states.into_iter().next().unwrap_or_else(|| self.device.name.clone())
+    }
+
+    fn is_of_this_device(&self, state: &State) -> bool {
+        let device = (self.device.netns_cookie, self.device.ifindex);
+        state.version == VERSION && state.boot_id == self.boot_id && (state.netns_cookie, state.ifindex) == device
     }
 
     /// The state file.
@@ -117,7 +142,7 @@ impl Store {
     /// [`Error::Locked`] with the process that has it.
     pub fn lock(&self) -> Result<Lock> {
         self.create_directory()?;
-        let path = self.path("lock");
+        let path = self.lock_file();
         let failed = |error: io::Error| {
             Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
         };
@@ -217,9 +242,10 @@ impl Store {
     }
 
     fn write(&self, temporary: &Path, state: &State) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(state)?;
+        text.push(b'\n');
         let mut file = File::create(temporary)?;
-        serde_json::to_writer_pretty(&mut file, state)?;
-        file.write_all(b"\n")?;
+        file.write_all(&text)?;
         file.sync_all()?;
         fs::rename(temporary, self.file())?;
         File::open(&self.directory)?.sync_all()
@@ -284,6 +310,24 @@ mod tests {
         store.save(&store.empty()).unwrap();
         assert_eq!(store.load().unwrap(), None);
         store.save(&store.empty()).unwrap();
+    }
+
+    #[test]
+    fn a_renamed_device_keeps_its_state_and_its_lock() {
+        let (_scratch, mut store) = store("renamed");
+        let state = state(&store);
+        store.save(&state).unwrap();
+        let first = store.lock().unwrap();
+        store.device.name = "uplink".to_owned();
+        assert_eq!(store.load().unwrap(), Some(state.clone()));
+        assert!(store.lock().is_err());
+        drop(first);
+        store.save(&state).unwrap();
+        store.device.ifindex = 8;
+        assert_eq!(store.load().unwrap(), None, "another device");
+        store.device.ifindex = 7;
+        store.save(&store.empty()).unwrap();
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 0);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! Woken by link events (rtnetlink), device events (`netdev`) and settings changed with ethtool; a slow read-back finds
 //! what notifies nobody, such as drivers that lose settings in a soft reset.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -41,7 +44,8 @@ pub fn watch(
     for change in &applied.changes {
         log(&change.to_string());
     }
-    log(&format!("{} on {}: in force, watching", request.mode, session.device().name));
+    log(&format!("{} on {}: applied, watching", request.mode, session.device().name));
+    service_is_ready();
     let mut complaint = None;
     while let Some(reason) = next_look(&events, read_back, stop) {
         match apply(session, request) {
@@ -70,6 +74,17 @@ pub fn watch(
         log(&format!("undone: {change}"));
     }
     Ok(undone)
+}
+
+/// Tells a service manager that waits for it (`sd_notify(3)`) that the mode is applied. Without one, nothing happens.
+fn service_is_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    // It waits in vain and says so, if this fails.
+    let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
 }
 
 /// Waits until it is time to look, and says why; nothing when it is time to stop.

@@ -10,7 +10,7 @@ use clap::Args;
 use lull_linux::apply::Options;
 use lull_linux::plan::{Change, Overrides, ThreadRequest};
 use lull_linux::sched::duration_ns;
-use lull_linux::{Applied, Request, Session};
+use lull_linux::{Applied, Request, Session, Undone};
 
 use crate::Failure;
 use crate::units;
@@ -92,7 +92,7 @@ pub struct ApplyArgs {
     #[command(flatten)]
     request: RequestArgs,
     /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM or SIGINT.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     watch: bool,
     /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody.
     #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", value_name = "SECONDS")]
@@ -145,8 +145,8 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     }
     if args.watch {
         let log = &mut |line: &str| eprintln!("lull: {line}");
-        lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
-        return Ok(ExitCode::SUCCESS);
+        let undone = lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
+        return Ok(complete(&session, &undone));
     }
     let applied = lull_linux::apply(&mut session, &request)?;
     if args.json {
@@ -207,17 +207,22 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
             _ => {}
         }
     }
+    Ok(complete(&session, &undone))
+}
+
+/// Status 1, with the reason, if something could not be given back.
+fn complete(session: &Session, undone: &Undone) -> ExitCode {
     if undone.left.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     let left = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     eprintln!(
         "lull: {} shows no NAPI for queue {left} now: bring the device and its queues up and undo again; {} keeps what \
          they had",
-        args.dev,
+        session.device().name,
         session.state_file().display()
     );
-    Ok(ExitCode::FAILURE)
+    ExitCode::FAILURE
 }
 
 fn print_changes(changes: &[Change], prefix: &str) {

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_linux::Session;
-use lull_linux::device::{NapiState, Snapshot, Thread};
+use lull_linux::device::{Snapshot, Thread};
 use lull_linux::netdev::Netdev;
 use lull_linux::plan::{cpu_list, no_napi};
 use lull_linux::sched::shown_ns;
-use lull_linux::show::{NapiMode, Show, show};
+use lull_linux::show::{NapiShow, Show, show};
 use lull_linux::values::ThreadedName;
+use lull_linux::{Error, Session};
 
 use crate::Failure;
 use crate::apply::StateArgs;
@@ -34,8 +34,11 @@ pub fn run(args: &ShowArgs) -> Result<ExitCode, Failure> {
     };
     let mut shown = Vec::new();
     for name in names {
-        let mut session = Session::open(&name, &args.state.options())?;
-        let device = show(&mut session)?;
+        let device = match Session::open(&name, &args.state.options()).and_then(|mut session| show(&mut session)) {
+            // Listed a moment ago, and gone.
+            Err(Error::UnknownDevice { .. }) if args.dev.is_none() => continue,
+            shown => shown?,
+        };
         if args.dev.is_some() || !device.snapshot.napis.is_empty() {
             shown.push(device);
         }
@@ -64,7 +67,7 @@ fn print(device: &Show) {
     }
     let head = ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(device.snapshot.napis.iter().zip(&device.modes).map(|(napi, mode)| row(napi, mode)));
+    rows.extend(device.napis.iter().map(row));
     let mut widths = [0; 10];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -75,8 +78,8 @@ fn print(device: &Show) {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
         println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
-    for (napi, mode) in device.snapshot.napis.iter().zip(&device.modes) {
-        print_notes(napi, mode);
+    for napi in &device.napis {
+        print_notes(napi);
     }
     if device.processes_hidden != 0 {
         println!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden);
@@ -103,7 +106,8 @@ fn print_head(device: &Snapshot) {
     }
 }
 
-fn row(napi: &NapiState, mode: &NapiMode) -> [String; 10] {
+fn row(shown: &NapiShow) -> [String; 10] {
+    let napi = &shown.state;
     let dash = || "-".to_owned();
     let settings = &napi.settings;
     let threaded = match settings.threaded {
@@ -121,7 +125,7 @@ fn row(napi: &NapiState, mode: &NapiMode) -> [String; 10] {
         shown_ns(settings.gro_flush_timeout_ns),
         shown_ns(settings.irq_suspend_timeout_ns),
         threaded.to_owned(),
-        mode.recognised.mode.clone(),
+        shown.recognised.mode.clone(),
     ]
 }
 
@@ -132,18 +136,18 @@ fn thread(thread: &Thread) -> String {
     }
 }
 
-fn print_notes(napi: &NapiState, mode: &NapiMode) {
-    if let Some(note) = &mode.recognised.note {
-        println!("  queue {}: {note}", napi.key);
+fn print_notes(shown: &NapiShow) {
+    let queue = shown.state.key;
+    if let Some(note) = &shown.recognised.note {
+        println!("  queue {queue}: {note}");
     }
-    if let Some(applied) = &mode.applied {
-        println!("  queue {}: {applied} was applied; `lull undo` takes it back", napi.key);
+    if let Some(applied) = &shown.applied {
+        println!("  queue {queue}: {applied} was applied; `lull undo` takes it back");
     }
-    for program in &mode.programs {
+    for program in &shown.programs {
         let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };
         println!(
-            "  queue {}: {} (pid {}, epoll {}) {prefers}: usecs {}, budget {}, {} of its sockets here",
-            napi.key,
+            "  queue {queue}: {} (pid {}, epoll {}) {prefers}: usecs {}, budget {}, {} of its sockets here",
             program.name,
             program.pid,
             program.epoll_fd,

@@ -82,7 +82,7 @@ fn dry_runs_and_diffs_change_nothing_and_print_json() {
     assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
     assert_eq!(shown[0]["napis"][1]["settings"]["irq_suspend_timeout_ns"], 20_000_000);
-    assert_eq!(shown[0]["modes"][0]["applied"], "suspend20");
+    assert_eq!(shown[0]["napis"][0]["applied"], "suspend20");
     let undone: serde_json::Value = serde_json::from_str(&world.ok("undo va --json")).unwrap();
     assert_eq!(undone["changes"].as_array().unwrap().len(), 6);
     assert_eq!(world.raw(), before);
@@ -158,8 +158,8 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_ne!(ids(&world), before, "the flap gave new ids");
     // Somebody else's hand on a setting notifies nobody: the read-back finds it.
     world.set_raw(world.raw()[0].id, &["gro=999"]);
-    watcher.wait_for("a read-back");
-    world.wait_for(&[SUSPEND20, SUSPEND20]);
+    watcher.wait_for("gro-flush-timeout 999ns -> 20us");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
     // A queue goes and comes back.
     world.run(&["ethtool", "-L", "va", "rx", "1"]);
     world.run(&["ethtool", "-L", "va", "rx", "2"]);
@@ -168,6 +168,23 @@ fn a_watcher_applies_again_after_a_link_flap_and_undoes_at_its_end() {
     assert_eq!(watcher.end().0, Some(0));
     assert_eq!(world.values(), [BASE, BASE]);
     assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_mode_is_applied() {
+    let Some(world) = World::new("notify", 1) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    let path = world.state.join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let arguments = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "defer50", "--watch"];
+    let mut watcher = world.command(&arguments).env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
+    let mut told = [0; 64];
+    let length = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..length], b"READY=1");
+    assert_eq!(world.values(), [DEFER50]);
+    assert!(Command::new("kill").arg(watcher.id().to_string()).status().unwrap().success());
+    assert!(watcher.wait().unwrap().success());
+    assert_eq!(world.values(), [BASE]);
 }
 
 #[test]
@@ -203,6 +220,19 @@ fn a_device_that_vanishes_ends_the_watcher_and_leaves_nothing_behind() {
     assert_eq!(status, Some(2), "{said}");
     assert!(said.contains("no device 'va'"), "{said}");
     assert_eq!(world.values(), [BASE, BASE], "the device that took the name has nothing of it");
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_renamed_device_is_undone_by_its_new_name() {
+    let Some(world) = World::new("renamed", 2) else { return };
+    world.ok("apply va --mode defer50");
+    if !world.command(&["ip", "link", "set", "va", "name", "vx"]).status().unwrap().success() {
+        println!("SKIP: renamed: this kernel renames no device that is up");
+        return;
+    }
+    assert!(world.ok("undo vx").contains("gro-flush-timeout 50us -> 0"));
+    assert!(world.raw_of("vx").iter().all(|raw| raw.values() == BASE));
     assert_eq!(world.state_file(), None);
 }
 
@@ -353,7 +383,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         );
         assert_eq!(lines.next().unwrap().unwrap(), "heard");
         let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-        let napi = &shown[0]["modes"][0];
+        let napi = &shown[0]["napis"][0];
         assert_eq!(napi["mode"], mode, "{napi}");
         assert_eq!(napi["programs"][0]["pid"], program.id());
         assert_eq!(napi["programs"][0]["sockets"], 1);
@@ -361,7 +391,7 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         assert!(program.wait().unwrap().success());
     }
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
-    assert_eq!(shown[0]["modes"][0]["mode"], "defer20");
+    assert_eq!(shown[0]["napis"][0]["mode"], "defer20");
 }
 
 #[test]
@@ -486,4 +516,62 @@ fn the_doctor_counts_calls_with_timeout_zero() {
         let check = checks.iter().find(|check| check["what"].as_str().unwrap().starts_with("timeouts")).unwrap();
         assert_eq!(check["verdict"], wanted, "{check}");
     }
+}
+
+#[test]
+fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: killed anywhere: strace is not installed, or may not trace");
+        return;
+    }
+    let Some(world) = World::new("killed anywhere", 2) else { return };
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.values();
+    let mut changed_when_killed = false;
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is
+    // unlinked at the end.
+    for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
+        for nth in 1.. {
+            let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+            let strace = ["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+            let lull = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "suspend20"];
+            let arguments = [&strace[..], &lull].concat();
+            let output = world.command(&arguments).output().unwrap();
+            if !output.status.success() {
+                assert!(nth < 200, "it never came to its end");
+                changed_when_killed |= world.values() != before;
+            }
+            world.ok("undo va");
+            assert_eq!(world.values(), before, "killed at {call} {nth}");
+            assert_eq!(world.state_file(), None);
+            if output.status.success() {
+                break;
+            }
+        }
+    }
+    assert!(changed_when_killed, "some of the kills came between two changes");
+}
+
+#[test]
+fn in_a_user_namespace_the_doctor_says_no_and_apply_changes_nothing() {
+    let Some(world) = World::new("user namespace", 1) else { return };
+    let inside = |arguments: &str| {
+        let lull = format!("{} {arguments}", env!("CARGO_BIN_EXE_lull"));
+        world.command(&["unshare", "-Ur", "sh", "-c", &lull]).output().unwrap()
+    };
+    if !world.command(&["unshare", "-Ur", "true"]).output().unwrap().status.success() {
+        println!("SKIP: user namespace: none here (unshare -Ur)");
+        return;
+    }
+    let output = inside("doctor va");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("WRONG    rights: CAP_NET_ADMIN in a user namespace of its own"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    let output = inside("apply va --mode defer50");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("CAP_NET_ADMIN in the initial user namespace"), "{said}");
+    assert_eq!(world.values(), [BASE]);
+    assert_eq!(world.state_file(), None);
 }

@@ -156,7 +156,7 @@ fn coalescing(snapshot: &Snapshot, ethtool: &mut Ethtool) -> Check {
         return Check::wrong(
             what,
             format!(
-                "{found}: the device holds interrupts back as well, so that they are late where the mode wants them at once"
+                "{found}: the device holds interrupts back as well, so they are late where the mode wants them at once"
             ),
             remedy,
         );

@@ -15,6 +15,8 @@ use crate::roots::Roots;
 /// Leaving an idle state that takes longer than this is felt in the latency of a request: the shortest deferral of the
 /// published modes, in microseconds.
 const IDLE_EXIT_US_MAX: u64 = 10;
+/// The number that the initial user namespace always has (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: u32 = 0xEFFF_FFFD;
 
 pub fn checks(roots: &Roots, kernel: &str, policy: &Policy) -> Vec<Check> {
     vec![
@@ -51,8 +53,8 @@ fn settings_per_napi(kernel: &str, policy: &Policy) -> Check {
     Check::ok(what, format!("Linux {kernel}; its napi-set takes {names}"))
 }
 
-/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and stable series of 6.18 and
-/// 7.0).
+/// `busy_poll_stop` started the timer before the last poll until commit 58e2330bd455 (7.1, and the stable series of
+/// 6.18 and 7.0).
 fn busy_poll_order(kernel: &str) -> Check {
     let what = "end of a busy poll";
     match version(kernel) {
@@ -68,7 +70,7 @@ fn busy_poll_order(kernel: &str) -> Check {
         Some(number) if number >= (6, 18) => Check::unknown(
             what,
             format!(
-                "Linux {kernel} may or may not have commit 58e2330bd455, by which the timer is started after the last poll"
+                "Linux {kernel} may or may not have commit 58e2330bd455, which starts the timer after the last poll"
             ),
             "look for it in the kernel's change log",
         ),
@@ -95,9 +97,8 @@ fn epoll_parameters() -> Check {
 fn rights(roots: &Roots) -> Check {
     let what = "rights";
     let has = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
-    let initial = roots
-        .read_proc("self/uid_map")
-        .map(|map| map.split_whitespace().collect::<Vec<_>>() == ["0", "0", "4294967295"]);
+    let namespace = std::fs::read_link(roots.proc("self/ns/user"));
+    let initial = namespace.map(|name| name.as_os_str() == format!("user:[{INITIAL_USER_NAMESPACE}]").as_str());
     match (has, initial) {
         (true, Ok(true)) => Check::ok(what, "CAP_NET_ADMIN in the initial user namespace: settings can be changed"),
         (true, Ok(false)) => Check::wrong(
@@ -105,7 +106,7 @@ fn rights(roots: &Roots) -> Check {
             "CAP_NET_ADMIN in a user namespace of its own: settings can be read and not changed",
             "run lull outside the container or `unshare -U`",
         ),
-        (true, Err(_)) => Check::unknown(what, "/proc/self/uid_map cannot be read", "mount /proc"),
+        (true, Err(_)) => Check::unknown(what, "/proc/self/ns/user cannot be read", "mount /proc"),
         (false, _) => Check::wrong(what, "no CAP_NET_ADMIN: settings can be read and not changed", "run lull as root"),
     }
 }

@@ -124,8 +124,8 @@ fn shared_napis(snapshot: &Snapshot, polling: &Polling) -> Check {
             return Check::wrong(
                 what,
                 format!(
-                    "{} epoll contexts busy poll NAPI {} (pid {} epoll {}, pid {} epoll {}): the idle one ends the busy \
-                     one's suspension",
+                    "{} epoll contexts busy poll NAPI {} (pid {} epoll {}, pid {} epoll {}): the idle one \
+                     ends the busy one's suspension",
                     here.len(),
                     napi.id,
                     one.pid,

@@ -39,10 +39,10 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
             Check::wrong(
                 what,
                 format!(
-                    "thread {thread} called epoll_wait with timeout 0 {calls} times in {millis} ms: such calls never busy \
-                         poll and never suspend"
+                    "thread {thread} called epoll_wait with timeout 0 {calls} times in {millis} ms: such calls \
+                     never busy poll and never suspend"
                 ),
-                "have the program wait (an event loop's blocking mode), or start it with `lull run`, which lifts the timeout",
+                "have the program wait (its loop's blocking mode), or start it with `lull run`, which lifts the zero",
             )
         }
         Err(error) => without_tracepoints(what, &threads, pid, roots, &error),

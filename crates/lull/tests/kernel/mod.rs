@@ -4,8 +4,9 @@
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// How long to wait for something that happens by itself; far more than it takes on a busy machine.
@@ -180,7 +181,9 @@ impl World {
     pub fn start(&self, arguments: &str) -> Staying {
         let words = [&[env!("CARGO_BIN_EXE_lull")], &arguments.split_whitespace().collect::<Vec<_>>()[..]].concat();
         let mut child = self.command(&words).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let logged = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || logged.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Staying { child, lines }
     }
 
@@ -207,7 +210,7 @@ impl Drop for World {
 /// A lull that stays until it is told to end (`ip netns exec` becomes it, so the process is its own).
 pub struct Staying {
     pub child: Child,
-    lines: Lines<BufReader<ChildStderr>>,
+    lines: Receiver<String>,
 }
 
 impl Staying {
@@ -215,15 +218,15 @@ impl Staying {
     #[track_caller]
     pub fn wait_for(&mut self, word: &str) -> String {
         let mut said = String::new();
-        for line in self.lines.by_ref() {
-            let line = line.unwrap();
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             if line.contains(word) {
                 return line;
             }
             said += &line;
             said.push('\n');
         }
-        panic!("it ended before it said '{word}': {said}");
+        let _ = self.child.kill();
+        panic!("it never said '{word}': {said}");
     }
 
     /// Sends a signal.
@@ -233,8 +236,8 @@ impl Staying {
 
     /// Waits for its end.
     pub fn end(mut self) -> (Option<i32>, String) {
-        let rest = self.lines.by_ref().map_while(Result::ok).collect::<Vec<_>>().join("\n");
-        (self.child.wait().unwrap().code(), rest)
+        let status = self.child.wait().unwrap().code();
+        (status, self.lines.iter().collect::<Vec<_>>().join("\n"))
     }
 }
 
