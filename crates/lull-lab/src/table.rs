@@ -1,8 +1,8 @@
 //! The comparison as a table for a terminal.
 //!
-//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow the
-//! extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes. A row
-//! whose mode was not in force carries a `!` at its name and the reason in a footnote.
+//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow
+//! the extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes.
+//! A row whose mode was not in force carries a `!` at its name and the reason in a footnote.
 
 mod grid;
 
@@ -196,8 +196,8 @@ impl Footnotes {
 fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
     let mut lines = vec![
         "Latencies are medians over runs, the rest means; ± is the farther end of the interval of all runs (95 %; for \
-         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts are \
-         totals of one window; lag is the 99th percentile of how late the generator sent, in us."
+         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts \
+         are totals of one window; lag is the 99th percentile of how late the generator sent, in us."
             .to_string(),
     ];
     let raised: Vec<f64> =

@@ -1,10 +1,10 @@
 //! The same scripts on Linux and on lull's own engine, and the same counts: who polled how often, how many packets, how
 //! often a suspension began. The numbers expected are those of `docs/napi_semantics.md`.
 //!
-//! Linux is a veth NAPI in a namespace of its own, counted from the tracepoint; lull is `lull-host` and `lull-net` over `mem`,
-//! counted by its own statistics. Timeouts decide how long a script takes and never what comes out: each is either far
-//! longer than what has to happen within it, or waited for until it is over. A machine that stalls for longer than a timeout
-//! makes a script say something else; it is then tried again, with timeouts twice as long.
+//! Linux is a veth NAPI in a namespace of its own, counted from the tracepoint; lull is `lull-host` and `lull-net` over
+//! `mem`, counted by its own statistics. Timeouts decide how long a script takes and never what comes out: each is
+//! either far longer than what has to happen within it, or waited for until it is over. A machine that stalls for
+//! longer than a timeout makes a script say something else; it is then tried again, with timeouts twice as long.
 
 #[path = "conformance/plane.rs"]
 mod plane;
@@ -19,7 +19,8 @@ const FLUSH_MS: u64 = 10;
 /// Tries, each with timeouts twice as long.
 const TRIES: u32 = 5;
 
-/// A script: what it does on a plane whose deferral timeout is so many milliseconds, and what was seen in each of its parts.
+/// A script: what it does on a plane whose deferral timeout is so many milliseconds, and what was seen in each of its
+/// parts.
 type Script = fn(&mut dyn Plane, u64) -> Vec<(&'static str, Seen)>;
 
 /// Runs a script on both planes and holds each to what is expected.
@@ -144,8 +145,9 @@ fn suspension_arms_with_events_and_resumes_without() {
             ("suspended", Seen::default()),
             // The loop's poll finds the datagram, the stop's finds nothing.
             ("polled", Seen { busy_polls: 2, empty_polls: 1, packets: 1, suspensions: 1, ..Seen::default() }),
-            // The loop's and the stop's poll, the resume's, and the timer's: stop and resume have used a credit each. Where
-            // there is one alone, the resume's poll unmasks (edge 8), and the stop's timer finds nothing later (edge 5).
+            // The loop's and the stop's poll, the resume's, and the timer's: stop and resume have used a credit each.
+            // Where there is one alone, the resume's poll unmasks (edge 8), and the stop's timer finds nothing later
+            // (edge 5).
             ("resumed", Seen { busy_polls: 2, softirq_polls: n.max(2), empty_polls: 2 + n.max(2), ..Seen::default() }),
             ("by interrupt", Seen { softirq_polls: 1 + n, empty_polls: n, packets: 1, ..Seen::default() }),
         ]

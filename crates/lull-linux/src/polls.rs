@@ -1,18 +1,18 @@
 //! Who polled: the kernel's `napi:napi_poll` tracepoint, read raw from a trace instance of our own.
 //!
-//! The tracepoint tells the NAPI's address, its device's name, the packets and the budget, and with every event come the
-//! CPU, the thread, and the context. It does not tell the NAPI id. Packets do: `napi_gro_receive_entry` names the id of the
-//! NAPI that is being polled, and the next poll that ends on that CPU is the one that the packet came in with, because
-//! nothing else polls in between (bottom halves are off). That event comes for every packet, so it is on only for as long
-//! as somebody wants to know ([`Polls::trace_packets`]); a driver that does without GRO shows no id.
+//! The tracepoint tells the NAPI's address, its device's name, the packets and the budget, and with every event come
+//! the CPU, the thread, and the context. It does not tell the NAPI id. Packets do: `napi_gro_receive_entry` names the
+//! id of the NAPI that is being polled, and the next poll that ends on that CPU is the one that the packet came in
+//! with, because nothing else polls in between (bottom halves are off). That event comes for every packet, so it is on
+//! only for as long as somebody wants to know ([`Polls::trace_packets`]); a driver that does without GRO shows no id.
 //!
 //! What is read, and why so: with `dev_name == DEV` as a filter inside the kernel only that device is recorded, and the
 //! per-CPU ring buffers are read as whole pages (`trace_pipe_raw`), which costs the reader a few nanoseconds an event
-//! where text costs microseconds: a million polls a second take the reader 5 % of a core and none is lost (`lull stat` on
-//! the veth of a memcached in fullbusy, on a virtual machine of two cores). Events that did not fit are counted by the kernel and handed on ([`Polls::lost`]).
-//! With [`Options::timers`], `hrtimer_start` and `hrtimer_expire_entry` of `napi_watchdog` are recorded too: the timer of a
-//! NAPI lies inside it, so an address says whose it is, and the time it is set to says whether it is the deferral's or the
-//! suspension's.
+//! where text costs microseconds: a million polls a second take the reader 5 % of a core and none is lost (`lull stat`
+//! on the veth of a memcached in fullbusy, on a virtual machine of two cores). Events that did not fit are counted by
+//! the kernel and handed on ([`Polls::lost`]). With [`Options::timers`], `hrtimer_start` and `hrtimer_expire_entry` of
+//! `napi_watchdog` are recorded too: the timer of a NAPI lies inside it, so an address says whose it is, and the time
+//! it is set to says whether it is the deferral's or the suspension's.
 //!
 //! The filter knows names only: a device of the same name in another network namespace is recorded, too, under its own
 //! address.
@@ -42,7 +42,8 @@ const NAPI_BYTES_MAX: u64 = 1024;
 /// Where packets go up the stack within a poll, by which way they take.
 const PACKET_EVENTS: [&str; 2] = ["napi_gro_receive_entry", "napi_gro_frags_entry"];
 
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (`trace_events.h`): the second means that softirqs run, not that they are off.
+/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (`trace_events.h`): the second means that softirqs run, not that they
+/// are off.
 const FLAG_HARDIRQ: u8 = 0x08;
 const FLAG_SOFTIRQ: u8 = 0x10;
 
@@ -148,7 +149,8 @@ impl fmt::Display for PollsError {
             PollsError::Name(name) => {
                 write!(
                     f,
-                    "cannot trace the device '{name}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of them a quote or blank"
+                    "cannot trace the device '{name}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of \
+                     them a quote or blank"
                 )
             }
             PollsError::NoTracefs(error) => write!(
@@ -285,7 +287,8 @@ impl Polls {
         PACKET_EVENTS.iter().try_for_each(|event| self.instance.write(&format!("events/net/{event}/enable"), number))
     }
 
-    /// Hands what was recorded since the last call to `each`, CPU by CPU, each CPU's in the order of time. Returns how many.
+    /// Hands what was recorded since the last call to `each`, CPU by CPU, each CPU's in the order of time. Returns how
+    /// many.
     ///
     /// # Errors
     /// A ring buffer that cannot be read, or a page that is not understood.

@@ -1,11 +1,11 @@
 //! Who really polls a device, second by second.
 //!
-//! Where the tracepoint can be read (root), polls are counted one by one ([`crate::polls`]). Where not, what `/proc` tells is
-//! shown, and what is missing is said. NET_RX softirqs are the whole CPU's, whatever device they were for.
+//! Where the tracepoint can be read (root), polls are counted one by one ([`crate::polls`]). Where not, what `/proc`
+//! tells is shown, and what is missing is said. NET_RX softirqs are the whole CPU's, whatever device they were for.
 //!
-//! The tracepoint knows NAPIs by address and netlink by id. They are matched only where the match is certain: by a packet
-//! (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of each is left. Others stay
-//! without id, and the sample says so.
+//! The tracepoint knows NAPIs by address and netlink by id. They are matched only where the match is certain: by a
+//! packet (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of each is left.
+//! Others stay without id, and the sample says so.
 
 mod counters;
 mod render;
@@ -276,8 +276,8 @@ impl Watch {
             let ids: Vec<String> = napis.iter().map(|napi| napi.id.to_string()).collect();
             let device = &self.device.name;
             missing.push(format!(
-                "which id {unmatched} of the polled NAPIs have is not visible: the kernel tells their addresses apart, not \
-                 their ids ({device} has {})",
+                "which id {unmatched} of the polled NAPIs have is not visible: the kernel tells their addresses apart, \
+                 not their ids ({device} has {})",
                 if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
             ));
         }
@@ -304,8 +304,8 @@ fn rates(tally: &Tally, seconds: f64) -> Rates {
     }
 }
 
-/// How far ahead a timer is set to be a suspension's: half way between the longest deferral and the shortest suspension, if
-/// those are clearly apart.
+/// How far ahead a timer is set to be a suspension's: half way between the longest deferral and the shortest
+/// suspension, if those are clearly apart.
 fn split_ns(napis: &[Napi]) -> Option<u64> {
     let suspend = napis.iter().map(|napi| napi.settings.irq_suspend_timeout_ns).filter(|ns| *ns != 0).min()?;
     let flush = napis.iter().map(|napi| napi.settings.gro_flush_timeout_ns).max()?;

@@ -1,5 +1,5 @@
-//! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: who polled is what the mode
-//! says, and what cannot be seen is said.
+//! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: who polled is what the
+//! mode says, and what cannot be seen is said.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,5 @@
-//! The bench on the kernel plane: a memcached on Linux's own stack, behind a veth pair whose far end is the load generator's.
+//! The bench on the kernel plane: a memcached on Linux's own stack, behind a veth pair whose far end is the load
+//! generator's.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -92,7 +93,8 @@ impl Traced {
                 }
             }
             What::TimerFired { timer } => {
-                // CPUs are read one after the other: a timer that was set again elsewhere meanwhile has another deadline.
+                // CPUs are read one after the other: a timer that was set again elsewhere meanwhile has another
+                // deadline.
                 if let Some(late) = self.deadlines.remove(&timer).and_then(|at| record.at_ns.checked_sub(at)) {
                     self.lateness_ns.push(late);
                 }
@@ -153,8 +155,8 @@ impl Traced {
 }
 
 impl KernelBench {
-    /// Makes the namespaces and the pair, starts the service, opens the connections and stores the records through them.
-    /// Has to be called by the thread that will run the cells.
+    /// Makes the namespaces and the pair, starts the service, opens the connections and stores the records through
+    /// them. Has to be called by the thread that will run the cells.
     ///
     /// # Errors
     /// No root, no tracefs, more workers than cores, or what the service or the generator meets.
@@ -174,8 +176,8 @@ impl KernelBench {
         let (netdev, ifindex, napis) = pair.server.within(open)?.map_err(linux)?;
         if napis != config.workers {
             return Err(BenchError::Invalid(format!(
-                "cannot compare on a veth of {} queues: the kernel shows {napis} NAPIs for it, and settings per NAPI take \
-                 Linux 6.13 or newer",
+                "cannot compare on a veth of {} queues: the kernel shows {napis} NAPIs for it, and settings per NAPI \
+                 take Linux 6.13 or newer",
                 config.workers
             )));
         }
@@ -218,7 +220,8 @@ impl KernelBench {
         Ok(refused.map(|error| error.to_string()).or_else(|| self.program.cannot(mode)))
     }
 
-    /// Puts both halves of a mode in force: the NAPIs' settings, their threads on the server's cores, and the program's.
+    /// Puts both halves of a mode in force: the NAPIs' settings, their threads on the server's cores, and the
+    /// program's.
     fn set_mode(&mut self, mode: &Mode) -> Result<(), BenchError> {
         for napi in self.netdev.napis(self.ifindex).map_err(linux)? {
             let change = NapiChange::between(&napi.settings, &mode.napi);
@@ -329,18 +332,18 @@ impl Bench for KernelBench {
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![
             self.program.note(),
-            "On a veth, base is flattered: there is no interrupt to pay for, and the sender's core does the receiver's work in \
-             its own softirq (client's softirq, below). For a base that pays for it on the server's core compare with threaded: \
-             its NAPI thread is pinned there."
+            "On a veth, base is flattered: there is no interrupt to pay for, and the sender's core does the receiver's \
+             work in its own softirq (client's softirq, below). For a base that pays for it on the server's core \
+             compare with threaded: its NAPI thread is pinned there."
                 .to_owned(),
-            "CPU is the run time of the service's threads, of NAPI threads and of ksoftirqd, and the softirq time of the \
-             server's cores, to the kernel's tick: softirqs that interrupted one of those threads count twice. What the \
-             client's core did for the server is not in it. Whether the server was the limit at MAX goes by how busy its cores \
-             were, whoever kept them so. wakeups are the times that a thread of the service slept; timer_ops counts the timers \
-             of all NAPIs."
+            "CPU is the run time of the service's threads, of NAPI threads and of ksoftirqd, and the softirq time of \
+             the server's cores, to the kernel's tick: softirqs that interrupted one of those threads count twice. \
+             What the client's core did for the server is not in it. Whether the server was the limit at MAX goes by \
+             how busy its cores were, whoever kept them so. wakeups are the times that a thread of the service slept; \
+             timer_ops counts the timers of all NAPIs."
                 .to_owned(),
-            "Empty columns are what the kernel does not show from outside: a veth has no interrupts, and calls of epoll_wait are \
-             the program's own. Where the trace lost events, what it counts is left out."
+            "Empty columns are what the kernel does not show from outside: a veth has no interrupts, and calls of \
+             epoll_wait are the program's own. Where the trace lost events, what it counts is left out."
                 .to_owned(),
         ];
         if self.cores.shared {

@@ -1,5 +1,5 @@
-//! One connection's exchange: bytes off a stream through the protocol, and replies back. The streams of lull's own stack and
-//! of the kernel's both carry it.
+//! One connection's exchange: bytes off a stream through the protocol, and replies back. The streams of lull's own
+//! stack and of the kernel's both carry it.
 
 use std::io;
 

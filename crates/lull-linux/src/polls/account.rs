@@ -3,15 +3,18 @@
 //! | context | thread | who polled |
 //! | --- | --- | --- |
 //! | softirq | `ksoftirqd/N` | ksoftirqd of that CPU |
-//! | softirq | any other | softirq on that CPU, in that thread: interrupted by it, or its own doing (what it sent arrived on a veth, or it resumed the NAPI) |
+//! | softirq | any other | softirq on that CPU, in that thread |
 //! | softirq, first poll after the NAPI's timer fired on that CPU | any but ksoftirqd | the timer |
 //! | process | a kernel thread (`napi/DEV-ID`) | the NAPI's thread |
 //! | process | a program's | a busy poll of that thread, the stop's own poll included |
 //! | any, budget 0 | any | netpoll |
 //!
-//! The limits of that: what interrupted a thread and what a thread brought about itself look the same; a timer that found
-//! the NAPI owned polls nothing, and if softirq polls on the same CPU next that poll is put down to it; a thread that ended
-//! before it was looked up has no name.
+//! A softirq in a thread interrupted it, or is the thread's own doing: what it sent arrived on a veth, or it resumed the
+//! NAPI.
+//!
+//! The limits of that: what interrupted a thread and what a thread brought about itself look the same; a timer that
+//! found the NAPI owned polls nothing, and if softirq polls on the same CPU next that poll is put down to it; a thread
+//! that ended before it was looked up has no name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

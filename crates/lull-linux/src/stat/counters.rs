@@ -99,12 +99,13 @@ mod tests {
 
     #[test]
     fn rows_are_read_by_the_cpus_of_the_head() {
-        let softirqs = "                    CPU0       CPU2\n          HI:          1          0\n      NET_RX:        100        250\n";
+        let softirqs = "          CPU0       CPU2\n    HI:     1          0\nNET_RX:   100        250\n";
         let net_rx = |counts: [u64; 2]| vec![(0, counts[0]), (2, counts[1])];
         assert_eq!(rows(softirqs).find(|row| row.0 == "NET_RX").unwrap().1, net_rx([100, 250]));
         let rates = per_s(&net_rx([300, 250]), &net_rx([100, 250]), 2.0);
         assert_eq!(rates, [CpuRate { cpu: 0, per_s: 100.0 }, CpuRate { cpu: 2, per_s: 0.0 }]);
-        let interrupts = "           CPU0       CPU2\n 24:          7          1  PCI-MSIX-0000:00:02.0   1-edge      virtio0-input.0\nNMI:  0  0  Non-maskable interrupts\n";
+        let interrupts = "      CPU0  CPU2\n 24:   7     1  PCI-MSIX-0000:00:02.0   1-edge   virtio0-input.0\n\
+             NMI:   0     0  Non-maskable interrupts\n";
         let own = of_device(interrupts, &[24, 25]);
         assert_eq!(own, BTreeMap::from([(24, ("virtio0-input.0".to_owned(), net_rx([7, 1])))]));
     }

@@ -23,8 +23,8 @@ pub struct Evidence {
     pub queries: u64,
 }
 
-/// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend has
-/// no such time, so that any timer is its deferral's.
+/// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend
+/// has no such time, so that any timer is its deferral's.
 pub fn split_ns(mode: &Mode) -> u64 {
     let napi = &mode.napi;
     match napi.irq_suspend_timeout_ns {

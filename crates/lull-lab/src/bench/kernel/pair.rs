@@ -1,8 +1,8 @@
 //! Two network namespaces and a veth pair between them: the machine that the server is on, and the client's.
 //!
-//! The namespaces have no names: they, and the pair in them, are gone with the last thread or descriptor that holds them,
-//! however this process ends. The devices are named for this process (`lull-PIDs0`, `lull-PIDc0`), so that a trace by
-//! name shows one of them alone.
+//! The namespaces have no names: they, and the pair in them, are gone with the last thread or descriptor that holds
+//! them, however this process ends. The devices are named for this process (`lull-PIDs0`, `lull-PIDc0`), so that a
+//! trace by name shows one of them alone.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -70,8 +70,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that need not be asked
-    /// for. IPv6 is off, so that nothing but the load is on the line.
+    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that need not be
+    /// asked for. IPv6 is off, so that nothing but the load is on the line.
     ///
     /// # Errors
     /// No right to make namespaces, or no `ip` (iproute2).
@@ -85,8 +85,8 @@ impl Pair {
         let pair = Pair { server: side('s', 2)?, client: side('c', 1)? };
         let (server, client) = (&pair.server, &pair.client);
         let link = format!(
-            "link add {s} address {s_mac} numrxqueues {queues} numtxqueues {queues} type veth peer name {c} address {c_mac} \
-             numrxqueues {queues} numtxqueues {queues} netns /proc/{pid}/fd/{fd}\n",
+            "link add {s} address {s_mac} numrxqueues {queues} numtxqueues {queues} type veth peer name {c} address \
+             {c_mac} numrxqueues {queues} numtxqueues {queues} netns /proc/{pid}/fd/{fd}\n",
             s = server.device,
             c = client.device,
             s_mac = HARDWARE[0],

@@ -49,7 +49,8 @@ pub struct Memcached {
 }
 
 impl Program {
-    /// Starts the service in the server's namespace on `cores`, with room for `connections`. It listens when this returns.
+    /// Starts the service in the server's namespace on `cores`, with room for `connections`. It listens when this
+    /// returns.
     ///
     /// Has to be called by a thread that lives as long as the service: memcached is killed when its starter ends.
     ///
@@ -126,8 +127,8 @@ impl Program {
             Program::Memcached(_) => self.describe(),
         };
         format!(
-            "The service is {what}. It waits without a timeout: in fullbusy, where the published runs waited 1 ms at a time, it \
-             sleeps when a busy poll finds nothing; --service own waits as published."
+            "The service is {what}. It waits without a timeout: in fullbusy, where the published runs waited 1 ms at a \
+             time, it sleeps when a busy poll finds nothing; --service own waits as published."
         )
     }
 }

@@ -1,5 +1,5 @@
-//! A memcached service over the kernel's sockets: for where no memcached is installed, and for what only the program itself can
-//! do, as to wait no longer than a mode says (fullbusy).
+//! A memcached service over the kernel's sockets: for where no memcached is installed, and for what only the program
+//! itself can do, as to wait no longer than a mode says (fullbusy).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -46,8 +46,8 @@ pub struct KernelService {
 }
 
 impl KernelService {
-    /// Starts one worker per core, each listening on `address` (`SO_REUSEPORT`), in the network namespace of the calling
-    /// thread.
+    /// Starts one worker per core, each listening on `address` (`SO_REUSEPORT`), in the network namespace of the
+    /// calling thread.
     ///
     /// # Errors
     /// The address is in use or no device's; a thread or its descriptors cannot be made.

@@ -1,10 +1,10 @@
-//! What the kernel counts around a window, whoever polled: run time of the threads that serve and deliver, busy time and
-//! softirq time of the server's cores, and how often its threads slept.
+//! What the kernel counts around a window, whoever polled: run time of the threads that serve and deliver, busy time
+//! and softirq time of the server's cores, and how often its threads slept.
 //!
-//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, and the softirq time
-//! of those cores. The run time of a thread has the softirqs that interrupted it in it, so these count twice; those that ran
-//! while the core idled count once. It is an upper bound, then, and never more than the cores were busy. What other programs
-//! did on those cores is not in it.
+//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, and the softirq
+//! time of those cores. The run time of a thread has the softirqs that interrupted it in it, so these count twice;
+//! those that ran while the core idled count once. It is an upper bound, then, and never more than the cores were busy.
+//! What other programs did on those cores is not in it.
 
 use std::fs;
 use std::time::Instant;
