@@ -1,5 +1,6 @@
 //! A service with its load generator: what can run one cell of the table.
 
+pub mod kernel;
 mod measure;
 mod mem;
 mod tap;
@@ -15,6 +16,8 @@ use lull_nic::Moderation;
 use crate::cell::{Load, RunResult};
 use crate::load::{LoadError, WorkloadConfig};
 
+pub use kernel::KernelBench;
+pub use kernel::program::ServiceKind;
 pub use measure::{Server, ServerConfig};
 pub use mem::MemBench;
 pub use tap::TapBench;

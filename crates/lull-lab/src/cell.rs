@@ -21,6 +21,6 @@ pub mod verdict;
 
 pub use load::{Load, LoadError};
 pub use report::Report;
-pub use run::RunResult;
+pub use run::{PolledBy, RunResult};
 pub use summary::{CellSummary, Counts, summarise};
 pub use verdict::{Standing, Verdict};

@@ -63,7 +63,7 @@ pub fn verdict(mode: &Mode, evidence: &Evidence) -> Verdict {
 }
 
 /// A timer that is typically late by half its timeout or more is another timer.
-fn timed(timeout_ns: u64, lateness_ns: Option<u64>) -> Verdict {
+pub(crate) fn timed(timeout_ns: u64, lateness_ns: Option<u64>) -> Verdict {
     match lateness_ns {
         Some(late_ns) if late_ns >= timeout_ns / 2 => {
             let us = |ns: u64| ns as f64 / 1_000.0;

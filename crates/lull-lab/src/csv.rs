@@ -150,7 +150,7 @@ impl CsvRow {
         CsvRow {
             testcase: cell.testcase.clone(),
             load: cell.load,
-            qps: Some(cell.qps.value),
+            qps: (!cell.verdict.is_refused()).then_some(cell.qps.value),
             avg_latency_us: cell.avg_latency_us.map(|e| e.value),
             p95_latency_us: cell.p95_latency_us.map(|e| e.value),
             p99_latency_us: cell.p99_latency_us.map(|e| e.value),

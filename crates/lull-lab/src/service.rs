@@ -1,5 +1,7 @@
 //! The memcached service on lull sockets: N worker threads, each with one epoll context and one NAPI.
 
+mod talk;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +14,9 @@ use lull_host::Worker;
 use lull_net::shard::ListenOptions;
 use lull_net::{Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
 
-use crate::memcached::{Session, Store};
+use crate::memcached::Store;
+pub(crate) use talk::{Next, READ_BYTES, Stream, Talk};
 
-/// Bytes taken from a connection at a time (memcached's `DATA_BUFFER_SIZE`).
-const READ_BYTES: usize = 16 * 1024;
 /// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
 /// libevent, starts with 32 and doubles as needed.
 const EVENTS_MAX: usize = 64;
@@ -156,18 +157,18 @@ impl Drop for Service {
 
 struct Connection {
     stream: TcpStream,
-    session: Session,
-    /// Output that the socket had no room for; while there is some, nothing is read.
-    unsent: Vec<u8>,
+    talk: Talk,
     busy_poll_usecs: u64,
 }
 
-/// What a connection asks for after it was served.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Read,
-    Write,
-    Close,
+impl Stream for TcpStream {
+    fn recv(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        TcpStream::recv(self, into)
+    }
+
+    fn send(&mut self, data: &[u8]) -> io::Result<usize> {
+        TcpStream::send(self, data)
+    }
 }
 
 struct WorkerLoop {
@@ -226,7 +227,7 @@ impl WorkerLoop {
             // With thousands of connections each is cold: touched together, their cache misses overlap.
             for event in &events {
                 let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
-                std::hint::black_box(connection.map(|it| (it.stream.ready(), it.unsent.len(), it.session.is_idle())));
+                std::hint::black_box(connection.map(|it| (it.stream.ready(), it.talk.is_idle())));
             }
             let network = self.network.clone();
             let _cork = network.cork(self.queue);
@@ -247,7 +248,7 @@ impl WorkerLoop {
         for (event, ahead) in events.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
             let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
             let read = match connection {
-                Some(connection) if connection.unsent.is_empty() => connection.stream.recv(ahead).unwrap_or(0),
+                Some(connection) if !connection.talk.is_writing() => connection.stream.recv(ahead).unwrap_or(0),
                 _ => 0,
             };
             self.ahead_bytes.push(read);
@@ -270,7 +271,7 @@ impl WorkerLoop {
                 continue;
             }
             self.shared.store.connection_opened();
-            let connection = Connection { stream, session: Session::new(), unsent: Vec::new(), busy_poll_usecs: 0 };
+            let connection = Connection { stream, talk: Talk::default(), busy_poll_usecs: 0 };
             self.connections[slot] = Some(connection);
         }
     }
@@ -283,9 +284,18 @@ impl WorkerLoop {
             let _ = connection.stream.set_busy_poll(busy_poll_usecs as u32);
             connection.busy_poll_usecs = busy_poll_usecs;
         }
-        let was_writing = !connection.unsent.is_empty();
+        let was_writing = connection.talk.is_writing();
+        let Connection { stream, talk, .. } = connection;
+        let (input, output, store) = (&mut self.input, &mut self.output, &self.shared.store);
         let ahead = &self.ahead[at * AHEAD_BYTES..][..self.ahead_bytes[at]];
-        let next = connection.serve(ahead, &mut self.input, &mut self.output, &self.shared.store, now_s);
+        let mut next = Next::Read;
+        if !ahead.is_empty() {
+            next = talk.answer(stream, ahead, output, store, now_s);
+        }
+        // What was read ahead was all that there was, unless it filled its place.
+        if next == Next::Read && (ahead.is_empty() || ahead.len() == AHEAD_BYTES) {
+            next = talk.serve(stream, input, output, store, now_s);
+        }
         match (was_writing, next) {
             (_, Next::Close) => self.close(slot),
             (false, Next::Write) => self.watch(slot, Interest::WRITABLE),
@@ -310,75 +320,6 @@ impl WorkerLoop {
     }
 }
 
-impl Connection {
-    /// Sends what waits, reads what is there, answers it.
-    fn serve(&mut self, ahead: &[u8], input: &mut [u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
-        if !ahead.is_empty() {
-            match self.feed(ahead, output, store, now_s) {
-                // All that there was, unless it filled the buffer.
-                Next::Read if ahead.len() == AHEAD_BYTES => {}
-                other => return other,
-            }
-        }
-        if !self.unsent.is_empty() {
-            let unsent = std::mem::take(&mut self.unsent);
-            match self.send(&unsent) {
-                Next::Read => {}
-                other => return other,
-            }
-            // Replies that were held back while the output was too long.
-            match self.feed(&[], output, store, now_s) {
-                Next::Read => {}
-                other => return other,
-            }
-        }
-        match self.stream.recv(input) {
-            Ok(0) => Next::Close,
-            Ok(count) => self.feed(&input[..count], output, store, now_s),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Read,
-            Err(_) => Next::Close,
-        }
-    }
-
-    fn feed(&mut self, mut input: &[u8], output: &mut Vec<u8>, store: &Store, now_s: u32) -> Next {
-        loop {
-            output.clear();
-            let fed = self.session.feed(input, output, store, now_s);
-            input = &input[fed.consumed..];
-            if !output.is_empty() {
-                match self.send(output) {
-                    Next::Read => {}
-                    Next::Write if !fed.close && input.is_empty() => return Next::Write,
-                    // A client that neither reads its replies nor stops asking is closed: memory is bounded.
-                    _ => return Next::Close,
-                }
-            }
-            if fed.close {
-                return Next::Close;
-            }
-            if !fed.blocked && input.is_empty() {
-                return Next::Read;
-            }
-        }
-    }
-
-    /// `Next::Write` if some of it has to wait.
-    fn send(&mut self, data: &[u8]) -> Next {
-        let mut sent = 0;
-        while sent < data.len() {
-            match self.stream.send(&data[sent..]) {
-                Ok(count) => sent += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.unsent.extend_from_slice(&data[sent..]);
-                    return Next::Write;
-                }
-                Err(_) => return Next::Close,
-            }
-        }
-        Next::Read
-    }
-}
-
 /// The (first) key of a request that is likely a get; what is not is simply not looked ahead for.
 fn key_of_get(request: &[u8]) -> Option<&[u8]> {
     let keys = request.strip_prefix(b"get ").or_else(|| request.strip_prefix(b"gets "))?;
@@ -386,6 +327,7 @@ fn key_of_get(request: &[u8]) -> Option<&[u8]> {
     Some(&keys[..end])
 }
 
-fn unix_s() -> u32 {
+/// Seconds since 1970, as memcached counts them.
+pub(crate) fn unix_s() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }

@@ -1,8 +1,8 @@
 //! The comparison as a table for a terminal.
 //!
-//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow the
-//! extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes. A row
-//! whose mode was not in force carries a `!` at its name and the reason in a footnote.
+//! The columns are the published ones, then what happened inside, then the verdict. Where the terminal is too narrow
+//! the extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes.
+//! A row whose mode was not in force carries a `!` at its name and the reason in a footnote.
 
 mod grid;
 
@@ -13,7 +13,7 @@ use console::Style;
 use self::grid::{Align, Grid, wrap};
 use crate::cell::compare::{against_base, low_load, ratio};
 use crate::cell::report::find;
-use crate::cell::{CellSummary, Load, Report, Verdict, compare::Metric};
+use crate::cell::{CellSummary, Load, PolledBy, Report, Verdict, compare::Metric};
 use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
 use crate::html::narrate;
 use crate::stats::Estimate;
@@ -62,6 +62,7 @@ pub fn render(report: &Report, style: TableStyle) -> String {
     for line in legend(report, omitted).into_iter().chain(report.notes.iter().cloned()) {
         out.push_str(&wrap(&line, prose, ""));
     }
+    out.push_str(&polled_by_section(report, style));
     out.push_str(&low_load_section(report, style));
     out.push('\n');
     out.push_str(&wrap(&narrate(&report.cells), prose, ""));
@@ -195,8 +196,8 @@ impl Footnotes {
 fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
     let mut lines = vec![
         "Latencies are medians over runs, the rest means; ± is the farther end of the interval of all runs (95 %; for \
-         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts are \
-         totals of one window; lag is the 99th percentile of how late the generator sent, in us."
+         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts \
+         are totals of one window; lag is the 99th percentile of how late the generator sent, in us."
             .to_string(),
     ];
     let raised: Vec<f64> =
@@ -218,6 +219,43 @@ fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// A column of [`polled_by_section`]: its head and its value.
+type PolledByColumn = (&'static str, fn(&PolledBy) -> f64);
+
+/// Who polled the packets, means over runs; empty where no run tells.
+fn polled_by_section(report: &Report, style: TableStyle) -> String {
+    const COLUMNS: [PolledByColumn; 8] = [
+        ("client's_softirq", |by| by.client_softirq),
+        ("server's_softirq", |by| by.server_softirq),
+        ("timer", |by| by.timer),
+        ("other_softirq", |by| by.other_softirq),
+        ("ksoftirqd", |by| by.ksoftirqd),
+        ("napi_thread", |by| by.napi_thread),
+        ("busy_poll", |by| by.busy_poll),
+        ("other", |by| by.other),
+    ];
+    let mut grid = Grid::default();
+    grid.column("testcase", Align::Left);
+    grid.column("load", Align::Right);
+    COLUMNS.iter().for_each(|(head, _)| grid.column(head, Align::Right));
+    let mut rows = 0;
+    for (testcase, load, cell) in report.rows() {
+        let Some(cell) = cell else { continue };
+        let by: Vec<PolledBy> = cell.runs.iter().filter_map(|run| run.polled_by).collect();
+        let mean = |of: fn(&PolledBy) -> f64| crate::stats::mean(&by.iter().map(of).collect::<Vec<_>>());
+        let shares: Vec<String> =
+            COLUMNS.iter().filter_map(|(_, of)| mean(*of)).map(|e| format!("{:.1}", e.value)).collect();
+        if shares.len() < COLUMNS.len() {
+            continue;
+        }
+        rows += 1;
+        let paint = paint(Some(cell), style.colour);
+        let texts = [name(testcase, Some(cell)), load.to_string()].into_iter().chain(shares);
+        grid.row(texts.map(|text| paint.apply_to(text).to_string()).collect());
+    }
+    if rows == 0 { String::new() } else { format!("\nWho polled the packets, in percent:\n{grid}") }
 }
 
 /// p99 and CPU of each mode against `base` at low load, and the ratio at MAX that the published series turns on.

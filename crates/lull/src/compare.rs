@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lull_core::Mode;
-use lull_lab::bench::{Bench, BenchConfig, MemBench, TapBench};
+use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench};
 use lull_lab::cell::Load;
 use lull_lab::compare::{Comparison, compare};
 use lull_lab::load::{Arrivals, WorkloadConfig};
@@ -30,19 +30,46 @@ pub enum Nic {
     Tap,
 }
 
+/// Whose delivery is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Plane {
+    /// lull's own stack.
+    User,
+    /// Linux's own, over a veth pair between two network namespaces (root).
+    Kernel,
+}
+
+/// The service on the kernel plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Service {
+    /// memcached if it is installed, else lull's own.
+    Auto,
+    /// memcached.
+    Memcached,
+    /// lull's own, over the kernel's sockets.
+    Own,
+}
+
 /// Arguments of `lull compare`.
 #[derive(Args)]
 pub struct Compare {
+    /// Whose delivery is compared: lull's own stack, or Linux's, with a memcached behind a veth pair (root).
+    #[arg(long, value_enum, default_value = "user")]
+    plane: Plane,
+    /// The service on the kernel plane [default: auto].
+    #[arg(long, value_enum)]
+    service: Option<Service>,
     /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
-    /// threaded, threaded-busy, busyread, longgro.
-    #[arg(long, value_delimiter = ',', default_values = MODES_DEFAULT)]
+    /// threaded, threaded-busy, busyread, longgro. By default the twelve published ones; on the kernel plane threaded
+    /// and threaded-busy, too.
+    #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,
     /// Loads: shares of base's measured maximum (25%), queries per second (200K), or MAX (closed loop).
     #[arg(long, default_value = "25%,50%,75%,MAX")]
     loads: String,
-    /// The NIC under the service.
-    #[arg(long, value_enum, default_value = "mem")]
-    nic: Nic,
+    /// The NIC under the service in lull's own stack [default: mem].
+    #[arg(long, value_enum)]
+    nic: Option<Nic>,
     /// Worker threads of the service, each with a core, an epoll context and a NAPI.
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -70,9 +97,9 @@ pub struct Compare {
     /// Cores to use, first those of the service, then those of the generator; by default all.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
-    /// Receive and transmit buffer of a connection of the service, in bytes each.
-    #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
-    buffer_bytes: usize,
+    /// Receive and transmit buffer of a connection of the service in lull's own stack, in bytes each [default: 16384].
+    #[arg(long)]
+    buffer_bytes: Option<usize>,
     /// Interrupt moderation of the service's NIC as `ethtool -C` has it: microseconds that an interrupt may wait after the
     /// first frame. The in-memory NIC has it, a TAP has none.
     #[arg(long)]
@@ -99,13 +126,15 @@ pub struct Compare {
 
 /// Runs the comparison and writes what was asked for.
 pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    for mode in &args.modes {
+    let modes = modes(&args);
+    for mode in &modes {
         mode.parse::<Mode>()?;
     }
+    fits_the_plane(&args)?;
     let loads = Load::parse_list(&args.loads)?;
     let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
-    let plan = Plan::fit(args.modes.clone(), loads, asked, limit)?;
+    let plan = Plan::fit(modes, loads, asked, limit)?;
     // A file that cannot be written is said before the minutes are spent.
     for path in [&args.csv, &args.json, &args.html].into_iter().flatten() {
         writable(path)?;
@@ -115,13 +144,22 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         connections: args.connections,
         workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
         cores: args.cores.clone().unwrap_or_default(),
-        buffer_bytes: args.buffer_bytes,
+        buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::shard::BUFFER_BYTES),
         realtime: args.realtime,
         moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
         depth: args.depth,
         arrivals: args.arrivals,
     };
-    let mut bench: Box<dyn Bench> = match args.nic {
+    let nic = args.nic.unwrap_or(Nic::Mem);
+    let mut bench: Box<dyn Bench> = match nic {
+        _ if args.plane == Plane::Kernel => {
+            let service = match args.service.unwrap_or(Service::Auto) {
+                Service::Auto => ServiceKind::Auto,
+                Service::Memcached => ServiceKind::Memcached,
+                Service::Own => ServiceKind::Own,
+            };
+            Box::new(KernelBench::start(config, service)?)
+        }
         Nic::Mem => Box::new(MemBench::start(config)?),
         Nic::Tap => {
             lull_nic::namespace::enter_private()?;
@@ -137,7 +175,8 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
             progress: args.progress,
             stop,
             command: command_line(),
-            nic: match args.nic {
+            nic: match nic {
+                _ if args.plane == Plane::Kernel => "veth (kernel plane)",
                 Nic::Mem => "mem",
                 Nic::Tap => "tap",
             },
@@ -159,6 +198,34 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     }
     // As a shell reports a command that a signal ended.
     Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+fn modes(args: &Compare) -> Vec<String> {
+    if !args.modes.is_empty() {
+        return args.modes.clone();
+    }
+    let kernel: &[&str] = if args.plane == Plane::Kernel { &["threaded", "threaded-busy"] } else { &[] };
+    MODES_DEFAULT.iter().chain(kernel).map(ToString::to_string).collect()
+}
+
+/// Refuses options of the other plane.
+fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
+    let others: &[(&str, bool)] = match args.plane {
+        Plane::User => &[("--service", args.service.is_some())],
+        Plane::Kernel => &[
+            ("--nic", args.nic.is_some()),
+            ("--buffer-bytes", args.buffer_bytes.is_some()),
+            ("--realtime", args.realtime),
+            ("--rx-usecs", args.rx_usecs.is_some()),
+        ],
+    };
+    let (here, there) = if args.plane == Plane::User { ("user", "kernel") } else { ("kernel", "user") };
+    match others.iter().find(|(_, given)| *given) {
+        Some((option, _)) => {
+            Err(format!("cannot use {option} on the {here} plane: leave it out, or use --plane {there}").into())
+        }
+        None => Ok(()),
+    }
 }
 
 fn writable(path: &std::path::Path) -> Result<(), Failure> {

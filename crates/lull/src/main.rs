@@ -10,6 +10,7 @@ mod prepare;
 mod run;
 mod serve;
 mod show;
+mod stat;
 mod units;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     /// Undoes for a `lull run` that was killed.
     #[command(hide = true)]
     Supervise(run::SuperviseArgs),
+    /// Shows who polls a device of the kernel: softirq, timer, ksoftirqd, NAPI thread or which program's busy poll.
+    Stat(stat::StatArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.
     Prepare(prepare::PrepareArgs),
 }
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Detach(args) => attach::detach(&args),
         Command::Run(args) => run::run(&args),
         Command::Supervise(args) => run::supervise(&args),
+        Command::Stat(args) => stat::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
     };
     match result {

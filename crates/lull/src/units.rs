@@ -10,6 +10,26 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Shortest interval that can be asked for.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+/// An interval with its unit, such as `200ms` or `1s`.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit_s = match unit {
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "m" | "min" => 60.0,
+        _ => f64::NAN,
+    };
+    let seconds = number.parse::<f64>().map_or(f64::NAN, |number| number * unit_s);
+    if seconds >= INTERVAL_MIN.as_secs_f64() && seconds <= 86_400.0 {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(format!("'{text}' is not an interval between 10ms and a day, such as 200ms or 1s"))
+}
+
 /// A list of core numbers, such as `0,2-3`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     list(text).ok_or_else(|| format!("'{text}' is not a list of cores such as 0,2-3"))
@@ -52,6 +72,15 @@ mod tests {
         assert_eq!(cores("0,2-3"), Ok(vec![0, 2, 3]));
         for bad in ["", "a", "3-1", "0,", "99999"] {
             assert!(cores(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_units_and_limits() {
+        assert_eq!(interval("200ms"), Ok(Duration::from_millis(200)));
+        assert_eq!(interval("1.5"), Ok(Duration::from_millis(1_500)));
+        for bad in ["", "s", "5us", "9ms", "-1s", "inf", "nan", "2000m", "1 s"] {
+            assert!(interval(bad).is_err(), "{bad}");
         }
     }
 

@@ -73,8 +73,32 @@ pub struct RunResult {
     pub suspensions: Option<u64>,
     /// Times a suspension ended because the application found no events.
     pub resumes: Option<u64>,
+    /// Who polled the packets, on the kernel plane; in lull's own stack the other counts say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polled_by: Option<PolledBy>,
     /// Whether the mode asked for was the one in force.
     pub verdict: Verdict,
+}
+
+/// Shares of the packets, in percent, by who polled them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PolledBy {
+    /// Softirq in the client's threads: on a veth the sender's core does the receiver's work.
+    pub client_softirq: f64,
+    /// Softirq in the server's threads.
+    pub server_softirq: f64,
+    /// Softirq that the NAPI's timer raised.
+    pub timer: f64,
+    /// Softirq in other threads, the idle ones among them.
+    pub other_softirq: f64,
+    /// ksoftirqd.
+    pub ksoftirqd: f64,
+    /// The NAPI's thread.
+    pub napi_thread: f64,
+    /// Busy polls of the server's threads.
+    pub busy_poll: f64,
+    /// Anything else.
+    pub other: f64,
 }
 
 impl RunResult {
@@ -119,6 +143,7 @@ impl RunResult {
             raise_us: None,
             suspensions: None,
             resumes: None,
+            polled_by: None,
             verdict: Verdict::InForce,
         }
     }

@@ -149,6 +149,7 @@ impl CellSummary {
                 notes.push(format!("asked for a timeout of {asked_us:.0} us and had {had_us:.0} us"));
             }
             Verdict::NotInForce { reason } => notes.push(format!("not in force: {reason}")),
+            Verdict::Refused { reason } => notes.push(format!("refused: {reason}")),
         }
         if let Some(reason) = self.standing.reason() {
             notes.push(format!("{}: {reason}", self.standing));

@@ -33,6 +33,11 @@ pub enum Verdict {
         /// What was found instead, for the reader.
         reason: String,
     },
+    /// The mode cannot be here, and nothing ran.
+    Refused {
+        /// Why, for the reader.
+        reason: String,
+    },
 }
 
 impl Verdict {
@@ -43,11 +48,19 @@ impl Verdict {
 
     /// Whether the row shows the mode that it is labelled with, if with another timeout.
     pub fn shows_mode(&self) -> bool {
-        !matches!(self, Verdict::NotInForce { .. })
+        !matches!(self, Verdict::NotInForce { .. } | Verdict::Refused { .. })
+    }
+
+    /// Whether nothing ran.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Verdict::Refused { .. })
     }
 
     /// One verdict for several runs: the worst, with the median of the timeouts had.
     pub(super) fn of_runs(runs: &[RunResult]) -> Verdict {
+        if let Some(refused) = runs.iter().find(|r| r.verdict.is_refused()) {
+            return refused.verdict.clone();
+        }
         let failed: Vec<&RunResult> = runs.iter().filter(|r| !r.verdict.shows_mode()).collect();
         if let Some(Verdict::NotInForce { reason }) = failed.first().map(|r| &r.verdict) {
             let reason = match failed.len() == runs.len() {
@@ -72,12 +85,13 @@ impl Verdict {
 }
 
 impl fmt::Display for Verdict {
-    /// Short enough for a column: `in force`, `had 38 us`, `not in force`.
+    /// Short enough for a column: `in force`, `had 38 us`, `not in force`, `refused`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::InForce => f.pad("in force"),
             Verdict::TimeoutHad { had_us, .. } => f.pad(&format!("had {had_us:.0} us")),
             Verdict::NotInForce { .. } => f.pad("not in force"),
+            Verdict::Refused { .. } => f.pad("refused"),
         }
     }
 }
@@ -116,6 +130,10 @@ impl Standing {
 
     /// Judges a cell by its runs: at MAX, server busy and generator not, on average; in open loop, every run on time.
     pub(super) fn of_runs(load: Load, runs: &[RunResult]) -> Standing {
+        if runs.iter().any(|run| run.verdict.is_refused()) {
+            // Nobody was measured, so nobody was the limit.
+            return Standing::Counts;
+        }
         if load == Load::Max { Self::of_closed_loop(runs) } else { Self::of_open_loop(runs) }
     }
 

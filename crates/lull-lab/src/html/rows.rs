@@ -28,7 +28,7 @@ pub fn table(report: &Report) -> String {
 fn tr(row: &CsvRow, cell: Option<&CellSummary>) -> String {
     let (class, mark) = match cell {
         None => ("missing", String::new()),
-        Some(c) if !c.verdict.shows_mode() => ("off", pill("bad", "not in force")),
+        Some(c) if !c.verdict.shows_mode() => ("off", pill("bad", &c.verdict.to_string())),
         Some(c) if !c.standing.counts() => ("doubt", pill("warn", &c.standing.to_string())),
         Some(c) if c.verdict != Verdict::InForce => ("had", pill("had", &c.verdict.to_string())),
         Some(_) => ("", String::new()),

@@ -1,0 +1,156 @@
+//! Two network namespaces and a veth pair between them: the machine that the server is on, and the client's.
+//!
+//! The namespaces have no names: they, and the pair in them, are gone with the last thread or descriptor that holds
+//! them, however this process ends. The devices are named for this process (`lull-PIDs0`, `lull-PIDc0`), so that a
+//! trace by name shows one of them alone.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lull_linux::offload::{self, Offload};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::bench::BenchError;
+
+/// The prefix of both addresses.
+const PREFIX_BITS: u8 = 24;
+/// Hardware addresses of the server's and the client's end: fixed, so that neighbours need not be asked for.
+const HARDWARE: [&str; 2] = ["02:00:00:00:0a:02", "02:00:00:00:0a:01"];
+
+/// One end: a namespace and the device in it.
+#[derive(Debug)]
+pub struct Side {
+    namespace: OwnedFd,
+    device: String,
+    address: IpAddr,
+}
+
+impl Side {
+    /// The device's name.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Its address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Moves the calling thread into the namespace.
+    ///
+    /// # Errors
+    /// No right to (CAP_SYS_ADMIN).
+    pub fn enter(&self) -> io::Result<()> {
+        Ok(move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+
+    /// Does `work` in the namespace, in a thread of its own.
+    ///
+    /// # Errors
+    /// No right to enter it.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| self.enter().map(|()| work()));
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// Both ends.
+#[derive(Debug)]
+pub struct Pair {
+    /// Where the server is: GRO on, so that its end has a NAPI for each queue.
+    pub server: Side,
+    /// Where the load comes from: TSO off, so that what arrives carries its NAPI's id.
+    pub client: Side,
+}
+
+impl Pair {
+    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that need not be
+    /// asked for. IPv6 is off, so that nothing but the load is on the line.
+    ///
+    /// # Errors
+    /// No right to make namespaces, or no `ip` (iproute2).
+    pub fn make(queues: usize) -> Result<Pair, BenchError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let side = |letter: char, last: u8| -> Result<Side, BenchError> {
+            let device = format!("lull-{}{letter}{nth}", std::process::id());
+            Ok(Side { namespace: namespace()?, device, address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)) })
+        };
+        let pair = Pair { server: side('s', 2)?, client: side('c', 1)? };
+        let (server, client) = (&pair.server, &pair.client);
+        let link = format!(
+            "link add {s} address {s_mac} numrxqueues {queues} numtxqueues {queues} type veth peer name {c} address \
+             {c_mac} numrxqueues {queues} numtxqueues {queues} netns /proc/{pid}/fd/{fd}\n",
+            s = server.device,
+            c = client.device,
+            s_mac = HARDWARE[0],
+            c_mac = HARDWARE[1],
+            pid = std::process::id(),
+            fd = client.namespace.as_raw_fd(),
+        );
+        server.within(|| ip(&link))??;
+        server.within(|| offload::set(&server.device, Offload::Gro, true))?.map_err(linux)?;
+        client.within(|| offload::set(&client.device, Offload::Tso, false))?.map_err(linux)?;
+        for (side, other, hardware) in [(server, client, HARDWARE[1]), (client, server, HARDWARE[0])] {
+            let device = &side.device;
+            let set_up = format!(
+                "addr add {}/{PREFIX_BITS} dev {device}\nlink set {device} up\nneigh replace {} lladdr {hardware} dev \
+                 {device} nud permanent\n",
+                side.address, other.address
+            );
+            side.within(|| ip(&set_up))??;
+        }
+        Ok(pair)
+    }
+}
+
+/// What the kernel plane said.
+pub(super) fn linux(error: lull_linux::Error) -> BenchError {
+    BenchError::Invalid(error.to_string())
+}
+
+/// A fresh network namespace without IPv6, held by the descriptor alone.
+fn namespace() -> Result<OwnedFd, BenchError> {
+    let make = || -> Result<OwnedFd, BenchError> {
+        lull_nic::namespace::enter_private()?;
+        for which in ["all", "default"] {
+            // A kernel without IPv6 has none to turn off.
+            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1");
+        }
+        Ok(File::open("/proc/thread-self/ns/net")?.into())
+    };
+    if !rustix::process::geteuid().is_root() {
+        return Err(BenchError::Invalid(
+            "cannot make network namespaces and a veth pair: run as root, or use --plane user".to_owned(),
+        ));
+    }
+    std::thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
+/// Runs `ip` with a batch of commands in the namespace of the calling thread.
+fn ip(batch: &str) -> Result<(), BenchError> {
+    let failed = |why: String| BenchError::Invalid(format!("cannot make a veth pair: {why}"));
+    let child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(format!("cannot run ip ({error}); install iproute2")));
+    let mut child = child?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(batch.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed(format!("ip said: {}", said.lines().next().unwrap_or("nothing"))))
+}

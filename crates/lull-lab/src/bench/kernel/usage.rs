@@ -1,0 +1,145 @@
+//! What the kernel counts around a window, whoever polled: run time of the threads that serve and deliver, busy time
+//! and softirq time of the server's cores, and how often its threads slept.
+//!
+//! The server's CPU time is the run time of its threads, of NAPI threads and of its cores' ksoftirqd, and the softirq
+//! time of those cores. The run time of a thread has the softirqs that interrupted it in it, so these count twice;
+//! those that ran while the core idled count once. It is an upper bound, then, and never more than the cores were busy.
+//! What other programs did on those cores is not in it.
+
+use std::fs;
+use std::time::Instant;
+
+/// Ticks of `/proc/stat` in a second (`USER_HZ`, the same on every architecture that lull runs on).
+const USER_HZ: f64 = 100.0;
+
+/// Counters at one moment, or their difference over a window.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    at: Instant,
+    /// Ticks in which a core was idle or waited for I/O, over all cores.
+    idle_ticks: u64,
+    /// Ticks in softirq.
+    softirq_ticks: u64,
+    /// Run time of the threads that serve or deliver, in nanoseconds; `None` where the kernel does not tell.
+    run_ns: Option<u64>,
+    /// Times that a thread of the server went to sleep.
+    sleeps: u64,
+}
+
+/// What happened between two moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Used {
+    /// Wall time, in seconds.
+    pub seconds: f64,
+    /// Busy time of the cores, in percent of them.
+    pub busy_percent: f64,
+    /// CPU time of the server, in seconds.
+    pub cpu_s: f64,
+    /// The same, in percent of the cores.
+    pub cpu_percent: f64,
+    /// Time in softirq, in milliseconds, to the kernel's tick.
+    pub softirq_ms: f64,
+    /// Times that a thread of the server went to sleep.
+    pub sleeps: u64,
+}
+
+impl Usage {
+    /// Reads the counters of `cores`, of the server's threads, and of those that deliver for it.
+    pub fn read(cores: &[usize], server: &[i32], delivering: &[i32]) -> Usage {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let of_cores: Vec<Vec<u64>> = cores.iter().filter_map(|core| core_ticks(&stat, *core)).collect();
+        let sum = |field: usize| of_cores.iter().filter_map(|ticks| ticks.get(field)).sum::<u64>();
+        Usage {
+            at: Instant::now(),
+            idle_ticks: sum(3) + sum(4),
+            softirq_ticks: sum(6),
+            run_ns: server.iter().chain(delivering).map(|tid| run_ns(*tid)).sum(),
+            sleeps: server.iter().filter_map(|tid| sleeps(*tid)).sum(),
+        }
+    }
+
+    /// What happened since `before` on so many cores.
+    pub fn since(&self, before: &Usage, cores: usize) -> Used {
+        let seconds = (self.at - before.at).as_secs_f64();
+        let idle_s = self.idle_ticks.saturating_sub(before.idle_ticks) as f64 / USER_HZ;
+        let all_s = seconds * cores as f64;
+        let busy_s = (all_s - idle_s).clamp(0.0, all_s);
+        let softirq_s = self.softirq_ticks.saturating_sub(before.softirq_ticks) as f64 / USER_HZ;
+        let run_s = self.run_ns.zip(before.run_ns).map(|(now, then)| now.saturating_sub(then) as f64 / 1e9);
+        let cpu_s = run_s.map_or(busy_s, |run_s| (run_s + softirq_s).min(busy_s));
+        let percent = |s: f64| 100.0 * s / all_s.max(f64::MIN_POSITIVE);
+        Used {
+            seconds,
+            busy_percent: percent(busy_s),
+            cpu_percent: percent(cpu_s),
+            cpu_s,
+            softirq_ms: softirq_s * 1e3,
+            sleeps: self.sleeps.saturating_sub(before.sleeps),
+        }
+    }
+}
+
+/// user, nice, system, idle, iowait, irq, softirq, steal, ... of one core.
+fn core_ticks(stat: &str, core: usize) -> Option<Vec<u64>> {
+    let name = format!("cpu{core}");
+    let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
+    Some(line.split_whitespace().skip(1).map_while(|ticks| ticks.parse().ok()).collect())
+}
+
+/// The threads that take softirqs over on these cores.
+pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let tid = |entry: fs::DirEntry| {
+        let tid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let core: usize = name.trim_end().strip_prefix("ksoftirqd/")?.parse().ok()?;
+        cores.contains(&core).then_some(tid)
+    };
+    entries.filter_map(tid).collect()
+}
+
+/// Run time of a thread; `None` if it has ended, or the kernel does not count it.
+fn run_ns(tid: i32) -> Option<u64> {
+    fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+}
+
+/// Voluntary switches of a thread; `None` if it has ended.
+fn sleeps(tid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_is_not_idle_is_busy() {
+        let before = Usage { at: Instant::now(), idle_ticks: 100, softirq_ticks: 5, run_ns: Some(7), sleeps: 1 };
+        let run_ns = Some(1_000_000_007);
+        let after =
+            Usage { at: before.at + Duration::from_secs(2), idle_ticks: 200, softirq_ticks: 15, run_ns, sleeps: 4 };
+        let used = after.since(&before, 2);
+        assert_eq!((used.busy_percent, used.softirq_ms, used.sleeps), (75.0, 100.0, 3));
+        assert_eq!((used.cpu_s, used.cpu_percent.round()), (1.1, 28.0), "the threads' time and the softirqs'");
+        let busier = Usage { run_ns: Some(9_000_000_000), ..after };
+        assert_eq!(busier.since(&before, 2).cpu_s, 3.0, "never more than the cores were busy");
+        let untold = Usage { run_ns: None, ..after };
+        assert_eq!(untold.since(&before, 2).cpu_s, 3.0, "all that was busy, where threads are not told apart");
+    }
+
+    #[test]
+    fn threads_that_are_there_are_counted() {
+        assert!(Usage::read(&[0], &[std::process::id() as i32], &[]).run_ns.is_none_or(|ns| ns > 0));
+        assert_eq!(Usage::read(&[0], &[i32::MAX], &[]).run_ns, None);
+    }
+
+    #[test]
+    fn cores_are_told_apart() {
+        let stat = "cpu  9 9\ncpu1 1 2 3 4 5 6 7 8\ncpu10 8 7 6 5\n";
+        assert_eq!(core_ticks(stat, 1), Some(vec![1, 2, 3, 4, 5, 6, 7, 8]));
+        assert_eq!(core_ticks(stat, 10), Some(vec![8, 7, 6, 5]));
+        assert_eq!(core_ticks(stat, 2), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! A page of the kernel's ring buffer as `trace_pipe_raw` hands it out (`ring_buffer.h`, `events/header_page`).
+
+use super::PollsError;
+use super::format::field;
+
+/// Types of the 5-bit `type_len` that are no data (`enum ring_buffer_type`).
+const PADDING: u32 = 29;
+const TIME_EXTEND: u32 = 30;
+const TIME_STAMP: u32 = 31;
+/// Bits of the time in an event's header, and its mask.
+const DELTA_BITS: u32 = 27;
+const DELTA_MASK: u64 = (1 << DELTA_BITS) - 1;
+/// Bits of `commit` that are its length; the two on top of the 32 say that events were lost before the page.
+const LENGTH_MASK: u64 = (1 << 30) - 1;
+
+/// Where a page's parts lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    commit_at: usize,
+    commit_bytes: usize,
+    data_at: usize,
+    data_bytes: usize,
+}
+
+impl Layout {
+    pub fn parse(text: &str) -> Result<Layout, PollsError> {
+        let find = |name: &str| {
+            let found = text.lines().filter_map(field).find(|field| field.0 == name);
+            found.ok_or_else(|| PollsError::Format(format!("a page of the ring buffer has no {name}")))
+        };
+        let ((_, commit_at, commit_bytes), (_, data_at, data_bytes)) = (find("commit")?, find("data")?);
+        if find("timestamp")?.1 != 0 || !matches!(commit_bytes, 4 | 8) || data_at < commit_at + commit_bytes {
+            return Err(PollsError::Format("a page of the ring buffer has its parts elsewhere".to_owned()));
+        }
+        Ok(Layout { commit_at, commit_bytes, data_at, data_bytes })
+    }
+
+    pub fn page_bytes(&self) -> usize {
+        self.data_at + self.data_bytes
+    }
+
+    /// Hands each event of a page to `each`, with its time.
+    pub fn events(&self, page: &[u8], mut each: impl FnMut(u64, &[u8])) -> Result<(), PollsError> {
+        let torn = || PollsError::Format("a page of the ring buffer ends within an event".to_owned());
+        let u32_at = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
+        let u64_at = |at: usize| Some(u64::from_ne_bytes(page.get(at..at + 8)?.try_into().ok()?));
+        let mut time = u64_at(0).ok_or_else(torn)?;
+        let commit = match self.commit_bytes {
+            4 => u32_at(self.commit_at).map(u64::from),
+            _ => u64_at(self.commit_at),
+        };
+        let length = (commit.ok_or_else(torn)? & LENGTH_MASK) as usize;
+        let (mut at, end) = (self.data_at, self.data_at + length);
+        while at + 4 <= end {
+            let header = u32_at(at).ok_or_else(torn)?;
+            let (kind, delta) = (header & 31, u64::from(header >> 5));
+            let long = || u32_at(at + 4).map(u64::from).ok_or_else(torn);
+            let extended = || long().map(|high| (high << DELTA_BITS) | delta);
+            let next = match kind {
+                // The rest of the page is empty.
+                PADDING if delta == 0 => break,
+                PADDING => {
+                    time += delta;
+                    at + 4 + long()? as usize
+                }
+                TIME_EXTEND => {
+                    time += extended()?;
+                    at + 8
+                }
+                TIME_STAMP => {
+                    // The five bits on top did not fit and are the same as before.
+                    time = (time & !((DELTA_MASK << 32) | u64::from(u32::MAX))) | extended()?;
+                    at + 8
+                }
+                _ => {
+                    time += delta;
+                    let (from, to) = match kind {
+                        0 => (at + 8, at + 4 + long()? as usize),
+                        words => (at + 4, at + 4 + 4 * words as usize),
+                    };
+                    each(time, page.get(from..to).ok_or_else(torn)?);
+                    to
+                }
+            };
+            if next <= at {
+                return Err(torn());
+            }
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> Layout {
+        let text = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+            \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+            \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+            \tfield: char data;\toffset:16;\tsize:4080;\tsigned:0;\n";
+        Layout::parse(text).unwrap()
+    }
+
+    fn page(words: &[u32]) -> Vec<u8> {
+        let mut page = 1_000_u64.to_ne_bytes().to_vec();
+        // With the mark of lost events.
+        page.extend(((1 << 31) | (4 * words.len() as u64)).to_ne_bytes());
+        page.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        page
+    }
+
+    fn events(words: &[u32]) -> Result<Vec<(u64, Vec<u8>)>, PollsError> {
+        let mut all = Vec::new();
+        layout().events(&page(words), |at, event| all.push((at, event.to_vec()))).map(|()| all)
+    }
+
+    #[test]
+    fn times_add_up_over_every_kind_of_event() {
+        let header = |kind: u32, delta: u32| (delta << 5) | kind;
+        let words = [
+            header(1, 5),
+            7, // four bytes
+            header(0, 1),
+            8,
+            9, // a long one: its length counts itself
+            header(TIME_EXTEND, 3),
+            1, // 2^27 + 3
+            header(PADDING, 2),
+            4, // discarded
+            header(1, 0),
+            11,
+            header(PADDING, 0),
+            0,
+            99,
+        ];
+        let seven = 7_u32.to_ne_bytes().to_vec();
+        let nine = 9_u32.to_ne_bytes().to_vec();
+        let eleven = 11_u32.to_ne_bytes().to_vec();
+        let late = 1_006 + (1 << 27) + 5;
+        assert_eq!(events(&words).unwrap(), [(1_005, seven), (1_006, nine), (late, eleven)]);
+    }
+
+    #[test]
+    fn an_absolute_time_replaces_the_sum() {
+        assert_eq!(events(&[(6 << 5) | TIME_STAMP, 2, 1, 7]).unwrap()[0].0, (2 << 27) + 6);
+    }
+
+    #[test]
+    fn a_torn_page_is_an_error_and_not_a_panic() {
+        assert!(events(&[3]).is_err());
+        assert!(events(&[0, 400]).is_err());
+        assert!(layout().events(&[0; 12], |_, _| ()).is_err());
+        assert_eq!(layout().page_bytes(), 4096);
+    }
+}

@@ -1,0 +1,108 @@
+//! A trace instance of our own: buffers, filters and switches that nobody else uses, removed at the end.
+//!
+//! Where tracefs is not mounted, it is mounted for this process alone, without a place in the tree (`fsmount(2)`): the
+//! machine's mounts stay as they were. An instance that a killed process left is removed by the next one.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::format::Format;
+use super::{PollsError, os};
+
+/// Where tracefs is mounted by those who mount it.
+const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// More than any file that is read here.
+const FILE_BYTES: usize = 16 * 1024;
+
+/// A trace instance.
+pub(super) struct Instance {
+    path: PathBuf,
+    /// Keeps a mount of our own alive.
+    _mount: Option<OwnedFd>,
+}
+
+impl Instance {
+    pub fn new() -> Result<Instance, PollsError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (root, mount) = root()?;
+        let instances = root.join("instances");
+        remove_left_over(&instances);
+        let name = format!("lull-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = instances.join(&name);
+        fs::create_dir(&path).map_err(os(format!("make the trace instance {name}")))?;
+        Ok(Instance { path, _mount: mount })
+    }
+
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.path.join(file)
+    }
+
+    pub fn read(&self, file: &str) -> Result<String, PollsError> {
+        let read = || -> io::Result<String> {
+            // Some of these files tell everything to the first read and nothing to the next: it has to be a large one.
+            let mut text = vec![0; FILE_BYTES];
+            let got = fs::File::open(self.path.join(file))?.read(&mut text)?;
+            Ok(String::from_utf8_lossy(&text[..got]).into_owned())
+        };
+        read().map_err(os(format!("read {file}")))
+    }
+
+    pub fn write(&self, file: &str, text: &str) -> Result<(), PollsError> {
+        fs::write(self.path.join(file), text).map_err(os(format!("write {text} to {file}")))
+    }
+
+    pub fn event(&self, name: &str) -> Result<Format, PollsError> {
+        Format::parse(&self.read(&format!("events/{name}/format"))?)
+    }
+
+    /// CPUs that have a ring buffer.
+    pub fn cpus(&self) -> Result<Vec<u32>, PollsError> {
+        let entries = fs::read_dir(self.path.join("per_cpu")).map_err(os("list the CPUs"))?;
+        let number = |entry: io::Result<fs::DirEntry>| {
+            entry.ok()?.file_name().to_str()?.strip_prefix("cpu")?.parse::<u32>().ok()
+        };
+        let mut cpus: Vec<u32> = entries.filter_map(number).collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Nothing can be done about a refusal; the next process tries again.
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+fn root() -> Result<(PathBuf, Option<OwnedFd>), PollsError> {
+    let mounted = PLACES.iter().map(Path::new).find(|place| place.join("instances").is_dir());
+    if let Some(place) = mounted {
+        return Ok((place.to_owned(), None));
+    }
+    let mount = || -> io::Result<OwnedFd> {
+        let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+    };
+    let mount = mount().map_err(PollsError::NoTracefs)?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
+}
+
+/// Removes instances of processes that are gone.
+fn remove_left_over(instances: &Path) {
+    let Ok(entries) = fs::read_dir(instances) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("lull-")).and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
+            // Busy, or gone already: somebody else's to do.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Who really polls a device, second by second.
+//!
+//! Where the tracepoint can be read (root), polls are counted one by one ([`crate::polls`]). Where not, what `/proc`
+//! tells is shown, and what is missing is said. NET_RX softirqs are the whole CPU's, whatever device they were for.
+//!
+//! The tracepoint knows NAPIs by address and netlink by id. They are matched only where the match is certain: by a
+//! packet (recorded until every NAPI that is polled is known), by the NAPI's own thread, or where one of each is left.
+//! Others stay without id, and the sample says so.
+
+mod counters;
+mod render;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::netdev::{Napi, Netdev};
+use crate::polls::{Account, Accounts, Options, Polls, Tally, Who};
+use crate::roots::Roots;
+use counters::Counters;
+
+/// How often the ring buffers are emptied.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// One interval of a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// The device.
+    pub device: String,
+    /// The interval, in seconds.
+    pub seconds: f64,
+    /// Whether polls were counted by the tracepoint; otherwise `napis` is empty.
+    pub traced: bool,
+    /// Poll events that the ring buffers had no room for.
+    pub lost: u64,
+    /// Packets a second that the device counts as received.
+    pub device_packets_per_s: Option<f64>,
+    /// The NAPIs that were polled, those with an id first.
+    pub napis: Vec<NapiSample>,
+    /// NET_RX softirqs a second, by CPU.
+    pub net_rx_softirqs_per_s: Vec<CpuRate>,
+    /// The device's interrupts; none where it has none, as a veth.
+    pub interrupts: Vec<IrqSample>,
+    /// What is not shown, and why.
+    pub missing: Vec<String>,
+}
+
+/// One NAPI in one interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NapiSample {
+    /// Its id, where it could be matched with certainty.
+    pub napi_id: Option<u32>,
+    /// Which of the polled NAPIs of that name it is, counted from 0 by address: the same as long as the sampling lasts.
+    pub instance: usize,
+    /// All its polls.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// Timers that were set for deferral or GRO, a second.
+    pub deferrals_per_s: f64,
+    /// Timers that were set for suspension, a second; nothing where the suspension's timeout is not set, or not clearly
+    /// longer than the deferral's, so that the two cannot be told apart.
+    pub suspensions_per_s: Option<f64>,
+    /// By whom, busiest first.
+    pub by: Vec<Poller>,
+}
+
+/// Polls and packets a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rates {
+    /// Polls a second.
+    pub polls_per_s: f64,
+    /// Packets a second.
+    pub packets_per_s: f64,
+    /// Packets a poll.
+    pub mean_work: Option<f64>,
+    /// Polls a second that found nothing.
+    pub empty_polls_per_s: f64,
+    /// The highest budget of a poll.
+    pub budget_max: u32,
+}
+
+/// Somebody who polled.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Poller {
+    /// `timer`, `softirq`, `ksoftirqd`, `napi-thread`, `busy-poll` or `netpoll`.
+    pub kind: &'static str,
+    /// The CPU, of softirqs.
+    pub cpu: Option<u32>,
+    /// The process, or that in which the softirq ran.
+    pub pid: Option<i32>,
+    /// The thread.
+    pub tid: Option<i32>,
+    /// The thread's name.
+    pub name: Option<String>,
+    /// What it polled.
+    #[serde(flatten)]
+    pub rates: Rates,
+}
+
+/// A rate on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CpuRate {
+    /// The CPU.
+    pub cpu: u32,
+    /// A second.
+    pub per_s: f64,
+}
+
+/// An interrupt of the device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IrqSample {
+    /// Its number.
+    pub irq: u32,
+    /// What `/proc/interrupts` calls it.
+    pub name: String,
+    /// A second, by CPU.
+    pub per_s: Vec<CpuRate>,
+}
+
+/// Samples a device.
+pub struct Watch {
+    device: Device,
+    netdev: Netdev,
+    roots: Roots,
+    /// The reason where there is none.
+    polls: std::result::Result<Polls, String>,
+    accounts: Accounts,
+    ids: Ids,
+    /// Whether packets are recorded, too, to tell ids.
+    packets_traced: bool,
+    counters: Counters,
+    lost: u64,
+    since: Instant,
+}
+
+impl Watch {
+    /// Begins to watch a device of this thread's network namespace. Without the right to trace, what `/proc` tells is
+    /// watched, and [`Sample::missing`] says why that is all.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel does not list NAPIs.
+    pub fn open(device: &str, roots: &Roots) -> Result<Watch> {
+        let mut netdev = Netdev::new();
+        let device = Device::open(device, &mut netdev, roots)?;
+        let napis = netdev.napis(device.ifindex)?;
+        let options = Options { timers: true, ..Options::default() };
+        let polls = Polls::open(&device.name, options).map_err(|error| error.to_string());
+        let packets_traced = polls.as_ref().is_ok_and(|polls| polls.trace_packets(true).is_ok());
+        let counters = Counters::read(&device, &napis, roots);
+        Ok(Watch {
+            accounts: Accounts::new(split_ns(&napis).unwrap_or(u64::MAX)),
+            ids: Ids { known: napis.iter().map(|napi| napi.id).collect(), ..Ids::default() },
+            device,
+            netdev,
+            roots: roots.clone(),
+            polls,
+            packets_traced,
+            counters,
+            lost: 0,
+            since: Instant::now(),
+        })
+    }
+
+    /// Waits for `interval`, or until `stop`, and tells what happened since the last sample.
+    ///
+    /// # Errors
+    /// The device is gone, or a ring buffer cannot be read.
+    pub fn sample(&mut self, interval: Duration, stop: &AtomicBool) -> Result<Sample> {
+        let until = self.since + interval;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(DRAIN_INTERVAL));
+            self.drain()?;
+            if left <= DRAIN_INTERVAL || stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let seconds = std::mem::replace(&mut self.since, Instant::now()).elapsed().as_secs_f64();
+        let napis =
+            self.device.snapshot(&mut self.netdev, &self.roots).and_then(|_| self.netdev.napis(self.device.ifindex))?;
+        let after = Counters::read(&self.device, &napis, &self.roots);
+        let before = std::mem::replace(&mut self.counters, after);
+        let lost_before = self.lost;
+        self.lost = self.polls.as_ref().map_or(Ok(0), Polls::lost).map_err(crate::error::Error::from)?;
+        let split = split_ns(&napis);
+        let samples = self.napi_samples(seconds, &napis, split.is_some());
+        if split.unwrap_or(u64::MAX) != self.accounts.split_ns() {
+            self.accounts.set_split_ns(split.unwrap_or(u64::MAX));
+        }
+        let lost = self.lost - lost_before;
+        let missing = self.missing(&samples, &napis, lost);
+        Ok(Sample {
+            device: self.device.name.clone(),
+            seconds,
+            traced: self.polls.is_ok(),
+            lost,
+            device_packets_per_s: self.counters.packets_per_s(&before, seconds),
+            napis: samples,
+            net_rx_softirqs_per_s: self.counters.net_rx_per_s(&before, seconds),
+            interrupts: self.counters.irqs_per_s(&before, seconds),
+            missing,
+        })
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        if let Ok(polls) = &mut self.polls {
+            polls.drain(|record| self.accounts.add(record))?;
+        }
+        Ok(())
+    }
+
+    fn napi_samples(&mut self, seconds: f64, napis: &[Napi], split: bool) -> Vec<NapiSample> {
+        if self.ids.are_others(napis) {
+            self.accounts.forget_ids();
+        }
+        let all_known = self.ids.learn(&self.accounts, napis);
+        if let Ok(polls) = &self.polls
+            && all_known == self.packets_traced
+            && polls.trace_packets(!all_known).is_ok()
+        {
+            // A refusal leaves it as it was: the figures are the same.
+            self.packets_traced = !all_known;
+        }
+        let instances: HashMap<u64, usize> = self.accounts.napis().keys().enumerate().map(|(n, at)| (*at, n)).collect();
+        let mut taken = self.accounts.take();
+        taken.retain(|address, _| !self.ids.foreign.contains(address));
+        let sample = |(address, account): (u64, Account)| NapiSample {
+            napi_id: self.ids.of(address),
+            instance: instances[&address],
+            rates: rates(&account.total(), seconds),
+            deferrals_per_s: account.timers.0 as f64 / seconds,
+            suspensions_per_s: split.then_some(account.timers.1 as f64 / seconds),
+            by: self.pollers(&account, seconds),
+        };
+        let mut samples: Vec<NapiSample> = taken.into_iter().map(sample).collect();
+        samples.sort_by_key(|napi| (napi.napi_id.is_none(), napi.napi_id, napi.instance));
+        samples
+    }
+
+    fn pollers(&self, account: &Account, seconds: f64) -> Vec<Poller> {
+        let poller = |(who, tally): (&Who, &Tally)| {
+            let thread = who.tid().and_then(|tid| self.accounts.thread(tid));
+            let (kind, cpu) = match *who {
+                Who::Timer { cpu } => ("timer", Some(cpu)),
+                Who::Softirq { cpu, .. } => ("softirq", Some(cpu)),
+                Who::Ksoftirqd { cpu } => ("ksoftirqd", Some(cpu)),
+                Who::Thread { .. } => ("napi-thread", None),
+                Who::BusyPoll { .. } => ("busy-poll", None),
+                Who::Netpoll => ("netpoll", None),
+            };
+            Poller {
+                kind,
+                cpu,
+                pid: thread.map(|thread| thread.pid),
+                tid: who.tid(),
+                name: thread.map(|thread| thread.name.clone()),
+                rates: rates(tally, seconds),
+            }
+        };
+        let mut pollers: Vec<Poller> = account.by.iter().map(poller).collect();
+        pollers.sort_by(|a, b| b.rates.polls_per_s.total_cmp(&a.rates.polls_per_s));
+        pollers
+    }
+
+    fn missing(&self, samples: &[NapiSample], napis: &[Napi], lost: u64) -> Vec<String> {
+        let mut missing = Vec::new();
+        if let Err(reason) = &self.polls {
+            missing.push(format!("polls, packets a poll and who polled are not shown: {reason}"));
+        }
+        let unmatched = samples.iter().filter(|sample| sample.napi_id.is_none()).count();
+        if unmatched > 0 {
+            let ids: Vec<String> = napis.iter().map(|napi| napi.id.to_string()).collect();
+            let device = &self.device.name;
+            missing.push(format!(
+                "which id {unmatched} of the polled NAPIs have is not visible: the kernel tells their addresses apart, \
+                 not their ids ({device} has {})",
+                if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
+            ));
+        }
+        if !self.ids.foreign.is_empty() {
+            missing.push(format!(
+                "polls of another device that is named {}, in another network namespace, were left out",
+                self.device.name
+            ));
+        }
+        if lost > 0 {
+            missing.push(format!("{lost} polls were lost: the figures are too low; lower the interval or the load"));
+        }
+        missing
+    }
+}
+
+fn rates(tally: &Tally, seconds: f64) -> Rates {
+    Rates {
+        polls_per_s: tally.polls as f64 / seconds,
+        packets_per_s: tally.packets as f64 / seconds,
+        mean_work: tally.mean_work(),
+        empty_polls_per_s: tally.empty as f64 / seconds,
+        budget_max: tally.budget_max,
+    }
+}
+
+/// How far ahead a timer is set to be a suspension's: half way between the longest deferral and the shortest
+/// suspension, if those are clearly apart.
+fn split_ns(napis: &[Napi]) -> Option<u64> {
+    let suspend = napis.iter().map(|napi| napi.settings.irq_suspend_timeout_ns).filter(|ns| *ns != 0).min()?;
+    let flush = napis.iter().map(|napi| napi.settings.gro_flush_timeout_ns).max()?;
+    (suspend / 2 > flush).then_some(flush + (suspend - flush) / 2)
+}
+
+/// Which address is which id, as far as that is certain.
+#[derive(Debug, Default)]
+struct Ids {
+    of: BTreeMap<u64, u32>,
+    /// The ids that there were: a NAPI that is gone may leave its address to another.
+    known: Vec<u32>,
+    /// Addresses of a device of the same name in another network namespace: the trace knows names only.
+    foreign: Vec<u64>,
+}
+
+impl Ids {
+    fn of(&self, address: u64) -> Option<u32> {
+        self.of.get(&address).copied()
+    }
+
+    /// Whether the device has other NAPIs than it had.
+    fn are_others(&self, napis: &[Napi]) -> bool {
+        !self.known.iter().eq(napis.iter().map(|napi| &napi.id))
+    }
+
+    /// Learns from what was seen. Whether every NAPI that was polled is known now.
+    fn learn(&mut self, seen: &Accounts, napis: &[Napi]) -> bool {
+        self.learn_from(seen.napis(), seen.ids(), napis)
+    }
+
+    fn learn_from(&mut self, polled: &BTreeMap<u64, Account>, told: &BTreeMap<u64, u32>, napis: &[Napi]) -> bool {
+        if self.are_others(napis) {
+            self.of.clear();
+            self.known = napis.iter().map(|napi| napi.id).collect();
+        }
+        let active = || polled.iter().filter(|(_, account)| !account.by.is_empty());
+        let (own, foreign): (Vec<_>, Vec<_>) = told.iter().partition(|(_, id)| self.known.contains(id));
+        self.of.extend(own);
+        self.foreign = foreign.into_iter().map(|(address, _)| *address).collect();
+        for (address, account) in active() {
+            let of_thread = |who: &Who| match *who {
+                Who::Thread { tid } => napis.iter().find(|napi| napi.thread_pid == Some(tid)).map(|napi| napi.id),
+                _ => None,
+            };
+            if let Some(id) = account.by.keys().find_map(of_thread) {
+                self.of.insert(*address, id);
+            }
+        }
+        let taken: Vec<u32> = self.of.values().copied().collect();
+        let free: Vec<u32> = self.known.iter().copied().filter(|id| !taken.contains(id)).collect();
+        let mut unmatched: Vec<u64> = active().map(|(address, _)| *address).collect();
+        unmatched.retain(|at| !self.of.contains_key(at) && !self.foreign.contains(at));
+        if let ([id], [address]) = (&free[..], &unmatched[..]) {
+            self.of.insert(*address, *id);
+            unmatched.clear();
+        }
+        unmatched.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lull_core::NapiSettings;
+
+    fn napi(id: u32, thread_pid: Option<i32>) -> Napi {
+        Napi { id, irq: None, thread_pid, settings: NapiSettings::default() }
+    }
+
+    fn polled(by: &[(u64, Who)]) -> BTreeMap<u64, Account> {
+        let mut polled = BTreeMap::<u64, Account>::new();
+        for (address, who) in by {
+            polled.entry(*address).or_default().by.insert(*who, Tally::default());
+        }
+        polled
+    }
+
+    #[test]
+    fn ids_are_matched_by_thread_and_by_what_is_left_and_never_guessed() {
+        let softirq = Who::Softirq { cpu: 0, tid: 0 };
+        let none = BTreeMap::new();
+        let mut ids = Ids::default();
+        ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &none, &[napi(8, None), napi(9, None)]);
+        assert_eq!((ids.of(1), ids.of(2)), (None, None));
+        ids.learn_from(
+            &polled(&[(1, softirq), (2, Who::Thread { tid: 77 })]),
+            &none,
+            &[napi(8, Some(77)), napi(9, None)],
+        );
+        assert_eq!((ids.of(1), ids.of(2)), (Some(9), Some(8)));
+        // The link went down and up: new ids.
+        ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &none, &[napi(10, None), napi(11, None)]);
+        assert_eq!((ids.of(1), ids.of(2)), (None, None));
+        let mut single = Ids::default();
+        single.learn_from(&polled(&[(5, softirq)]), &none, &[napi(8, None)]);
+        assert_eq!(single.of(5), Some(8));
+        // A device of the same name elsewhere: no way to tell.
+        let mut two = Ids::default();
+        two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &none, &[napi(8, None)]);
+        assert_eq!((two.of(5), two.of(6)), (None, None));
+        // But by its packets, whose ids this device does not have.
+        let told = BTreeMap::from([(5, 70)]);
+        assert!(two.learn_from(&polled(&[(5, softirq), (6, softirq)]), &told, &[napi(8, None)]));
+        assert_eq!((two.of(5), two.of(6), &two.foreign[..]), (None, Some(8), &[5][..]));
+        let told = BTreeMap::from([(1, 10), (2, 11)]);
+        assert!(ids.learn_from(&polled(&[(1, softirq), (2, softirq)]), &told, &[napi(10, None), napi(11, None)]));
+        assert_eq!((ids.of(1), ids.of(2)), (Some(10), Some(11)));
+    }
+
+    #[test]
+    fn suspensions_are_told_apart_only_by_a_timeout_that_is_clearly_longer() {
+        let with = |flush, suspend| {
+            let settings = NapiSettings {
+                gro_flush_timeout_ns: flush,
+                irq_suspend_timeout_ns: suspend,
+                ..NapiSettings::default()
+            };
+            split_ns(&[Napi { settings, ..napi(8, None) }])
+        };
+        assert_eq!(with(20_000, 0), None);
+        assert_eq!(with(0, 20_000_000), Some(10_000_000));
+        assert_eq!(with(20_000, 40_000), None);
+        assert_eq!(with(20_000, 20_000_000), Some(10_010_000));
+    }
+}

@@ -1,0 +1,50 @@
+//! `lull stat`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use lull_linux::Roots;
+use lull_linux::stat::Watch;
+
+use crate::Failure;
+use crate::units;
+
+/// Arguments of `lull stat`.
+#[derive(Args)]
+pub struct StatArgs {
+    /// The device.
+    device: String,
+    /// Length of an interval, such as 1s or 200ms.
+    #[arg(long, value_parser = units::interval, default_value = "1s", value_name = "TIME")]
+    interval: Duration,
+    /// Intervals to show; by default until it is stopped.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// One line of JSON an interval.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows who polls, interval by interval.
+pub fn run(args: &StatArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    let mut watch = Watch::open(&args.device, &Roots::default())?;
+    let mut shown = 0;
+    while !stop.load(Ordering::Relaxed) && args.count.is_none_or(|count| shown < count) {
+        let sample = watch.sample(args.interval, stop)?;
+        let text = if args.json { serde_json::to_string(&sample)? + "\n" } else { sample.to_string() };
+        if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+            // Whoever read it has seen enough.
+            return if error.kind() == std::io::ErrorKind::BrokenPipe {
+                Ok(ExitCode::SUCCESS)
+            } else {
+                Err(error.into())
+            };
+        }
+        shown += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,264 @@
+//! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: who polled is what the
+//! mode says, and what cannot be seen is said.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lull_core::Mode;
+use lull_lab::bench::ServiceKind;
+use lull_lab::bench::kernel::pair::Pair;
+use lull_lab::bench::kernel::program::Program;
+use lull_linux::Roots;
+use lull_linux::device::Device;
+use lull_linux::netdev::{Napi, NapiChange, Netdev};
+use lull_linux::polls::{Options, Polls};
+use serde_json::Value;
+
+const LULL: &str = env!("CARGO_BIN_EXE_lull");
+
+/// A service behind a veth, and somebody who talks to it.
+struct World {
+    program: Program,
+    address: SocketAddr,
+    pair: Pair,
+}
+
+impl World {
+    /// Prints why not, if this machine does not let it be.
+    fn new(test: &str) -> Option<World> {
+        World::with_queues(test, 1)
+    }
+
+    fn with_queues(test: &str, queues: usize) -> Option<World> {
+        let skip = |reason: String| println!("SKIP: {test}: {reason}");
+        let pair = Pair::make(queues).map_err(|error| skip(error.to_string())).ok()?;
+        let trace = Polls::open(pair.server.device(), Options::default());
+        drop(trace.map_err(|error| skip(error.to_string())).ok()?);
+        let address = SocketAddr::new(pair.server.address(), 11211);
+        let core = lull_host::usable_cores()[0];
+        let program = Program::start(ServiceKind::Auto, &pair.server, address, &[core], 16).unwrap();
+        let world = World { program, address, pair };
+        if world.napis().len() != queues {
+            skip("this kernel shows no NAPI of a veth with GRO (Linux 6.13)".to_owned());
+            return None;
+        }
+        Some(world)
+    }
+
+    fn napis(&self) -> Vec<Napi> {
+        self.with_netdev(|netdev, ifindex| netdev.napis(ifindex).unwrap())
+    }
+
+    fn with_netdev<T: Send>(&self, work: impl FnOnce(&mut Netdev, u32) -> T + Send) -> T {
+        let device = self.pair.server.device();
+        let inside = || {
+            let mut netdev = Netdev::new();
+            let ifindex = Device::open(device, &mut netdev, &Roots::default()).unwrap().ifindex;
+            work(&mut netdev, ifindex)
+        };
+        self.pair.server.within(inside).unwrap()
+    }
+
+    fn set(&self, mode: &str) {
+        let mode: Mode = mode.parse().unwrap();
+        self.with_netdev(|netdev, ifindex| {
+            for napi in netdev.napis(ifindex).unwrap() {
+                let change = NapiChange::between(&napi.settings, &mode.napi);
+                if !change.is_empty() {
+                    netdev.set(napi.id, &change).unwrap();
+                }
+            }
+        });
+        self.program.set_mode(&mode).unwrap();
+    }
+
+    /// Asks the service for a record over and over while `work` is done.
+    fn talking<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.talking_over(1, work)
+    }
+
+    /// The same over several connections, one after the other.
+    fn talking_over<T>(&self, connections: usize, work: impl FnOnce() -> T) -> T {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let talk = || {
+                self.pair.client.enter().unwrap();
+                let connect = |_| TcpStream::connect(self.address).unwrap();
+                let mut streams: Vec<TcpStream> = (0..connections).map(connect).collect();
+                let mut reply = [0; 64];
+                while !over.load(Ordering::Relaxed) {
+                    for stream in &mut streams {
+                        stream.write_all(b"get nothing\r\n").unwrap();
+                        assert!(stream.read(&mut reply).unwrap() > 0);
+                    }
+                }
+            };
+            scope.spawn(talk);
+            let done = work();
+            over.store(true, Ordering::Relaxed);
+            done
+        })
+    }
+
+    fn stat(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(LULL);
+        command.args(["stat", self.pair.server.device()]).args(arguments);
+        self.pair.server.within(|| command.output().unwrap()).unwrap()
+    }
+
+    fn stat_json(&self) -> Value {
+        let output = self.stat(&["--interval", "300ms", "--count", "2", "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let samples: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(samples.len(), 2);
+        samples.into_iter().last().unwrap()
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Polls a second of one kind, by whom `of` is true.
+fn polls(sample: &Value, kind: &str, of: impl Fn(&Value) -> bool) -> f64 {
+    let napis = sample["napis"].as_array().unwrap();
+    let by = napis.iter().flat_map(|napi| napi["by"].as_array().unwrap());
+    by.filter(|by| by["kind"] == kind && of(by)).map(|by| number(&by["polls_per_s"])).sum()
+}
+
+#[test]
+fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
+    let Some(world) = World::new("stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls") else { return };
+    let tids = world.program.tids();
+    let own = |by: &Value| tids.contains(&(number(&by["tid"]) as i32));
+
+    world.set("fullbusy");
+    let busy = world.talking(|| world.stat_json());
+    assert!(polls(&busy, "busy-poll", own) > 0.0, "{busy:#}");
+    assert_eq!(polls(&busy, "busy-poll", |by| !own(by)), 0.0, "{busy:#}");
+    assert_eq!(busy["napis"][0]["napi_id"], world.napis()[0].id);
+    assert!(number(&busy["device_packets_per_s"]) > 0.0);
+    assert_eq!(busy["napis"][0]["suspensions_per_s"], Value::Null, "no timeout, nothing to tell it by");
+    let napi = &busy["napis"][0];
+    let sum: f64 = napi["by"].as_array().unwrap().iter().map(|by| number(&by["polls_per_s"])).sum();
+    assert!((sum - number(&napi["polls_per_s"])).abs() < 1e-6 * sum, "the parts are the whole: {napi:#}");
+
+    world.set("suspend20");
+    let suspended = world.talking(|| world.stat_json());
+    assert!(number(&suspended["napis"][0]["suspensions_per_s"]) > 0.0, "{suspended:#}");
+
+    world.set("base");
+    let base = world.talking(|| world.stat_json());
+    assert_eq!(polls(&base, "busy-poll", |_| true) + polls(&base, "timer", |_| true), 0.0, "{base:#}");
+    assert!(polls(&base, "softirq", |_| true) > 0.0, "{base:#}");
+
+    world.set("threaded");
+    let threaded = world.talking(|| world.stat_json());
+    let thread = world.napis()[0].thread_pid.unwrap();
+    assert!(polls(&threaded, "napi-thread", |by| by["tid"] == thread) > 0.0, "{threaded:#}");
+    world.set("base");
+}
+
+#[test]
+fn stat_tells_the_napis_of_several_queues_apart_by_their_ids() {
+    const TEST: &str = "stat_tells_the_napis_of_several_queues_apart_by_their_ids";
+    let Some(world) = World::with_queues(TEST, 2) else { return };
+    let sample = world.talking_over(16, || world.stat_json());
+    let ids: Vec<u64> = world.napis().iter().map(|napi| u64::from(napi.id)).collect();
+    let mut seen: Vec<u64> = Vec::new();
+    for napi in sample["napis"].as_array().unwrap() {
+        let id = napi["napi_id"].as_u64().unwrap_or_else(|| panic!("{sample:#}"));
+        assert!(ids.contains(&id) && !seen.contains(&id), "{ids:?}: {sample:#}");
+        seen.push(id);
+    }
+    assert!(!seen.is_empty() && sample["missing"].as_array().unwrap().is_empty(), "{sample:#}");
+}
+
+#[test]
+fn stat_shows_a_silent_device_as_silent() {
+    let Some(world) = World::new("stat_shows_a_silent_device_as_silent") else { return };
+    let sample = world.stat_json();
+    assert_eq!((sample["traced"].as_bool(), sample["lost"].as_u64()), (Some(true), Some(0)));
+    assert!(sample["napis"].as_array().unwrap().is_empty(), "{sample:#}");
+    let text = String::from_utf8(world.stat(&["--interval", "20ms", "--count", "1"]).stdout).unwrap();
+    assert!(text.contains("nobody: no poll in this interval") && text.contains("NET_RX softirqs/s"), "{text}");
+}
+
+#[test]
+fn stat_without_the_right_to_trace_says_what_is_missing() {
+    const TEST: &str = "stat_without_the_right_to_trace_says_what_is_missing";
+    let unprivileged = |arguments: &[&str]| {
+        let ids = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--", LULL];
+        Command::new("setpriv").args(ids).args(arguments).output()
+    };
+    if !unprivileged(&["--version"]).is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {TEST}: this process cannot run lull as nobody");
+        return;
+    }
+    let output = unprivileged(&["stat", "lo", "--interval", "50ms", "--count", "1"]).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("NET_RX softirqs/s") && !said.contains("who polled  "), "{said}");
+    assert!(said.contains("who polled are not shown") && said.contains("run as root"), "{said}");
+}
+
+#[test]
+fn unknown_devices_intervals_and_planes_are_refused() {
+    let refused = |arguments: &str, says: &[&str]| {
+        let output = Command::new(LULL).args(arguments.split_whitespace()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
+        says.iter().for_each(|word| assert!(said.contains(word), "lull {arguments} says: {said}"));
+    };
+    refused("stat no-such-device", &["no-such-device", "there are"]);
+    refused("stat lo --interval 1us", &["1us", "10ms"]);
+    refused("stat lo --count 0", &["--count"]);
+    refused("compare --plane kernel --nic mem", &["--nic", "kernel plane"]);
+    refused("compare --plane kernel --realtime", &["--realtime"]);
+    refused("compare --service own", &["--service", "user plane"]);
+}
+
+#[test]
+fn the_kernel_plane_shows_each_mode_in_force_or_says_why_not() {
+    const TEST: &str = "the_kernel_plane_shows_each_mode_in_force_or_says_why_not";
+    let Some(world) = World::new(TEST) else { return };
+    let threaded_max = world.with_netdev(|netdev, _| netdev.policy().unwrap()).threaded_max;
+    drop(world);
+    let file = std::env::temp_dir().join(format!("lull-who-polls-{}.json", std::process::id()));
+    let modes = "base,defer200,suspend20,threaded,threaded-busy,busyread";
+    let output = Command::new(LULL)
+        .args(["compare", "--plane", "kernel", "--modes", modes, "--loads", "MAX", "--runs", "1", "--seconds", "0.3"])
+        .args(["--connections", "4", "--records", "100", "--progress", "off", "--json"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let run = |mode: &str| {
+        let cells = report["cells"].as_array().unwrap();
+        cells.iter().find(|cell| cell["testcase"] == mode).unwrap_or_else(|| panic!("{mode}: {text}"))["runs"][0]
+            .clone()
+    };
+    let verdict = |mode: &str| run(mode)["verdict"]["is"].as_str().unwrap().to_owned();
+    for mode in ["base", "suspend20", "threaded"] {
+        // A timer on a virtual machine may be late; that is said, too, and is not what this is about.
+        assert!(["in_force", "timeout_had"].contains(&&*verdict(mode)), "{mode}: {text}");
+    }
+    assert!(["in_force", "timeout_had"].contains(&&*verdict("defer200")), "{text}");
+    assert_eq!(verdict("busyread"), "refused", "{text}");
+    let threads_poll = threaded_max.is_some_and(|max| max >= 2);
+    assert_eq!(verdict("threaded-busy"), if threads_poll { "in_force" } else { "refused" }, "{text}");
+    let share = |mode: &str, who: &str| number(&run(mode)["polled_by"][who]);
+    assert_eq!(share("base", "busy_poll") + share("base", "timer") + share("base", "napi_thread"), 0.0, "{text}");
+    assert!(share("defer200", "timer") > 0.0, "{text}");
+    assert!(share("suspend20", "busy_poll") > 0.0 && number(&run("suspend20")["suspensions"]) > 0.0, "{text}");
+    assert_eq!(share("threaded", "napi_thread"), 100.0, "{text}");
+    for said in ["Who polled the packets", "base is flattered", "refused: "] {
+        assert!(text.contains(said), "{text}");
+    }
+}
