@@ -155,7 +155,7 @@ impl Sim {
             queues: world.queues.len() as u32,
             threads: (world.cpus.len() + threaded + world.workers.len()) as u32,
         };
-        let latency_ns = match Histogram::new_with_bounds(1_000, LATENCY_MAX_NS, 3) {
+        let latency_ns = match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
             Ok(histogram) => histogram,
             Err(_) => unreachable!("constant bounds in order"),
         };
