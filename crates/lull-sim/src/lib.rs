@@ -72,4 +72,4 @@ pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use metrics::{Counts, CpuUse, Outcome};
 pub use sim::{RunError, Sim};
-pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, WorkerSpec, World};
+pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World};

@@ -6,7 +6,7 @@ use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::params::Params;
-use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, QueueSpec, World};
+use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.
 pub const KNOWN: [(&str, &str); 35] = [
@@ -68,7 +68,7 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
         rx: moderation(mode),
         tx: moderation(mode),
         // A fixed rx-usecs bounds the wait of a packet, as a timeout does.
-        period_from_each: mode.rx_usecs.is_none(),
+        rx_period: if mode.rx_usecs.is_some() { Period::First } else { Period::Completion },
         // 1024 descriptors of a striding ring: small packets share them.
         ring_packets: 8_192,
         ..QueueSpec::new(cpu)
