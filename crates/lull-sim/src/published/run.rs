@@ -131,7 +131,7 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     cell.set(Column::Usr, shares[0]);
     cell.set(Column::Sys, shares[1]);
     cell.set(Column::Softirq, shares[2]);
-    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs));
+    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs) + COUNTED_S * params.get("other_irqs_per_s"));
     cell.set(Column::RxPackets, total(out.counts.rx_packets));
     cell.set(Column::Polls, total(out.napi.polls) + others(other.napi.polls));
     cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + others(other.napi.empty_polls));
