@@ -10,6 +10,7 @@ mod prepare;
 mod run;
 mod serve;
 mod show;
+mod sim;
 mod stat;
 mod units;
 
@@ -36,6 +37,8 @@ enum Command {
     Compare(compare::Compare),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(load::LoadArgs),
+    /// The simulated plane: published tables as worlds, and their calibration.
+    Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
     /// Shows the delivery settings that the kernel has in force on a device.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
+        Command::Sim(args) => sim::run(args),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),

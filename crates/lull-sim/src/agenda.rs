@@ -1,0 +1,172 @@
+//! What happens next: the queue of the simulator's events.
+//!
+//! Two kinds of appointment. *One-shot events* (a packet on the wire, an answer on its way) lie in a binary heap, keyed by
+//! (time, sequence number). *Slots* are alarms that exist for ever and are moved all the time (the end of what a CPU
+//! executes, the one timer of a NAPI, a moderation timer): an array, looked through linearly, so that moving one costs a
+//! store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they were
+//! made, then slots by index: the order of a run follows from the world and the seed alone.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A slot that is not armed.
+pub const NEVER: u64 = u64::MAX;
+
+/// A packet's meaning to the receiving side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PacketKind {
+    /// A request: makes its socket readable.
+    Request,
+    /// A pure acknowledgement: costs softirq time, wakes nobody.
+    Ack,
+}
+
+/// What a one-shot event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A packet of this connection reaches the NIC.
+    Arrive {
+        /// The connection.
+        conn: u32,
+        /// What it is.
+        kind: PacketKind,
+    },
+    /// The NIC has sent a frame of this queue: a transmit completion is written.
+    TxDone {
+        /// The queue.
+        queue: u32,
+    },
+    /// An answer reaches the client's application.
+    Answer {
+        /// The connection.
+        conn: u32,
+    },
+    /// The next arrival of load source `source`.
+    Issue {
+        /// The source.
+        source: u32,
+    },
+    /// Something other than a socket makes an epoll context ready (an eventfd, a timerfd).
+    Other {
+        /// The context.
+        context: u32,
+    },
+    /// A program's own event.
+    Program {
+        /// The thread whose program asked for it.
+        thread: u32,
+        /// Its own number.
+        token: u32,
+    },
+}
+
+/// An appointment that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A one-shot event.
+    Event(Event),
+    /// A slot; it is disarmed.
+    Slot(u32),
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Agenda {
+    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    slots: Vec<u64>,
+    made: u64,
+}
+
+impl Agenda {
+    /// An agenda with `slots` slots, none armed.
+    pub fn new(slots: usize) -> Agenda {
+        Agenda { heap: BinaryHeap::with_capacity(1024), slots: vec![NEVER; slots], made: 0 }
+    }
+
+    /// Adds a one-shot event.
+    #[inline]
+    pub fn push(&mut self, at_ns: u64, event: Event) {
+        self.made += 1;
+        self.heap.push(Reverse((at_ns, self.made, event)));
+    }
+
+    /// Arms, moves or (with [`NEVER`]) disarms a slot.
+    #[inline]
+    pub fn set(&mut self, slot: u32, at_ns: u64) {
+        self.slots[slot as usize] = at_ns;
+    }
+
+    /// When a slot is due; [`NEVER`] if it is not armed.
+    #[inline]
+    pub fn slot_ns(&self, slot: u32) -> u64 {
+        self.slots[slot as usize]
+    }
+
+    /// One-shot events that lie ahead.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether no one-shot event lies ahead.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// The next appointment and its time; `None` if there is none. Slots are disarmed as they are handed out.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(u64, Due)> {
+        let mut slot = 0;
+        let mut slot_ns = NEVER;
+        for (index, &at_ns) in self.slots.iter().enumerate() {
+            if at_ns < slot_ns {
+                slot_ns = at_ns;
+                slot = index;
+            }
+        }
+        let event_ns = self.heap.peek().map_or(NEVER, |Reverse((at_ns, ..))| *at_ns);
+        if event_ns <= slot_ns {
+            let Reverse((at_ns, _, event)) = self.heap.pop()?;
+            return Some((at_ns, Due::Event(event)));
+        }
+        self.slots[slot] = NEVER;
+        Some((slot_ns, Due::Slot(slot as u32)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_then_by_the_order_in_which_they_were_made_and_before_slots() {
+        let mut agenda = Agenda::new(2);
+        let event = |context| Event::Other { context };
+        agenda.push(20, event(1));
+        agenda.push(10, event(9));
+        agenda.push(10, event(2));
+        agenda.set(1, 10);
+        agenda.set(0, 10);
+        let order: Vec<_> = std::iter::from_fn(|| agenda.pop()).collect();
+        assert_eq!(
+            order,
+            [
+                (10, Due::Event(event(9))),
+                (10, Due::Event(event(2))),
+                (10, Due::Slot(0)),
+                (10, Due::Slot(1)),
+                (20, Due::Event(event(1))),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_moved_slot_is_due_once_and_a_disarmed_one_never() {
+        let mut agenda = Agenda::new(2);
+        agenda.set(0, 50);
+        agenda.set(0, 70);
+        agenda.set(1, 60);
+        agenda.set(1, NEVER);
+        assert_eq!(agenda.pop(), Some((70, Due::Slot(0))));
+        assert_eq!(agenda.pop(), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! A worker of an event-driven service: `epoll_wait`, then each event in turn: read, serve, write.
+//!
+//! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
+
+use lull_core::{EpollWait, WaitStep};
+
+use crate::agenda::NEVER;
+use crate::busy::Busier;
+use crate::epoll::OTHER_EVENT;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Before `epoll_wait`.
+    Call,
+    /// In it, at its begin.
+    Entered,
+    /// Between two steps of it.
+    Steps,
+    /// Events were copied.
+    Copied(usize),
+    /// About to sleep.
+    Falling,
+    Slept,
+    /// Serving the event at this place of the batch.
+    Serve(usize),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct EpollWorker {
+    context: u32,
+    cpu: u16,
+    timeout_ns: Option<u64>,
+    events_max: u32,
+    stage: Stage,
+    wait: Option<EpollWait>,
+    owed: Option<WaitStep>,
+    busier: Option<Busier>,
+    batch: Vec<u32>,
+    sleep_until_ns: u64,
+}
+
+impl EpollWorker {
+    pub(crate) fn new(context: u32, cpu: u16, timeout_ns: Option<u64>, events_max: u32) -> EpollWorker {
+        EpollWorker {
+            context,
+            cpu,
+            timeout_ns,
+            events_max,
+            stage: Stage::Call,
+            wait: None,
+            owed: None,
+            busier: None,
+            batch: Vec::with_capacity(1_024),
+            sleep_until_ns: NEVER,
+        }
+    }
+
+    fn is_available(&self, sim: &Sim) -> bool {
+        sim.contexts[self.context as usize].is_available()
+    }
+
+    /// Steps through `epoll_wait` until something costs time.
+    fn steps(&mut self, sim: &mut Sim) -> Next {
+        let context = self.context as usize;
+        loop {
+            let Some(wait) = &mut self.wait else { unreachable!("a step of epoll_wait outside of it") };
+            let step = match self.owed.take() {
+                Some(owed) => owed,
+                None => wait.next(&sim.contexts[context].ep),
+            };
+            match step {
+                WaitStep::Copy => return self.copy(sim),
+                WaitStep::Busy(plan) => {
+                    if let Some((busier, next)) = Busier::begin(sim, plan, self.cpu) {
+                        self.busier = Some(busier);
+                        return next;
+                    }
+                    self.busy_over(sim);
+                }
+                WaitStep::Suspend(id) => sim.suspend(id, self.cpu),
+                WaitStep::Resume(id) => {
+                    sim.resume(id, self.cpu);
+                    self.stage = Stage::Steps;
+                    return Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns)));
+                }
+                WaitStep::Sleep(until_ns) => {
+                    self.sleep_until_ns = until_ns.unwrap_or(NEVER);
+                    self.stage = Stage::Falling;
+                    return Next::Run(Segment::sys(u64::from(sim.world.costs.epoll_sleep_ns)));
+                }
+                WaitStep::Done(0) => {
+                    self.wait = None;
+                    sim.counts.epoll_timeouts += 1;
+                    self.stage = Stage::Call;
+                    return Next::Run(Segment::mixed(0, 0));
+                }
+                WaitStep::Done(events) => {
+                    self.wait = None;
+                    sim.counts.epoll_calls += 1;
+                    sim.counts.epoll_events += events as u64;
+                    self.stage = Stage::Serve(0);
+                    return self.serve(sim, 0);
+                }
+            }
+        }
+    }
+
+    fn copy(&mut self, sim: &mut Sim) -> Next {
+        let context = &mut sim.contexts[self.context as usize];
+        let count = context.ready.len().min(self.events_max as usize);
+        self.batch.clear();
+        self.batch.extend(context.ready.drain(..count));
+        let looked_at = count as u64 + u64::from(std::mem::take(&mut context.stale));
+        context.stale = count as u32;
+        self.stage = Stage::Copied(count);
+        Next::Run(Segment::sys(looked_at * u64::from(sim.world.costs.epoll_event_ns)))
+    }
+
+    fn busy_over(&mut self, sim: &Sim) {
+        let available = self.is_available(sim);
+        if let Some(wait) = &mut self.wait {
+            self.owed = wait.busy_done(&sim.contexts[self.context as usize].ep, available);
+        }
+    }
+
+    fn serve(&mut self, sim: &mut Sim, place: usize) -> Next {
+        if place == self.batch.len() {
+            self.stage = Stage::Call;
+            return self.call(sim);
+        }
+        let conn = self.batch[place];
+        if conn == OTHER_EVENT {
+            return Next::Run(Segment::mixed(u64::from(sim.world.costs.request_user_ns), 0));
+        }
+        Next::Run(sim.request_cost(conn, self.cpu))
+    }
+
+    fn call(&mut self, sim: &Sim) -> Next {
+        self.stage = Stage::Entered;
+        Next::Run(Segment::mixed(u64::from(sim.world.costs.epoll_call_ns), 0))
+    }
+}
+
+impl Program for EpollWorker {
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+        if let Some(mut busier) = self.busier.take() {
+            let ready = self.is_available(sim);
+            if let Some(next) = busier.step(sim, me, ready) {
+                self.busier = Some(busier);
+                return next;
+            }
+            self.busy_over(sim);
+            return self.steps(sim);
+        }
+        match self.stage {
+            Stage::Call => self.call(sim),
+            Stage::Entered => {
+                let available = self.is_available(sim);
+                let ep = &sim.contexts[self.context as usize].ep;
+                self.wait = Some(EpollWait::begin(ep, self.timeout_ns, available, sim.now_ns));
+                self.steps(sim)
+            }
+            Stage::Steps => self.steps(sim),
+            Stage::Copied(count) => {
+                if let Some(wait) = &mut self.wait {
+                    self.owed = wait.copied(&sim.contexts[self.context as usize].ep, count);
+                }
+                self.steps(sim)
+            }
+            Stage::Falling => {
+                if self.is_available(sim) {
+                    if let Some(wait) = &mut self.wait {
+                        wait.woke(true, false);
+                    }
+                    return self.steps(sim);
+                }
+                sim.contexts[self.context as usize].waiters.push(me);
+                self.stage = Stage::Slept;
+                Next::Sleep(self.sleep_until_ns)
+            }
+            Stage::Slept => {
+                let timed_out = std::mem::take(&mut sim.threads[me as usize].timed_out);
+                let context = &mut sim.contexts[self.context as usize];
+                context.waiters.retain(|&waiter| waiter != me);
+                let available = context.is_available();
+                if let Some(wait) = &mut self.wait {
+                    wait.woke(available, timed_out);
+                }
+                self.steps(sim)
+            }
+            Stage::Serve(place) => {
+                let conn = self.batch[place];
+                if conn != OTHER_EVENT {
+                    sim.answer(conn, self.cpu);
+                }
+                self.stage = Stage::Serve(place + 1);
+                self.serve(sim, place + 1)
+            }
+        }
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(busier) = self.busier {
+            busier.abandon();
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! ksoftirqd: runs what softirq left over, as a fair-scheduled thread.
+
+use crate::agenda::NEVER;
+use crate::sim::Sim;
+use crate::thread::{Next, Program};
+
+#[derive(Debug)]
+pub(crate) struct Ksoftirqd {
+    pub(crate) cpu: u16,
+}
+
+impl Program for Ksoftirqd {
+    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+        if sim.cpus[usize::from(self.cpu)].softnet.is_raised() { Next::Softirqs } else { Next::Sleep(NEVER) }
+    }
+}

@@ -1,0 +1,5 @@
+//! Programs: what the simulated threads do.
+
+pub(crate) mod epoll_worker;
+pub(crate) mod ksoftirqd;
+pub(crate) mod napi_thread;

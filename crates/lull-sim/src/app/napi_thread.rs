@@ -1,0 +1,58 @@
+//! A NAPI thread, plain or busy-polling, executed as the core's step machine says.
+
+use lull_core::{NapiThread, ThreadStep};
+
+use crate::agenda::NEVER;
+use crate::sim::{Sim, cx};
+use crate::thread::{Next, Program, Segment};
+
+/// The thread of one queue's NAPI.
+#[derive(Debug)]
+pub(crate) struct NapiThreadProgram {
+    queue: u32,
+    cpu: u16,
+    napi_thread: NapiThread,
+    polling: bool,
+}
+
+impl NapiThreadProgram {
+    pub(crate) fn new(queue: u32, cpu: u16) -> NapiThreadProgram {
+        NapiThreadProgram { queue, cpu, napi_thread: NapiThread::new(), polling: false }
+    }
+}
+
+impl Program for NapiThreadProgram {
+    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+        let (queue, cpu) = (self.queue, self.cpu);
+        if self.polling {
+            if let Some(cost_ns) = sim.poll_goes_on(queue, cpu) {
+                return Next::Run(Segment::bottom_halves_off(cost_ns));
+            }
+            self.polling = false;
+            let q = &sim.queues[queue as usize];
+            let work = q.poll.work;
+            let gro_held = q.spec.gro_holds && work > 0;
+            sim.transitions += 1;
+            let cx = cx(sim.now_ns, cpu, &sim.sink);
+            if let Some(completion) = self.napi_thread.polled(&q.napi, work, gro_held, &cx, |_| ()) {
+                sim.completion(queue, completion, cpu);
+            }
+            // Between rounds bottom halves are on and others may run.
+            let between = Segment { preemptible: true, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
+            return Next::Run(between);
+        }
+        let napi = &sim.queues[queue as usize].napi;
+        match self.napi_thread.next(napi, &cx(sim.now_ns, cpu, &sim.sink)) {
+            ThreadStep::Sleep => Next::Sleep(NEVER),
+            ThreadStep::Poll { budget } => {
+                sim.transitions += 1;
+                self.polling = true;
+                Next::Run(Segment::bottom_halves_off(sim.poll_begins(queue, budget, cpu, false)))
+            }
+        }
+    }
+
+    fn abandon(self: Box<Self>) {
+        self.napi_thread.abandon();
+    }
+}

@@ -1,0 +1,130 @@
+//! The busy loop of a thread (`napi_busy_loop`), executed as the core's step machine says.
+
+use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
+
+use crate::sim::{Sim, cx};
+use crate::thread::{Next, Segment};
+
+#[derive(Debug)]
+enum Stage {
+    Polling(BusyLoop),
+    Between(BusyLoop),
+    LastPoll(BusyStop),
+    /// Stopped only to let another thread run: it begins again unless it is over.
+    Yielded,
+}
+
+/// A busy-poll call in progress.
+#[derive(Debug)]
+pub(crate) struct Busier {
+    plan: BusyPlan,
+    queue: u32,
+    cpu: u16,
+    start_ns: u64,
+    stage: Option<Stage>,
+    yielding: bool,
+}
+
+impl Busier {
+    /// Begins a call; `None` if the id is gone.
+    pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: u16) -> Option<(Busier, Next)> {
+        let queue = sim.lookup(plan.napi_id)?;
+        let start_ns = sim.now_ns;
+        let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false };
+        let cost_ns = u64::from(sim.world.costs.busy_call_ns);
+        let busy = BusyLoop::begin(&sim.queues[queue as usize].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
+        let next = busier.round(sim, busy, cost_ns);
+        Some((busier, next))
+    }
+
+    /// The segment before ended. `None` when the call is over.
+    pub(crate) fn step(&mut self, sim: &mut Sim, me: u32, ready: bool) -> Option<Next> {
+        let (queue, cpu) = (self.queue, self.cpu);
+        match self.stage.take()? {
+            Stage::Polling(mut busy) => {
+                if let Some(cost_ns) = sim.poll_goes_on(queue, cpu) {
+                    self.stage = Some(Stage::Polling(busy));
+                    return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
+                }
+                let q = &sim.queues[queue as usize];
+                busy.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink));
+                self.stage = Some(Stage::Between(busy));
+                // Bottom halves are on here: pending softirqs run before this segment.
+                Some(Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns))))
+            }
+            Stage::Between(busy) => {
+                let over = ready || self.plan.end.reached(self.start_ns, sim.now_ns);
+                let resched = sim.need_resched(me);
+                if !over && !resched {
+                    return Some(self.round(sim, busy, 0));
+                }
+                self.yielding = !over;
+                sim.transitions += 1;
+                match busy.stop(&sim.queues[queue as usize].napi, &cx(sim.now_ns, cpu, &sim.sink)) {
+                    Some(stop) => {
+                        let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
+                        self.stage = Some(Stage::LastPoll(stop));
+                        Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
+                    }
+                    None => self.stopped(),
+                }
+            }
+            Stage::LastPoll(stop) => {
+                if let Some(cost_ns) = sim.poll_goes_on(queue, cpu) {
+                    self.stage = Some(Stage::LastPoll(stop));
+                    return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
+                }
+                let q = &sim.queues[queue as usize];
+                sim.transitions += 1;
+                match stop.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
+                    BusyStopped::Completed(completion) => sim.completion(queue, completion, cpu),
+                    BusyStopped::ToSoftirq(owner) => sim.route(owner, cpu),
+                }
+                self.stopped()
+            }
+            Stage::Yielded => {
+                if ready || self.plan.end.reached(self.start_ns, sim.now_ns) {
+                    return None;
+                }
+                self.queue = sim.lookup(self.plan.napi_id)?;
+                let napi = &sim.queues[self.queue as usize].napi;
+                let busy = BusyLoop::begin(napi, &self.plan, &cx(sim.now_ns, cpu, &sim.sink));
+                Some(self.round(sim, busy, 0))
+            }
+        }
+    }
+
+    fn stopped(&mut self) -> Option<Next> {
+        if !self.yielding {
+            return None;
+        }
+        self.stage = Some(Stage::Yielded);
+        Some(Next::Yield(Segment::sys(0)))
+    }
+
+    fn round(&mut self, sim: &mut Sim, mut busy: BusyLoop, extra_ns: u64) -> Next {
+        sim.transitions += 1;
+        let napi = &sim.queues[self.queue as usize].napi;
+        match busy.round(napi, &cx(sim.now_ns, self.cpu, &sim.sink)) {
+            BusyRound::Poll { budget } => {
+                let cost_ns = sim.poll_begins(self.queue, budget, self.cpu, false);
+                self.stage = Some(Stage::Polling(busy));
+                Next::Run(Segment::bottom_halves_off(cost_ns + extra_ns))
+            }
+            BusyRound::Lost => {
+                self.stage = Some(Stage::Between(busy));
+                Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns) + extra_ns))
+            }
+        }
+    }
+
+    /// Gives up what it owns at the end of a run.
+    pub(crate) fn abandon(self) {
+        match self.stage {
+            // Dropping a busy loop or a stop drops its owner: the run is over, nobody polls again.
+            Some(Stage::Polling(busy) | Stage::Between(busy)) => std::mem::forget(busy),
+            Some(Stage::LastPoll(stop)) => std::mem::forget(stop),
+            Some(Stage::Yielded) | None => {}
+        }
+    }
+}

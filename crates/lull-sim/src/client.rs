@@ -1,0 +1,189 @@
+//! Clients and network: who asks when, and how long the way takes.
+//!
+//! As mutilate: a connection has one request outstanding at most. An open-loop arrival for a connection that waits is issued
+//! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
+
+use crate::agenda::{Event, PacketKind};
+use crate::nic::Packet;
+use crate::rng::Stream;
+use crate::sim::{NO_QUEUE, Sim};
+use crate::thread::Segment;
+use crate::world::{Load, NetSpec};
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) queue: u32,
+    pub(crate) context: u32,
+    source: u32,
+    outstanding: bool,
+    /// Open-loop arrivals that wait for the answer.
+    backlog: u32,
+    start_ns: u64,
+    /// The core's clock of interference when the connection was last touched.
+    pub(crate) touched: u64,
+}
+
+/// One group of connections.
+#[derive(Debug)]
+pub(crate) struct Source {
+    first: u32,
+    count: u32,
+    load: Load,
+    rng: Stream,
+}
+
+impl Source {
+    pub(crate) fn new(first: u32, count: u32, load: Load, rng: Stream) -> Source {
+        Source { first, count, load, rng }
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(queue: u32, context: u32, source: u32) -> Connection {
+        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, touched: 0 }
+    }
+}
+
+impl Sim {
+    /// Begins the load.
+    pub(crate) fn start_load(&mut self) {
+        for source in 0..self.sources.len() as u32 {
+            let Source { first, count, load, .. } = self.sources[source as usize];
+            match load {
+                Load::Open { per_s } | Load::Noise { per_s } => {
+                    if per_s > 0.0 && count > 0 {
+                        self.next_arrival(source, per_s);
+                    }
+                }
+                Load::Closed => {
+                    for conn in first..first + count {
+                        // Clients connect one after the other; the first answers spread them further.
+                        let spread_ns = u64::from(conn - first + 1) * 2_000;
+                        self.connections[conn as usize].backlog = 1;
+                        self.agenda.push(self.now_ns + spread_ns, Event::Answer { conn });
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_arrival(&mut self, source: u32, per_s: f64) {
+        let gap_ns = self.sources[source as usize].rng.exponential_ns(1e9 / per_s);
+        self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
+    }
+
+    /// An arrival of an open loop, or a packet of noise.
+    pub(crate) fn arrival(&mut self, source: u32) {
+        let group = &mut self.sources[source as usize];
+        let conn = group.first + group.rng.below(group.count);
+        let load = group.load;
+        match load {
+            Load::Open { per_s } => {
+                self.next_arrival(source, per_s);
+                if self.connections[conn as usize].outstanding {
+                    self.connections[conn as usize].backlog += 1;
+                } else {
+                    self.issue(conn);
+                }
+            }
+            Load::Noise { per_s } => {
+                self.next_arrival(source, per_s);
+                let queue = self.connections[conn as usize].queue;
+                let _ = self.packet_arrives(queue, Packet { conn, kind: PacketKind::Ack });
+            }
+            Load::Closed => {}
+        }
+    }
+
+    fn issue(&mut self, conn: u32) {
+        let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
+        let connection = &mut self.connections[conn as usize];
+        connection.outstanding = true;
+        connection.start_ns = self.now_ns;
+        self.counts.issued += 1;
+        self.on_wire += 1;
+        self.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
+    }
+
+    /// A packet of a connection reaches the server's NIC.
+    pub(crate) fn arrive(&mut self, conn: u32, kind: PacketKind) {
+        let queue = self.connections[conn as usize].queue;
+        let taken = self.packet_arrives(queue, Packet { conn, kind });
+        if kind == PacketKind::Request {
+            if taken {
+                self.on_wire -= 1;
+                self.inside += 1;
+            } else {
+                let at_ns = self.now_ns + self.world.net.retransmit_ns;
+                self.agenda.push(at_ns, Event::Arrive { conn, kind });
+            }
+        }
+    }
+
+    /// What serving the request of this connection costs now.
+    pub(crate) fn request_cost(&mut self, conn: u32, cpu: u16) -> Segment {
+        let costs = &self.world.costs;
+        let cpu = &mut self.cpus[usize::from(cpu)];
+        let connection = &mut self.connections[conn as usize];
+        let cold_ns =
+            self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
+        cpu.touched += 1;
+        connection.touched = cpu.touched;
+        let random_ns = if costs.request_random_ns == 0 {
+            0
+        } else {
+            self.service.exponential_ns(f64::from(costs.request_random_ns))
+        };
+        Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns + random_ns, u64::from(costs.request_user_ns))
+    }
+
+    /// A worker wrote the answer.
+    pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
+        self.counts.served += 1;
+        self.counts.tx_packets += 1;
+        self.inside -= 1;
+        // XPS: a core transmits on its own queue.
+        let queue = self.tx_queue[usize::from(cpu)];
+        let now_ns = self.now_ns;
+        let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.network);
+        let net = &self.world.net;
+        if queue != NO_QUEUE {
+            self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+        }
+        self.agenda.push(now_ns + program_ns, Event::Answer { conn });
+        let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
+        self.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
+    }
+
+    /// The client has its answer.
+    pub(crate) fn answered(&mut self, conn: u32) {
+        let now_ns = self.now_ns;
+        let connection = &mut self.connections[conn as usize];
+        if connection.outstanding {
+            let latency_ns = now_ns - connection.start_ns;
+            connection.outstanding = false;
+            self.counts.answered += 1;
+            self.latency_sum_ns += u128::from(latency_ns);
+            self.latency_ns.saturating_record(latency_ns);
+        }
+        let source = connection.source;
+        let closed = self.sources[source as usize].load == Load::Closed;
+        if closed {
+            self.issue(conn);
+        } else if connection.backlog > 0 {
+            connection.backlog -= 1;
+            self.issue(conn);
+        }
+    }
+}
+
+/// How long an answer takes to the client's kernel, and to its program.
+fn client_ns(net: &NetSpec, rng: &mut Stream) -> (u64, u64) {
+    let mut kernel_ns = u64::from(net.answer_ns);
+    if net.slow_share != 0 && rng.below(1_024) < net.slow_share {
+        kernel_ns += rng.uniform_ns(f64::from(net.slow_min_ns), f64::from(net.slow_max_ns));
+    }
+    let random_ns = if net.client_random_ns == 0 { 0 } else { rng.exponential_ns(f64::from(net.client_random_ns)) };
+    (kernel_ns, kernel_ns + random_ns)
+}

@@ -1,0 +1,83 @@
+//! What things cost: the service times of the simulated machine, in nanoseconds of one core.
+//!
+//! Costs are whole nanoseconds, so that a run needs no rounding of its own. Where they come from is the business of
+//! [`crate::published`] (calibrated) or of whoever describes a world.
+
+/// Costs of one core.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Costs {
+    /// A device interrupt: entry, handler, exit.
+    pub irq_ns: u32,
+    /// A timer interrupt: entry, handler, exit.
+    pub timer_irq_ns: u32,
+    /// An inter-processor interrupt that asks a core to reschedule.
+    pub ipi_ns: u32,
+    /// Entering `handle_softirqs` and `net_rx_action`.
+    pub softirq_ns: u32,
+    /// One poll of the driver, whatever it finds.
+    pub poll_ns: u32,
+    /// Receiving one packet that carries a request: driver, GRO, TCP/IP, socket wake-up.
+    pub rx_request_ns: u32,
+    /// Receiving one pure acknowledgement.
+    pub rx_ack_ns: u32,
+    /// Reaping one transmit completion.
+    pub tx_done_ns: u32,
+    /// Waking a sleeping thread (`try_to_wake_up`), paid by the waker.
+    pub wake_ns: u32,
+    /// Switching to another thread, or from idle to one.
+    pub switch_ns: u32,
+    /// One call of `epoll_wait`: entry, and return.
+    pub epoll_call_ns: u32,
+    /// Going to sleep in it, and coming back: wait queue, schedule.
+    pub epoll_sleep_ns: u32,
+    /// Copying one event out.
+    pub epoll_event_ns: u32,
+    /// Entering and leaving the busy loop.
+    pub busy_call_ns: u32,
+    /// One round of the busy loop besides its poll: `cpu_relax`, softirq check, loop end.
+    pub busy_round_ns: u32,
+    /// The system calls of a request (read, write, transmit).
+    pub request_sys_ns: u32,
+    /// The user-space part of a request.
+    pub request_user_ns: u32,
+    /// What a request costs besides, at random: mean of an exponential part (system time).
+    pub request_random_ns: u32,
+    /// Leaving a shallow idle state, with what going there cost.
+    pub idle_shallow_exit_ns: u32,
+    /// Leaving a deep idle state.
+    pub idle_deep_exit_ns: u32,
+    /// Expected idle time from which the governor takes the deep state.
+    pub idle_deep_residency_ns: u32,
+    /// Share of what runs between an interrupt out of idle and the next thread that accounting does not charge, in 1/1024.
+    pub uncharged_in_idle: u32,
+}
+
+impl Default for Costs {
+    /// Round figures of a server of the 2020s. Published worlds do not use them: they have calibrated ones.
+    fn default() -> Costs {
+        Costs {
+            irq_ns: 600,
+            timer_irq_ns: 400,
+            ipi_ns: 500,
+            softirq_ns: 200,
+            poll_ns: 200,
+            rx_request_ns: 900,
+            rx_ack_ns: 500,
+            tx_done_ns: 150,
+            wake_ns: 400,
+            switch_ns: 800,
+            epoll_call_ns: 300,
+            epoll_sleep_ns: 300,
+            epoll_event_ns: 50,
+            busy_call_ns: 200,
+            busy_round_ns: 150,
+            request_sys_ns: 2_600,
+            request_user_ns: 1_200,
+            request_random_ns: 0,
+            idle_shallow_exit_ns: 1_000,
+            idle_deep_exit_ns: 40_000,
+            idle_deep_residency_ns: 400_000,
+            uncharged_in_idle: 1_024,
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! One CPU: hard interrupts above softirq above threads above idle.
+//!
+//! What a CPU executes is a *segment*: a stretch of work with a cost, at whose end its effects happen. A hard interrupt stops
+//! the segment of softirq or of a thread where it is, and the rest runs later. Softirq runs when an interrupt returns, when a
+//! thread turns bottom halves back on, or in ksoftirqd. [`Sim::dispatch`] holds the order of precedence.
+
+use std::collections::VecDeque;
+
+use lull_core::event::EventKind;
+use lull_core::{Schedule, Softnet};
+
+use crate::agenda::NEVER;
+use crate::metrics::CpuUse;
+use crate::sim::Sim;
+use crate::softirq::Soft;
+use crate::thread::{NO_THREAD, ThreadState};
+
+/// Why a CPU is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Irq {
+    /// The device, for this queue.
+    Device(u32),
+    /// The timer of this queue's NAPI.
+    NapiTimer(u32),
+    /// The timeout of a sleeping thread.
+    Sleeper(u32),
+    /// Another CPU woke a thread here.
+    Resched,
+}
+
+/// What a CPU executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    Idle,
+    Hard,
+    Soft,
+    Thread,
+}
+
+/// How deep an idle CPU sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleState {
+    Shallow,
+    Deep,
+}
+
+/// Idle times that the governor remembers.
+const IDLE_HISTORY: usize = 8;
+
+/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer if that
+/// is shorter (the two inputs of the kernel's menu governor).
+#[derive(Debug)]
+pub(crate) struct Idle {
+    history_ns: [u64; IDLE_HISTORY],
+    next: usize,
+    pub(crate) state: IdleState,
+}
+
+impl Idle {
+    fn new() -> Idle {
+        Idle { history_ns: [0; IDLE_HISTORY], next: 0, state: IdleState::Shallow }
+    }
+
+    fn note(&mut self, idle_ns: u64) {
+        self.history_ns[self.next] = idle_ns;
+        self.next = (self.next + 1) % IDLE_HISTORY;
+    }
+
+    fn expected_ns(&self, timer_ns: u64) -> u64 {
+        let mut sorted = self.history_ns;
+        sorted.sort_unstable();
+        sorted[IDLE_HISTORY / 2].min(timer_ns)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    pub(crate) level: Level,
+    started_ns: u64,
+    /// Interrupts that wait.
+    pub(crate) pending: VecDeque<Irq>,
+    hard: Option<Irq>,
+    pub(crate) soft: Soft,
+    pub(crate) softnet: Softnet,
+    /// The softirq is raised but was handed to ksoftirqd: the next bottom-half enable, interrupt or ksoftirqd runs it.
+    pub(crate) softirq_handed_over: bool,
+    /// The thread that runs, or was interrupted.
+    pub(crate) current: u32,
+    pub(crate) runnable: Vec<u32>,
+    pub(crate) need_resched: bool,
+    pub(crate) ksoftirqd: u32,
+    pub(crate) vruntime_min_ns: u64,
+    /// What runs came out of idle, and no thread has been switched to yet.
+    from_idle: bool,
+    idle_since_ns: u64,
+    pub(crate) idle: Idle,
+    /// Delivery took packets while the current thread was interrupted.
+    pub(crate) broken_into: bool,
+    /// The effects of a segment are happening: an interrupt waits until they have.
+    in_effects: bool,
+    /// Costs that effects incurred: the next segment bears them.
+    pub(crate) debt_ns: u64,
+    /// The clock of interference: requests worked on by this core.
+    pub(crate) touched: u64,
+    pub(crate) used: CpuUse,
+}
+
+impl Cpu {
+    pub(crate) fn new() -> Cpu {
+        Cpu {
+            level: Level::Idle,
+            started_ns: 0,
+            pending: VecDeque::with_capacity(8),
+            hard: None,
+            soft: Soft::default(),
+            softnet: Softnet::new(),
+            softirq_handed_over: false,
+            current: NO_THREAD,
+            runnable: Vec::with_capacity(8),
+            need_resched: false,
+            ksoftirqd: NO_THREAD,
+            vruntime_min_ns: 0,
+            from_idle: false,
+            idle_since_ns: 0,
+            idle: Idle::new(),
+            broken_into: false,
+            in_effects: false,
+            debt_ns: 0,
+            touched: 0,
+            used: CpuUse::default(),
+        }
+    }
+
+    /// Whether a thread of this CPU has work in hand that delivery breaks into.
+    pub(crate) fn is_breaking_in(&self) -> bool {
+        self.current != NO_THREAD
+    }
+}
+
+impl Sim {
+    /// The interrupt line to this CPU.
+    pub(crate) fn interrupt(&mut self, cpu: u16, irq: Irq) {
+        let index = usize::from(cpu);
+        if self.cpus[index].pending.contains(&irq) {
+            return;
+        }
+        self.cpus[index].pending.push_back(irq);
+        // A CPU in the middle of its own effects takes it when it dispatches.
+        if self.cpus[index].level != Level::Hard && !self.cpus[index].in_effects {
+            self.pause(cpu);
+            self.dispatch(cpu);
+        }
+    }
+
+    /// Stops what the CPU executes; the rest of its segment is kept.
+    fn pause(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        let slot = self.slots.cpu(cpu);
+        let rest_ns = self.agenda.slot_ns(slot).saturating_sub(self.now_ns);
+        self.account(cpu);
+        self.agenda.set(slot, NEVER);
+        match self.cpus[index].level {
+            Level::Thread => {
+                let thread = &mut self.threads[self.cpus[index].current as usize];
+                thread.segment.rest_ns = rest_ns;
+            }
+            Level::Soft => self.cpus[index].soft.rest_ns = rest_ns,
+            Level::Idle | Level::Hard => {}
+        }
+    }
+
+    /// Charges the time since the CPU began what it executes.
+    pub(crate) fn account(&mut self, cpu: u16) {
+        let now_ns = self.now_ns;
+        let cpu = &mut self.cpus[usize::from(cpu)];
+        let spent_ns = now_ns - cpu.started_ns;
+        cpu.started_ns = now_ns;
+        match cpu.level {
+            Level::Idle => cpu.used.idle_ns += spent_ns,
+            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never sees; of the
+            // softirq that follows it sees most.
+            Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
+            Level::Hard | Level::Soft => {
+                if cpu.from_idle {
+                    let uncharged_ns = spent_ns * u64::from(self.world.costs.uncharged_in_idle) / 1_024;
+                    cpu.used.uncharged_ns += uncharged_ns;
+                    cpu.used.softirq_ns += spent_ns - uncharged_ns;
+                } else if cpu.current != NO_THREAD && cpu.current == cpu.ksoftirqd {
+                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU.
+                    cpu.used.softirq_ns += spent_ns;
+                } else if cpu.level == Level::Soft && cpu.soft.in_thread {
+                    cpu.used.sys_ns += spent_ns;
+                } else {
+                    cpu.used.softirq_ns += spent_ns;
+                }
+            }
+            Level::Thread => {
+                let thread = &mut self.threads[cpu.current as usize];
+                thread.vruntime_ns += spent_ns;
+                let user_ns = spent_ns * u64::from(thread.segment.user_share) / 1_024;
+                cpu.used.user_ns += user_ns;
+                cpu.used.sys_ns += spent_ns - user_ns;
+            }
+        }
+    }
+
+    fn begin(&mut self, cpu: u16, level: Level, cost_ns: u64) {
+        let slot = self.slots.cpu(cpu);
+        let now_ns = self.now_ns;
+        let cpu = &mut self.cpus[usize::from(cpu)];
+        cpu.level = level;
+        cpu.started_ns = now_ns;
+        let cost_ns = cost_ns + std::mem::take(&mut cpu.debt_ns);
+        self.agenda.set(slot, now_ns + cost_ns);
+    }
+
+    /// A segment ended: its effects happen, and the CPU goes on.
+    pub(crate) fn segment_ended(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        self.account(cpu);
+        self.cpus[index].in_effects = true;
+        match self.cpus[index].level {
+            Level::Idle => unreachable!("an idle CPU has no segment"),
+            Level::Hard => {
+                if let Some(irq) = self.cpus[index].hard.take() {
+                    self.handle(cpu, irq);
+                }
+            }
+            Level::Soft => self.softirq_step(cpu),
+            Level::Thread => {
+                let thread = self.cpus[index].current;
+                self.threads[thread as usize].segment.rest_ns = 0;
+                self.thread_step(thread);
+            }
+        }
+        self.cpus[index].in_effects = false;
+        self.dispatch(cpu);
+    }
+
+    /// Decides what the CPU executes now: interrupts, softirq, the thread it has, another thread, or nothing.
+    pub(crate) fn dispatch(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        // Whatever was going on before this call has been accounted for.
+        let was_idle = self.cpus[index].level == Level::Idle;
+        if let Some(irq) = self.cpus[index].pending.pop_front() {
+            let mut cost_ns = u64::from(match irq {
+                Irq::Device(_) => self.world.costs.irq_ns,
+                Irq::NapiTimer(_) | Irq::Sleeper(_) => self.world.costs.timer_irq_ns,
+                Irq::Resched => self.world.costs.ipi_ns,
+            });
+            if was_idle {
+                cost_ns += self.leave_idle(cpu);
+            }
+            self.cpus[index].hard = Some(irq);
+            self.begin(cpu, Level::Hard, cost_ns);
+            return;
+        }
+        if self.cpus[index].soft.is_active() {
+            let rest_ns = std::mem::take(&mut self.cpus[index].soft.rest_ns);
+            self.begin(cpu, Level::Soft, rest_ns);
+            return;
+        }
+        let current = self.cpus[index].current;
+        let bottom_halves_off = current != NO_THREAD && self.threads[current as usize].segment.bottom_halves_off;
+        let held = self.cpus[index].softirq_handed_over;
+        if self.cpus[index].softnet.is_raised() && !bottom_halves_off && !held {
+            let in_thread = current != NO_THREAD && self.cpus[index].level == Level::Thread;
+            let cost_ns = self.softirq_begin(cpu, in_thread);
+            self.begin(cpu, Level::Soft, cost_ns);
+            return;
+        }
+        self.run_thread(cpu, was_idle);
+    }
+
+    fn run_thread(&mut self, cpu: u16, was_idle: bool) {
+        let index = usize::from(cpu);
+        let mut switch_ns = 0;
+        if self.cpus[index].current != NO_THREAD && self.cpus[index].need_resched {
+            let current = self.cpus[index].current;
+            if self.threads[current as usize].segment.preemptible {
+                self.cpus[index].current = NO_THREAD;
+                self.cpus[index].runnable.push(current);
+            }
+        }
+        if self.cpus[index].current == NO_THREAD {
+            let Some(next) = self.pick(cpu) else {
+                self.enter_idle(cpu);
+                return;
+            };
+            if was_idle {
+                switch_ns += self.leave_idle(cpu);
+            }
+            switch_ns += u64::from(self.world.costs.switch_ns);
+            self.counts.switches += 1;
+            self.cpus[index].current = next;
+            self.cpus[index].need_resched = false;
+            self.cpus[index].from_idle = false;
+        }
+        if std::mem::take(&mut self.cpus[index].broken_into) && switch_ns == 0 {
+            self.cpus[index].debt_ns += u64::from(self.world.cache.broken_thread_ns);
+            self.broken_into += 1;
+        }
+        let thread = &self.threads[self.cpus[index].current as usize];
+        debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
+        self.begin(cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
+    }
+
+    fn enter_idle(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        if self.cpus[index].level != Level::Idle {
+            let timer_ns = self.next_timer_ns(cpu).saturating_sub(self.now_ns);
+            let expected_ns = self.cpus[index].idle.expected_ns(timer_ns);
+            let deep = expected_ns >= u64::from(self.world.costs.idle_deep_residency_ns);
+            let cpu = &mut self.cpus[index];
+            cpu.idle.state = if deep { IdleState::Deep } else { IdleState::Shallow };
+            cpu.idle_since_ns = self.now_ns;
+        }
+        let now_ns = self.now_ns;
+        let cpu = &mut self.cpus[index];
+        cpu.level = Level::Idle;
+        cpu.started_ns = now_ns;
+        cpu.from_idle = false;
+    }
+
+    /// What leaving idle costs now.
+    fn leave_idle(&mut self, cpu: u16) -> u64 {
+        let costs = &self.world.costs;
+        let cpu = &mut self.cpus[usize::from(cpu)];
+        cpu.idle.note(self.now_ns - cpu.idle_since_ns);
+        cpu.from_idle = true;
+        let exit_ns = match cpu.idle.state {
+            IdleState::Shallow => costs.idle_shallow_exit_ns,
+            IdleState::Deep => costs.idle_deep_exit_ns,
+        };
+        u64::from(exit_ns)
+    }
+
+    /// When the next timer of this CPU fires.
+    fn next_timer_ns(&self, cpu: u16) -> u64 {
+        let napi = self.queues.iter().filter_map(|queue| queue.napi.timer().pending());
+        napi.filter(|&(_, on)| on == cpu).map(|(at_ns, _)| at_ns).min().unwrap_or(NEVER)
+    }
+
+    /// The handler of an interrupt.
+    fn handle(&mut self, cpu: u16, irq: Irq) {
+        match irq {
+            Irq::Device(queue) => {
+                self.counts.irqs += 1;
+                let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
+                let napi = &self.queues[queue as usize].napi;
+                cx.emit(queue, EventKind::Irq);
+                self.transitions += 1;
+                if let Schedule::Owned(owner) = napi.schedule(&cx) {
+                    cx.emit(queue, EventKind::Mask);
+                    self.route(owner, cpu);
+                }
+            }
+            Irq::NapiTimer(queue) => {
+                self.counts.timer_irqs += 1;
+                let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
+                self.transitions += 1;
+                if let Some(owner) = self.queues[queue as usize].napi.timer_expired(&cx) {
+                    self.route(owner, cpu);
+                }
+                self.sync_timer(queue);
+            }
+            Irq::Sleeper(thread) => self.sleeper_expired(thread),
+            Irq::Resched => {}
+        }
+        // An interrupt's return runs pending softirqs, whoever they were handed to.
+        self.cpus[usize::from(cpu)].softirq_handed_over = false;
+    }
+}

@@ -1,0 +1,76 @@
+//! The delivery state machine under virtual time: a simulated world around `lull-core`.
+//!
+//! A run is a [`World`] and a seed, and replays bit for bit on any machine: virtual nanoseconds, one seeded generator per
+//! component, no wall clock, no threads inside a run, no hash-map order, no logarithm of the system's. Every delivery rule is
+//! the core's own; this crate executes the core's step machines as `lull-host` does on real threads, and gives each step a cost.
+//!
+//! Three types to know:
+//!
+//! - [`World`]: CPUs, queues, epoll contexts, workers, connections, costs: what there is;
+//! - [`Sim`]: a world in time;
+//! - [`Outcome`]: what a run counted.
+//!
+//! The modules in the order that a request meets them:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`world`] | the description of a world |
+//! | `client` | load, connections, network and client latency |
+//! | `nic` | rings, completion queues, arming |
+//! | [`dim`] | adaptive interrupt moderation |
+//! | `cpu` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
+//! | `softirq` | `net_rx_action` and `handle_softirqs` |
+//! | `poll` | one poll of a queue, in chunks |
+//! | `epoll` | contexts: ready lists and waiters; suspend and resume |
+//! | `thread` | programs and the fair scheduler |
+//! | `app` | the programs: epoll worker, ksoftirqd, NAPI thread |
+//! | `busy` | the busy loop in a thread |
+//! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
+//! | [`agenda`] | the queue of events |
+//! | [`rng`] | random numbers |
+//! | [`metrics`] | what a run counts |
+//! | [`sim`] | the run |
+//!
+//! # Example: the same service interrupt-driven and suspended
+//!
+//! ```
+//! use lull_core::Mode;
+//! use lull_sim::{Load, Sim, World};
+//!
+//! let run = |mode: &str| {
+//!     let mode: Mode = mode.parse().expect("a mode");
+//!     let world = World::epoll_service(1, &mode, 64, Load::Open { per_s: 50_000.0 });
+//!     Sim::new(&world, 1).run().expect("within its bounds")
+//! };
+//! let (base, suspended) = (run("base"), run("suspend20"));
+//! assert!(base.counts.irqs > 1_000 && suspended.counts.irqs < 100);
+//! assert_eq!(run("base").digest, base.digest);
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod agenda;
+mod app;
+mod busy;
+pub mod cache;
+mod client;
+pub mod costs;
+mod cpu;
+pub mod dim;
+mod epoll;
+pub mod fit;
+pub mod metrics;
+mod nic;
+pub mod params;
+mod poll;
+pub mod published;
+pub mod rng;
+pub mod sim;
+mod softirq;
+mod thread;
+pub mod world;
+
+pub use cache::CacheSpec;
+pub use costs::Costs;
+pub use metrics::{Counts, CpuUse, Outcome};
+pub use sim::{RunError, Sim};
+pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World};

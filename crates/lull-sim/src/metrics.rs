@@ -1,0 +1,119 @@
+//! What a run counts, within its window.
+
+use hdrhistogram::Histogram;
+use lull_core::Stats;
+
+/// Use of one CPU, in nanoseconds. The sum of all is the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuUse {
+    /// User space.
+    pub user_ns: u64,
+    /// System calls and kernel threads.
+    pub sys_ns: u64,
+    /// Softirq, with the interrupts that raised it.
+    pub softirq_ns: u64,
+    /// Busy, but charged to nobody: interrupts that found the CPU idle, and what they did before a thread was switched to.
+    pub uncharged_ns: u64,
+    /// Idle.
+    pub idle_ns: u64,
+}
+
+impl CpuUse {
+    /// Everything that was not idle, charged or not: what a cycle counter sees.
+    pub fn busy_ns(&self) -> u64 {
+        self.user_ns + self.sys_ns + self.softirq_ns + self.uncharged_ns
+    }
+
+    /// What accounting shows: charged time over charged and idle time, in percent.
+    pub fn percent(&self) -> f64 {
+        let charged = self.user_ns + self.sys_ns + self.softirq_ns;
+        100.0 * charged as f64 / (charged + self.idle_ns).max(1) as f64
+    }
+
+    pub(crate) fn add(&mut self, other: &CpuUse) {
+        self.user_ns += other.user_ns;
+        self.sys_ns += other.sys_ns;
+        self.softirq_ns += other.softirq_ns;
+        self.uncharged_ns += other.uncharged_ns;
+        self.idle_ns += other.idle_ns;
+    }
+}
+
+/// Counters of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that clients issued.
+    pub issued: u64,
+    /// Answers that clients received.
+    pub answered: u64,
+    /// Requests that a worker served.
+    pub served: u64,
+    /// Packets that reached a ring.
+    pub rx_packets: u64,
+    /// Packets that found a ring full.
+    pub dropped: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Device interrupts.
+    pub irqs: u64,
+    /// Timer interrupts of NAPIs.
+    pub timer_irqs: u64,
+    /// Calls of `epoll_wait` that returned events.
+    pub epoll_calls: u64,
+    /// Events that they returned.
+    pub epoll_events: u64,
+    /// Calls that timed out.
+    pub epoll_timeouts: u64,
+    /// Times ksoftirqd was woken.
+    pub ksoftirqd: u64,
+    /// Switches to another thread.
+    pub switches: u64,
+}
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The window, in nanoseconds.
+    pub window_ns: u64,
+    /// Latencies of the answers in the window, in nanoseconds.
+    pub latency_ns: Histogram<u64>,
+    /// Sum of them.
+    pub latency_sum_ns: u128,
+    /// Counters in the window.
+    pub counts: Counts,
+    /// Use of the service's CPUs, summed.
+    pub cpu: CpuUse,
+    /// Counters of all NAPIs, summed, in the window.
+    pub napi: Stats,
+    /// Events of the agenda, over the whole run.
+    pub events: u64,
+    /// Transitions of the core's state word, over the whole run.
+    pub transitions: u64,
+    /// Times that delivery broke into a thread.
+    pub broken_into: u64,
+    /// A digest of every event and its time: equal for equal runs.
+    pub digest: u64,
+    /// Requests inside the server when the run ended: in rings, in sockets, or being served.
+    pub inside: u64,
+    /// Requests on the wire to the server when the run ended.
+    pub on_wire: u64,
+    /// Time spent on each rung of receive moderation, all adaptive queues, in nanoseconds.
+    pub rung_ns: [u64; 5],
+}
+
+impl Outcome {
+    /// Answers per second.
+    pub fn qps(&self) -> f64 {
+        self.counts.answered as f64 * 1e9 / self.window_ns as f64
+    }
+
+    /// Mean latency, in microseconds.
+    pub fn latency_mean_us(&self) -> f64 {
+        self.latency_sum_ns as f64 / self.latency_ns.len().max(1) as f64 / 1_000.0
+    }
+
+    /// A latency percentile, in microseconds.
+    pub fn latency_us(&self, percentile: f64) -> f64 {
+        self.latency_ns.value_at_percentile(percentile) as f64 / 1_000.0
+    }
+}

@@ -1,0 +1,258 @@
+//! The NIC: rings, completion queues and their moderated interrupts.
+//!
+//! A queue pair has two completion queues, receive and transmit, that share an interrupt vector and a NAPI (as mlx5's channels).
+//! Each is armed when the NAPI completes; an armed queue raises the interrupt when its moderation says so, and is disarmed by
+//! that. Masking a queue's interrupt therefore means: not armed.
+
+use std::collections::VecDeque;
+
+use lull_core::Napi;
+use lull_core::event::EventKind;
+
+use crate::agenda::{NEVER, PacketKind};
+use crate::cpu::Irq;
+use crate::dim::{Dim, Moderation, RX_CQE, TX_EQE};
+use crate::sim::{Sim, cx};
+use crate::world::{ModerationSpec, Period, QueueSpec};
+
+/// Bytes that a frame counts for in adaptive moderation: sizes do not differ enough here to matter.
+const BYTES_PER_FRAME: u64 = 200;
+
+/// A packet in a ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet {
+    pub(crate) conn: u32,
+    pub(crate) kind: PacketKind,
+}
+
+/// Which completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Rx,
+    Tx,
+}
+
+/// One completion queue.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    spec: ModerationSpec,
+    dim: Dim,
+    pub(crate) armed: bool,
+    /// Completions since the last interrupt.
+    since: u32,
+    first_ns: u64,
+    last_ns: u64,
+    /// When it interrupted last.
+    event_ns: u64,
+    /// Totals.
+    completions: u64,
+    events: u64,
+}
+
+impl CompletionQueue {
+    fn new(spec: ModerationSpec, ladder: [Moderation; 5]) -> CompletionQueue {
+        CompletionQueue {
+            spec,
+            dim: Dim::new(ladder),
+            armed: false,
+            since: 0,
+            first_ns: 0,
+            last_ns: 0,
+            event_ns: 0,
+            completions: 0,
+            events: 0,
+        }
+    }
+
+    fn moderation(&self) -> Moderation {
+        match self.spec {
+            ModerationSpec::Off => Moderation { usecs: 0, frames: 1 },
+            ModerationSpec::Fixed(moderation) => moderation,
+            ModerationSpec::Adaptive => self.dim.moderation(),
+        }
+    }
+
+    /// The rung of an adaptive queue.
+    pub(crate) fn rung(&self) -> Option<usize> {
+        (self.spec == ModerationSpec::Adaptive).then(|| self.dim.rung())
+    }
+}
+
+/// The poll in progress of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Poll {
+    pub(crate) budget: u32,
+    /// Packets taken so far.
+    pub(crate) work: u32,
+    /// Packets taken but not delivered yet.
+    pub(crate) batch: Vec<Packet>,
+    /// It broke into a thread.
+    pub(crate) breaking_in: bool,
+}
+
+/// One queue pair and its NAPI.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) spec: QueueSpec,
+    pub(crate) napi: Napi,
+    pub(crate) ring: VecDeque<Packet>,
+    /// Transmit completions that no poll has reaped.
+    pub(crate) tx_done: u32,
+    pub(crate) rx: CompletionQueue,
+    pub(crate) tx: CompletionQueue,
+    pub(crate) poll: Poll,
+    /// Its NAPI thread.
+    pub(crate) thread: Option<u32>,
+    /// Since when its receive moderation stands on its rung.
+    rung_since_ns: u64,
+}
+
+impl Queue {
+    pub(crate) fn new(index: u32, spec: &QueueSpec) -> Queue {
+        let napi = Napi::new(index);
+        napi.set(&spec.napi);
+        Queue {
+            napi,
+            ring: VecDeque::with_capacity(spec.ring_packets as usize),
+            tx_done: 0,
+            rx: CompletionQueue::new(spec.rx, RX_CQE),
+            tx: CompletionQueue::new(spec.tx, TX_EQE),
+            poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
+            thread: None,
+            rung_since_ns: 0,
+            spec: spec.clone(),
+        }
+    }
+
+    fn side(&mut self, side: Side) -> &mut CompletionQueue {
+        match side {
+            Side::Rx => &mut self.rx,
+            Side::Tx => &mut self.tx,
+        }
+    }
+
+    fn unpolled(&self, side: Side) -> u32 {
+        match side {
+            Side::Rx => self.ring.len() as u32,
+            Side::Tx => self.tx_done,
+        }
+    }
+}
+
+impl Sim {
+    /// A packet reaches the NIC. False if the ring was full.
+    pub(crate) fn packet_arrives(&mut self, queue: u32, packet: Packet) -> bool {
+        let q = &mut self.queues[queue as usize];
+        if q.ring.len() as u32 >= q.spec.ring_packets {
+            self.counts.dropped += 1;
+            let cpu = q.spec.cpu;
+            cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Drop { frames: 1 });
+            return false;
+        }
+        q.ring.push_back(packet);
+        self.counts.rx_packets += 1;
+        self.completion_written(queue, Side::Rx);
+        true
+    }
+
+    /// A frame has left.
+    pub(crate) fn frame_sent(&mut self, queue: u32) {
+        self.queues[queue as usize].tx_done += 1;
+        self.completion_written(queue, Side::Tx);
+    }
+
+    fn completion_written(&mut self, queue: u32, side: Side) {
+        let now_ns = self.now_ns;
+        let cq = self.queues[queue as usize].side(side);
+        if cq.since == 0 {
+            cq.first_ns = now_ns;
+        }
+        cq.since += 1;
+        cq.last_ns = now_ns;
+        cq.completions += 1;
+        if cq.armed {
+            self.moderate(queue, side);
+        }
+    }
+
+    /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.
+    fn moderate(&mut self, queue: u32, side: Side) {
+        let now_ns = self.now_ns;
+        let spec = &self.queues[queue as usize].spec;
+        let period = if side == Side::Rx { spec.rx_period } else { spec.tx_period };
+        let cq = self.queues[queue as usize].side(side);
+        let moderation = cq.moderation();
+        let from_ns = match period {
+            Period::Completion => cq.last_ns,
+            Period::First => cq.first_ns,
+            Period::Interrupt => cq.event_ns,
+        };
+        let due_ns = from_ns + u64::from(moderation.usecs) * 1_000;
+        if cq.since >= moderation.frames || due_ns <= now_ns {
+            self.raise(queue, side);
+        } else {
+            self.agenda.set(self.slots.moderation(queue, side), due_ns);
+        }
+    }
+
+    fn raise(&mut self, queue: u32, side: Side) {
+        self.agenda.set(self.slots.moderation(queue, side), NEVER);
+        let now_ns = self.now_ns;
+        let q = &mut self.queues[queue as usize];
+        let cpu = q.spec.cpu;
+        let cq = q.side(side);
+        cq.event_ns = now_ns;
+        cq.armed = false;
+        cq.since = 0;
+        cq.events += 1;
+        self.interrupt(cpu, Irq::Device(queue));
+    }
+
+    /// The moderation timer ran out.
+    pub(crate) fn moderation_expired(&mut self, queue: u32, side: Side) {
+        if self.queues[queue as usize].side(side).armed {
+            self.raise(queue, side);
+        }
+    }
+
+    /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are armed.
+    pub(crate) fn unmask(&mut self, queue: u32) {
+        for side in [Side::Tx, Side::Rx] {
+            self.adapt(queue, side);
+        }
+        for side in [Side::Rx, Side::Tx] {
+            let q = &mut self.queues[queue as usize];
+            let unpolled = q.unpolled(side);
+            let cq = q.side(side);
+            cq.armed = true;
+            cq.since = unpolled;
+            if unpolled > 0 {
+                self.moderate(queue, side);
+            }
+        }
+    }
+
+    fn adapt(&mut self, queue: u32, side: Side) {
+        let now_ns = self.now_ns;
+        let q = &mut self.queues[queue as usize];
+        let cq = q.side(side);
+        if cq.spec != ModerationSpec::Adaptive {
+            return;
+        }
+        let rung = cq.dim.rung();
+        let changed = cq.dim.sample(now_ns, cq.completions, cq.completions * BYTES_PER_FRAME, cq.events);
+        if changed && side == Side::Rx {
+            let since_ns = std::mem::replace(&mut q.rung_since_ns, now_ns);
+            self.rung_ns[rung] += now_ns - since_ns.max(self.counting_since_ns).min(now_ns);
+        }
+    }
+
+    /// Closes the account of rungs at the end of a run.
+    pub(crate) fn close_rungs(&mut self) {
+        for queue in &self.queues {
+            if let Some(rung) = queue.rx.rung() {
+                self.rung_ns[rung] += self.now_ns - queue.rung_since_ns.max(self.counting_since_ns).min(self.now_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! One poll of a queue by whoever owns it: transmit completions are reaped, packets taken off the ring and delivered.
+//!
+//! A poll goes on while its budget lasts and the ring has packets, those included that arrive meanwhile. It is executed in
+//! chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
+
+use crate::agenda::PacketKind;
+use crate::nic::Packet;
+use crate::sim::Sim;
+
+/// Packets per chunk.
+const CHUNK: u32 = 8;
+
+impl Sim {
+    /// Begins a poll; returns the cost of its first chunk.
+    pub(crate) fn poll_begins(&mut self, queue: u32, budget: u32, cpu: u16, breaking_in: bool) -> u64 {
+        let q = &mut self.queues[queue as usize];
+        q.poll.budget = budget;
+        q.poll.work = 0;
+        q.poll.breaking_in = breaking_in;
+        debug_assert!(q.poll.batch.is_empty(), "two polls of one queue at once");
+        let reaped = std::mem::take(&mut q.tx_done);
+        self.transitions += 1;
+        let costs = &self.world.costs;
+        let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
+        fixed_ns + self.take_chunk(queue, cpu)
+    }
+
+    /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
+    pub(crate) fn poll_goes_on(&mut self, queue: u32, cpu: u16) -> Option<u64> {
+        let mut batch = std::mem::take(&mut self.queues[queue as usize].poll.batch);
+        for packet in batch.drain(..) {
+            self.deliver(packet, cpu);
+        }
+        let q = &mut self.queues[queue as usize];
+        q.poll.batch = batch;
+        (q.poll.work < q.poll.budget && !q.ring.is_empty()).then(|| self.take_chunk(queue, cpu))
+    }
+
+    fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
+        let costs = &self.world.costs;
+        let q = &mut self.queues[queue as usize];
+        let clock = self.cpus[usize::from(cpu)].touched;
+        let mut cost_ns = 0;
+        let room = (q.poll.budget - q.poll.work).min(CHUNK);
+        let broken_ns = if q.poll.breaking_in { u64::from(self.world.cache.broken_packet_ns) } else { 0 };
+        for _ in 0..room {
+            let Some(packet) = q.ring.pop_front() else { break };
+            q.poll.work += 1;
+            let connection = &mut self.connections[packet.conn as usize];
+            cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
+            connection.touched = clock;
+            cost_ns += broken_ns
+                + u64::from(match packet.kind {
+                    PacketKind::Request => costs.rx_request_ns,
+                    PacketKind::Ack => costs.rx_ack_ns,
+                });
+            q.poll.batch.push(packet);
+        }
+        cost_ns
+    }
+
+    /// A packet has passed the stack.
+    fn deliver(&mut self, packet: Packet, cpu: u16) {
+        if packet.kind == PacketKind::Ack {
+            return;
+        }
+        let context = self.connections[packet.conn as usize].context;
+        self.make_ready(context, packet.conn, cpu);
+    }
+}

@@ -1,0 +1,432 @@
+//! A run: the state of a world in time, and the loop that takes one appointment after the other.
+
+use hdrhistogram::Histogram;
+use lull_core::event::EventSink;
+use lull_core::{Cx, EpollBusy, NAPI_ID_MIN, Stats, Threaded};
+
+use crate::agenda::{Agenda, Due, Event, NEVER};
+use crate::app::epoll_worker::EpollWorker;
+use crate::app::ksoftirqd::Ksoftirqd;
+use crate::app::napi_thread::NapiThreadProgram;
+use crate::cache::Coldness;
+use crate::client::{Connection, Source};
+use crate::cpu::{Cpu, Irq};
+use crate::epoll::{Context, OTHER_EVENT};
+use crate::metrics::{Counts, CpuUse, Outcome};
+use crate::nic::{Queue, Side};
+use crate::rng::{Component, Stream};
+use crate::thread::{Program, Thread};
+use crate::world::World;
+
+/// No queue.
+pub(crate) const NO_QUEUE: u32 = u32::MAX;
+
+/// Where events of the core go, if anybody listens.
+pub type Sink = Option<Box<dyn EventSink>>;
+
+/// Latencies beyond this are recorded as this: 100 s.
+const LATENCY_MAX_NS: u64 = 100_000_000_000;
+
+/// The moment and place of a call into the core.
+#[inline]
+pub(crate) fn cx(now_ns: u64, cpu: u16, sink: &Sink) -> Cx<'_> {
+    Cx { now_ns, cpu, sink: sink.as_deref().map(|sink| sink as &dyn EventSink) }
+}
+
+/// Which slot of the agenda is whose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    cpus: u32,
+    queues: u32,
+    threads: u32,
+}
+
+#[derive(Debug)]
+enum SlotOwner {
+    Cpu(u16),
+    NapiTimer(u32),
+    Moderation(u32, Side),
+    Thread(u32),
+}
+
+impl Slots {
+    pub(crate) fn cpu(self, cpu: u16) -> u32 {
+        u32::from(cpu)
+    }
+
+    fn napi_timer(self, queue: u32) -> u32 {
+        self.cpus + queue
+    }
+
+    pub(crate) fn moderation(self, queue: u32, side: Side) -> u32 {
+        self.cpus + self.queues * if side == Side::Rx { 1 } else { 2 } + queue
+    }
+
+    pub(crate) fn thread(self, thread: u32) -> u32 {
+        self.cpus + 3 * self.queues + thread
+    }
+
+    fn count(self) -> usize {
+        (self.cpus + 3 * self.queues + self.threads) as usize
+    }
+
+    fn owner(self, slot: u32) -> SlotOwner {
+        if slot < self.cpus {
+            return SlotOwner::Cpu(slot as u16);
+        }
+        let slot = slot - self.cpus;
+        match slot / self.queues.max(1) {
+            0 if self.queues > 0 => SlotOwner::NapiTimer(slot),
+            1 if self.queues > 0 => SlotOwner::Moderation(slot - self.queues, Side::Rx),
+            2 if self.queues > 0 => SlotOwner::Moderation(slot - 2 * self.queues, Side::Tx),
+            _ => SlotOwner::Thread(slot - 3 * self.queues),
+        }
+    }
+}
+
+/// How a run ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunError {
+    /// It took more events than the world allows.
+    TooManyEvents {
+        /// The bound.
+        bound: u64,
+        /// The virtual time at which it was hit.
+        at_ns: u64,
+    },
+}
+
+impl std::fmt::Display for RunError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunError::TooManyEvents { bound, at_ns } => write!(
+                f,
+                "the world took its bound of {bound} events by {} ms of virtual time: raise events_max or shorten the window",
+                at_ns / 1_000_000
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// See the [module](self).
+pub struct Sim {
+    pub(crate) world: World,
+    pub(crate) now_ns: u64,
+    pub(crate) agenda: Agenda,
+    pub(crate) slots: Slots,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) contexts: Vec<Context>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) service: Stream,
+    pub(crate) network: Stream,
+    pub(crate) coldness: Coldness,
+    /// The transmit queue of each CPU.
+    pub(crate) tx_queue: Vec<u32>,
+    pub(crate) sink: Sink,
+    pub(crate) counts: Counts,
+    pub(crate) latency_ns: Histogram<u64>,
+    pub(crate) latency_sum_ns: u128,
+    pub(crate) inside: u64,
+    pub(crate) on_wire: u64,
+    pub(crate) events: u64,
+    pub(crate) transitions: u64,
+    pub(crate) broken_into: u64,
+    pub(crate) rung_ns: [u64; 5],
+    pub(crate) counting_since_ns: u64,
+    napi_before: Stats,
+    cpu_before: CpuUse,
+    digest: u64,
+}
+
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim").field("now_ns", &self.now_ns).field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+impl Sim {
+    /// A world at time 0.
+    pub fn new(world: &World, seed: u64) -> Sim {
+        Sim::with_sink(world, seed, None)
+    }
+
+    /// A world at time 0, and somebody who is told what the core does.
+    pub fn with_sink(world: &World, seed: u64, sink: Sink) -> Sim {
+        let threaded = world.queues.iter().filter(|queue| queue.napi.threaded != Threaded::Off).count();
+        let slots = Slots {
+            cpus: world.cpus.len() as u32,
+            queues: world.queues.len() as u32,
+            threads: (world.cpus.len() + threaded + world.workers.len()) as u32,
+        };
+        let latency_ns = match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
+            Ok(histogram) => histogram,
+            Err(_) => unreachable!("constant bounds in order"),
+        };
+        let mut sim = Sim {
+            now_ns: 1_000,
+            agenda: Agenda::new(slots.count()),
+            slots,
+            cpus: world.cpus.iter().map(|_| Cpu::new()).collect(),
+            queues: Vec::new(),
+            threads: Vec::new(),
+            contexts: Vec::new(),
+            connections: Vec::new(),
+            sources: Vec::new(),
+            service: Stream::new(seed, Component::Application, 0),
+            network: Stream::new(seed, Component::Network, 0),
+            coldness: Coldness::new(&world.cache),
+            tx_queue: (0..world.cpus.len())
+                .map(|cpu| {
+                    let own = world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
+                    own.or(if world.queues.is_empty() { None } else { Some(cpu % world.queues.len()) })
+                        .map_or(NO_QUEUE, |queue| queue as u32)
+                })
+                .collect(),
+            sink,
+            counts: Counts::default(),
+            latency_ns,
+            latency_sum_ns: 0,
+            inside: 0,
+            on_wire: 0,
+            events: 0,
+            transitions: 0,
+            broken_into: 0,
+            rung_ns: [0; 5],
+            counting_since_ns: 0,
+            napi_before: Stats::default(),
+            cpu_before: CpuUse::default(),
+            digest: 0xcbf2_9ce4_8422_2325,
+            world: world.clone(),
+        };
+        sim.build(seed);
+        sim
+    }
+
+    fn build(&mut self, seed: u64) {
+        for cpu in 0..self.cpus.len() as u16 {
+            let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
+            self.cpus[usize::from(cpu)].ksoftirqd = thread;
+        }
+        for index in 0..self.world.queues.len() {
+            let spec = &self.world.queues[index];
+            let (threaded, thread_cpu) = (spec.napi.threaded, spec.thread_cpu);
+            let queue = Queue::new(index as u32, spec);
+            queue.napi.enable(NAPI_ID_MIN + index as u32, None);
+            self.queues.push(queue);
+            if threaded != Threaded::Off {
+                let program = NapiThreadProgram::new(index as u32, thread_cpu);
+                let thread = self.spawn(thread_cpu, Box::new(program));
+                self.queues[index].thread = Some(thread);
+            }
+        }
+        for spec in &self.world.contexts {
+            let ep = EpollBusy::new(&self.world.sysctl, spec.options);
+            // A world's parameters are its author's own, with every privilege.
+            let _ = ep.set_params(&spec.params, true);
+            self.contexts.push(Context::new(ep));
+        }
+        for (index, spec) in self.world.connections.clone().iter().enumerate() {
+            let first = self.connections.len() as u32;
+            for _ in 0..spec.count {
+                self.connections.push(Connection::new(spec.queue, spec.context, index as u32));
+            }
+            let rng = Stream::new(seed, Component::Load, index as u32);
+            self.sources.push(Source::new(first, spec.count, spec.load, rng));
+            if let Some(context) = self.contexts.get(spec.context as usize)
+                && spec.count > 0
+            {
+                // EPOLL_CTL_ADD notes the socket's NAPI.
+                let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
+            }
+        }
+        for queue in 0..self.queues.len() as u32 {
+            self.unmask(queue);
+        }
+        for spec in self.world.workers.clone() {
+            let worker = EpollWorker::new(spec.context, spec.cpu, spec.timeout_ns, spec.events_max);
+            let thread = self.spawn(spec.cpu, Box::new(worker) as Box<dyn Program>);
+            self.threads[thread as usize].state = crate::thread::ThreadState::Running;
+            self.cpus[usize::from(spec.cpu)].runnable.push(thread);
+        }
+        for cpu in 0..self.cpus.len() as u16 {
+            self.dispatch(cpu);
+        }
+        self.start_load();
+    }
+
+    /// Now, in virtual nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Runs until then.
+    ///
+    /// # Errors
+    /// The bound that was hit.
+    pub fn run_until(&mut self, until_ns: u64) -> Result<(), RunError> {
+        let end = Event::Other { context: u32::MAX };
+        self.agenda.push(until_ns.max(self.now_ns), end);
+        while let Some((at_ns, due)) = self.agenda.pop() {
+            debug_assert!(at_ns >= self.now_ns, "time runs backwards");
+            self.now_ns = at_ns;
+            if due == Due::Event(end) {
+                break;
+            }
+            self.events += 1;
+            if self.events > self.world.events_max {
+                return Err(RunError::TooManyEvents { bound: self.world.events_max, at_ns });
+            }
+            self.take_digest(at_ns, due);
+            match due {
+                Due::Event(event) => self.event(event),
+                Due::Slot(slot) => self.slot(slot),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_digest(&mut self, at_ns: u64, due: Due) {
+        let word = match due {
+            Due::Slot(slot) => u64::from(slot),
+            Due::Event(Event::Arrive { conn, kind }) => (1 << 40) | ((kind as u64) << 32) | u64::from(conn),
+            Due::Event(Event::TxDone { queue }) => (2 << 40) | u64::from(queue),
+            Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn),
+            Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source),
+            Due::Event(Event::Other { context }) => (5 << 40) | u64::from(context),
+            Due::Event(Event::Program { thread, token }) => (6 << 40) | (u64::from(thread) << 20) | u64::from(token),
+        };
+        self.digest = (self.digest ^ at_ns.rotate_left(20) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Arrive { conn, kind } => self.arrive(conn, kind),
+            Event::TxDone { queue } => self.frame_sent(queue),
+            Event::Answer { conn } => self.answered(conn),
+            Event::Issue { source } => self.arrival(source),
+            Event::Other { context } => {
+                // Made ready by another CPU of the machine, which bears the cost; here it is the first.
+                self.make_ready(context, OTHER_EVENT, 0);
+            }
+            Event::Program { thread, token } => {
+                if let Some(mut program) = self.threads[thread as usize].program.take() {
+                    program.event(self, thread, token);
+                    self.threads[thread as usize].program = Some(program);
+                }
+            }
+        }
+    }
+
+    fn slot(&mut self, slot: u32) {
+        match self.slots.owner(slot) {
+            SlotOwner::Cpu(cpu) => self.segment_ended(cpu),
+            SlotOwner::NapiTimer(queue) => {
+                if let Some((_, cpu)) = self.queues[queue as usize].napi.timer().pending() {
+                    self.interrupt(cpu, Irq::NapiTimer(queue));
+                }
+            }
+            SlotOwner::Moderation(queue, side) => self.moderation_expired(queue, side),
+            SlotOwner::Thread(thread) => {
+                let cpu = self.threads[thread as usize].cpu;
+                self.interrupt(cpu, Irq::Sleeper(thread));
+            }
+        }
+    }
+
+    /// Follows the timer of a NAPI after it may have been started.
+    #[inline]
+    pub(crate) fn sync_timer(&mut self, queue: u32) {
+        let pending = self.queues[queue as usize].napi.timer().pending();
+        let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(self.now_ns));
+        self.agenda.set(self.slots.napi_timer(queue), at_ns);
+    }
+
+    /// Warm-up, window, outcome.
+    ///
+    /// # Errors
+    /// The bound that was hit.
+    pub fn run(mut self) -> Result<Outcome, RunError> {
+        self.run_until(self.world.warmup_ns)?;
+        self.begin_window();
+        let window_ns = self.world.window_ns;
+        self.run_until(self.now_ns + window_ns)?;
+        Ok(self.outcome())
+    }
+
+    fn cpu_use(&self) -> CpuUse {
+        let mut sum = CpuUse::default();
+        for (cpu, counted) in self.cpus.iter().zip(&self.world.cpus) {
+            if *counted {
+                sum.add(&cpu.used);
+            }
+        }
+        sum
+    }
+
+    fn napi_stats(&self) -> Stats {
+        self.queues.iter().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
+    }
+
+    /// Begins to count.
+    pub fn begin_window(&mut self) {
+        for cpu in 0..self.cpus.len() as u16 {
+            self.account(cpu);
+        }
+        self.counts = Counts::default();
+        self.latency_ns.reset();
+        self.latency_sum_ns = 0;
+        self.rung_ns = [0; 5];
+        self.broken_into = 0;
+        self.counting_since_ns = self.now_ns;
+        self.napi_before = self.napi_stats();
+        self.cpu_before = self.cpu_use();
+    }
+
+    /// What was counted since the window began.
+    pub fn outcome(&mut self) -> Outcome {
+        for cpu in 0..self.cpus.len() as u16 {
+            self.account(cpu);
+        }
+        self.close_rungs();
+        let (now, before) = (self.cpu_use(), self.cpu_before);
+        Outcome {
+            window_ns: self.now_ns - self.counting_since_ns,
+            latency_ns: self.latency_ns.clone(),
+            latency_sum_ns: self.latency_sum_ns,
+            counts: self.counts,
+            cpu: CpuUse {
+                user_ns: now.user_ns - before.user_ns,
+                sys_ns: now.sys_ns - before.sys_ns,
+                softirq_ns: now.softirq_ns - before.softirq_ns,
+                uncharged_ns: now.uncharged_ns - before.uncharged_ns,
+                idle_ns: now.idle_ns - before.idle_ns,
+            },
+            napi: self.napi_stats() - self.napi_before,
+            events: self.events,
+            transitions: self.transitions,
+            broken_into: self.broken_into,
+            digest: self.digest,
+            inside: self.inside,
+            on_wire: self.on_wire,
+            rung_ns: self.rung_ns,
+        }
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        for cpu in &mut self.cpus {
+            cpu.soft.abandon();
+        }
+        for thread in &mut self.threads {
+            if let Some(program) = thread.program.take() {
+                program.abandon();
+            }
+        }
+    }
+}

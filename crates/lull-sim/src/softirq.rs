@@ -1,0 +1,161 @@
+//! Softirq on a simulated CPU: `handle_softirqs` and `net_rx_action`, executed as the core's step machines say.
+
+use lull_core::event::EventKind;
+use lull_core::{Completion, NetRx, Owner, Polled, Route, RxStep, Settled, SoftirqNext, SoftirqRun};
+
+use crate::cpu::Level;
+use crate::sim::{Sim, cx};
+use crate::thread::ThreadState;
+
+/// Where a run of softirq is.
+#[derive(Debug, Default)]
+pub(crate) struct Soft {
+    run: Option<SoftirqRun>,
+    rx: Option<NetRx>,
+    polling: Option<Owner>,
+    /// What is left of a segment that was interrupted.
+    pub(crate) rest_ns: u64,
+    /// It runs inside a thread's system call, whose time it is.
+    pub(crate) in_thread: bool,
+}
+
+impl Soft {
+    pub(crate) fn is_active(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub(crate) fn abandon(&mut self) {
+        if let Some(owner) = self.polling.take() {
+            owner.abandon();
+        }
+    }
+}
+
+impl Sim {
+    /// Begins `handle_softirqs` on this CPU; returns the cost of its first segment.
+    pub(crate) fn softirq_begin(&mut self, cpu: u16, in_thread: bool) -> u64 {
+        let now_ns = self.now_ns;
+        let cpu = &mut self.cpus[usize::from(cpu)];
+        cpu.soft.run = Some(SoftirqRun::begin(now_ns));
+        cpu.soft.rest_ns = 0;
+        cpu.soft.in_thread = in_thread;
+        u64::from(self.world.costs.softirq_ns)
+    }
+
+    /// A segment of softirq ended.
+    pub(crate) fn softirq_step(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        debug_assert!(self.cpus[index].level == Level::Soft);
+        if let Some(owner) = self.cpus[index].soft.polling.take() {
+            let queue = owner.napi();
+            if let Some(cost_ns) = self.poll_goes_on(queue, cpu) {
+                self.cpus[index].soft.polling = Some(owner);
+                self.cpus[index].soft.rest_ns = cost_ns;
+                return;
+            }
+            self.softirq_polled(queue, owner, cpu);
+        }
+        if self.cpus[index].soft.rx.is_none() {
+            let rx = self.cpus[index].softnet.begin(&self.world.sysctl, self.now_ns);
+            self.cpus[index].soft.rx = Some(rx);
+        }
+        self.net_rx_next(cpu);
+    }
+
+    fn net_rx_next(&mut self, cpu: u16) {
+        let index = usize::from(cpu);
+        let Some(mut rx) = self.cpus[index].soft.rx.take() else { return };
+        match rx.next(&mut self.cpus[index].softnet) {
+            RxStep::Poll(owner) => {
+                let queue = owner.napi();
+                let napi = &self.queues[queue as usize].napi;
+                let weight = napi.weight();
+                napi.poll_begin(&owner, weight, &cx(self.now_ns, cpu, &self.sink));
+                let breaking_in = self.cpus[index].is_breaking_in() && !self.cpus[index].soft.in_thread;
+                let cost_ns = self.poll_begins(queue, weight, cpu, breaking_in);
+                self.cpus[index].broken_into |= breaking_in && self.queues[queue as usize].poll.work > 0;
+                let soft = &mut self.cpus[index].soft;
+                soft.rx = Some(rx);
+                soft.polling = Some(owner);
+                soft.rest_ns = cost_ns;
+            }
+            RxStep::End(end) => {
+                drop(rx);
+                if end.squeezed {
+                    cx(self.now_ns, cpu, &self.sink).emit(u32::MAX, EventKind::TimeSqueeze);
+                }
+                self.after_pass(cpu, end.raised);
+            }
+        }
+    }
+
+    fn after_pass(&mut self, cpu: u16, raised: bool) {
+        let index = usize::from(cpu);
+        let waits = self.cpus[index].need_resched
+            || (self.cpus[index].current == crate::thread::NO_THREAD && !self.cpus[index].runnable.is_empty());
+        let Some(mut run) = self.cpus[index].soft.run.take() else { return };
+        match run.after_pass(raised, waits, self.now_ns) {
+            SoftirqNext::Again => {
+                self.cpus[index].soft.run = Some(run);
+                self.cpus[index].soft.rest_ns = u64::from(self.world.costs.softirq_ns);
+            }
+            SoftirqNext::Done => {}
+            SoftirqNext::Ksoftirqd => {
+                self.counts.ksoftirqd += 1;
+                cx(self.now_ns, cpu, &self.sink).emit(u32::MAX, EventKind::Ksoftirqd);
+                self.cpus[index].softirq_handed_over = true;
+                let ksoftirqd = self.cpus[index].ksoftirqd;
+                if self.threads[ksoftirqd as usize].state == ThreadState::Sleeping {
+                    self.wake(ksoftirqd, cpu);
+                }
+            }
+        }
+    }
+
+    fn softirq_polled(&mut self, queue: u32, owner: Owner, cpu: u16) {
+        let work = self.queues[queue as usize].poll.work;
+        let cx = cx(self.now_ns, cpu, &self.sink);
+        let gro_held = self.queues[queue as usize].spec.gro_holds && work > 0;
+        self.transitions += 1;
+        let polled: Polled = self.queues[queue as usize].napi.softirq_polled(owner, work, gro_held, &cx, |_| ());
+        let index = usize::from(cpu);
+        let completion = match &mut self.cpus[index].soft.rx {
+            Some(rx) => rx.polled(polled, work, self.now_ns),
+            None => unreachable!("a softirq poll without its run"),
+        };
+        if let Some(completion) = completion {
+            self.completion(queue, completion, cpu);
+        }
+    }
+
+    /// What a completion owes.
+    pub(crate) fn completion(&mut self, queue: u32, completion: Completion, cpu: u16) {
+        match completion {
+            Completion::Kept(owner) | Completion::Again(owner) => self.route(owner, cpu),
+            Completion::Released(release) => {
+                let cx = cx(self.now_ns, cpu, &self.sink);
+                self.transitions += 1;
+                let Settled { unmask, .. } = release.settle(&self.queues[queue as usize].napi, &cx);
+                self.sync_timer(queue);
+                if unmask {
+                    self.unmask(queue);
+                }
+            }
+        }
+    }
+
+    /// `____napi_schedule`.
+    pub(crate) fn route(&mut self, owner: Owner, cpu: u16) {
+        let queue = owner.napi();
+        let cx = cx(self.now_ns, cpu, &self.sink);
+        self.transitions += 1;
+        match self.queues[queue as usize].napi.route(owner, &cx) {
+            Route::Softirq(owner) => self.cpus[usize::from(cpu)].softnet.push(owner),
+            Route::Thread => {
+                if let Some(thread) = self.queues[queue as usize].thread {
+                    self.wake(thread, cpu);
+                }
+            }
+        }
+    }
+}

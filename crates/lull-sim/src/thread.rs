@@ -1,0 +1,202 @@
+//! Threads and the fair scheduler of a CPU.
+//!
+//! A thread is a [`Program`]: a step machine that says what to execute next. Scheduling is by virtual run time, as the kernel's
+//! fair class: whoever ran least runs next; a woken thread is placed a little before the others and preempts a current thread
+//! that is ahead by more than the granularity; a thread that used up its slice makes room.
+
+use std::fmt;
+
+use crate::agenda::NEVER;
+use crate::cpu::{Irq, Level};
+use crate::sim::Sim;
+
+/// No thread.
+pub(crate) const NO_THREAD: u32 = u32::MAX;
+/// How far before the others a woken thread is placed at most.
+const SLEEPER_CREDIT_NS: u64 = 3_000_000;
+/// How far ahead a current thread must be to be preempted by a woken one.
+const WAKE_GRANULARITY_NS: u64 = 1_000_000;
+/// How long a thread runs while others wait.
+const SLICE_NS: u64 = 3_000_000;
+
+/// A stretch of work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    /// What it costs.
+    pub cost_ns: u64,
+    /// Share of it spent in user space, in 1/1024.
+    pub user_share: u32,
+    /// Whether softirq must wait until its end.
+    pub bottom_halves_off: bool,
+    /// Whether another thread may take the CPU before it begins or within it.
+    pub preemptible: bool,
+    pub(crate) rest_ns: u64,
+}
+
+impl Segment {
+    /// System time; softirq may break in.
+    pub fn sys(cost_ns: u64) -> Segment {
+        Segment { cost_ns, ..Segment::default() }
+    }
+
+    /// System time with bottom halves off.
+    pub fn bottom_halves_off(cost_ns: u64) -> Segment {
+        Segment { cost_ns, bottom_halves_off: true, ..Segment::default() }
+    }
+
+    /// Time of which `user_ns` is user space; preemptible.
+    pub fn mixed(sys_ns: u64, user_ns: u64) -> Segment {
+        let cost_ns = sys_ns + user_ns;
+        let user_share = (user_ns * 1_024 / cost_ns.max(1)) as u32;
+        Segment { cost_ns, user_share, preemptible: true, ..Segment::default() }
+    }
+}
+
+/// What a program does next.
+#[derive(Clone, Copy, Debug)]
+pub enum Next {
+    /// Execute this, then step again.
+    Run(Segment),
+    /// Let others run first if any wait, then execute this.
+    Yield(Segment),
+    /// Sleep until woken or until this time ([`NEVER`]: no timeout), then step again.
+    Sleep(u64),
+    /// Run the CPU's pending softirqs in this thread (ksoftirqd), then step again.
+    Softirqs,
+}
+
+/// A thread's program.
+pub(crate) trait Program: fmt::Debug {
+    /// The segment before ended (or the thread was woken): do its effects and say what comes next.
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next;
+
+    /// An event that the program asked for.
+    fn event(&mut self, _sim: &mut Sim, _me: u32, _token: u32) {}
+
+    /// Gives up what it owns at the end of a run.
+    fn abandon(self: Box<Self>) {}
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ThreadState {
+    Running,
+    Sleeping,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) cpu: u16,
+    pub(crate) state: ThreadState,
+    pub(crate) vruntime_ns: u64,
+    picked_vruntime_ns: u64,
+    pub(crate) segment: Segment,
+    pub(crate) timed_out: bool,
+    pub(crate) program: Option<Box<dyn Program>>,
+}
+
+impl Sim {
+    /// Adds a thread, runnable at once.
+    pub(crate) fn spawn(&mut self, cpu: u16, program: Box<dyn Program>) -> u32 {
+        let thread = self.threads.len() as u32;
+        self.threads.push(Thread {
+            cpu,
+            state: ThreadState::Sleeping,
+            vruntime_ns: 0,
+            picked_vruntime_ns: 0,
+            segment: Segment::default(),
+            timed_out: false,
+            program: Some(program),
+        });
+        thread
+    }
+
+    /// Asks the program what comes next.
+    pub(crate) fn thread_step(&mut self, thread: u32) {
+        let index = thread as usize;
+        let cpu = self.threads[index].cpu;
+        // A segment's end is where bottom halves go on again: what was left to ksoftirqd may run here.
+        self.cpus[usize::from(cpu)].softirq_handed_over = false;
+        let Some(mut program) = self.threads[index].program.take() else { return };
+        let next = program.step(self, thread);
+        self.threads[index].program = Some(program);
+        match next {
+            Next::Run(segment) | Next::Yield(segment) => {
+                self.threads[index].segment = Segment { rest_ns: segment.cost_ns, ..segment };
+                let ran_ns = self.threads[index].vruntime_ns - self.threads[index].picked_vruntime_ns;
+                let waits = !self.cpus[usize::from(cpu)].runnable.is_empty();
+                if waits && (ran_ns > SLICE_NS || matches!(next, Next::Yield(_))) {
+                    self.cpus[usize::from(cpu)].need_resched = true;
+                    self.threads[index].segment.preemptible = true;
+                }
+            }
+            Next::Softirqs => {
+                self.threads[index].segment = Segment { preemptible: true, ..Segment::default() };
+            }
+            Next::Sleep(until_ns) => {
+                self.threads[index].state = ThreadState::Sleeping;
+                self.threads[index].timed_out = false;
+                self.threads[index].segment = Segment::default();
+                self.cpus[usize::from(cpu)].current = NO_THREAD;
+                if until_ns != NEVER {
+                    self.agenda.set(self.slots.thread(thread), until_ns.max(self.now_ns));
+                }
+            }
+        }
+    }
+
+    /// Whether somebody else waits for the CPU of this thread.
+    pub(crate) fn need_resched(&self, thread: u32) -> bool {
+        self.cpus[usize::from(self.threads[thread as usize].cpu)].need_resched
+    }
+
+    /// Makes a sleeping thread runnable; `by` is the CPU of whoever wakes it, which bears the cost.
+    pub(crate) fn wake(&mut self, thread: u32, by: u16) {
+        let index = thread as usize;
+        if self.threads[index].state != ThreadState::Sleeping {
+            return;
+        }
+        self.threads[index].state = ThreadState::Running;
+        self.agenda.set(self.slots.thread(thread), NEVER);
+        self.cpus[usize::from(by)].debt_ns += u64::from(self.world.costs.wake_ns);
+        let cpu = self.threads[index].cpu;
+        let on = usize::from(cpu);
+        let floor_ns = self.cpus[on].vruntime_min_ns.saturating_sub(SLEEPER_CREDIT_NS);
+        let vruntime_ns = self.threads[index].vruntime_ns.max(floor_ns);
+        self.threads[index].vruntime_ns = vruntime_ns;
+        self.cpus[on].runnable.push(thread);
+        let current = self.cpus[on].current;
+        if current == NO_THREAD {
+            if cpu != by && self.cpus[on].level == Level::Idle {
+                self.interrupt(cpu, Irq::Resched);
+            }
+        } else if self.threads[current as usize].vruntime_ns > vruntime_ns + WAKE_GRANULARITY_NS {
+            self.cpus[on].need_resched = true;
+        }
+    }
+
+    /// The timeout of a sleeping thread has passed.
+    pub(crate) fn sleeper_expired(&mut self, thread: u32) {
+        if self.threads[thread as usize].state == ThreadState::Sleeping {
+            self.threads[thread as usize].timed_out = true;
+            let cpu = self.threads[thread as usize].cpu;
+            self.wake(thread, cpu);
+        }
+    }
+
+    /// Takes the runnable thread with the least virtual run time.
+    pub(crate) fn pick(&mut self, cpu: u16) -> Option<u32> {
+        let index = usize::from(cpu);
+        let (place, &thread) = self.cpus[index]
+            .runnable
+            .iter()
+            .enumerate()
+            .min_by_key(|&(_, &thread)| (self.threads[thread as usize].vruntime_ns, thread))?;
+        self.cpus[index].runnable.swap_remove(place);
+        let vruntime_ns = self.threads[thread as usize].vruntime_ns;
+        self.threads[thread as usize].picked_vruntime_ns = vruntime_ns;
+        self.cpus[index].vruntime_min_ns = self.cpus[index].vruntime_min_ns.max(vruntime_ns);
+        Some(thread)
+    }
+}

@@ -1,0 +1,243 @@
+//! A world: what there is, before anything happens. A run is a world and a seed.
+
+use lull_core::{AppPolicy, EpollOptions, EpollParams, Mode, NapiSettings, Sysctl};
+
+use crate::cache::CacheSpec;
+use crate::costs::Costs;
+use crate::dim::Moderation;
+
+/// How a completion queue's interrupt is moderated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModerationSpec {
+    /// Every completion interrupts at once.
+    Off,
+    /// A fixed profile.
+    Fixed(Moderation),
+    /// Adaptive: [`crate::dim::Dim`] walks along the profiles.
+    Adaptive,
+}
+
+/// From when a moderation period runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// From each completion anew: it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
+    Completion,
+    /// From the first completion that was not reported yet.
+    First,
+    /// From the interrupt before: it bounds the rate of interrupts (mlx5's transmit queues).
+    Interrupt,
+}
+
+/// One queue pair of the NIC, with its NAPI.
+#[derive(Clone, Debug)]
+pub struct QueueSpec {
+    /// Where its interrupt goes.
+    pub cpu: u16,
+    /// The settings of its NAPI.
+    pub napi: NapiSettings,
+    /// Where its NAPI thread runs, if it is threaded.
+    pub thread_cpu: u16,
+    /// Moderation of the receive completions.
+    pub rx: ModerationSpec,
+    /// Moderation of the transmit completions.
+    pub tx: ModerationSpec,
+    /// From when the receive side's moderation period runs.
+    pub rx_period: Period,
+    /// From when the transmit side's does.
+    pub tx_period: Period,
+    /// Packets that the receive ring holds; more are dropped.
+    pub ring_packets: u32,
+    /// Whether GRO holds packets after a poll that took some.
+    pub gro_holds: bool,
+}
+
+impl QueueSpec {
+    /// A queue on this CPU with default settings, no moderation and a ring of 1024.
+    pub fn new(cpu: u16) -> QueueSpec {
+        QueueSpec {
+            cpu,
+            napi: NapiSettings::default(),
+            thread_cpu: cpu,
+            rx: ModerationSpec::Off,
+            tx: ModerationSpec::Off,
+            rx_period: Period::Completion,
+            tx_period: Period::Interrupt,
+            ring_packets: 1_024,
+            gro_holds: false,
+        }
+    }
+}
+
+/// One epoll context.
+#[derive(Clone, Debug, Default)]
+pub struct ContextSpec {
+    /// Its busy-poll parameters.
+    pub params: EpollParams,
+    /// Where it may differ from Linux.
+    pub options: EpollOptions,
+}
+
+/// A thread that waits in an epoll context and serves what comes.
+#[derive(Clone, Debug)]
+pub struct WorkerSpec {
+    /// Its CPU.
+    pub cpu: u16,
+    /// Its context.
+    pub context: u32,
+    /// Timeout of its `epoll_wait`, in nanoseconds; `None` waits for ever.
+    pub timeout_ns: Option<u64>,
+    /// Events per call at most.
+    pub events_max: u32,
+}
+
+/// A group of connections of one queue, watched by one context.
+#[derive(Clone, Debug)]
+pub struct ConnectionsSpec {
+    /// How many.
+    pub count: u32,
+    /// Their queue.
+    pub queue: u32,
+    /// The context that watches them.
+    pub context: u32,
+    /// How they are loaded.
+    pub load: Load,
+}
+
+/// How a group of connections is loaded. A connection has at most one request outstanding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still waits
+    /// is issued when its answer has come; its latency counts from then on, as mutilate counts.
+    Open {
+        /// Requests per second, over the whole group.
+        per_s: f64,
+    },
+    /// Closed loop: a connection issues its next request as soon as it has its answer.
+    Closed,
+    /// Packets that nobody serves, as a Poisson process: other traffic of the machine.
+    Noise {
+        /// Packets per second.
+        per_s: f64,
+    },
+}
+
+/// Network and clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetSpec {
+    /// From the client's call until the request is in the server's NIC.
+    pub request_ns: u32,
+    /// From the server's NIC until the answer is in the client's NIC and handled there, without what follows.
+    pub answer_ns: u32,
+    /// Further time until the client's program has it: mean of an exponential part.
+    pub client_random_ns: u32,
+    /// Share of answers that the client takes longer for (its interrupt moderation, its other connections), in 1/1024.
+    pub slow_share: u32,
+    /// How much longer: from.
+    pub slow_min_ns: u32,
+    /// How much longer: to.
+    pub slow_max_ns: u32,
+    /// From the answer's arrival in the client until its acknowledgement is in the server's NIC.
+    pub ack_ns: u32,
+    /// From the server's doorbell until the transmit completion is written.
+    pub tx_done_ns: u32,
+    /// After which a lost request is sent again.
+    pub retransmit_ns: u64,
+}
+
+impl Default for NetSpec {
+    fn default() -> NetSpec {
+        NetSpec {
+            request_ns: 10_000,
+            answer_ns: 10_000,
+            client_random_ns: 2_000,
+            slow_share: 0,
+            slow_min_ns: 0,
+            slow_max_ns: 0,
+            ack_ns: 8_000,
+            tx_done_ns: 2_000,
+            retransmit_ns: 200_000_000,
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct World {
+    /// CPUs: those with `true` are the service's, whose use is reported.
+    pub cpus: Vec<bool>,
+    /// What things cost.
+    pub costs: Costs,
+    /// Interference.
+    pub cache: CacheSpec,
+    /// System-wide settings.
+    pub sysctl: Sysctl,
+    /// Queues.
+    pub queues: Vec<QueueSpec>,
+    /// Epoll contexts.
+    pub contexts: Vec<ContextSpec>,
+    /// Workers.
+    pub workers: Vec<WorkerSpec>,
+    /// Connections.
+    pub connections: Vec<ConnectionsSpec>,
+    /// Network and clients.
+    pub net: NetSpec,
+    /// Before anything is counted.
+    pub warmup_ns: u64,
+    /// What is counted.
+    pub window_ns: u64,
+    /// Bound of a run: events of the agenda.
+    pub events_max: u64,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World {
+            cpus: vec![true],
+            costs: Costs::default(),
+            cache: CacheSpec::default(),
+            sysctl: Sysctl::default(),
+            queues: Vec::new(),
+            contexts: Vec::new(),
+            workers: Vec::new(),
+            connections: Vec::new(),
+            net: NetSpec::default(),
+            warmup_ns: 50_000_000,
+            window_ns: 200_000_000,
+            events_max: 1_000_000_000,
+        }
+    }
+}
+
+impl World {
+    /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections a
+    /// core: the shape of memcached with `-t N -N N`.
+    pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, load: Load) -> World {
+        let timeout_ns = match mode.app {
+            AppPolicy::Blocking => None,
+            AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
+        };
+        let per_core = match load {
+            Load::Open { per_s } => Load::Open { per_s: per_s / f64::from(cores) },
+            other => other,
+        };
+        World {
+            cpus: vec![true; usize::from(cores)],
+            queues: (0..cores).map(|cpu| QueueSpec { napi: mode.napi, ..QueueSpec::new(cpu) }).collect(),
+            contexts: (0..cores)
+                .map(|_| ContextSpec { params: mode.epoll, options: EpollOptions::default() })
+                .collect(),
+            workers: (0..cores)
+                .map(|cpu| WorkerSpec { cpu, context: u32::from(cpu), timeout_ns, events_max: 4_096 })
+                .collect(),
+            connections: (0..cores)
+                .map(|cpu| ConnectionsSpec {
+                    count: connections,
+                    queue: u32::from(cpu),
+                    context: u32::from(cpu),
+                    load: per_core,
+                })
+                .collect(),
+            ..World::default()
+        }
+    }
+}
