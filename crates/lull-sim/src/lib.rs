@@ -30,6 +30,7 @@
 //! | [`rng`] | random numbers |
 //! | [`metrics`] | what a run counts |
 //! | [`sim`] | the run |
+//! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
 //!
 //! # Example: the same service interrupt-driven and suspended
 //!
@@ -60,14 +61,20 @@ mod epoll;
 pub mod metrics;
 mod nic;
 mod poll;
+pub mod profile;
 pub mod rng;
 pub mod sim;
 mod softirq;
 mod thread;
+pub mod units;
 pub mod world;
+pub mod worldfile;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use metrics::{Counts, CpuUse, Outcome};
 pub use sim::{RunError, Sim};
-pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, WorkerSpec, World};
+pub use world::{
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, UpstreamSpec, WorkerSpec, World,
+};
+pub use worldfile::{WorldFile, WorldFileError};
