@@ -31,6 +31,7 @@
 //! | [`metrics`] | what a run counts |
 //! | [`sim`] | the run |
 //! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
+//! | [`predict`] | what it does in a mode under a load |
 //!
 //! # Example: the same service interrupt-driven and suspended
 //!
@@ -61,6 +62,7 @@ mod epoll;
 pub mod metrics;
 mod nic;
 mod poll;
+pub mod predict;
 pub mod profile;
 pub mod rng;
 pub mod sim;
@@ -73,6 +75,7 @@ pub mod worldfile;
 pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use metrics::{Counts, CpuUse, Outcome};
+pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
     ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, UpstreamSpec, WorkerSpec, World,

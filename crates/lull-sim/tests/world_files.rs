@@ -242,7 +242,7 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     let file = WorldFile::parse("small.toml", SMALL).unwrap();
     let world = file.world(&mode("base"), Load::Open { per_s: 100_000.0 }, 2_000_000_000);
     assert_eq!(world.pending_max, (1 << 30) / 64);
-    let error = Sim::new(&World { pending_max: 16, ..world }, 1).run().unwrap_err();
-    assert!(matches!(error, RunError::TooManyPending { bound: 16, .. }), "{error}");
+    let error = Sim::new(&World { pending_max: 3, ..world }, 1).run().unwrap_err();
+    assert!(matches!(error, RunError::TooManyPending { bound: 3, .. }), "{error}");
     assert!(error.to_string().contains("memory_max"), "{error}");
 }

@@ -3,6 +3,7 @@
 
 mod compare;
 mod load;
+mod predict;
 mod serve;
 mod units;
 
@@ -29,6 +30,8 @@ enum Command {
     Compare(compare::Compare),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(load::LoadArgs),
+    /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
+    Predict(predict::Predict),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
+        Command::Predict(args) => predict::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
     };
     match result {

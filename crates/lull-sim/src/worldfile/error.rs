@@ -74,7 +74,7 @@ impl Source<'_> {
             };
             return self.error(&key, &at, what);
         }
-        let key = self.key_before(at.start);
+        let key = self.key_at(&at).unwrap_or_else(|| self.key_before(at.start));
         self.error(&if key.is_empty() { key } else { self.in_section(at.start, &key) }, &at, message)
     }
 
@@ -90,6 +90,13 @@ impl Source<'_> {
         // The line that the place is in counts only up to its end, so that a header's own place is inside its section.
         let end = self.text[at..].find('\n').map_or(self.text.len(), |newline| at + newline);
         self.text[..end].lines().rev().find_map(header).unwrap_or("")
+    }
+
+    /// The key that stands at this place, if one does.
+    fn key_at(&self, at: &Range<usize>) -> Option<String> {
+        let text = self.text.get(at.clone())?;
+        let after = self.text[at.end..].trim_start();
+        (after.starts_with('=') && !text.is_empty()).then(|| text.to_owned())
     }
 
     /// The key that a value at this place belongs to.

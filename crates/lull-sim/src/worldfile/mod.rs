@@ -32,6 +32,7 @@ use std::path::Path;
 use lull_core::{AppPolicy, EpollOptions, Mode};
 
 pub use self::error::WorldFileError;
+pub use self::resolve::WIRE_SHARE_MAX;
 use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::profile::Profile;
