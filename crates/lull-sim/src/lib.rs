@@ -32,6 +32,7 @@
 //! | [`sim`] | the run |
 //! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
 //! | [`predict`] | what it does in a mode under a load |
+//! | [`tune`] | the mode and timeout for an objective |
 //!
 //! # Example: the same service interrupt-driven and suspended
 //!
@@ -68,6 +69,7 @@ pub mod rng;
 pub mod sim;
 mod softirq;
 mod thread;
+pub mod tune;
 pub mod units;
 pub mod world;
 pub mod worldfile;
