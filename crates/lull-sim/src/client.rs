@@ -22,8 +22,8 @@ pub(crate) struct Connection {
     start_ns: u64,
     /// The proxy has passed the request on.
     passed_on: bool,
-    /// The core's clock of interference when its request was delivered.
-    pub(crate) delivered_at_touch: u64,
+    /// The core's clock of interference when the connection was last touched.
+    pub(crate) touched: u64,
 }
 
 /// One group of connections.
@@ -51,7 +51,7 @@ impl Connection {
             backlog: 0,
             start_ns: 0,
             passed_on: false,
-            delivered_at_touch: 0,
+            touched: 0,
         }
     }
 }
@@ -137,16 +137,16 @@ impl Sim {
     pub(crate) fn request_cost(&mut self, conn: u32, cpu: u16) -> Segment {
         let costs = &self.world.costs;
         let cpu = &mut self.cpus[usize::from(cpu)];
+        let connection = &mut self.connections[conn as usize];
+        let cold_ns = self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
-        let delivered = self.connections[conn as usize].delivered_at_touch;
-        let cold_ns = u64::from(self.world.cache.waited_ns(delivered, cpu.touched));
+        connection.touched = cpu.touched;
         let random_ns = if costs.request_random_ns == 0 {
             0
         } else {
             self.service.exponential_ns(f64::from(costs.request_random_ns))
         };
-        let user_ns = u64::from(costs.request_user_ns.saturating_sub(costs.request_random_ns)) + random_ns;
-        Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns, user_ns)
+        Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns + random_ns, u64::from(costs.request_user_ns))
     }
 
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.

@@ -95,6 +95,8 @@ pub(crate) struct Cpu {
     from_idle: bool,
     idle_since_ns: u64,
     pub(crate) idle: Idle,
+    /// Delivery took packets while the current thread was interrupted.
+    pub(crate) broken_into: bool,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
     /// The clock of interference: requests worked on by this core.
@@ -120,6 +122,7 @@ impl Cpu {
             from_idle: false,
             idle_since_ns: 0,
             idle: Idle::new(),
+            broken_into: false,
             debt_ns: 0,
             touched: 0,
             used: CpuUse::default(),
@@ -157,9 +160,6 @@ impl Sim {
             Level::Thread => {
                 let thread = &mut self.threads[self.cpus[index].current as usize];
                 thread.segment.rest_ns = rest_ns;
-                if thread.segment.cost_ns > 0 {
-                    thread.segment.broken_into = true;
-                }
             }
             Level::Soft => self.cpus[index].soft.rest_ns = rest_ns,
             Level::Idle | Level::Hard => {}
@@ -288,6 +288,10 @@ impl Sim {
             self.cpus[index].need_resched = false;
             self.cpus[index].from_idle = false;
         }
+        if std::mem::take(&mut self.cpus[index].broken_into) && switch_ns == 0 {
+            self.cpus[index].debt_ns += u64::from(self.world.cache.broken_thread_ns);
+            self.broken_into += 1;
+        }
         let thread = &self.threads[self.cpus[index].current as usize];
         debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
         self.begin(cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
@@ -301,8 +305,6 @@ impl Sim {
             let deep = expected_ns >= u64::from(self.world.costs.idle_deep_residency_ns);
             let cpu = &mut self.cpus[index];
             cpu.idle.state = if deep { IdleState::Deep } else { IdleState::Shallow };
-            // Entering costs time that a cycle counter sees and an interrupt waits for; it is taken off the idle time and
-            // added when idle is left.
             cpu.idle_since_ns = self.now_ns;
         }
         let now_ns = self.now_ns;

@@ -39,12 +39,16 @@ impl Sim {
     fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
         let costs = &self.world.costs;
         let q = &mut self.queues[queue as usize];
+        let clock = self.cpus[usize::from(cpu)].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let broken_ns = if q.poll.breaking_in { u64::from(self.world.cache.broken_packet_ns) } else { 0 };
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
+            let connection = &mut self.connections[packet.conn as usize];
+            cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
+            connection.touched = clock;
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
                     PacketKind::Request => costs.rx_request_ns,
@@ -52,7 +56,6 @@ impl Sim {
                 });
             q.poll.batch.push(packet);
         }
-        let _ = cpu;
         cost_ns
     }
 
@@ -61,10 +64,7 @@ impl Sim {
         if packet.kind == PacketKind::Ack {
             return;
         }
-        let touched = self.cpus[usize::from(cpu)].touched;
-        let conn = &mut self.connections[packet.conn as usize];
-        conn.delivered_at_touch = touched;
-        let context = conn.context;
+        let context = self.connections[packet.conn as usize].context;
         self.make_ready(context, packet.conn, cpu);
     }
 }

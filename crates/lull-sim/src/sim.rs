@@ -8,6 +8,7 @@ use crate::agenda::{Agenda, Due, Event, NEVER};
 use crate::app::epoll_worker::EpollWorker;
 use crate::app::ksoftirqd::Ksoftirqd;
 use crate::app::napi_thread::NapiThreadProgram;
+use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
 use crate::epoll::{Context, OTHER_EVENT};
@@ -146,6 +147,7 @@ pub struct Sim {
     pub(crate) sources: Vec<Source>,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
+    pub(crate) coldness: Coldness,
     pub(crate) sink: Sink,
     pub(crate) counts: Counts,
     pub(crate) latency_ns: Histogram<u64>,
@@ -156,6 +158,7 @@ pub struct Sim {
     pub(crate) backlog: u64,
     pub(crate) events: u64,
     pub(crate) transitions: u64,
+    pub(crate) broken_into: u64,
     pub(crate) rung_ns: [u64; 5],
     pub(crate) counting_since_ns: u64,
     napi_before: Stats,
@@ -199,6 +202,7 @@ impl Sim {
             sources: Vec::new(),
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
+            coldness: Coldness::new(&world.cache),
             sink,
             counts: Counts::default(),
             latency_ns,
@@ -208,6 +212,7 @@ impl Sim {
             backlog: 0,
             events: 0,
             transitions: 0,
+            broken_into: 0,
             rung_ns: [0; 5],
             counting_since_ns: 0,
             napi_before: Stats::default(),
@@ -399,6 +404,7 @@ impl Sim {
         self.latency_ns.reset();
         self.latency_sum_ns = 0;
         self.rung_ns = [0; 5];
+        self.broken_into = 0;
         self.counting_since_ns = self.now_ns;
         self.napi_before = self.napi_stats();
         self.cpu_before = self.cpu_use();
@@ -426,6 +432,7 @@ impl Sim {
             napi: self.napi_stats() - self.napi_before,
             events: self.events,
             transitions: self.transitions,
+            broken_into: self.broken_into,
             digest: self.digest,
             inside: self.inside,
             on_wire: self.on_wire,

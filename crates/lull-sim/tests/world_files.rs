@@ -212,7 +212,7 @@ fn contradictions_are_named() {
         "[run]",
         "[costs]\nirqs = \"1us\"\n[run]",
         "small.toml:13: costs.irqs: unknown; the keys of [costs] are profile, irq, timer_irq, ipi, softirq, poll, rx_request, \
-         rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, idle_enter, \
+         rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, \
          idle_shallow_exit, idle_deep_exit, idle_deep_residency",
     );
     let said = |text: &str| WorldFile::parse("small.toml", text).unwrap_err().to_string();

@@ -35,6 +35,7 @@ pub use self::error::WorldFileError;
 pub use self::resolve::WIRE_SHARE_MAX;
 use crate::cache::CacheSpec;
 use crate::costs::Costs;
+use crate::dim::Moderation;
 use crate::profile::Profile;
 use crate::world::{
     ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, UpstreamSpec, WorkerSpec, World,
@@ -95,6 +96,8 @@ pub struct WorldFile {
     pub period_from_each: bool,
     /// Packets that a receive ring holds (`nic.ring`; default 1024).
     pub ring_packets: u32,
+    /// Whether queues have as many connections as a hash gives them (`nic.rss = "hash"`, the default), or equally many.
+    pub rss_spread: bool,
     /// The wire, in bits per second (`nic.speed`).
     pub bits_per_s: u64,
     /// A request and its answer on the wire, in bits, frames and headers included.
@@ -188,12 +191,14 @@ impl WorldFile {
             0 => queue % self.cores,
             spare => self.workers + queue % spare,
         };
+        // A mode that asks the NIC for coalescing has it instead of the file's.
+        let fixed = mode.rx_usecs.map(|usecs| ModerationSpec::Fixed(Moderation { usecs, frames: u32::MAX }));
         let queue = |queue: u16| QueueSpec {
             napi: mode.napi,
             thread_cpu: thread_cpu(queue),
-            rx: self.rx,
-            tx: self.tx,
-            period_from_each: self.period_from_each,
+            rx: fixed.unwrap_or(self.rx),
+            tx: fixed.unwrap_or(self.tx),
+            period_from_each: self.period_from_each && fixed.is_none(),
             ring_packets: self.ring_packets,
             ..QueueSpec::new(queue % self.workers.min(self.cores))
         };
@@ -228,12 +233,10 @@ impl WorldFile {
     /// with fewer a queue has several workers.
     fn groups(&self, load: Load) -> Vec<ConnectionsSpec> {
         let count = self.workers.max(self.queues);
-        let each = self.connections / u32::from(count);
-        let more = self.connections % u32::from(count);
-        let connections = u32::from(count) * each + more;
+        let counts = self.connections_by_group(count);
         let group = |index: u16| {
-            let count = each + u32::from(u32::from(index) < more);
-            let share = f64::from(count) / f64::from(connections.max(1));
+            let count = counts[usize::from(index)];
+            let share = f64::from(count) / f64::from(self.connections);
             let load = match load {
                 Load::Open { per_s } => Load::Open { per_s: per_s * share },
                 other => other,
@@ -246,6 +249,27 @@ impl WorldFile {
             }
         };
         (0..count).map(group).filter(|group| group.count > 0).collect()
+    }
+
+    /// How many connections each group has. A hash spreads them binomially; so that a world needs no seed, the groups stand at
+    /// equally likely places of that distribution (the normal one, by its logistic approximation).
+    fn connections_by_group(&self, groups: u16) -> Vec<u32> {
+        let mean = f64::from(self.connections) / f64::from(groups);
+        let deviation = if self.rss_spread { libm::sqrt(mean * (1.0 - 1.0 / f64::from(groups))) } else { 0.0 };
+        let place = |group: u16| {
+            let p = (f64::from(group) + 0.5) / f64::from(groups);
+            mean + deviation * libm::log(p / (1.0 - p)) / 1.702
+        };
+        // Rounded so that the sum is right: each group ends where its running sum does.
+        let (mut sum, mut given) = (0.0, 0);
+        (0..groups)
+            .map(|group| {
+                sum += place(group).max(0.0);
+                let count = (libm::round(sum) as u32).clamp(given, self.connections) - given;
+                given += count;
+                if group + 1 == groups { count + self.connections - given } else { count }
+            })
+            .collect()
     }
 
     /// What it is, in a line.

@@ -42,6 +42,7 @@ pub(super) struct Nic {
     pub(super) tx_frames: Option<Spanned<Count>>,
     pub(super) restart: Option<Spanned<bool>>,
     pub(super) ring: Option<Spanned<Count>>,
+    pub(super) rss: Option<Spanned<String>>,
 }
 
 /// `[network]`.
@@ -127,7 +128,6 @@ costs! {
     epoll_event => epoll_event_ns,
     busy_call => busy_call_ns,
     busy_round => busy_round_ns,
-    idle_enter => idle_enter_ns,
     idle_shallow_exit => idle_shallow_exit_ns,
     idle_deep_exit => idle_deep_exit_ns,
     idle_deep_residency => idle_deep_residency_ns,

@@ -130,10 +130,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         match idle.get_ref().as_str() {
             "deep" => {}
             "shallow" => costs.idle_deep_residency_ns = u32::MAX,
-            "poll" => {
-                costs.idle_deep_residency_ns = u32::MAX;
-                (costs.idle_shallow_exit_ns, costs.idle_enter_ns) = (0, 0);
-            }
+            "poll" => (costs.idle_deep_residency_ns, costs.idle_shallow_exit_ns) = (u32::MAX, 0),
             other => {
                 let problem =
                     format!("'{other}' is no idle-state profile: allowed are \"deep\", \"shallow\" and \"poll\"");
@@ -166,6 +163,17 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let net = network(&check, raw, bits, bits_per_s)?;
     let upstream = upstream(&check, raw)?;
     let (request_cost, division) = request(&check, raw)?;
+    let rss_spread = match &raw.nic.rss {
+        None => true,
+        Some(rss) => match rss.get_ref().as_str() {
+            "hash" => true,
+            "even" => false,
+            other => {
+                let problem = format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
+                return Err(check.error("nic.rss", rss, problem));
+            }
+        },
+    };
     let ring_packets = check.count_or("nic.ring", &raw.nic.ring, &RING, 1_024u64)? as u32;
     let default = Bounds::default();
     let memory = &raw.run.memory_max;
@@ -200,6 +208,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         tx,
         period_from_each,
         ring_packets,
+        rss_spread,
         bits_per_s,
         bits,
         net,
