@@ -5,6 +5,7 @@ mod compare;
 mod load;
 mod predict;
 mod serve;
+mod tune;
 mod units;
 
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum Command {
     Load(load::LoadArgs),
     /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
     Predict(predict::Predict),
+    /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
+    Tune(tune::Tune),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
+        Command::Tune(args) => tune::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
     };
     match result {

@@ -169,7 +169,8 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
             "hash" => true,
             "even" => false,
             other => {
-                let problem = format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
+                let problem =
+                    format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
                 return Err(check.error("nic.rss", rss, problem));
             }
         },
