@@ -94,7 +94,12 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
     for run in 0..runs {
         for &load in loads {
             for mode in modes {
-                let job = Job { mode: mode.clone(), offered: offered(load), seed: seed + u64::from(run), window_ns };
+                let job = Job {
+                    mode: mode.clone(),
+                    offered: offered(load),
+                    seed: seed.wrapping_add(u64::from(run)),
+                    window_ns,
+                };
                 asked.push((load, run, job));
             }
         }

@@ -11,7 +11,7 @@ use lull_lab::cell::Load;
 use lull_lab::html;
 use lull_lab::tuning::{refusal, render, search, window_ns};
 use lull_sim::WorldFile;
-use lull_sim::tune::{Objective, Slo};
+use lull_sim::tune::{Objective, Slo, TuneError};
 use lull_sim::units::share_permille;
 
 use crate::Failure;
@@ -34,6 +34,9 @@ pub struct Tune {
     /// CPU that the service's cores may use at most, such as 50%.
     #[arg(long, value_name = "SHARE")]
     cpu_max: Option<String>,
+    /// How far below its latency bounds a setting should stay; without one that does, one that just meets them is taken.
+    #[arg(long, value_name = "SHARE", default_value = "10%")]
+    spare: String,
     /// Seeds that a recommendation is confirmed with.
     #[arg(long, value_parser = clap::value_parser!(u32).range(3..=100), default_value_t = 5)]
     seeds: u32,
@@ -64,12 +67,8 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         Load::Rate { qps } => qps as f64,
         load => return Err(format!("cannot tune for the load {load}: give queries per second, such as 400K").into()),
     };
-    let cpu_max_percent = match args.cpu_max.as_deref().map(share_permille).transpose() {
-        Ok(None) => None,
-        Ok(Some(permille @ 1..=1_000)) => Some(permille as f64 / 10.0),
-        Ok(Some(_)) => return Err("--cpu-max is a share of the service's cores: from 0.1% to 100%".into()),
-        Err(error) => return Err(format!("--cpu-max: {error}").into()),
-    };
+    let cpu_max_percent = args.cpu_max.as_deref().map(|text| percent("--cpu-max", text, 1, 1_000)).transpose()?;
+    let spare_percent = percent("--spare", &args.spare, 0, 900)?;
     if let Some(path) = &args.html {
         writable(path)?;
     }
@@ -78,11 +77,19 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         slo,
         per_s,
         cpu_max_percent,
+        spare_percent,
         seeds: args.seeds,
         seed: args.seed,
         window_ns: args.seconds.map_or_else(|| window_ns(per_s), |seconds| seconds.as_nanos() as u64),
     };
-    let answer = search(&file, &objective, threads(args.threads), stop)?;
+    let answer = match search(&file, &objective, threads(args.threads), stop) {
+        Err(error @ TuneError::Stopped) => {
+            eprintln!("lull: {error}");
+            // As a shell reports a command that a signal ended.
+            return Ok(ExitCode::from(130));
+        }
+        answer => answer?,
+    };
     print!("{}", render(&file, &answer, &args.dev, COLUMNS));
     if let Some(path) = &args.html {
         html::tuning::write(path, &file, &answer, &args.dev, &command_line())?;
@@ -90,5 +97,15 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     match answer.recommended {
         Some(_) => Ok(ExitCode::SUCCESS),
         None => Err(refusal(&answer).into()),
+    }
+}
+
+/// A share in percent, within limits in thousandths.
+fn percent(flag: &str, text: &str, least: u64, most: u64) -> Result<f64, Failure> {
+    let range = |permille: u64| format!("{}%", permille as f64 / 10.0);
+    match share_permille(text) {
+        Ok(permille) if (least..=most).contains(&permille) => Ok(permille as f64 / 10.0),
+        Ok(_) => Err(format!("{flag}: {text} is impossible: allowed is {} to {}", range(least), range(most)).into()),
+        Err(error) => Err(format!("{flag}: {error}").into()),
     }
 }

@@ -8,6 +8,9 @@
 //!    for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
 //! 4. robustness: recommendation and base at half and at double the load, and what would be best there.
 //!
+//! Settings that stay below every latency bound with something to spare are preferred ([`Objective::spare_percent`]); without
+//! one, those that just meet them have their turn.
+//!
 //! Only a setting that carries the load can be recommended: in an open loop with one request outstanding a connection, latencies
 //! stay finite in overload, and would look like an answer. Latencies within the model's error of a bound are said to be so by
 //! [`Answer::margin`], which the reader should hold against how well the costs were calibrated.
@@ -35,12 +38,21 @@ pub struct Objective {
     pub per_s: f64,
     /// CPU that the service's cores may use at most, in percent.
     pub cpu_max_percent: Option<f64>,
+    /// How far below its latency bounds a setting should stay, in percent of them: settings that do are preferred.
+    pub spare_percent: f64,
     /// Seeds that a recommendation is confirmed with.
     pub seeds: u32,
     /// The first seed.
     pub seed: u64,
     /// Virtual time that a run counts, in nanoseconds.
     pub window_ns: u64,
+}
+
+impl Objective {
+    /// The same with the bounds of latency lowered by what is to be spared.
+    fn with_spare(&self) -> Objective {
+        Objective { slo: self.slo.scaled(1.0 - self.spare_percent / 100.0), ..self.clone() }
+    }
 }
 
 /// Share of the load that a setting has to serve.
@@ -249,6 +261,12 @@ impl Answer {
             better
         });
         carrying
+    }
+
+    /// Whether the recommendation keeps every latency bound with what was to be spared.
+    pub fn spares(&self) -> bool {
+        let tight = self.objective.with_spare();
+        self.recommended.as_ref().is_some_and(|tried| tried.excess(&tight) < 1.0)
     }
 
     /// How far the recommendation stays below the tightest bound, in percent of the bound.

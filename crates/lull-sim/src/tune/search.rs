@@ -95,7 +95,7 @@ impl Search<'_, '_> {
                 jobs.push(Job {
                     mode: one.setting.mode.clone(),
                     offered: Offered::PerSecond(one.per_s),
-                    seed: self.objective.seed + u64::from(run),
+                    seed: self.objective.seed.wrapping_add(u64::from(run)),
                     window_ns: self.objective.window_ns,
                 });
                 whose.push(index);
@@ -154,9 +154,13 @@ impl Search<'_, '_> {
     }
 }
 
-/// The best of what meets the objective on average: the cheapest, and among equally cheap ones the one with the lowest first
-/// statistic.
+/// The best of what meets the objective on average with something to spare, or else of what just meets it.
 fn best(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+    cheapest(tried, &objective.with_spare(), refuted).or_else(|| cheapest(tried, objective, refuted))
+}
+
+/// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first statistic.
+fn cheapest(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
     let statistic = objective.slo.first().statistic;
     let meeting = || {
         let all = tried.iter().enumerate();

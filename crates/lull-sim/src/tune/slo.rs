@@ -74,6 +74,12 @@ impl Slo {
         &self.0
     }
 
+    /// The same bounds with their limits multiplied.
+    pub(super) fn scaled(&self, by: f64) -> Slo {
+        let scaled = |bound: &Bound| Bound { limit_ns: (bound.limit_ns as f64 * by) as u64, ..*bound };
+        Slo(self.0.iter().map(scaled).collect())
+    }
+
     /// The bound that is named first, which charts and frontiers show.
     pub fn first(&self) -> Bound {
         self.0[0]

@@ -59,7 +59,7 @@ pub enum RequestCost {
 /// Bounds of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Events (`run.events_max`; default 2G).
+    /// Events (`run.events_max`; default 500M).
     pub events_max: u64,
     /// Memory, in bytes (`run.memory_max`; default 1 GiB).
     pub memory_max_bytes: u64,
@@ -69,7 +69,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { events_max: 2_000_000_000, memory_max_bytes: 1 << 30, backlog_max: 50_000_000 }
+        Bounds { events_max: 500_000_000, memory_max_bytes: 1 << 30, backlog_max: 50_000_000 }
     }
 }
 
