@@ -6,7 +6,7 @@
 use crate::agenda::{Event, PacketKind};
 use crate::nic::Packet;
 use crate::rng::Stream;
-use crate::sim::Sim;
+use crate::sim::{NO_QUEUE, Sim};
 use crate::thread::Segment;
 use crate::world::{Load, NetSpec};
 
@@ -150,7 +150,7 @@ impl Sim {
     }
 
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
-    fn pass_on(&mut self, conn: u32) -> bool {
+    fn pass_on(&mut self, conn: u32, cpu: u16) -> bool {
         let connection = &mut self.connections[conn as usize];
         let Some(upstream) = self.world.upstream else { return false };
         connection.passed_on = !connection.passed_on;
@@ -164,25 +164,30 @@ impl Sim {
         if upstream.random_ns != 0 {
             answer_ns += self.network.exponential_ns(f64::from(upstream.random_ns));
         }
-        let (now_ns, queue) = (self.now_ns, self.connections[conn as usize].queue);
-        self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
+        let (now_ns, queue) = (self.now_ns, self.tx_queue[usize::from(cpu)]);
+        if queue != NO_QUEUE {
+            self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
+        }
         self.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
         true
     }
 
     /// A worker wrote the answer.
-    pub(crate) fn answer(&mut self, conn: u32, _cpu: u16) {
-        if self.pass_on(conn) {
+    pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
+        if self.pass_on(conn, cpu) {
             return;
         }
         self.counts.served += 1;
         self.counts.tx_packets += 1;
         self.inside -= 1;
-        let queue = self.connections[conn as usize].queue;
+        // XPS: a core transmits on its own queue.
+        let queue = self.tx_queue[usize::from(cpu)];
         let now_ns = self.now_ns;
         let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.network);
         let net = &self.world.net;
-        self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+        if queue != NO_QUEUE {
+            self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+        }
         self.agenda.push(now_ns + program_ns, Event::Answer { conn });
         let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
         self.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });

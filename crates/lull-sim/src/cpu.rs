@@ -97,6 +97,8 @@ pub(crate) struct Cpu {
     pub(crate) idle: Idle,
     /// Delivery took packets while the current thread was interrupted.
     pub(crate) broken_into: bool,
+    /// The effects of a segment are happening: an interrupt waits until they have.
+    in_effects: bool,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
     /// The clock of interference: requests worked on by this core.
@@ -123,6 +125,7 @@ impl Cpu {
             idle_since_ns: 0,
             idle: Idle::new(),
             broken_into: false,
+            in_effects: false,
             debt_ns: 0,
             touched: 0,
             used: CpuUse::default(),
@@ -143,7 +146,8 @@ impl Sim {
             return;
         }
         self.cpus[index].pending.push_back(irq);
-        if self.cpus[index].level != Level::Hard {
+        // A CPU in the middle of its own effects takes it when it dispatches.
+        if self.cpus[index].level != Level::Hard && !self.cpus[index].in_effects {
             self.pause(cpu);
             self.dispatch(cpu);
         }
@@ -174,6 +178,9 @@ impl Sim {
         cpu.started_ns = now_ns;
         match cpu.level {
             Level::Idle => cpu.used.idle_ns += spent_ns,
+            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never sees; of the
+            // softirq that follows it sees most.
+            Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
             Level::Hard | Level::Soft => {
                 if cpu.from_idle {
                     let uncharged_ns = spent_ns * u64::from(self.world.costs.uncharged_in_idle) / 1_024;
@@ -212,6 +219,7 @@ impl Sim {
     pub(crate) fn segment_ended(&mut self, cpu: u16) {
         let index = usize::from(cpu);
         self.account(cpu);
+        self.cpus[index].in_effects = true;
         match self.cpus[index].level {
             Level::Idle => unreachable!("an idle CPU has no segment"),
             Level::Hard => {
@@ -226,6 +234,7 @@ impl Sim {
                 self.thread_step(thread);
             }
         }
+        self.cpus[index].in_effects = false;
         self.dispatch(cpu);
     }
 

@@ -82,6 +82,6 @@ pub use metrics::{Counts, CpuUse, Outcome};
 pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, UpstreamSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, UpstreamSpec, WorkerSpec, World,
 };
 pub use worldfile::{WorldFile, WorldFileError};

@@ -28,7 +28,7 @@ impl Profile {
 pub static PROFILES: [Profile; 2] = [
     Profile {
         name: "epyc-7662",
-        what: "fitted to 24 published runs of memcached on an EPYC 7662 with a ConnectX-5, IRQ suspension series v6",
+        what: "fitted to 24 of the 72 published cells of the IRQ suspension series v6: memcached, EPYC 7662, ConnectX-5",
         hz: 3_300_000_000,
         costs: fitted,
     },

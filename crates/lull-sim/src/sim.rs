@@ -18,6 +18,9 @@ use crate::rng::{Component, Stream};
 use crate::thread::{Program, Thread};
 use crate::world::World;
 
+/// No queue.
+pub(crate) const NO_QUEUE: u32 = u32::MAX;
+
 /// Where events of the core go, if anybody listens.
 pub type Sink = Option<Box<dyn EventSink>>;
 
@@ -148,6 +151,8 @@ pub struct Sim {
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) coldness: Coldness,
+    /// The transmit queue of each CPU.
+    pub(crate) tx_queue: Vec<u32>,
     pub(crate) sink: Sink,
     pub(crate) counts: Counts,
     pub(crate) latency_ns: Histogram<u64>,
@@ -203,6 +208,13 @@ impl Sim {
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             coldness: Coldness::new(&world.cache),
+            tx_queue: (0..world.cpus.len())
+                .map(|cpu| {
+                    let own = world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
+                    own.or(if world.queues.is_empty() { None } else { Some(cpu % world.queues.len()) })
+                        .map_or(NO_QUEUE, |queue| queue as u32)
+                })
+                .collect(),
             sink,
             counts: Counts::default(),
             latency_ns,

@@ -1,9 +1,11 @@
 //! The published IRQ suspension runs as a world, and the tables that it is held against.
 //!
 //! **The machine.** memcached with eight workers on eight cores, a queue, a NAPI and 560 connections each, seven client machines.
-//! The cores are identical and share nothing that the model knows, so two of them are simulated and scaled to eight. The two
-//! stand for the spread of RSS: 4480 connections fall on eight queues with a standard deviation of 22, so one gets 538 and the
-//! other 582, and load and connections go together.
+//! The cores are alike and share nothing that the model knows, so three of them are simulated and scaled to eight. They stand for
+//! two spreads. RSS: 4480 connections fall on eight queues with a standard deviation of 22, so the queues get 538, 560 and 582,
+//! and load and connections go together. Placement: memcached's workers are not pinned, so a worker need not run on the core
+//! that its queue's interrupts go to; one of the three does, two have changed places. Without that, `defer200` and `base` return
+//! two to three times as many events per `epoll_wait` as published: only a worker on another core runs while softirq delivers.
 //!
 //! **What may be fitted.** The cells of [`CALIBRATION_CASES`], from a file that holds no others (`irqsuspend_v6_calibration.csv`). All other
 //! cells are predictions.

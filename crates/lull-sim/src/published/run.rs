@@ -111,7 +111,7 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     let other_queues = params.get("other_queues");
     let window_s = out.window_ns as f64 / 1e9;
     let cores = CONNECTIONS.len() as f64;
-    // Two cores stand for eight.
+    // The simulated cores stand for eight.
     let total = |count: u64| count as f64 / window_s * COUNTED_S * CORES / cores;
     let others = |count: u64| count as f64 / (other.window_ns as f64 / 1e9) * COUNTED_S * other_queues;
     let mut cell = Cell::new(mode.name(), load);

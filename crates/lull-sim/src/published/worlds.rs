@@ -6,10 +6,10 @@ use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::params::Params;
-use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, QueueSpec, World};
+use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 34] = [
+pub const KNOWN: [(&str, &str); 35] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
     ("softirq_ns", "ns"),
@@ -37,6 +37,7 @@ pub const KNOWN: [(&str, &str); 34] = [
     ("client_request_ns", "ns"),
     ("client_answer_ns", "ns"),
     ("client_random_ns", "ns"),
+    ("client_load_ns", "ns"),
     ("client_slow_share", "share"),
     ("client_slow_min_ns", "ns"),
     ("client_slow_max_ns", "ns"),
@@ -46,8 +47,10 @@ pub const KNOWN: [(&str, &str); 34] = [
     ("other_packets_per_s", "1/s"),
 ];
 
-/// Connections of the two simulated cores.
-pub(crate) const CONNECTIONS: [u32; 2] = [538, 582];
+/// Connections of the simulated cores' queues: the mean, and a standard deviation of RSS to either side.
+pub(crate) const CONNECTIONS: [u32; 3] = [560, 538, 582];
+/// Which core each queue's worker runs on.
+const WORKER_CPUS: [u16; 3] = [0, 2, 1];
 /// Cores of the published machine.
 pub(crate) const CORES: f64 = 8.0;
 
@@ -65,7 +68,7 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
         rx: moderation(mode),
         tx: moderation(mode),
         // A fixed rx-usecs bounds the wait of a packet, as a timeout does.
-        period_from_each: mode.rx_usecs.is_none(),
+        rx_period: if mode.rx_usecs.is_some() { Period::First } else { Period::Completion },
         // 1024 descriptors of a striding ring: small packets share them.
         ring_packets: 8_192,
         ..QueueSpec::new(cpu)
@@ -79,8 +82,11 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
         Some(per_s) => Load::Open { per_s: per_s * f64::from(count) },
         None => Load::Closed,
     };
-    let mut world = World::epoll_service(2, mode, 0, Load::Closed);
-    world.queues = (0..2).map(|cpu| queue(mode, cpu)).collect();
+    let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Load::Closed);
+    world.queues = (0..CONNECTIONS.len() as u16).map(|cpu| queue(mode, cpu)).collect();
+    for (worker, cpu) in world.workers.iter_mut().zip(WORKER_CPUS) {
+        worker.cpu = cpu;
+    }
     world.connections = CONNECTIONS
         .iter()
         .enumerate()
@@ -96,7 +102,8 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
     };
     world.net = NetSpec {
         request_ns: params.whole("client_request_ns"),
-        answer_ns: params.whole("client_answer_ns"),
+        answer_ns: params.whole("client_answer_ns")
+            + (params.get("client_load_ns") * qps.unwrap_or(1e6) / 1e6).round() as u32,
         client_random_ns: params.whole("client_random_ns"),
         slow_share: (params.get("client_slow_share") * 1_024.0).round() as u32,
         slow_min_ns: params.whole("client_slow_min_ns"),

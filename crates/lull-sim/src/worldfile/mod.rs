@@ -38,7 +38,7 @@ use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::profile::Profile;
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, UpstreamSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, UpstreamSpec, WorkerSpec, World,
 };
 
 /// The examples that ship, by name.
@@ -82,6 +82,8 @@ pub struct WorldFile {
     pub cores: u16,
     /// Worker threads, each with an epoll context (`service.workers`; default: one a core).
     pub workers: u16,
+    /// Whether a worker runs on another core than its queue's interrupt (`service.worker_cores`; default: on the same).
+    pub workers_elsewhere: bool,
     /// Queues of the NIC (`nic.queues`; default: one a worker).
     pub queues: u16,
     /// Connections over all workers (`service.connections`).
@@ -92,8 +94,11 @@ pub struct WorldFile {
     pub rx: ModerationSpec,
     /// The same for transmit completions (default: as receive).
     pub tx: ModerationSpec,
-    /// Whether each completion starts the moderation period again (`nic.restart`; default: as adaptive).
-    pub period_from_each: bool,
+    /// From when the receive side's moderation period runs (`nic.restart`: whether each completion starts it again; default: as
+    /// adaptive).
+    pub rx_period: Period,
+    /// From when the transmit side's does.
+    pub tx_period: Period,
     /// Packets that a receive ring holds (`nic.ring`; default 1024).
     pub ring_packets: u32,
     /// Whether queues have as many connections as a hash gives them (`nic.rss = "hash"`, the default), or equally many.
@@ -198,12 +203,13 @@ impl WorldFile {
             thread_cpu: thread_cpu(queue),
             rx: fixed.unwrap_or(self.rx),
             tx: fixed.unwrap_or(self.tx),
-            period_from_each: self.period_from_each && fixed.is_none(),
+            rx_period: if fixed.is_some() { Period::First } else { self.rx_period },
+            tx_period: if fixed.is_some() { Period::First } else { self.tx_period },
             ring_packets: self.ring_packets,
             ..QueueSpec::new(queue % self.workers.min(self.cores))
         };
         let worker = |worker: u16| WorkerSpec {
-            cpu: worker % self.cores,
+            cpu: (worker + u16::from(self.workers_elsewhere)) % self.workers.min(self.cores),
             context: u32::from(worker),
             timeout_ns,
             events_max: self.events_max,

@@ -62,6 +62,7 @@ pub(super) struct Network {
 pub(super) struct Service {
     pub(super) kind: Spanned<String>,
     pub(super) workers: Option<Spanned<Count>>,
+    pub(super) worker_cores: Option<Spanned<String>>,
     pub(super) connections: Spanned<Count>,
     pub(super) request_cost: Option<Spanned<Time>>,
     pub(super) request_cost_total: Option<Spanned<Time>>,

@@ -14,7 +14,7 @@ use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, WorldFile};
 use crate::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Share, Size, Time, time_text};
-use crate::world::{ModerationSpec, NetSpec, UpstreamSpec};
+use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
 
 const CORES: RangeInclusive<u64> = 1..=256;
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
@@ -153,7 +153,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let hz = frequency.map_or(Ok(profile.hz), |hz| {
         check.within("machine.frequency", hz, hz.get_ref().0, &HZ, |hz| format!("{}GHz", hz as f64 / 1e9))
     })?;
-    let (rx, tx, period_from_each) = moderation(&check, raw)?;
+    let (rx, tx, (rx_period, tx_period)) = moderation(&check, raw)?;
     let speed = &raw.nic.speed;
     let gbit = |bits: u64| format!("{}Gbit/s", bits as f64 / 1e9);
     let bits_per_s = check.within("nic.speed", speed, speed.get_ref().0, &SPEED, gbit)?;
@@ -163,6 +163,17 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let net = network(&check, raw, bits, bits_per_s)?;
     let upstream = upstream(&check, raw)?;
     let (request_cost, division) = request(&check, raw)?;
+    let workers_elsewhere = match &raw.service.worker_cores {
+        None => false,
+        Some(place) => match place.get_ref().as_str() {
+            "queue" => false,
+            "other" => true,
+            other => {
+                let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
+                return Err(check.error("service.worker_cores", place, problem));
+            }
+        },
+    };
     let rss_spread = match &raw.nic.rss {
         None => true,
         Some(rss) => match rss.get_ref().as_str() {
@@ -202,12 +213,14 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         name: name(source.file),
         cores,
         workers,
+        workers_elsewhere,
         queues,
         connections,
         request_cost,
         rx,
         tx,
-        period_from_each,
+        rx_period,
+        tx_period,
         ring_packets,
         rss_spread,
         bits_per_s,
@@ -246,19 +259,24 @@ fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFil
     })
 }
 
-/// Receive and transmit moderation, and whether its period starts again at each completion.
-fn moderation(check: &Check<'_>, raw: &Raw) -> Result<(ModerationSpec, ModerationSpec, bool), WorldFileError> {
+/// Receive and transmit moderation, and from when their periods run.
+fn moderation(check: &Check<'_>, raw: &Raw) -> Result<(ModerationSpec, ModerationSpec, (Period, Period)), WorldFileError> {
     let nic = &raw.nic;
     let fixed = nic.rx_usecs.is_some() || nic.rx_frames.is_some() || nic.tx_usecs.is_some() || nic.tx_frames.is_some();
     let adaptive = nic.adaptive.as_ref().map_or(!fixed, |adaptive| *adaptive.get_ref());
     let restart = nic.restart.as_ref().map_or(adaptive, |restart| *restart.get_ref());
+    let periods = (
+        if restart { Period::Completion } else { Period::First },
+        // Adaptive drivers bound the rate of transmit interrupts.
+        if adaptive { Period::Interrupt } else { Period::First },
+    );
     if adaptive {
         if let (true, Some(adaptive)) = (fixed, &nic.adaptive) {
             let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, tx_usecs \
                            and tx_frames, or set adaptive = false";
             return Err(check.error("nic.adaptive", adaptive, problem));
         }
-        return Ok((ModerationSpec::Adaptive, ModerationSpec::Adaptive, restart));
+        return Ok((ModerationSpec::Adaptive, ModerationSpec::Adaptive, periods));
     }
     let side = |usecs: (&str, &Option<Spanned<Time>>), frames: (&str, &Option<Spanned<Count>>), or: Moderation| {
         let ns = check.time_or(usecs.0, usecs.1, &USECS, or.usecs * 1_000)?;
@@ -276,7 +294,7 @@ fn moderation(check: &Check<'_>, raw: &Raw) -> Result<(ModerationSpec, Moderatio
     let or = Moderation { usecs: 0, frames: if nic.rx_usecs.is_some() { 65_535 } else { 1 } };
     let rx = side(("nic.rx_usecs", &nic.rx_usecs), ("nic.rx_frames", &nic.rx_frames), or)?;
     let tx = side(("nic.tx_usecs", &nic.tx_usecs), ("nic.tx_frames", &nic.tx_frames), rx)?;
-    Ok((ModerationSpec::Fixed(rx), ModerationSpec::Fixed(tx), restart))
+    Ok((ModerationSpec::Fixed(rx), ModerationSpec::Fixed(tx), periods))
 }
 
 fn bits_on_wire(payload_bytes: u64) -> u64 {
