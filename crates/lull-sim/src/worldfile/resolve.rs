@@ -260,7 +260,10 @@ fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFil
 }
 
 /// Receive and transmit moderation, and from when their periods run.
-fn moderation(check: &Check<'_>, raw: &Raw) -> Result<(ModerationSpec, ModerationSpec, (Period, Period)), WorldFileError> {
+fn moderation(
+    check: &Check<'_>,
+    raw: &Raw,
+) -> Result<(ModerationSpec, ModerationSpec, (Period, Period)), WorldFileError> {
     let nic = &raw.nic;
     let fixed = nic.rx_usecs.is_some() || nic.rx_frames.is_some() || nic.tx_usecs.is_some() || nic.tx_frames.is_some();
     let adaptive = nic.adaptive.as_ref().map_or(!fixed, |adaptive| *adaptive.get_ref());
