@@ -169,7 +169,8 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
 
 /// How the answer stands at another load, in a sentence.
 pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
-    let objective = &answer.objective;
+    // The limit of CPU belongs to the load that was asked for.
+    let objective = &answer.objective.latency_only();
     let first = objective.slo.first().statistic;
     let figures = |tried: &Tried| {
         format!("{first} {}, CPU {:.0} %", us_text(tried.mean(|run| first.of(run))), tried.mean(|run| run.cpu_percent))
@@ -177,7 +178,7 @@ pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
     let recommended = &at.recommended;
     let stands = match (recommended.carries(), recommended.excess(objective) < 1.0) {
         (true, true) => format!("still meets it ({})", figures(recommended)),
-        (true, false) => format!("no longer meets it ({}; {})", recommended.worst(objective), figures(recommended)),
+        (true, false) => format!("no longer meets it: {} ({})", recommended.worst(objective), figures(recommended)),
         (false, _) => format!("no longer carries the load ({})", recommended.worst(objective)),
     };
     let best = match &at.best {
@@ -195,6 +196,23 @@ pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
         at.factor,
         recommended.setting
     )
+}
+
+/// What holds at all the loads that were tried, in a sentence.
+pub fn steady(answer: &Answer) -> String {
+    let recommended = answer.recommended.as_ref().map(|tried| &tried.setting);
+    match answer.steady() {
+        Some(steady) if Some(&steady.setting) == recommended => {
+            format!("{} is also the cheapest that meets the objective at all of these loads.", steady.setting)
+        }
+        Some(steady) => format!(
+            "If the load moves that far, {} is the cheapest that meets the objective at all of these loads (CPU {:.1} % at {}).",
+            steady.setting,
+            steady.mean(|run| run.cpu_percent),
+            rate_text(answer.objective.per_s)
+        ),
+        None => "Nothing that was tried meets the objective at all of these loads.".to_owned(),
+    }
 }
 
 /// The answer as text.
@@ -225,6 +243,7 @@ pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> S
         for at in &answer.elsewhere {
             out += &wrap(&elsewhere(answer, at), columns, "  ");
         }
+        out += &wrap(&steady(answer), columns, "  ");
     }
     out
 }

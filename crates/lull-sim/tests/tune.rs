@@ -86,6 +86,11 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
     let factors: Vec<f64> = answer.elsewhere.iter().map(|at| at.factor).collect();
     assert_eq!(factors, [0.5, 2.0]);
     assert!(answer.elsewhere[0].recommended.carries() && answer.elsewhere[0].best.is_some());
+    // Half the load is no harder: what is steady there is at least as cheap as what is steady at both.
+    let at_half = Answer { elsewhere: answer.elsewhere[..1].to_vec(), ..answer.clone() };
+    let steady = at_half.steady().unwrap();
+    assert!(answer.steady().is_none_or(|both| cpu(both) >= cpu(steady)));
+    assert!(Answer { elsewhere: Vec::new(), ..answer.clone() }.steady().is_none());
     let frontier: Vec<(f64, f64)> = answer.frontier().iter().map(|t| (cpu(t), t.mean(|run| run.p99_us))).collect();
     assert!(frontier.len() > 3 && frontier.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 > pair[1].1));
 }

@@ -17,8 +17,12 @@ use crate::cell::Load;
 use crate::csv::atomic;
 use crate::stats::{self, Estimate};
 use crate::tuning::{
-    against_base, elsewhere, lines as lines_to_type, notes, objective_text, reasons, refusal, standing,
+    against_base, elsewhere, lines as lines_to_type, notes, objective_text, reasons, refusal, standing, steady,
 };
+
+/// Points nearer to each other than both of these do not both have their names beside them.
+const NEAR_CPU_PERCENT: f64 = 5.0;
+const NEAR_RATIO: f64 = 1.35;
 
 /// Writes the page, replacing the file whole or not at all.
 ///
@@ -68,9 +72,10 @@ fn charts(answer: &Answer) -> String {
     let frontier = answer.frontier();
     let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));
     let recommended = answer.recommended.as_ref().map(|tried| tried.setting.to_string());
+    let named = named(answer, &frontier);
     let dots = answer.tried.iter().filter(|t| t.carries()).filter_map(|tried| {
         let name = tried.setting.to_string();
-        let named = frontier.iter().any(|one| one.setting == tried.setting) || tried.setting.family.is_none();
+        let named = named.contains(&name);
         Some(Dot {
             // The mode's name carries colour and mark.
             label: if named { name.clone() } else { String::new() },
@@ -105,9 +110,32 @@ fn charts(answer: &Answer) -> String {
     out + "</div>\n"
 }
 
+/// Which points have their names beside them: the recommendation, the modes without a timeout, and of the frontier what is not
+/// too near to another.
+fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
+    let first = answer.objective.slo.first().statistic;
+    let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));
+    let mut named: Vec<&Tried> = answer.recommended.iter().collect();
+    let modes = answer.tried.iter().filter(|tried| tried.setting.family.is_none() && tried.carries());
+    named.extend(modes);
+    for tried in frontier {
+        let (cpu, latency) = place(tried);
+        let near = |other: &&Tried| {
+            let (other_cpu, other_latency) = place(other);
+            (cpu - other_cpu).abs() < NEAR_CPU_PERCENT
+                && latency.max(other_latency) < NEAR_RATIO * latency.min(other_latency)
+        };
+        if !named.iter().any(near) {
+            named.push(tried);
+        }
+    }
+    named.iter().map(|tried| tried.setting.to_string()).collect()
+}
+
 /// The recommendation and base over the load.
 fn moved(answer: &Answer, first: Statistic) -> String {
     let Some(recommended) = &answer.recommended else { return String::new() };
+    let latency_only = answer.objective.latency_only();
     let points = |here: &Tried, there: &dyn Fn(&Elsewhere) -> Tried| {
         let mut all: Vec<Tried> = answer.elsewhere.iter().map(there).collect();
         all.push(here.clone());
@@ -117,7 +145,7 @@ fn moved(answer: &Answer, first: Statistic) -> String {
                 x: tried.per_s / 1e3,
                 y: estimate(tried, |run| first.of(run))?,
                 load: Load::Rate { qps: tried.per_s as u64 },
-                counts: tried.carries() && tried.excess(&answer.objective) < 1.0,
+                counts: tried.carries() && tried.excess(&latency_only) < 1.0,
                 tip: tip(answer, tried),
             })
         };
@@ -138,7 +166,8 @@ fn moved(answer: &Answer, first: Statistic) -> String {
         x_unit: "",
     };
     let both = both_scales(|log| lines::draw(&all, &titles, log));
-    let sentences: Vec<String> = answer.elsewhere.iter().map(|at| elsewhere(answer, at)).collect();
+    let sentences = answer.elsewhere.iter().map(|at| elsewhere(answer, at)).chain([steady(answer)]);
+    let sentences: Vec<String> = sentences.collect();
     figure("If the load halves or doubles", &both, &(sentences.join(" ") + " Hollow: misses the objective there."))
 }
 

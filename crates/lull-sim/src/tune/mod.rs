@@ -6,7 +6,8 @@
 //! 2. timeouts between those of the grid, around the best of each family;
 //! 3. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound that holds
 //!    for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
-//! 4. robustness: recommendation and base at half and at double the load, and what would be best there.
+//! 4. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is judged:
+//!    the limit of CPU belongs to the load that was asked for.
 //!
 //! Settings that stay below every latency bound with something to spare are preferred ([`Objective::spare_percent`]); without
 //! one, those that just meet them have their turn.
@@ -49,6 +50,11 @@ pub struct Objective {
 }
 
 impl Objective {
+    /// The same without the limit of CPU: what is asked of other loads, since that limit belongs to the load that was named.
+    pub fn latency_only(&self) -> Objective {
+        Objective { cpu_max_percent: None, ..self.clone() }
+    }
+
     /// The same with the bounds of latency lowered by what is to be spared.
     fn with_spare(&self) -> Objective {
         Objective { slo: self.slo.scaled(1.0 - self.spare_percent / 100.0), ..self.clone() }
@@ -226,6 +232,8 @@ pub struct Elsewhere {
     pub base: Tried,
     /// What would be best there, if anything meets the objective (by the search's own runs, not confirmed).
     pub best: Option<Tried>,
+    /// Everything that was tried there.
+    pub tried: Vec<Tried>,
 }
 
 /// What the search found.
@@ -261,6 +269,22 @@ impl Answer {
             better
         });
         carrying
+    }
+
+    /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was tried:
+    /// what to take if the load moves that far. `None` if there is none, or no other load was tried.
+    pub fn steady(&self) -> Option<&Tried> {
+        let latency_only = self.objective.latency_only();
+        let meets_at = |at: &Elsewhere, setting: &Setting| {
+            at.tried.iter().any(|tried| tried.setting == *setting && tried.excess(&latency_only) < 1.0)
+        };
+        let steady = |tried: &&Tried| {
+            !self.elsewhere.is_empty()
+                && tried.excess(&self.objective) < 1.0
+                && self.elsewhere.iter().all(|at| meets_at(at, &tried.setting))
+        };
+        let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+        self.tried.iter().filter(steady).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
     }
 
     /// Whether the recommendation keeps every latency bound with what was to be spared.

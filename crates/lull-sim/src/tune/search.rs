@@ -139,18 +139,15 @@ impl Search<'_, '_> {
         if !tried.iter().any(|t| t.setting == recommended.setting) {
             tried.extend(self.run(vec![recommended.setting.clone()], per_s, SEARCH_SEEDS)?);
         }
-        let best = best(&tried, self.objective, &[]).map(|index| tried[index].clone());
+        let best = best(&tried, &self.objective.latency_only(), &[]).map(|index| tried[index].clone());
         let mut find = |wanted: &dyn Fn(&Setting) -> bool| -> Result<Tried, TuneError> {
             let index = tried.iter().position(|t| wanted(&t.setting)).unwrap_or(0);
             self.extend(&mut tried[index])?;
             Ok(tried[index].clone())
         };
-        Ok(Elsewhere {
-            factor,
-            recommended: find(&|setting| *setting == recommended.setting)?,
-            base: find(&|setting| setting.mode.name() == "base")?,
-            best,
-        })
+        let (recommended, base) =
+            (find(&|setting| *setting == recommended.setting)?, find(&|setting| setting.mode.name() == "base")?);
+        Ok(Elsewhere { factor, recommended, base, best, tried })
     }
 }
 
