@@ -102,7 +102,7 @@ fn limits(extras: &Extras, frame: &Frame, x: &Scale, y: &Scale) -> String {
         let at = x.place(limit);
         if at <= frame.right {
             out += &line(at, frame.top, at, frame.bottom, "limit");
-            out += &text(at - 4.0, frame.bottom - 5.0, "label faint", "end", "CPU at most");
+            out += &text(at + 4.0, 0.6 * frame.top + 0.4 * frame.bottom, "label faint", "start", "CPU at most");
         }
     }
     out

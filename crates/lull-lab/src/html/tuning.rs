@@ -21,7 +21,7 @@ use crate::tuning::{
 };
 
 /// Points nearer to each other than both of these do not both have their names beside them.
-const NEAR_CPU_PERCENT: f64 = 5.0;
+const NEAR_CPU_PERCENT: f64 = 6.0;
 const NEAR_RATIO: f64 = 1.35;
 
 /// Writes the page, replacing the file whole or not at all.
