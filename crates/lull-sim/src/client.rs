@@ -138,7 +138,8 @@ impl Sim {
         let costs = &self.world.costs;
         let cpu = &mut self.cpus[usize::from(cpu)];
         let connection = &mut self.connections[conn as usize];
-        let cold_ns = self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
+        let cold_ns =
+            self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
         connection.touched = cpu.touched;
         let random_ns = if costs.request_random_ns == 0 {

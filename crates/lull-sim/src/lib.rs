@@ -60,6 +60,7 @@ pub mod costs;
 mod cpu;
 pub mod dim;
 mod epoll;
+pub mod fit;
 pub mod metrics;
 mod nic;
 pub mod params;

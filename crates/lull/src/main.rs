@@ -5,6 +5,7 @@ mod compare;
 mod load;
 mod predict;
 mod serve;
+mod sim;
 mod tune;
 mod units;
 
@@ -35,6 +36,8 @@ enum Command {
     Predict(predict::Predict),
     /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
     Tune(tune::Tune),
+    /// The simulated plane: published tables as worlds, and their calibration.
+    Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
+        Command::Sim(args) => sim::run(args),
         Command::Serve(args) => serve::run(args, &stop),
     };
     match result {
