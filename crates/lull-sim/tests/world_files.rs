@@ -246,3 +246,28 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     assert!(matches!(error, RunError::TooManyPending { bound: 3, .. }), "{error}");
     assert!(error.to_string().contains("memory_max"), "{error}");
 }
+
+/// Whatever a file holds, it is read or refused with its name in one line.
+#[test]
+fn no_file_makes_the_reader_panic() {
+    let check = |text: &str| {
+        if let Err(error) = WorldFile::parse("small.toml", text) {
+            let said = error.to_string();
+            assert!(said.starts_with("small.toml:") && !said.contains('\n'), "{said}");
+        }
+    };
+    let places: Vec<usize> = SMALL.char_indices().map(|(at, _)| at).collect();
+    for &at in &places {
+        check(&SMALL[..at]);
+        for character in ["µ", "\"", "[", "=", "\n", "9"] {
+            check(&format!("{}{character}{}", &SMALL[..at], &SMALL[at + 1..]));
+        }
+    }
+    for value in ["\"\"", "{}", "[]", "1e400", "-1", "99999999999999999999", "\"99999999999999999999s\"", "1979-05-27"]
+    {
+        for line in SMALL.lines().filter(|line| line.contains('=')) {
+            let key = line.split('=').next().unwrap();
+            check(&SMALL.replace(line, &format!("{key}= {value}")));
+        }
+    }
+}
