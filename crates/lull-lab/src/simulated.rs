@@ -1,10 +1,11 @@
 //! Predictions: the lab's report of a world that is simulated.
 //!
-//! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks, judged by the same checks, and shown
-//! by the same table. What no simulator knows (instructions, system calls, the generator's lateness) is left empty.
+//! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks, judged by the same checks,
+//! and shown by the same table. What no simulator knows (instructions, system calls, the generator's lateness) is left
+//! empty.
 //!
-//! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the report does
-//! not depend on how many threads there are.
+//! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the
+//! report does not depend on how many threads there are.
 
 use std::fmt;
 use std::io::IsTerminal;

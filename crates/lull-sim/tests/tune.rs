@@ -1,5 +1,5 @@
-//! The search for settings: it refuses the impossible and names what comes nearest, and what it recommends holds when predicted
-//! anew.
+//! The search for settings: it refuses the impossible and names what comes nearest, and what it recommends holds when
+//! predicted anew.
 
 use lull_sim::predict::{self, Job, Offered};
 use lull_sim::tune::{Answer, Figures, Objective, TuneError, tune};

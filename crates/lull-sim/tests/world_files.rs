@@ -90,8 +90,8 @@ fn queues_and_workers_need_not_be_as_many() {
     }
 }
 
-/// With several NAPIs on one epoll, each event moves its NAPI id, and a suspended NAPI that is left waits for its timeout
-/// (napi_semantics §13, edge 14): whoever predicts such a world has to see it.
+/// With several NAPIs on one epoll, each event moves its NAPI id, and a suspended NAPI that is left waits for its
+/// timeout (napi_semantics §13, edge 14): whoever predicts such a world has to see it.
 #[test]
 fn suspension_over_several_queues_on_one_epoll_stalls_as_on_linux() {
     let text = SMALL.replace("[nic]", "[nic]\nqueues = 3").replace("cores = 1", "cores = 2");

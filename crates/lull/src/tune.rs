@@ -34,7 +34,8 @@ pub struct Tune {
     /// CPU that the service's cores may use at most, such as 50%.
     #[arg(long, value_name = "SHARE")]
     cpu_max: Option<String>,
-    /// How far below its latency bounds a setting should stay; without one that does, one that just meets them is taken.
+    /// How far below its latency bounds a setting should stay; without one that does, one that just meets them is
+    /// taken.
     #[arg(long, value_name = "SHARE", default_value = "10%")]
     spare: String,
     /// Seeds that a recommendation is confirmed with.

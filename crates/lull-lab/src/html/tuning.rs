@@ -1,5 +1,5 @@
-//! The page of a search: the answer in words, the frontier of latency against CPU, what happens when the load moves, and every
-//! setting that was tried.
+//! The page of a search: the answer in words, the frontier of latency against CPU, what happens when the load moves,
+//! and every setting that was tried.
 
 use std::io;
 use std::path::Path;
@@ -110,8 +110,8 @@ fn charts(answer: &Answer) -> String {
     out + "</div>\n"
 }
 
-/// Which points have their names beside them: the recommendation, the modes without a timeout, and of the frontier what is not
-/// too near to another.
+/// Which points have their names beside them: the recommendation, the modes without a timeout, and of the frontier what
+/// is not too near to another.
 fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
     let first = answer.objective.slo.first().statistic;
     let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));

@@ -4,17 +4,17 @@
 //!
 //! 1. every mode, and a grid of timeouts, with a few seeds each;
 //! 2. timeouts between those of the grid, around the best of each family;
-//! 3. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound that holds
-//!    for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
-//! 4. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is judged:
-//!    the limit of CPU belongs to the load that was asked for.
+//! 3. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound
+//!    that holds for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
+//! 4. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is
+//!    judged: the limit of CPU belongs to the load that was asked for.
 //!
-//! Settings that stay below every latency bound with something to spare are preferred ([`Objective::spare_percent`]); without
-//! one, those that just meet them have their turn.
+//! Settings that stay below every latency bound with something to spare are preferred ([`Objective::spare_percent`]);
+//! without one, those that just meet them have their turn.
 //!
-//! Only a setting that carries the load can be recommended: in an open loop with one request outstanding a connection, latencies
-//! stay finite in overload, and would look like an answer. Latencies within the model's error of a bound are said to be so by
-//! [`Answer::margin`], which the reader should hold against how well the costs were calibrated.
+//! Only a setting that carries the load can be recommended: in an open loop with one request outstanding a connection,
+//! latencies stay finite in overload, and would look like an answer. Latencies within the model's error of a bound are
+//! said to be so by [`Answer::margin`], which the reader should hold against how well the costs were calibrated.
 //!
 //! The search runs nothing itself: it hands out [`Job`]s, all that are known at a time, and takes [`Figures`].
 
@@ -50,7 +50,8 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The same without the limit of CPU: what is asked of other loads, since that limit belongs to the load that was named.
+    /// The same without the limit of CPU: what is asked of other loads, since that limit belongs to the load that was
+    /// named.
     pub fn latency_only(&self) -> Objective {
         Objective { cpu_max_percent: None, ..self.clone() }
     }
@@ -114,8 +115,8 @@ impl Tried {
         self.runs.iter().map(of).sum::<f64>() / self.runs.len() as f64
     }
 
-    /// The highest value that one further seed stays below with 95 %: mean, plus Student's t of the spread over its seeds. Just
-    /// the mean with one seed.
+    /// The highest value that one further seed stays below with 95 %: mean, plus Student's t of the spread over its
+    /// seeds. Just the mean with one seed.
     pub fn upper(&self, of: impl Fn(&Figures) -> f64) -> f64 {
         let (count, mean) = (self.runs.len() as f64, self.mean(&of));
         if self.runs.len() < 2 {
@@ -135,8 +136,8 @@ impl Tried {
         !self.runs.is_empty() && self.carried() >= CARRIED_SHARE_MIN - 3.0 / libm::sqrt(self.per_s.max(1.0))
     }
 
-    /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average. Infinite
-    /// if it does not carry the load.
+    /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average.
+    /// Infinite if it does not carry the load.
     pub fn excess(&self, objective: &Objective) -> f64 {
         if !self.carries() {
             return f64::INFINITY;
@@ -256,7 +257,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The settings that carry the load and that no other beats in both CPU and the objective's first statistic, by CPU.
+    /// The settings that carry the load and that no other beats in both CPU and the objective's first statistic, by
+    /// CPU.
     pub fn frontier(&self) -> Vec<&Tried> {
         let statistic = self.objective.slo.first().statistic;
         let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| statistic.of(run)));
@@ -271,8 +273,8 @@ impl Answer {
         carrying
     }
 
-    /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was tried:
-    /// what to take if the load moves that far. `None` if there is none, or no other load was tried.
+    /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was
+    /// tried: what to take if the load moves that far. `None` if there is none, or no other load was tried.
     pub fn steady(&self) -> Option<&Tried> {
         let latency_only = self.objective.latency_only();
         let meets_at = |at: &Elsewhere, setting: &Setting| {

@@ -10,8 +10,8 @@ const SEARCH_SEEDS: u32 = 2;
 const REFINEMENTS: u32 = 3;
 /// Neighbouring timeouts nearer than this ratio are not told apart.
 const RATIO_MIN: f64 = 1.2;
-/// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of those the one
-/// with the lowest latency wins.
+/// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
+/// those the one with the lowest latency wins.
 const CPU_TIE_PERCENT: f64 = 1.0;
 /// Settings that are put to confirmation at most.
 const CONFIRMED_MAX: usize = 8;
@@ -156,7 +156,8 @@ fn best(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<u
     cheapest(tried, &objective.with_spare(), refuted).or_else(|| cheapest(tried, objective, refuted))
 }
 
-/// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first statistic.
+/// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first
+/// statistic.
 fn cheapest(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
     let statistic = objective.slo.first().statistic;
     let meeting = || {

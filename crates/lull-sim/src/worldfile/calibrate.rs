@@ -1,9 +1,9 @@
 //! From a measured request cost to the application's own part of it.
 //!
-//! What `perf` or a thread's clock shows of a request includes what the simulator charges apart: `epoll_wait`, wake-ups,
-//! interference, and, all told, interrupts and softirq. The application's part is therefore found by running the service, one
-//! core of it, saturated in `base` (where such figures are measured), and correcting the part until the simulated figure is
-//! the measured one.
+//! What `perf` or a thread's clock shows of a request includes what the simulator charges apart: `epoll_wait`,
+//! wake-ups, interference, and, all told, interrupts and softirq. The application's part is therefore found by running
+//! the service, one core of it, saturated in `base` (where such figures are measured), and correcting the part until
+//! the simulated figure is the measured one.
 
 use lull_core::Mode;
 
@@ -65,8 +65,8 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         }
         *if shown_ns < measured_ns { &mut below } else { &mut above } = Some((own_ns, shown_ns));
         own_ns = match (below, above) {
-            // How delivery and application fall into step changes with the cost: the way is steep in places, and a straight line
-            // is not enough.
+            // How delivery and application fall into step changes with the cost: the way is steep in places, and a
+            // straight line is not enough.
             (Some(below), Some(above)) => f64::midpoint(below.0, above.0),
             _ => (own_ns + (measured_ns - shown_ns) / times_served).max(OWN_MIN_NS),
         };

@@ -14,13 +14,14 @@
 //! request_cost = "6.2us"
 //! ```
 //!
-//! Commented examples are in the crate's `worlds` directory ([`EXAMPLES`]). Values carry their units. Whatever is unknown,
-//! impossible or without its unit is refused with file, line, key and what is allowed ([`WorldFileError`]); what is left out
-//! has the default that [`WorldFile`] names. Costs come from a profile ([`crate::profile`]) and can be overridden one by one.
+//! Commented examples are in the crate's `worlds` directory ([`EXAMPLES`]). Values carry their units. Whatever is
+//! unknown, impossible or without its unit is refused with file, line, key and what is allowed ([`WorldFileError`]);
+//! what is left out has the default that [`WorldFile`] names. Costs come from a profile ([`crate::profile`]) and can be
+//! overridden one by one.
 //!
 //! `request_cost` is what was measured, and a measured cost has parts that the simulator charges apart (`epoll_wait`,
-//! interference). So it is not put into the world as it stands: [`calibrate`] finds the application's own part with which
-//! the simulated service, saturated in `base`, shows the measured figure.
+//! interference). So it is not put into the world as it stands: [`calibrate`] finds the application's own part with
+//! which the simulated service, saturated in `base`, shows the measured figure.
 
 pub mod calibrate;
 mod error;
@@ -94,8 +95,8 @@ pub struct WorldFile {
     pub rx: ModerationSpec,
     /// The same for transmit completions (default: as receive).
     pub tx: ModerationSpec,
-    /// From when the receive side's moderation period runs (`nic.restart`: whether each completion starts it again; default: as
-    /// adaptive).
+    /// From when the receive side's moderation period runs (`nic.restart`: whether each completion starts it again;
+    /// default: as adaptive).
     pub rx_period: Period,
     /// From when the transmit side's does.
     pub tx_period: Period,
@@ -235,8 +236,8 @@ impl WorldFile {
         }
     }
 
-    /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers several,
-    /// with fewer a queue has several workers.
+    /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers
+    /// several, with fewer a queue has several workers.
     fn groups(&self, load: Load) -> Vec<ConnectionsSpec> {
         let count = self.workers.max(self.queues);
         let counts = self.connections_by_group(count);
@@ -257,8 +258,8 @@ impl WorldFile {
         (0..count).map(group).filter(|group| group.count > 0).collect()
     }
 
-    /// How many connections each group has. A hash spreads them binomially; so that a world needs no seed, the groups stand at
-    /// equally likely places of that distribution (the normal one, by its logistic approximation).
+    /// How many connections each group has. A hash spreads them binomially; so that a world needs no seed, the groups
+    /// stand at equally likely places of that distribution (the normal one, by its logistic approximation).
     fn connections_by_group(&self, groups: u16) -> Vec<u32> {
         let mean = f64::from(self.connections) / f64::from(groups);
         let deviation = if self.rss_spread { libm::sqrt(mean * (1.0 - 1.0 / f64::from(groups))) } else { 0.0 };

@@ -1,6 +1,7 @@
 //! From a world file as it is written to one that can be simulated: limits, defaults, and what contradicts what.
 //!
-//! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be simulated.
+//! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be
+//! simulated.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
