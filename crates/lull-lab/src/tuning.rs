@@ -122,7 +122,8 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         (true, false) => format!(" (none has {} % to spare)", objective.spare_percent),
     };
     let mut reasons = vec![format!(
-        "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a point of \
+        "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
+         point of \
          CPU the lowest {} decides.",
         answer.tried.len(),
         recommended.setting,
@@ -144,7 +145,8 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     }
     let first = objective.slo.first();
     reasons.push(format!(
-        "Confirmed: each of {} seeds ({} to {}, {} of virtual time each) meets every bound; a further one stays below {} {} \
+        "Confirmed: each of {} seeds ({} to {}, {} of virtual time each) meets every bound; a further one stays below \
+         {} {} \
          with 95 %.",
         recommended.runs.len(),
         objective.seed,
@@ -160,7 +162,8 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     if let Some(margin) = answer.margin() {
         let advice = if margin < FIT_GOAL_P99_PERCENT { ": measure before you rely on it" } else { "" };
         reasons.push(format!(
-            "The tightest bound is kept with {margin:.0} % to spare; the fit of the costs aims at {FIT_GOAL_P99_PERCENT:.0} % \
+            "The tightest bound is kept with {margin:.0} % to spare; the fit of the costs aims at \
+             {FIT_GOAL_P99_PERCENT:.0} % \
              for p99 on the machine that they were fitted to{advice}."
         ));
     }
@@ -206,7 +209,8 @@ pub fn steady(answer: &Answer) -> String {
             format!("{} is also the cheapest that meets the objective at all of these loads.", steady.setting)
         }
         Some(steady) => format!(
-            "If the load moves that far, {} is the cheapest that meets the objective at all of these loads (CPU {:.1} % at {}).",
+            "If the load moves that far, {} is the cheapest that meets the objective at all of these loads (CPU {:.1} \
+             % at {}).",
             steady.setting,
             steady.mean(|run| run.cpu_percent),
             rate_text(answer.objective.per_s)

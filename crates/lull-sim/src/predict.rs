@@ -56,7 +56,8 @@ impl fmt::Display for PredictError {
             PredictError::Mode(why) => f.write_str(why),
             PredictError::Wire { per_s, wire_per_s } => write!(
                 f,
-                "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} % of {}), \
+                "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} \
+                 % of {}), \
                  and queues on the wire are not simulated",
                 rate_text(*per_s),
                 rate_text((WIRE_SHARE_MAX * wire_per_s).floor()),

@@ -28,7 +28,8 @@ impl Profile {
 pub static PROFILES: [Profile; 2] = [
     Profile {
         name: "epyc-7662",
-        what: "fitted to 24 of the 72 published cells of the IRQ suspension series v6: memcached, EPYC 7662, ConnectX-5",
+        what: "fitted to 24 of the 72 published cells of the IRQ suspension series v6: memcached, EPYC 7662, \
+        ConnectX-5",
         hz: 3_300_000_000,
         costs: fitted,
     },

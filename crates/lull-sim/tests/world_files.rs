@@ -56,6 +56,9 @@ fn the_measured_cost_is_the_cost_shown() {
     };
     let (thread, everything) = busy(SMALL);
     assert!((5_900.0..6_100.0).contains(&thread) && everything > 1.1 * thread, "{thread} {everything}");
+    let two = SMALL.replace("cores = 1", "cores = 2").replace("[service]", "[service]\nworker_cores = \"other\"");
+    let (thread, _) = busy(&two);
+    assert!((5_800.0..6_200.0).contains(&thread), "{thread}");
     let (thread, everything) = busy(&SMALL.replace("request_cost =", "request_cost_total ="));
     assert!((5_900.0..6_100.0).contains(&everything) && thread < everything, "{thread} {everything}");
 }
@@ -178,7 +181,8 @@ fn contradictions_are_named() {
     refused(
         "rx_usecs",
         "adaptive = true\nrx_usecs",
-        "small.toml:5: nic.adaptive: with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
+        "small.toml:5: nic.adaptive: with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, \
+         rx_frames, \
          tx_usecs and tx_frames, or set adaptive = false",
     );
     refused(
@@ -189,12 +193,14 @@ fn contradictions_are_named() {
     refused(
         "kind = \"epoll\"",
         "kind = \"proxy\"",
-        "small.toml:9: service.kind: a proxy needs upstream_latency, the time from its NIC to the server behind it and back",
+        "small.toml:9: service.kind: a proxy needs upstream_latency, the time from its NIC to the server behind it \
+         and back",
     );
     refused(
         "connections = 32",
         "connections = 32\nworkers = 64",
-        "small.toml:10: service.connections: 32 connections leave some of 64 workers on 64 queues without any: allowed is 64 \
+        "small.toml:10: service.connections: 32 connections leave some of 64 workers on 64 queues without any: \
+         allowed is 64 \
          or more",
     );
     refused(
@@ -206,12 +212,14 @@ fn contradictions_are_named() {
     refused(
         "[run]",
         "user_share = \"80%\"\nrandom_share = \"30%\"\n[run]",
-        "small.toml:13: service.random_share: user_share and random_share are parts of one cost: allowed is at most 20%",
+        "small.toml:13: service.random_share: user_share and random_share are parts of one cost: allowed is at most \
+         20%",
     );
     refused(
         "[run]",
         "[costs]\nirqs = \"1us\"\n[run]",
-        "small.toml:13: costs.irqs: unknown; the keys of [costs] are profile, irq, timer_irq, ipi, softirq, poll, rx_request, \
+        "small.toml:13: costs.irqs: unknown; the keys of [costs] are profile, irq, timer_irq, ipi, softirq, poll, \
+         rx_request, \
          rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, \
          idle_shallow_exit, idle_deep_exit, idle_deep_residency",
     );

@@ -102,7 +102,8 @@ fn charts(answer: &Answer) -> String {
         "<nav class=\"legend\" aria-label=\"scale\"><button class=\"scale\" data-scale>linear scale</button></nav>\n\
          <div class=\"charts\">\n",
     );
-    let caption = "Lower left is better; the stepped line is the frontier. Ringed: recommended. Hollow: misses the objective. \
+    let caption = "Lower left is better; the stepped line is the frontier. Ringed: recommended. Hollow: misses the \
+    objective. \
                    Left out: what does not carry the load.";
     let title = format!("What {first} costs, at {}", rate_text(answer.objective.per_s));
     out += &figure(&title, &both, caption);
@@ -197,7 +198,8 @@ fn table(answer: &Answer) -> String {
     tried.sort_by(|a, b| cpu(a).total_cmp(&cpu(b)));
     let mut out = String::from(
         "<section><h2>All settings tried</h2>\n<div class=\"wide\"><table><thead><tr><th>setting</th><th>CPU, %</th>\
-         <th>average</th><th>p50</th><th>p95</th><th>p99</th><th>answered, /s</th><th>seeds</th><th>objective</th></tr></thead>\
+         <th>average</th><th>p50</th><th>p95</th><th>p99</th><th>answered, \
+         /s</th><th>seeds</th><th>objective</th></tr></thead>\
          <tbody>",
     );
     for one in tried {
@@ -222,5 +224,6 @@ fn table(answer: &Answer) -> String {
             escape(&standing(answer, one))
         );
     }
-    out + "</tbody></table></div>\n<p class=\"caption\">Means over seeds. Whiskers of the charts: 95 % intervals over seeds.</p></section>\n"
+    out + "</tbody></table></div>\n<p class=\"caption\">Means over seeds. Whiskers of the charts: 95 % intervals over \
+    seeds.</p></section>\n"
 }

@@ -97,7 +97,8 @@ impl fmt::Display for SloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "cannot read the objective '{}': {}; write avg, p50, p95 or p99, then <, then a time with its unit, several joined \
+            "cannot read the objective '{}': {}; write avg, p50, p95 or p99, then <, then a time with its unit, \
+             several joined \
              by commas, such as 'p99<200us,avg<80us'",
             self.text, self.why
         )

@@ -58,7 +58,8 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         }
         if own_ns <= OWN_MIN_NS && shown_ns > measured_ns {
             return Err(format!(
-                "this is less than what these costs charge for system calls and delivery alone ({} in base at saturation): \
+                "this is less than what these costs charge for system calls and delivery alone ({} in base at \
+                 saturation): \
                  give at least that, or lower the costs in [costs]",
                 time_text((shown_ns - own_ns * times_served).round() as u64)
             ));
@@ -76,7 +77,8 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         return Ok(());
     }
     Err(format!(
-        "no cost of the application shows {} a request in base at saturation: more connections may be needed to saturate it",
+        "no cost of the application shows {} a request in base at saturation: more connections may be needed to \
+         saturate it",
         time_text(measured_ns as u64)
     ))
 }
@@ -88,19 +90,21 @@ fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
     file.costs.request_sys_ns = part(1_000 - division.user_permille - division.random_permille);
 }
 
-/// What one core of the service, saturated in base, shows a request to cost, in nanoseconds.
+/// What a core or two of the service, saturated in base, show a request to cost, in nanoseconds.
 fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     let (RequestCost::Thread(measured_ns) | RequestCost::Everything(measured_ns)) = file.request_cost;
+    // Where workers run on other cores than their queues', it takes two cores to be that.
+    let lanes = if file.workers_elsewhere { file.workers.min(file.cores).min(2) } else { 1 };
     let lane = WorldFile {
-        cores: 1,
-        workers: 1,
-        queues: 1,
-        connections: file.connections.div_ceil(u32::from(file.workers)),
+        cores: lanes,
+        workers: lanes,
+        queues: lanes,
+        connections: (file.connections / u32::from(file.workers)).max(1) * u32::from(lanes),
         bounds: Bounds::default(),
         ..file.clone()
     };
     let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| error.to_string())?;
-    let window_ns = REQUESTS * u64::from(measured_ns);
+    let window_ns = REQUESTS * u64::from(measured_ns) / u64::from(lanes);
     let mut world = lane.world(&base, Load::Closed, window_ns);
     world.warmup_ns = window_ns / 4 + 4 * u64::from(world.net.request_ns);
     let outcome = Sim::new(&world, SEED).run().map_err(|error| error.to_string())?;

@@ -311,7 +311,8 @@ impl WorldFile {
             keys => format!(", but for {} from the world file", keys.join(", ")),
         };
         format!(
-            "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a request \
+            "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a \
+             request \
              ({}) is fitted to the measured request cost.",
             self.profile.name,
             self.profile.what,

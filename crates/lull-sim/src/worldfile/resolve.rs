@@ -145,7 +145,8 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let connections = check.count("service.connections", &raw.service.connections, &CONNECTIONS)? as u32;
     if connections < u32::from(workers.max(queues)) {
         let problem = format!(
-            "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} or more",
+            "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} \
+             or more",
             workers.max(queues)
         );
         return Err(check.error("service.connections", &raw.service.connections, problem));
@@ -276,7 +277,8 @@ fn moderation(
     );
     if adaptive {
         if let (true, Some(adaptive)) = (fixed, &nic.adaptive) {
-            let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, tx_usecs \
+            let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
+            tx_usecs \
                            and tx_frames, or set adaptive = false";
             return Err(check.error("nic.adaptive", adaptive, problem));
         }
@@ -376,7 +378,8 @@ fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), Worl
             return Err(check.error("service.request_cost_total", total, problem));
         }
         (None, None) => {
-            let problem = "a service needs request_cost (CPU time of the serving thread a request) or request_cost_total \
+            let problem = "a service needs request_cost (CPU time of the serving thread a request) or \
+            request_cost_total \
                            (CPU time of all cores a request), such as \"6.2us\"";
             return Err(check.error("service.kind", &service.kind, problem));
         }
