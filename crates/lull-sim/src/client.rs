@@ -43,16 +43,7 @@ impl Source {
 
 impl Connection {
     pub(crate) fn new(queue: u32, context: u32, source: u32) -> Connection {
-        Connection {
-            queue,
-            context,
-            source,
-            outstanding: false,
-            backlog: 0,
-            start_ns: 0,
-            passed_on: false,
-            touched: 0,
-        }
+        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, passed_on: false, touched: 0 }
     }
 }
 

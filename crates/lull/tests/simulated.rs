@@ -16,6 +16,8 @@ latency = "20us"
 kind = "epoll"
 connections = 100
 request_cost = "6us"
+[costs]
+profile = "round"
 [run]
 warmup = "10ms"
 "#;
@@ -82,7 +84,7 @@ fn a_prediction_is_the_labs_table_and_the_same_on_any_number_of_threads() {
     };
     let (table, files) = run("1", "1");
     assert!(
-        table.starts_with("SIMULATED small: 1 core at 3.3 GHz") && table.contains("profile 'epyc-7662'"),
+        table.starts_with("SIMULATED small: 1 core at 3.0 GHz") && table.contains("profile 'round'"),
         "{table}"
     );
     assert!(table.contains("All figures are simulated, not measured"), "{table}");

@@ -113,7 +113,8 @@ fn whiskers(dot: &Dot, at: (f64, f64), x: &Scale, y: &Scale, frame: &Frame) -> i
     let across = |v: f64| x.place(v).clamp(frame.left, frame.right);
     let along = |v: f64| y.place(v).clamp(frame.top, frame.bottom);
     let cpu = dot.cpu.interval.map(|i| Box4 { left: across(i.low), right: across(i.high), top: at.1, bottom: at.1 });
-    let latency = dot.latency.interval.map(|i| Box4 { left: at.0, right: at.0, top: along(i.high), bottom: along(i.low) });
+    let latency =
+        dot.latency.interval.map(|i| Box4 { left: at.0, right: at.0, top: along(i.high), bottom: along(i.low) });
     [cpu, latency].into_iter().flatten()
 }
 
