@@ -83,10 +83,7 @@ fn a_prediction_is_the_labs_table_and_the_same_on_any_number_of_threads() {
         (text(&output.stdout), files.map(|file| std::fs::read_to_string(file).unwrap()))
     };
     let (table, files) = run("1", "1");
-    assert!(
-        table.starts_with("SIMULATED small: 1 core at 3.0 GHz") && table.contains("profile 'round'"),
-        "{table}"
-    );
+    assert!(table.starts_with("SIMULATED small: 1 core at 3.0 GHz") && table.contains("profile 'round'"), "{table}");
     assert!(table.contains("All figures are simulated, not measured"), "{table}");
     let (again, files_again) = run("2", "1");
     assert_eq!((&table, &files[0]), (&again, &files_again[0]));
