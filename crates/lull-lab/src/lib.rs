@@ -7,7 +7,8 @@
 //! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`mod@bench`] (a service with its
 //! generator, on the in-memory NIC or on TAP), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
 //! and store), [`load`] (generators), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
-//! their intervals), [`table`], [`csv`], [`json`], [`html`].
+//! their intervals), [`table`], [`csv`], [`json`], [`html`]. [`simulated`] makes the same report of a world that is
+//! simulated, and [`tuning`] tells which mode and timeout meet an objective there.
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -23,5 +24,7 @@ pub mod memcached;
 pub mod plan;
 pub mod progress;
 pub mod service;
+pub mod simulated;
 pub mod stats;
 pub mod table;
+pub mod tuning;

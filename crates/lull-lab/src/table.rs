@@ -4,7 +4,7 @@
 //! the extra columns go first, then the intervals, then the costs per query, each with a note; the verdict never goes.
 //! A row whose mode was not in force carries a `!` at its name and the reason in a footnote.
 
-mod grid;
+pub(crate) mod grid;
 
 use std::io::IsTerminal;
 

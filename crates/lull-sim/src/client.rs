@@ -20,6 +20,8 @@ pub(crate) struct Connection {
     /// Open-loop arrivals that wait for the answer.
     backlog: u32,
     start_ns: u64,
+    /// The proxy has passed the request on.
+    passed_on: bool,
     /// The core's clock of interference when the connection was last touched.
     pub(crate) touched: u64,
 }
@@ -41,7 +43,7 @@ impl Source {
 
 impl Connection {
     pub(crate) fn new(queue: u32, context: u32, source: u32) -> Connection {
-        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, touched: 0 }
+        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, passed_on: false, touched: 0 }
     }
 }
 
@@ -83,6 +85,7 @@ impl Sim {
                 self.next_arrival(source, per_s);
                 if self.connections[conn as usize].outstanding {
                     self.connections[conn as usize].backlog += 1;
+                    self.backlog += 1;
                 } else {
                     self.issue(conn);
                 }
@@ -138,8 +141,34 @@ impl Sim {
         Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns + random_ns, u64::from(costs.request_user_ns))
     }
 
+    /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
+    fn pass_on(&mut self, conn: u32, cpu: u16) -> bool {
+        let connection = &mut self.connections[conn as usize];
+        let Some(upstream) = self.world.upstream else { return false };
+        connection.passed_on = !connection.passed_on;
+        if !connection.passed_on {
+            return false;
+        }
+        self.counts.tx_packets += 1;
+        self.inside -= 1;
+        self.on_wire += 1;
+        let mut answer_ns = u64::from(upstream.answer_ns);
+        if upstream.random_ns != 0 {
+            answer_ns += self.network.exponential_ns(f64::from(upstream.random_ns));
+        }
+        let (now_ns, queue) = (self.now_ns, self.tx_queue[usize::from(cpu)]);
+        if queue != NO_QUEUE {
+            self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
+        }
+        self.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
+        true
+    }
+
     /// A worker wrote the answer.
     pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
+        if self.pass_on(conn, cpu) {
+            return;
+        }
         self.counts.served += 1;
         self.counts.tx_packets += 1;
         self.inside -= 1;
@@ -173,6 +202,7 @@ impl Sim {
             self.issue(conn);
         } else if connection.backlog > 0 {
             connection.backlog -= 1;
+            self.backlog -= 1;
             self.issue(conn);
         }
     }

@@ -30,6 +30,9 @@
 //! | [`rng`] | random numbers |
 //! | [`metrics`] | what a run counts |
 //! | [`sim`] | the run |
+//! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
+//! | [`predict`] | what it does in a mode under a load |
+//! | [`tune`] | the mode and timeout for an objective |
 //!
 //! # Example: the same service interrupt-driven and suspended
 //!
@@ -62,15 +65,24 @@ pub mod metrics;
 mod nic;
 pub mod params;
 mod poll;
+pub mod predict;
+pub mod profile;
 pub mod published;
 pub mod rng;
 pub mod sim;
 mod softirq;
 mod thread;
+pub mod tune;
+pub mod units;
 pub mod world;
+pub mod worldfile;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use metrics::{Counts, CpuUse, Outcome};
+pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
-pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World};
+pub use world::{
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, UpstreamSpec, WorkerSpec, World,
+};
+pub use worldfile::{WorldFile, WorldFileError};

@@ -94,6 +94,20 @@ pub enum RunError {
         /// The virtual time at which it was hit.
         at_ns: u64,
     },
+    /// More events lay ahead at the same time than the world allows.
+    TooManyPending {
+        /// The bound.
+        bound: u64,
+        /// The virtual time at which it was hit.
+        at_ns: u64,
+    },
+    /// More open-loop arrivals waited for their connections than the world allows.
+    Backlog {
+        /// The bound.
+        bound: u64,
+        /// The virtual time at which it was hit.
+        at_ns: u64,
+    },
 }
 
 impl std::fmt::Display for RunError {
@@ -102,6 +116,18 @@ impl std::fmt::Display for RunError {
             RunError::TooManyEvents { bound, at_ns } => write!(
                 f,
                 "the world took its bound of {bound} events by {} ms of virtual time: raise events_max or shorten the window",
+                at_ns / 1_000_000
+            ),
+            RunError::TooManyPending { bound, at_ns } => write!(
+                f,
+                "the world had its bound of {bound} events ahead at {} ms of virtual time: raise memory_max (pending_max), or \
+                 shorten what its latencies keep under way",
+                at_ns / 1_000_000
+            ),
+            RunError::Backlog { bound, at_ns } => write!(
+                f,
+                "the world had its bound of {bound} requests waiting for a connection at {} ms of virtual time: it cannot carry \
+                 the load; lower the load, add connections, or raise backlog_max",
                 at_ns / 1_000_000
             ),
         }
@@ -133,6 +159,8 @@ pub struct Sim {
     pub(crate) latency_sum_ns: u128,
     pub(crate) inside: u64,
     pub(crate) on_wire: u64,
+    /// Open-loop arrivals that wait for their connections.
+    pub(crate) backlog: u64,
     pub(crate) events: u64,
     pub(crate) transitions: u64,
     pub(crate) broken_into: u64,
@@ -193,6 +221,7 @@ impl Sim {
             latency_sum_ns: 0,
             inside: 0,
             on_wire: 0,
+            backlog: 0,
             events: 0,
             transitions: 0,
             broken_into: 0,
@@ -280,6 +309,12 @@ impl Sim {
             self.events += 1;
             if self.events > self.world.events_max {
                 return Err(RunError::TooManyEvents { bound: self.world.events_max, at_ns });
+            }
+            if self.agenda.len() as u64 > self.world.pending_max {
+                return Err(RunError::TooManyPending { bound: self.world.pending_max, at_ns });
+            }
+            if self.backlog > self.world.backlog_max {
+                return Err(RunError::Backlog { bound: self.world.backlog_max, at_ns });
             }
             self.take_digest(at_ns, due);
             match due {

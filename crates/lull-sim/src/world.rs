@@ -160,6 +160,16 @@ impl Default for NetSpec {
     }
 }
 
+/// The server behind a proxy. A request is served twice: it is passed on, and what comes back is passed to the client. Its
+/// answer reaches the same queue as the client's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpstreamSpec {
+    /// From the proxy's NIC to the server behind it and back.
+    pub answer_ns: u32,
+    /// Further time: mean of an exponential part.
+    pub random_ns: u32,
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct World {
@@ -185,8 +195,14 @@ pub struct World {
     pub warmup_ns: u64,
     /// What is counted.
     pub window_ns: u64,
+    /// A server behind the service that every request is passed on to, if the service is a proxy.
+    pub upstream: Option<UpstreamSpec>,
     /// Bound of a run: events of the agenda.
     pub events_max: u64,
+    /// Bound of a run: events that lie ahead at the same time, which is what a run's memory grows with.
+    pub pending_max: u64,
+    /// Bound of a run: open-loop arrivals that wait because their connection still waits for an answer.
+    pub backlog_max: u64,
 }
 
 impl Default for World {
@@ -203,7 +219,10 @@ impl Default for World {
             net: NetSpec::default(),
             warmup_ns: 50_000_000,
             window_ns: 200_000_000,
+            upstream: None,
             events_max: 1_000_000_000,
+            pending_max: 20_000_000,
+            backlog_max: 1_000_000_000,
         }
     }
 }

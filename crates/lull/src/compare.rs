@@ -228,7 +228,8 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
     }
 }
 
-fn writable(path: &std::path::Path) -> Result<(), Failure> {
+/// Whether a file can be written there, said before the work is done.
+pub fn writable(path: &std::path::Path) -> Result<(), Failure> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => std::path::Path::new("."),
@@ -244,7 +245,8 @@ fn writable(path: &std::path::Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn command_line() -> String {
+/// The command that was typed.
+pub fn command_line() -> String {
     let quote = |word: String| {
         let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.%/:".contains(c));
         if plain { word } else { format!("'{}'", word.replace('\'', r"'\''")) }

@@ -6,12 +6,14 @@ mod attach;
 mod compare;
 mod doctor;
 mod load;
+mod predict;
 mod prepare;
 mod run;
 mod serve;
 mod show;
 mod sim;
 mod stat;
+mod tune;
 mod units;
 
 use std::process::ExitCode;
@@ -37,6 +39,10 @@ enum Command {
     Compare(compare::Compare),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(load::LoadArgs),
+    /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
+    Predict(predict::Predict),
+    /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
+    Tune(tune::Tune),
     /// The simulated plane: published tables as worlds, and their calibration.
     Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
@@ -85,6 +91,8 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
+        Command::Predict(args) => predict::run(args, &stop),
+        Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),

@@ -107,7 +107,7 @@ pub fn dots(report: &Report) -> Option<(Load, Vec<Dot>)> {
             testcase: cell.testcase.clone(),
             label: label(&cell.testcase, &[cell]),
             cpu: cell.cpu_percent?,
-            p99: cell.p99_latency_us?,
+            latency: cell.p99_latency_us?,
             counts: cell.standing.counts(),
             tip: tip(cell),
         })

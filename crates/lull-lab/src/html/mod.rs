@@ -8,6 +8,7 @@
 //! | `lines`, `bars`, `scatter`, `ratios` | the charts |
 //! | `scale`, `svg`, `palette` | axes, text and colour |
 //! | `rows` | the table |
+//! | [`tuning`] | the page of a search for settings |
 
 mod bars;
 mod figures;
@@ -19,6 +20,7 @@ mod rows;
 mod scale;
 mod scatter;
 mod svg;
+pub mod tuning;
 
 use std::io;
 use std::path::Path;
@@ -45,15 +47,17 @@ pub fn write(path: &Path, report: &Report) -> io::Result<()> {
 
 /// The page.
 pub fn render(report: &Report) -> String {
+    page("lull compare", &(head(report) + &charts(report) + &table(report)))
+}
+
+/// A page around its body, with style and script.
+fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>lull compare</title>\n\
-         <style>\n{}{STYLE}</style>\n</head>\n<body>\n{}{}{}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{}{STYLE}</style>\n</head>\n<body>\n{body}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         palette::css(),
-        head(report),
-        charts(report),
-        table(report)
     )
 }
 
@@ -96,7 +100,8 @@ fn charts(report: &Report) -> String {
     }
     if let Some((load, dots)) = figures::dots(report) {
         let what = "p99 latency against CPU, a point for each mode";
-        let both = both_scales(|log| scatter::draw(&dots, what, log));
+        let extras = scatter::Extras { y_title: "p99 latency, µs".to_owned(), ..scatter::Extras::default() };
+        let both = both_scales(|log| scatter::draw(&dots, what, &extras, log));
         out += &figure(&format!("What latency costs, at {load}"), &both, "Lower left is better.");
     }
     let ratios = figures::ratios(report);

@@ -49,6 +49,8 @@ const DARK: [(Family, [&str; SHADES]); 5] = [
 
 /// How a test case is drawn, by its name.
 pub fn look(testcase: &str) -> Look {
+    // What follows is a timeout in place of the mode's own.
+    let testcase = testcase.split('/').next().unwrap_or(testcase);
     let timeout = |prefix: &str| testcase.strip_prefix(prefix).and_then(|x| x.parse::<u32>().ok());
     if let Some(us) = timeout("defer") {
         return Look { family: Family::Defer, shade: shade_of_timeout(us) };

@@ -1,4 +1,4 @@
-//! What a low latency costs: p99 against CPU, a point for each test case.
+//! What a low latency costs: a latency against CPU, a point for each test case.
 
 use super::palette::look;
 use super::scale::Scale;
@@ -17,27 +17,41 @@ pub struct Dot {
     pub label: String,
     /// CPU, in percent.
     pub cpu: Estimate,
-    /// 99th percentile, in microseconds.
-    pub p99: Estimate,
+    /// The latency that the y axis names, in microseconds.
+    pub latency: Estimate,
     /// Whether the cell counts; one that does not is drawn hollow.
     pub counts: bool,
     /// What a reader sees on pointing at it.
     pub tip: String,
 }
 
-/// Draws the points, p99 on a logarithmic axis if `log`.
-pub fn draw(dots: &[Dot], what: &str, log: bool) -> String {
+/// What is drawn besides the points.
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// Above the y axis, with the unit.
+    pub y_title: String,
+    /// A line through these places (CPU, latency), by rising CPU.
+    pub frontier: Vec<(f64, f64)>,
+    /// Limits of latency and CPU.
+    pub limits: (Option<f64>, Option<f64>),
+    /// The point with a ring, by its name.
+    pub ringed: Option<String>,
+}
+
+/// Draws the points, latency on a logarithmic axis if `log`.
+pub fn draw(dots: &[Dot], what: &str, extras: &Extras, log: bool) -> String {
     let frame = Frame { width: 630.0, height: 390.0, left: 18.0, right: 590.0, top: 34.0, bottom: 346.0 };
     let most = dots.iter().map(|d| d.cpu.value).fold(0.0, f64::max);
     // Room at the right for the label of a mode that burns all of it.
     let x = Scale::between(0.0, (most * 1.16).max(1.0), frame.left, frame.right);
-    let heights = dots.iter().map(|d| d.p99.value);
+    let heights = dots.iter().map(|d| d.latency.value).chain(extras.limits.0);
     let y = match log {
         true => Scale::log(heights, frame.bottom, frame.top),
         false => Scale::linear(heights, frame.bottom, frame.top),
     };
-    let mut parts = axes(&frame, &x, "server CPU, %", |tick| format!("{tick:.0}"), &y, "p99 latency, µs");
-    let places: Vec<(f64, f64)> = dots.iter().map(|d| (x.place(d.cpu.value), y.place(d.p99.value))).collect();
+    let mut parts = axes(&frame, &x, "server CPU, %", |tick| format!("{tick:.0}"), &y, &extras.y_title);
+    parts += &limits(extras, &frame, &x, &y);
+    let places: Vec<(f64, f64)> = dots.iter().map(|d| (x.place(d.cpu.value), y.place(d.latency.value))).collect();
     // A label may touch its own marker, and no other marker or whisker.
     let mut taken: Vec<Box4> = places.iter().map(|&(px, py)| Box4::around(px, py, 5.0)).collect();
     taken.extend(dots.iter().zip(&places).flat_map(|(dot, &at)| whiskers(dot, at, &x, &y, &frame)));
@@ -53,6 +67,13 @@ pub fn draw(dots: &[Dot], what: &str, log: bool) -> String {
             look.marker(),
             escape(&dot.tip)
         );
+        if extras.ringed.as_ref() == Some(&dot.testcase) {
+            parts += &format!("<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"8\" class=\"ring\"/>");
+        }
+        if dot.label.is_empty() {
+            parts += "</g>";
+            continue;
+        }
         let place = free_place(&dot.label, (px, py), i, &taken, &frame);
         if place.far {
             parts += &line(px, py, place.x, place.area.middle(), "leader");
@@ -64,13 +85,37 @@ pub fn draw(dots: &[Dot], what: &str, log: bool) -> String {
     picture(&frame, what, &parts)
 }
 
+/// The frontier as steps (nothing between two of its points is to be had), and the limits.
+fn limits(extras: &Extras, frame: &Frame, x: &Scale, y: &Scale) -> String {
+    let mut out = String::new();
+    for pair in extras.frontier.windows(2) {
+        let ((x1, y1), (x2, y2)) = ((x.place(pair[0].0), y.place(pair[0].1)), (x.place(pair[1].0), y.place(pair[1].1)));
+        out += &line(x1, y1, x2, y1, "frontier");
+        out += &line(x2, y1, x2, y2, "frontier");
+    }
+    if let Some(limit) = extras.limits.0 {
+        let at = y.place(limit);
+        out += &line(frame.left, at, frame.right, at, "limit");
+        out += &text(frame.right - 4.0, at - 4.0, "label faint", "end", "objective");
+    }
+    if let Some(limit) = extras.limits.1 {
+        let at = x.place(limit);
+        if at <= frame.right {
+            out += &line(at, frame.top, at, frame.bottom, "limit");
+            out += &text(at + 4.0, 0.6 * frame.top + 0.4 * frame.bottom, "label faint", "start", "CPU at most");
+        }
+    }
+    out
+}
+
 /// The lines of both intervals, inside the frame.
 fn whiskers(dot: &Dot, at: (f64, f64), x: &Scale, y: &Scale, frame: &Frame) -> impl Iterator<Item = Box4> {
     let across = |v: f64| x.place(v).clamp(frame.left, frame.right);
     let along = |v: f64| y.place(v).clamp(frame.top, frame.bottom);
     let cpu = dot.cpu.interval.map(|i| Box4 { left: across(i.low), right: across(i.high), top: at.1, bottom: at.1 });
-    let p99 = dot.p99.interval.map(|i| Box4 { left: at.0, right: at.0, top: along(i.high), bottom: along(i.low) });
-    [cpu, p99].into_iter().flatten()
+    let latency =
+        dot.latency.interval.map(|i| Box4 { left: at.0, right: at.0, top: along(i.high), bottom: along(i.low) });
+    [cpu, latency].into_iter().flatten()
 }
 
 #[derive(Clone, Copy, Debug)]

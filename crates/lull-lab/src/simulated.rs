@@ -1,0 +1,258 @@
+//! Predictions: the lab's report of a world that is simulated.
+//!
+//! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks, judged by the same checks,
+//! and shown by the same table. What no simulator knows (instructions, system calls, the generator's lateness) is left
+//! empty.
+//!
+//! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the
+//! report does not depend on how many threads there are.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lull_core::{Mode, ModeError};
+use lull_sim::predict::{self, Job, Offered, PredictError};
+use lull_sim::{Outcome, WorldFile};
+
+use crate::cell::report::REPORT_SCHEMA;
+use crate::cell::{Load, Report, RunResult, summarise};
+use crate::check::{Evidence, verdict};
+use crate::machine::Machine;
+
+/// What is predicted.
+#[derive(Debug)]
+pub struct Prediction<'a> {
+    /// The world.
+    pub file: &'a WorldFile,
+    /// Modes, in the table's order.
+    pub modes: &'a [Mode],
+    /// Loads, in the table's order.
+    pub loads: &'a [Load],
+    /// Runs of each cell, each with a seed of its own.
+    pub runs: u32,
+    /// The seed of the first run; the next has the next.
+    pub seed: u64,
+    /// Virtual time that a run counts, in nanoseconds.
+    pub window_ns: u64,
+    /// Threads to spread runs over.
+    pub threads: usize,
+    /// Ends it early.
+    pub stop: &'a AtomicBool,
+    /// The command that repeats it.
+    pub command: String,
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+pub enum SimulatedError {
+    /// A mode that does not exist.
+    Name(ModeError),
+    /// A cell that cannot be simulated, and no other was.
+    Run {
+        /// Which cell.
+        cell: String,
+        /// Why.
+        error: PredictError,
+    },
+    /// It was stopped before there was a result.
+    Stopped,
+}
+
+impl fmt::Display for SimulatedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SimulatedError::Name(error) => error.fmt(f),
+            SimulatedError::Run { cell, error } => write!(f, "{cell}: {error}"),
+            SimulatedError::Stopped => write!(f, "stopped before anything was simulated: start it again"),
+        }
+    }
+}
+
+impl std::error::Error for SimulatedError {}
+
+/// Runs every cell and makes the report of it. A cell that hits a bound is left out, and a note says which bound.
+///
+/// # Errors
+/// See [`SimulatedError`].
+pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
+    let Prediction { file, modes, loads, runs, seed, window_ns, .. } = *prediction;
+    for mode in modes {
+        let refused = |why| SimulatedError::Run { cell: file.name.clone(), error: PredictError::Mode(why) };
+        file.can_run(mode).map_err(refused)?;
+    }
+    let base_qps_max = if loads.iter().any(|load| load.needs_base()) { Some(base_max(prediction)?) } else { None };
+    let offered = |load: Load| load.offered_qps(base_qps_max).map_or(Offered::Max, Offered::PerSecond);
+    for &load in loads {
+        if let Offered::PerSecond(per_s) = offered(load) {
+            let refused = |error| SimulatedError::Run { cell: load.to_string(), error };
+            predict::fits_wire(file, per_s).map_err(refused)?;
+        }
+    }
+    let mut asked = Vec::new();
+    for run in 0..runs {
+        for &load in loads {
+            for mode in modes {
+                let job = Job {
+                    mode: mode.clone(),
+                    offered: offered(load),
+                    seed: seed.wrapping_add(u64::from(run)),
+                    window_ns,
+                };
+                asked.push((load, run, job));
+            }
+        }
+    }
+    let jobs: Vec<Job> = asked.iter().map(|(.., job)| job.clone()).collect();
+    let outcomes = run_all(file, &jobs, prediction.threads, prediction.stop);
+    let interrupted = outcomes.iter().any(Option::is_none);
+    let (mut results, mut notes, mut failed) = (Vec::new(), vec![file.provenance()], None);
+    notes.push(
+        "cpu_percent is what Linux's accounting shows; cycles_per_query counts every cycle that a core was not idle. \
+         Latencies are the clients'."
+            .to_owned(),
+    );
+    notes.extend(mixed_queues(file, modes));
+    for ((load, run, job), outcome) in asked.iter().zip(outcomes) {
+        match outcome {
+            None => {}
+            Some(Ok(outcome)) => results.push(row(file, job, *load, *run, &outcome)),
+            Some(Err(error)) => {
+                let cell = format!("{} at {load}", job.mode);
+                let note = format!("{cell} was not run: {error}");
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+                failed.get_or_insert(SimulatedError::Run { cell, error });
+            }
+        }
+    }
+    if results.is_empty() {
+        return Err(failed.unwrap_or(SimulatedError::Stopped));
+    }
+    Ok(Report {
+        schema: REPORT_SCHEMA,
+        command: prediction.command.clone(),
+        machine: Machine {
+            cpu_model: Some(format!("SIMULATED {}", file.describe())),
+            architecture: "simulated".to_owned(),
+            ..Machine::default()
+        },
+        nic: "simulated".to_owned(),
+        workers: u32::from(file.workers),
+        connections: file.connections,
+        window_s: window_ns as f64 / 1e9,
+        runs,
+        modes: modes.iter().map(|mode| mode.name().to_owned()).collect(),
+        loads: loads.to_vec(),
+        base_qps_max,
+        interrupted,
+        notes,
+        cells: summarise(results),
+    })
+}
+
+/// A trap of a world in which a worker has the connections of several queues.
+pub(crate) fn mixed_queues(file: &WorldFile, modes: &[Mode]) -> Option<String> {
+    let mixed = file.queues > file.workers && modes.iter().any(Mode::suspends);
+    mixed.then(|| {
+        format!(
+            "{} workers have the connections of {} queues: an epoll context follows one NAPI at a time, and a \
+             suspended queue \
+             that it leaves waits for irq_suspend_timeout. Steer each queue's connections to one worker \
+             (SO_INCOMING_NAPI_ID).",
+            file.workers, file.queues
+        )
+    })
+}
+
+fn base_max(prediction: &Prediction<'_>) -> Result<f64, SimulatedError> {
+    let mode: Mode = "base".parse().map_err(SimulatedError::Name)?;
+    let Prediction { file, seed, window_ns, .. } = *prediction;
+    let job = Job { mode, offered: Offered::Max, seed, window_ns };
+    let outcome = predict::run(file, &job)
+        .map_err(|error| SimulatedError::Run { cell: "base at MAX, of which loads are shares".to_owned(), error })?;
+    Ok(outcome.qps())
+}
+
+/// Runs jobs on threads; the outcomes are in the jobs' order, `None` where it was stopped before.
+pub fn run_all(
+    file: &WorldFile,
+    jobs: &[Job],
+    threads: usize,
+    stop: &AtomicBool,
+) -> Vec<Option<Result<Outcome, PredictError>>> {
+    let bar = bar(jobs.len());
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<Mutex<Option<Result<Outcome, PredictError>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= jobs.len() || stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let outcome = predict::run(file, &jobs[index]);
+                    // Nobody panics while holding it, and each is written once.
+                    if let Ok(mut place) = outcomes[index].lock() {
+                        *place = Some(outcome);
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    outcomes.into_iter().map(|place| place.into_inner().unwrap_or(None)).collect()
+}
+
+fn bar(jobs: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(Some(jobs as u64), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template("simulating {wide_bar} {pos}/{len} runs, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// The row of one run.
+pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome) -> RunResult {
+    let (counts, napi, cpu) = (&outcome.counts, &outcome.napi, &outcome.cpu);
+    let window_s = outcome.window_ns as f64 / 1e9;
+    let answered = counts.answered > 0;
+    let us = |percentile: f64| answered.then(|| outcome.latency_us(percentile));
+    let epoll_calls = counts.epoll_calls + counts.epoll_timeouts;
+    let busy_percent = 100.0 * cpu.busy_ns() as f64 / (cpu.busy_ns() + cpu.idle_ns).max(1) as f64;
+    let evidence = Evidence { stats: *napi, interrupts: counts.irqs, lateness_ns: None, queries: counts.answered };
+    RunResult {
+        offered_qps: match job.offered {
+            Offered::PerSecond(per_s) => Some(per_s),
+            Offered::Max => None,
+        },
+        avg_latency_us: answered.then(|| outcome.latency_mean_us()),
+        p50_latency_us: us(50.0),
+        p95_latency_us: us(95.0),
+        p99_latency_us: us(99.0),
+        cpu_percent: Some(cpu.percent()),
+        server_cpu_percent: Some(busy_percent),
+        // Simulated clients are never late and never the limit.
+        generator_busy_percent: Some(0.0),
+        cycles_per_query: answered.then(|| cpu.busy_ns() as f64 / counts.answered as f64 * file.hz as f64 / 1e9),
+        interrupts: Some(counts.irqs),
+        polls: Some(napi.polls),
+        mean_work: (napi.polls > 0).then(|| napi.work as f64 / napi.polls as f64),
+        empty_polls: Some(napi.empty_polls),
+        softirq_ms: Some((cpu.softirq_ns + cpu.uncharged_ns) as f64 / 1e6),
+        epoll_calls: Some(epoll_calls),
+        mean_events: (counts.epoll_calls > 0).then(|| counts.epoll_events as f64 / counts.epoll_calls as f64),
+        suspensions: Some(napi.suspends),
+        resumes: Some(napi.resumes),
+        verdict: verdict(&job.mode, &evidence),
+        ..RunResult::new(job.mode.name(), load, run, window_s, outcome.qps())
+    }
+}

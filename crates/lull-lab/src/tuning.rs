@@ -1,0 +1,294 @@
+//! `lull tune` for people: the search over threads, and its answer in words and tables.
+
+use std::fmt::Write as _;
+use std::sync::atomic::AtomicBool;
+
+use lull_core::Mode;
+use lull_sim::tune::{self, Answer, Elsewhere, Figures, Objective, Tried, TuneError, us_text};
+use lull_sim::units::{rate_text, time_text};
+use lull_sim::{PredictError, WorldFile};
+
+use crate::simulated::{mixed_queues, run_all};
+use crate::table::grid::{Align, Grid, wrap};
+
+/// Requests that a run should answer so that its p99 stands on a few hundred.
+const REQUESTS: f64 = 20_000.0;
+/// The shortest and the longest window chosen, in nanoseconds.
+const WINDOW_NS: (f64, f64) = (50e6, 1e9);
+
+/// How near the calibration of the published table aims to come for p99, in percent.
+const FIT_GOAL_P99_PERCENT: f64 = 25.0;
+
+/// The virtual time that a run at this load should count, in nanoseconds.
+pub fn window_ns(per_s: f64) -> u64 {
+    (REQUESTS / per_s * 1e9).clamp(WINDOW_NS.0, WINDOW_NS.1) as u64
+}
+
+/// Searches, with runs spread over threads.
+///
+/// # Errors
+/// See [`TuneError`].
+pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &AtomicBool) -> Result<Answer, TuneError> {
+    tune::tune(objective, &mut |jobs| {
+        let outcomes = run_all(file, jobs, threads, stop);
+        let figures = |outcome: Result<lull_sim::Outcome, PredictError>| outcome.map(|outcome| Figures::of(&outcome));
+        outcomes.into_iter().map(|outcome| outcome.map(figures)).collect()
+    })
+}
+
+/// What a refusal says, in a line: nothing meets the objective, and what comes nearest.
+pub fn refusal(answer: &Answer) -> String {
+    let asked = objective_text(&answer.objective);
+    match &answer.nearest {
+        Some(nearest) => {
+            let worst = match nearest.excess(&answer.objective) < 1.0 {
+                // Met on average, but not by every seed or not by enough.
+                true => format!("meets it on average, but not on each of {} seeds", nearest.runs.len()),
+                false => format!("comes nearest: {}", nearest.worst(&answer.objective)),
+            };
+            format!(
+                "no setting meets {asked}: {} {worst}, CPU {:.0} %; relax the objective, lower the load or add cores",
+                nearest.setting,
+                nearest.mean(|run| run.cpu_percent)
+            )
+        }
+        None => format!(
+            "no setting meets {asked}: none carries the load ({}: {}); lower the load, or add cores or connections",
+            answer.base.setting,
+            answer.base.worst(&answer.objective)
+        ),
+    }
+}
+
+/// `p99<200us at 400K requests per second with at most 50 % CPU`.
+pub fn objective_text(objective: &Objective) -> String {
+    let cpu = objective.cpu_max_percent.map_or(String::new(), |max| format!(" with at most {max} % CPU"));
+    format!("{} at {} requests per second{cpu}", objective.slo, rate_text(objective.per_s))
+}
+
+/// The lines to type for the recommendation, each with what it is for; empty without one.
+pub fn lines(answer: &Answer, dev: &str) -> Vec<(String, String)> {
+    let Some(recommended) = &answer.recommended else { return Vec::new() };
+    let setting = &recommended.setting;
+    let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
+    let mut lines = vec![(setting.apply_line(dev), caveat)];
+    lines.extend(setting.program_line().map(|line| (line, "the application's half".to_owned())));
+    lines
+}
+
+/// What the recommendation buys and costs against base, in a sentence.
+pub fn against_base(answer: &Answer) -> Option<String> {
+    let recommended = answer.recommended.as_ref()?;
+    let (base, objective) = (&answer.base, &answer.objective);
+    if recommended.setting == base.setting {
+        return Some("base itself meets the objective at the least CPU: leave everything as it is.".to_owned());
+    }
+    let change = |now: f64, before: f64| format!("{:+.0} %", 100.0 * (now / before - 1.0));
+    let mut parts = Vec::new();
+    let statistics = tune::Statistic::ALL.iter().map(|(statistic, _)| *statistic);
+    let bounded = |statistic| objective.slo.bounds().iter().any(|bound| bound.statistic == statistic);
+    for statistic in statistics.filter(|statistic| bounded(*statistic) || *statistic == tune::Statistic::Avg) {
+        let of = |tried: &Tried| tried.mean(|run| statistic.of(run));
+        parts.push(format!(
+            "{statistic} {} instead of {} ({})",
+            us_text(of(recommended)),
+            us_text(of(base)),
+            change(of(recommended), of(base))
+        ));
+    }
+    let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+    let carried = match base.carries() {
+        true => String::new(),
+        false => format!(" Base does not carry the load: it answers {:.0} %.", 100.0 * base.carried()),
+    };
+    Some(format!(
+        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{carried}",
+        parts.join(", "),
+        cpu(recommended),
+        cpu(base),
+        cpu(recommended) - cpu(base)
+    ))
+}
+
+/// Why this setting, in sentences.
+pub fn reasons(answer: &Answer) -> Vec<String> {
+    let Some(recommended) = &answer.recommended else { return Vec::new() };
+    let objective = &answer.objective;
+    let meeting = answer.tried.iter().filter(|tried| tried.excess(objective) < 1.0).count();
+    let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+    let spare = match (objective.spare_percent > 0.0, answer.spares()) {
+        (false, _) => String::new(),
+        (true, true) => format!(" of those with {} % to spare", objective.spare_percent),
+        (true, false) => format!(" (none has {} % to spare)", objective.spare_percent),
+    };
+    let mut reasons = vec![format!(
+        "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
+         point of \
+         CPU the lowest {} decides.",
+        answer.tried.len(),
+        recommended.setting,
+        objective.slo.first().statistic
+    )];
+    let cheaper = answer
+        .tried
+        .iter()
+        .filter(|tried| cpu(tried) < cpu(recommended) && tried.carries() && tried.setting != recommended.setting)
+        .min_by(|a, b| a.excess(objective).total_cmp(&b.excess(objective)));
+    if let Some(cheaper) = cheaper {
+        let but = if cheaper.excess(objective) < 1.0 { "meets it too closely" } else { "misses it" };
+        reasons.push(format!(
+            "Of the cheaper ones {} comes nearest and {but}: {}, CPU {:.1} %.",
+            cheaper.setting,
+            cheaper.worst(objective),
+            cpu(cheaper),
+        ));
+    }
+    let first = objective.slo.first();
+    reasons.push(format!(
+        "Confirmed: each of {} seeds ({} to {}, {} of virtual time each) meets every bound; a further one stays below \
+         {} {} \
+         with 95 %.",
+        recommended.runs.len(),
+        objective.seed,
+        objective.seed + u64::from(objective.seeds) - 1,
+        time_text(objective.window_ns),
+        first.statistic,
+        us_text(recommended.upper(|run| first.statistic.of(run))),
+    ));
+    if !answer.refuted.is_empty() {
+        let names: Vec<String> = answer.refuted.iter().map(ToString::to_string).collect();
+        reasons.push(format!("Met it on average and failed this confirmation: {}.", names.join(", ")));
+    }
+    if let Some(margin) = answer.margin() {
+        let advice = if margin < FIT_GOAL_P99_PERCENT { ": measure before you rely on it" } else { "" };
+        reasons.push(format!(
+            "The tightest bound is kept with {margin:.0} % to spare; the fit of the costs aims at \
+             {FIT_GOAL_P99_PERCENT:.0} % \
+             for p99 on the machine that they were fitted to{advice}."
+        ));
+    }
+    reasons
+}
+
+/// How the answer stands at another load, in a sentence.
+pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
+    // The limit of CPU belongs to the load that was asked for.
+    let objective = &answer.objective.latency_only();
+    let first = objective.slo.first().statistic;
+    let figures = |tried: &Tried| {
+        format!("{first} {}, CPU {:.0} %", us_text(tried.mean(|run| first.of(run))), tried.mean(|run| run.cpu_percent))
+    };
+    let recommended = &at.recommended;
+    let stands = match (recommended.carries(), recommended.excess(objective) < 1.0) {
+        (true, true) => format!("still meets it ({})", figures(recommended)),
+        (true, false) => format!("no longer meets it: {} ({})", recommended.worst(objective), figures(recommended)),
+        (false, _) => format!("no longer carries the load ({})", recommended.worst(objective)),
+    };
+    let best = match &at.best {
+        Some(best) if best.setting == recommended.setting => "it would be chosen there too".to_owned(),
+        Some(best) => format!("there {} would be chosen ({})", best.setting, figures(best)),
+        None => "nothing meets the objective there".to_owned(),
+    };
+    let base = match at.base.carries() {
+        true => figures(&at.base),
+        false => at.base.worst(objective),
+    };
+    format!(
+        "At {} ({} times the load) {} {stands}; {best}; base: {base}.",
+        rate_text(recommended.per_s),
+        at.factor,
+        recommended.setting
+    )
+}
+
+/// What holds at all the loads that were tried, in a sentence.
+pub fn steady(answer: &Answer) -> String {
+    let recommended = answer.recommended.as_ref().map(|tried| &tried.setting);
+    match answer.steady() {
+        Some(steady) if Some(&steady.setting) == recommended => {
+            format!("{} is also the cheapest that meets the objective at all of these loads.", steady.setting)
+        }
+        Some(steady) => format!(
+            "If the load moves that far, {} is the cheapest that meets the objective at all of these loads (CPU {:.1} \
+             % at {}).",
+            steady.setting,
+            steady.mean(|run| run.cpu_percent),
+            rate_text(answer.objective.per_s)
+        ),
+        None => "Nothing that was tried meets the objective at all of these loads.".to_owned(),
+    }
+}
+
+/// The answer as text.
+pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> String {
+    let mut out = wrap(&format!("SIMULATED {}", file.describe()), columns, "");
+    out += &wrap(&file.provenance(), columns, "");
+    let _ = writeln!(out, "Objective: {}", objective_text(&answer.objective));
+    if let Some(recommended) = &answer.recommended {
+        let _ = writeln!(out, "\nRecommended: {}\n", recommended.setting);
+        for (line, note) in lines(answer, dev) {
+            let note = if note.is_empty() { note } else { format!("   # {note}") };
+            let _ = writeln!(out, "  {line}{note}");
+        }
+        out.push('\n');
+        let notes = against_base(answer).into_iter().chain(reasons(answer)).chain(notes(file, answer));
+        for sentence in notes {
+            out += &wrap(&sentence, columns, "  ");
+        }
+    }
+    let first = answer.objective.slo.first().statistic;
+    let frontier = answer.frontier();
+    if !frontier.is_empty() {
+        let _ = writeln!(out, "\nFrontier of {first} against CPU (no other setting is lower in both):\n");
+        out += &grid(answer, &frontier).to_string();
+    }
+    if !answer.elsewhere.is_empty() {
+        out += "\nIf the load moves:\n";
+        for at in &answer.elsewhere {
+            out += &wrap(&elsewhere(answer, at), columns, "  ");
+        }
+        out += &wrap(&steady(answer), columns, "  ");
+    }
+    out
+}
+
+/// What else the reader has to know.
+pub fn notes(file: &WorldFile, answer: &Answer) -> Vec<String> {
+    let modes: Vec<Mode> = answer.recommended.iter().map(|tried| tried.setting.mode.clone()).collect();
+    mixed_queues(file, &modes).into_iter().collect()
+}
+
+fn grid(answer: &Answer, rows: &[&Tried]) -> Grid {
+    let mut grid = Grid::default();
+    grid.column("setting", Align::Left);
+    for head in ["CPU_percent", "avg", "p50", "p95", "p99"] {
+        grid.column(head, Align::Right);
+    }
+    grid.column("objective", Align::Left);
+    for tried in rows {
+        let us = |of: fn(&Figures) -> f64| us_text(tried.mean(of));
+        grid.row(vec![
+            tried.setting.to_string(),
+            format!("{:.1}", tried.mean(|run| run.cpu_percent)),
+            us(|run| run.avg_us),
+            us(|run| run.p50_us),
+            us(|run| run.p95_us),
+            us(|run| run.p99_us),
+            standing(answer, tried),
+        ]);
+    }
+    grid
+}
+
+/// How a setting stands to the objective, for a column.
+pub fn standing(answer: &Answer, tried: &Tried) -> String {
+    let objective = &answer.objective;
+    let recommended = answer.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
+    match tried.excess(objective) {
+        _ if recommended => "recommended".to_owned(),
+        _ if tried.runs.is_empty() || !tried.carries() => tried.worst(objective),
+        excess if excess < 1.0 && answer.refuted.contains(&tried.setting) => "met, not by all seeds".to_owned(),
+        excess if excess < 1.0 => "met".to_owned(),
+        _ => format!("missed: {}", tried.worst(objective)),
+    }
+}

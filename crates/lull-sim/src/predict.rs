@@ -1,0 +1,103 @@
+//! Runs of a described world: one mode, one load, one seed each.
+//!
+//! Jobs are independent and each is a pure function of world file and job, so whoever has threads may spread them.
+
+use std::fmt;
+
+use lull_core::Mode;
+
+use crate::metrics::Outcome;
+use crate::sim::{RunError, Sim};
+use crate::units::rate_text;
+use crate::world::Load;
+use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
+
+/// How much is asked of the service.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Offered {
+    /// Open loop, in requests per second over all connections.
+    PerSecond(f64),
+    /// Closed loop over all connections.
+    Max,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The mode.
+    pub mode: Mode,
+    /// The load.
+    pub offered: Offered,
+    /// The seed. Runs of the same seed have the same arrivals, whatever the mode.
+    pub seed: u64,
+    /// Virtual time that is counted, in nanoseconds.
+    pub window_ns: u64,
+}
+
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PredictError {
+    /// The simulated service cannot be run in the mode.
+    Mode(String),
+    /// The load does not fit the wire.
+    Wire {
+        /// Requests per second that were asked for, or served.
+        per_s: f64,
+        /// What the wire carries.
+        wire_per_s: f64,
+    },
+    /// A bound of the run was hit.
+    Bound(RunError),
+}
+
+impl fmt::Display for PredictError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PredictError::Mode(why) => f.write_str(why),
+            PredictError::Wire { per_s, wire_per_s } => write!(
+                f,
+                "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} \
+                 % of {}), \
+                 and queues on the wire are not simulated",
+                rate_text(*per_s),
+                rate_text((WIRE_SHARE_MAX * wire_per_s).floor()),
+                100.0 * WIRE_SHARE_MAX,
+                rate_text(wire_per_s.floor())
+            ),
+            PredictError::Bound(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PredictError {}
+
+/// Whether a load fits the wire.
+///
+/// # Errors
+/// [`PredictError::Wire`].
+pub fn fits_wire(file: &WorldFile, per_s: f64) -> Result<(), PredictError> {
+    let wire_per_s = file.wire_per_s();
+    if per_s > WIRE_SHARE_MAX * wire_per_s {
+        return Err(PredictError::Wire { per_s, wire_per_s });
+    }
+    Ok(())
+}
+
+/// Runs a job.
+///
+/// # Errors
+/// See [`PredictError`].
+pub fn run(file: &WorldFile, job: &Job) -> Result<Outcome, PredictError> {
+    file.can_run(&job.mode).map_err(PredictError::Mode)?;
+    let load = match job.offered {
+        Offered::PerSecond(per_s) => {
+            fits_wire(file, per_s)?;
+            Load::Open { per_s }
+        }
+        Offered::Max => Load::Closed,
+    };
+    let world = file.world(&job.mode, load, job.window_ns);
+    let outcome = Sim::new(&world, job.seed).run().map_err(PredictError::Bound)?;
+    fits_wire(file, outcome.qps())?;
+    Ok(outcome)
+}

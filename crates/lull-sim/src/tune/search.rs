@@ -1,0 +1,216 @@
+//! The search of [`super::tune`].
+
+use super::setting::{Family, grid};
+use super::{Answer, Elsewhere, Objective, Runner, Setting, Tried, TuneError};
+use crate::predict::{Job, Offered, PredictError};
+
+/// Seeds of the search, before confirmation.
+const SEARCH_SEEDS: u32 = 2;
+/// Rounds of timeouts between those tried.
+const REFINEMENTS: u32 = 3;
+/// Neighbouring timeouts nearer than this ratio are not told apart.
+const RATIO_MIN: f64 = 1.2;
+/// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
+/// those the one with the lowest latency wins.
+const CPU_TIE_PERCENT: f64 = 1.0;
+/// Settings that are put to confirmation at most.
+const CONFIRMED_MAX: usize = 8;
+/// Loads at which the answer is tried again, as multiples of the load.
+const FACTORS: [f64; 2] = [0.5, 2.0];
+
+/// Looks for the setting that meets the objective at the least CPU, running jobs through `runner`.
+///
+/// # Errors
+/// See [`TuneError`]. That no setting meets the objective is an answer.
+pub fn tune(objective: &Objective, runner: &mut Runner<'_>) -> Result<Answer, TuneError> {
+    let mut search = Search { objective, runner };
+    let mut tried = search.screen(objective.per_s)?;
+    if let Some(error) = tried.iter().all(|t| t.runs.is_empty()).then(|| tried[0].error.clone()).flatten() {
+        return Err(TuneError::Run(error));
+    }
+    for _ in 0..REFINEMENTS {
+        let between = between(&tried, objective);
+        if between.is_empty() {
+            break;
+        }
+        tried.extend(search.run(between, objective.per_s, SEARCH_SEEDS)?);
+    }
+    let mut refuted = Vec::new();
+    let mut recommended = None;
+    for _ in 0..CONFIRMED_MAX {
+        let Some(index) = best(&tried, objective, &refuted) else { break };
+        let setting = tried[index].setting.clone();
+        search.extend(&mut tried[index])?;
+        if tried[index].confirmed(objective) {
+            recommended = Some(tried[index].clone());
+            break;
+        }
+        refuted.push(setting);
+    }
+    if let Some(base) = tried.iter_mut().find(|t| t.setting.mode.name() == "base") {
+        search.extend(base)?;
+    }
+    let base = tried[0].clone();
+    let nearest = match recommended {
+        Some(_) => None,
+        None => search.nearest(&mut tried)?,
+    };
+    let mut elsewhere = Vec::new();
+    if let Some(recommended) = &recommended {
+        for factor in FACTORS {
+            elsewhere.push(search.elsewhere(recommended, factor)?);
+        }
+    }
+    Ok(Answer { objective: objective.clone(), recommended, nearest, base, tried, refuted, elsewhere })
+}
+
+struct Search<'a, 'r> {
+    objective: &'a Objective,
+    runner: &'a mut Runner<'r>,
+}
+
+impl Search<'_, '_> {
+    /// Runs settings at a load, `seeds` each.
+    fn run(&mut self, settings: Vec<Setting>, per_s: f64, seeds: u32) -> Result<Vec<Tried>, TuneError> {
+        let tried = settings.into_iter().map(|setting| Tried { setting, per_s, runs: Vec::new(), error: None });
+        let mut tried: Vec<Tried> = tried.collect();
+        self.more(tried.iter_mut().collect(), seeds)?;
+        Ok(tried)
+    }
+
+    /// Runs what is missing to all seeds.
+    fn extend(&mut self, tried: &mut Tried) -> Result<(), TuneError> {
+        self.more(vec![tried], self.objective.seeds)
+    }
+
+    /// Runs further seeds, up to `seeds` each.
+    fn more(&mut self, mut tried: Vec<&mut Tried>, seeds: u32) -> Result<(), TuneError> {
+        let mut jobs = Vec::new();
+        let mut whose = Vec::new();
+        for (index, one) in tried.iter().enumerate() {
+            if one.error.is_some() {
+                continue;
+            }
+            for run in one.runs.len() as u32..seeds {
+                jobs.push(Job {
+                    mode: one.setting.mode.clone(),
+                    offered: Offered::PerSecond(one.per_s),
+                    seed: self.objective.seed.wrapping_add(u64::from(run)),
+                    window_ns: self.objective.window_ns,
+                });
+                whose.push(index);
+            }
+        }
+        let results = (self.runner)(&jobs).ok_or(TuneError::Stopped)?;
+        for (index, result) in whose.into_iter().zip(results) {
+            match result {
+                Ok(figures) => tried[index].runs.push(figures),
+                // What fails with one seed is not judged by the others.
+                Err(error) => tried[index].error = Some(error),
+            }
+        }
+        for one in tried {
+            if one.error.is_some() {
+                one.runs.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole grid at a load.
+    fn screen(&mut self, per_s: f64) -> Result<Vec<Tried>, TuneError> {
+        let grid = grid().map_err(|error| TuneError::Run(PredictError::Mode(error.to_string())))?;
+        self.run(grid, per_s, SEARCH_SEEDS.min(self.objective.seeds))
+    }
+
+    /// The setting nearest to the objective, confirmed by all seeds.
+    fn nearest(&mut self, tried: &mut [Tried]) -> Result<Option<Tried>, TuneError> {
+        let objective = self.objective;
+        let excess = |t: &Tried| t.excess(objective);
+        let nearest = tried.iter_mut().filter(|t| t.carries()).min_by(|a, b| excess(a).total_cmp(&excess(b)));
+        let Some(nearest) = nearest else { return Ok(None) };
+        self.extend(nearest)?;
+        Ok(Some(nearest.clone()))
+    }
+
+    fn elsewhere(&mut self, recommended: &Tried, factor: f64) -> Result<Elsewhere, TuneError> {
+        let per_s = self.objective.per_s * factor;
+        let mut tried = self.screen(per_s)?;
+        if !tried.iter().any(|t| t.setting == recommended.setting) {
+            tried.extend(self.run(vec![recommended.setting.clone()], per_s, SEARCH_SEEDS)?);
+        }
+        let best = best(&tried, &self.objective.latency_only(), &[]).map(|index| tried[index].clone());
+        let mut find = |wanted: &dyn Fn(&Setting) -> bool| -> Result<Tried, TuneError> {
+            let index = tried.iter().position(|t| wanted(&t.setting)).unwrap_or(0);
+            self.extend(&mut tried[index])?;
+            Ok(tried[index].clone())
+        };
+        let (recommended, base) =
+            (find(&|setting| *setting == recommended.setting)?, find(&|setting| setting.mode.name() == "base")?);
+        Ok(Elsewhere { factor, recommended, base, best, tried })
+    }
+}
+
+/// The best of what meets the objective on average with something to spare, or else of what just meets it.
+fn best(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+    cheapest(tried, &objective.with_spare(), refuted).or_else(|| cheapest(tried, objective, refuted))
+}
+
+/// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first
+/// statistic.
+fn cheapest(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+    let statistic = objective.slo.first().statistic;
+    let meeting = || {
+        let all = tried.iter().enumerate();
+        all.filter(|(_, t)| !refuted.contains(&t.setting) && t.excess(objective) < 1.0)
+    };
+    let cpu = |t: &Tried| t.mean(|run| run.cpu_percent);
+    let cheapest = meeting().map(|(_, t)| cpu(t)).fold(f64::INFINITY, f64::min);
+    meeting()
+        .filter(|(_, t)| cpu(t) <= cheapest + CPU_TIE_PERCENT)
+        .min_by(|(_, a), (_, b)| a.mean(|run| statistic.of(run)).total_cmp(&b.mean(|run| statistic.of(run))))
+        .map(|(index, _)| index)
+}
+
+/// Timeouts between the best of each family and its neighbours that were tried.
+fn between(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for family in Family::ALL {
+        let mut members: Vec<(u32, &Tried)> = tried
+            .iter()
+            .filter_map(|t| t.setting.family.filter(|(of, _)| *of == family).map(|(_, us)| (us, t)))
+            .collect();
+        members.sort_by_key(|(us, _)| *us);
+        let all: Vec<Tried> = members.iter().map(|(_, t)| (*t).clone()).collect();
+        let nearest = || {
+            let excess = |index: &usize| all[*index].excess(objective);
+            (0..all.len()).min_by(|a, b| excess(a).total_cmp(&excess(b))).filter(|index| excess(index).is_finite())
+        };
+        let Some(at) = best(&all, objective, &[]).or_else(nearest) else { continue };
+        let neighbours = [at.checked_sub(1), Some(at + 1).filter(|next| *next < members.len())];
+        for neighbour in neighbours.into_iter().flatten() {
+            let (low, high) = (f64::from(members[at].0), f64::from(members[neighbour].0));
+            if low.max(high) / low.min(high) < RATIO_MIN * RATIO_MIN {
+                continue;
+            }
+            let us = two_digits(libm::sqrt(low * high));
+            let known = members.iter().any(|(tried_us, _)| *tried_us == us);
+            if let (false, Ok(setting)) = (known, family.member(us)) {
+                settings.push(setting);
+            }
+        }
+    }
+    settings
+}
+
+/// Rounded to two digits: nobody types `suspend37.4`.
+fn two_digits(value: f64) -> u32 {
+    let step = if value >= 1_000.0 {
+        100.0
+    } else if value >= 100.0 {
+        10.0
+    } else {
+        1.0
+    };
+    ((value / step).round() * step) as u32
+}

@@ -1,0 +1,116 @@
+//! From a measured request cost to the application's own part of it.
+//!
+//! What `perf` or a thread's clock shows of a request includes what the simulator charges apart: `epoll_wait`,
+//! wake-ups, interference, and, all told, interrupts and softirq. The application's part is therefore found by running
+//! the service, one core of it, saturated in `base` (where such figures are measured), and correcting the part until
+//! the simulated figure is the measured one.
+
+use lull_core::Mode;
+
+use super::{Bounds, RequestCost, WorldFile};
+use crate::sim::Sim;
+use crate::units::time_text;
+use crate::world::Load;
+
+/// Runs at most.
+const ROUNDS_MAX: u32 = 12;
+/// How near the simulated figure has to come, as a share of the measured one.
+const TOLERANCE: f64 = 0.005;
+/// How near is near enough when all rounds are done: what a measurement of a cost is good for.
+const TOLERANCE_LAST: f64 = 0.03;
+/// Requests per run, about.
+const REQUESTS: u64 = 10_000;
+/// The least that an application does for a request, in nanoseconds.
+const OWN_MIN_NS: f64 = 50.0;
+/// The seed of these runs: they are part of reading a file, which has none.
+const SEED: u64 = 1;
+
+/// How a request's cost is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Division {
+    /// User space, in 1/1000.
+    pub(super) user_permille: u32,
+    /// The part that varies from request to request (exponentially), in 1/1000.
+    pub(super) random_permille: u32,
+}
+
+/// Sets the application's part of a request in `file.costs`.
+///
+/// # Errors
+/// What stands against it: a measured cost that delivery alone exceeds.
+pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String> {
+    let (RequestCost::Thread(measured_ns) | RequestCost::Everything(measured_ns)) = file.request_cost;
+    let measured_ns = f64::from(measured_ns);
+    let times_served = if file.upstream.is_some() { 2.0 } else { 1.0 };
+    let mut own_ns = measured_ns / times_served;
+    // The nearest below and above that were tried: (the application's part, the figure shown).
+    let (mut below, mut above) = (None::<(f64, f64)>, None::<(f64, f64)>);
+    let mut nearest = (f64::INFINITY, own_ns);
+    for _ in 0..ROUNDS_MAX {
+        set(file, own_ns, division);
+        let shown_ns = shown_ns(file)?;
+        let off = (shown_ns - measured_ns).abs() / measured_ns;
+        if off < nearest.0 {
+            nearest = (off, own_ns);
+        }
+        if off <= TOLERANCE {
+            return Ok(());
+        }
+        if own_ns <= OWN_MIN_NS && shown_ns > measured_ns {
+            return Err(format!(
+                "this is less than what these costs charge for system calls and delivery alone ({} in base at \
+                 saturation): \
+                 give at least that, or lower the costs in [costs]",
+                time_text((shown_ns - own_ns * times_served).round() as u64)
+            ));
+        }
+        *if shown_ns < measured_ns { &mut below } else { &mut above } = Some((own_ns, shown_ns));
+        own_ns = match (below, above) {
+            // How delivery and application fall into step changes with the cost: the way is steep in places, and a
+            // straight line is not enough.
+            (Some(below), Some(above)) => f64::midpoint(below.0, above.0),
+            _ => (own_ns + (measured_ns - shown_ns) / times_served).max(OWN_MIN_NS),
+        };
+    }
+    if nearest.0 <= TOLERANCE_LAST {
+        set(file, nearest.1, division);
+        return Ok(());
+    }
+    Err(format!(
+        "no cost of the application shows {} a request in base at saturation: more connections may be needed to \
+         saturate it",
+        time_text(measured_ns as u64)
+    ))
+}
+
+fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
+    let part = |permille: u32| (own_ns * f64::from(permille) / 1_000.0).round() as u32;
+    file.costs.request_user_ns = part(division.user_permille);
+    file.costs.request_random_ns = part(division.random_permille);
+    file.costs.request_sys_ns = part(1_000 - division.user_permille - division.random_permille);
+}
+
+/// What a core or two of the service, saturated in base, show a request to cost, in nanoseconds.
+fn shown_ns(file: &WorldFile) -> Result<f64, String> {
+    let (RequestCost::Thread(measured_ns) | RequestCost::Everything(measured_ns)) = file.request_cost;
+    // Where workers run on other cores than their queues', it takes two cores to be that.
+    let lanes = if file.workers_elsewhere { file.workers.min(file.cores).min(2) } else { 1 };
+    let lane = WorldFile {
+        cores: lanes,
+        workers: lanes,
+        queues: lanes,
+        connections: (file.connections / u32::from(file.workers)).max(1) * u32::from(lanes),
+        bounds: Bounds::default(),
+        ..file.clone()
+    };
+    let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| error.to_string())?;
+    let window_ns = REQUESTS * u64::from(measured_ns) / u64::from(lanes);
+    let mut world = lane.world(&base, Load::Closed, window_ns);
+    world.warmup_ns = window_ns / 4 + 4 * u64::from(world.net.request_ns);
+    let outcome = Sim::new(&world, SEED).run().map_err(|error| error.to_string())?;
+    let spent_ns = match file.request_cost {
+        RequestCost::Thread(_) => outcome.cpu.user_ns + outcome.cpu.sys_ns,
+        RequestCost::Everything(_) => outcome.cpu.busy_ns(),
+    };
+    Ok(spent_ns as f64 / outcome.counts.served.max(1) as f64)
+}

@@ -1,0 +1,397 @@
+//! From a world file as it is written to one that can be simulated: limits, defaults, and what contradicts what.
+//!
+//! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be
+//! simulated.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::calibrate::{self, Division};
+use super::error::{Source, WorldFileError};
+use super::raw::Raw;
+use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, WorldFile};
+use crate::dim::Moderation;
+use crate::profile::{self, PROFILES, Profile};
+use crate::units::{Count, Share, Size, Time, time_text};
+use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
+
+const CORES: RangeInclusive<u64> = 1..=256;
+const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
+const EVENTS_PER_CALL: RangeInclusive<u64> = 1..=65_536;
+/// Rings of NICs: from 32 to 32,768 descriptors.
+const RING: RangeInclusive<u64> = 32..=32_768;
+const FRAMES: RangeInclusive<u64> = 1..=65_535;
+const USECS: RangeInclusive<u64> = 0..=65_535_000;
+const COST: RangeInclusive<u64> = 100..=100_000_000;
+const STEP: RangeInclusive<u64> = 0..=10_000_000;
+const LATENCY: RangeInclusive<u64> = 0..=1_000_000_000;
+const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
+const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
+const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
+const WARMUP: RangeInclusive<u64> = 0..=60_000_000_000;
+/// Long enough for adaptive moderation to find its rung and for queues to fill.
+const WARMUP_DEFAULT_NS: u64 = 50_000_000;
+const EVENTS: RangeInclusive<u64> = 10_000..=100_000_000_000;
+const BACKLOG: RangeInclusive<u64> = 1..=1_000_000_000;
+const MEMORY: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
+
+/// Share of the wire above which its queues would matter, which the simulator does not have.
+pub const WIRE_SHARE_MAX: f64 = 0.95;
+/// Ethernet frame, preamble, gap, IP and TCP with time stamps around each segment.
+const HEADER_BYTES: u64 = 38 + 20 + 32;
+/// Payload of a segment.
+const SEGMENT_BYTES: u64 = 1_448;
+/// What a connection, a packet in a ring, and a core with its queues take.
+const CONNECTION_BYTES: u64 = 64 + 4 * AGENDA_EVENT_BYTES;
+const PACKET_BYTES: u64 = 16;
+const CORE_BYTES: u64 = 65_536;
+
+/// A value's checks, with where it stands.
+struct Check<'a>(&'a Source<'a>);
+
+impl Check<'_> {
+    fn error<T>(&self, key: &str, value: &Spanned<T>, problem: impl Into<String>) -> WorldFileError {
+        self.0.error(key, &value.span(), problem)
+    }
+
+    fn within<T>(
+        &self,
+        key: &str,
+        value: &Spanned<T>,
+        number: u64,
+        range: &RangeInclusive<u64>,
+        text: fn(u64) -> String,
+    ) -> Result<u64, WorldFileError> {
+        if range.contains(&number) {
+            return Ok(number);
+        }
+        let (low, high) = (text(*range.start()), text(*range.end()));
+        Err(self.error(key, value, format!("{} is impossible here: allowed is {low} to {high}", text(number))))
+    }
+
+    fn count(&self, key: &str, value: &Spanned<Count>, range: &RangeInclusive<u64>) -> Result<u64, WorldFileError> {
+        self.within(key, value, value.get_ref().0, range, |n| n.to_string())
+    }
+
+    fn count_or<T>(
+        &self,
+        key: &str,
+        value: &Option<Spanned<Count>>,
+        range: &RangeInclusive<u64>,
+        default: T,
+    ) -> Result<u64, WorldFileError>
+    where
+        T: Into<u64>,
+    {
+        value.as_ref().map_or(Ok(default.into()), |value| self.count(key, value, range))
+    }
+
+    fn time(&self, key: &str, value: &Spanned<Time>, range: &RangeInclusive<u64>) -> Result<u32, WorldFileError> {
+        // Every range of times ends below 2^32 ns.
+        Ok(self.within(key, value, value.get_ref().0, range, time_text)? as u32)
+    }
+
+    fn time_or(
+        &self,
+        key: &str,
+        value: &Option<Spanned<Time>>,
+        range: &RangeInclusive<u64>,
+        default_ns: u32,
+    ) -> Result<u32, WorldFileError> {
+        value.as_ref().map_or(Ok(default_ns), |value| self.time(key, value, range))
+    }
+
+    fn share_or(&self, key: &str, value: &Option<Spanned<Share>>, default: u32) -> Result<u32, WorldFileError> {
+        let Some(value) = value else { return Ok(default) };
+        Ok(self
+            .within(key, value, value.get_ref().0, &(0..=1_000), |permille| format!("{}%", permille as f64 / 10.0))?
+            as u32)
+    }
+
+    fn bytes_or(
+        &self,
+        key: &str,
+        value: &Option<Spanned<Size>>,
+        range: &RangeInclusive<u64>,
+        default: u64,
+    ) -> Result<u64, WorldFileError> {
+        let Some(value) = value else { return Ok(default) };
+        self.within(key, value, value.get_ref().0, range, |n| format!("{n}B"))
+    }
+}
+
+pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, WorldFileError> {
+    let check = Check(source);
+    let profile = profile_of(&check, raw)?;
+    let (mut costs, cache) = profile.costs();
+    let overridden = raw.costs.put_over(&mut costs, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
+    if let Some(idle) = &raw.machine.idle {
+        match idle.get_ref().as_str() {
+            "deep" => {}
+            "shallow" => costs.idle_deep_residency_ns = u32::MAX,
+            "poll" => (costs.idle_deep_residency_ns, costs.idle_shallow_exit_ns) = (u32::MAX, 0),
+            other => {
+                let problem =
+                    format!("'{other}' is no idle-state profile: allowed are \"deep\", \"shallow\" and \"poll\"");
+                return Err(check.error("machine.idle", idle, problem));
+            }
+        }
+    }
+    let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
+    let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
+    let queues = check.count_or("nic.queues", &raw.nic.queues, &CORES, workers)? as u16;
+    let connections = check.count("service.connections", &raw.service.connections, &CONNECTIONS)? as u32;
+    if connections < u32::from(workers.max(queues)) {
+        let problem = format!(
+            "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} \
+             or more",
+            workers.max(queues)
+        );
+        return Err(check.error("service.connections", &raw.service.connections, problem));
+    }
+    let frequency = raw.machine.frequency.as_ref();
+    let hz = frequency.map_or(Ok(profile.hz), |hz| {
+        check.within("machine.frequency", hz, hz.get_ref().0, &HZ, |hz| format!("{}GHz", hz as f64 / 1e9))
+    })?;
+    let (rx, tx, (rx_period, tx_period)) = moderation(&check, raw)?;
+    let speed = &raw.nic.speed;
+    let gbit = |bits: u64| format!("{}Gbit/s", bits as f64 / 1e9);
+    let bits_per_s = check.within("nic.speed", speed, speed.get_ref().0, &SPEED, gbit)?;
+    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, &MESSAGE, 64)?;
+    let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, &MESSAGE, 512)?;
+    let bits = (bits_on_wire(request_bytes), bits_on_wire(answer_bytes));
+    let net = network(&check, raw, bits, bits_per_s)?;
+    let upstream = upstream(&check, raw)?;
+    let (request_cost, division) = request(&check, raw)?;
+    let workers_elsewhere = match &raw.service.worker_cores {
+        None => false,
+        Some(place) => match place.get_ref().as_str() {
+            "queue" => false,
+            "other" => true,
+            other => {
+                let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
+                return Err(check.error("service.worker_cores", place, problem));
+            }
+        },
+    };
+    let rss_spread = match &raw.nic.rss {
+        None => true,
+        Some(rss) => match rss.get_ref().as_str() {
+            "hash" => true,
+            "even" => false,
+            other => {
+                let problem =
+                    format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
+                return Err(check.error("nic.rss", rss, problem));
+            }
+        },
+    };
+    let ring_packets = check.count_or("nic.ring", &raw.nic.ring, &RING, 1_024u64)? as u32;
+    let default = Bounds::default();
+    let memory = &raw.run.memory_max;
+    let bounds = Bounds {
+        events_max: check.count_or("run.events_max", &raw.run.events_max, &EVENTS, default.events_max)?,
+        memory_max_bytes: check.bytes_or("run.memory_max", memory, &MEMORY, default.memory_max_bytes)?,
+        backlog_max: check.count_or("run.backlog_max", &raw.run.backlog_max, &BACKLOG, default.backlog_max)?,
+    };
+    let needed_bytes = u64::from(connections) * CONNECTION_BYTES
+        + u64::from(queues) * u64::from(ring_packets) * PACKET_BYTES
+        + u64::from(cores.max(workers).max(queues)) * CORE_BYTES;
+    if needed_bytes > bounds.memory_max_bytes {
+        let problem = format!(
+            "{connections} connections on {queues} queues take about {} MiB, and run.memory_max allows {} MiB",
+            needed_bytes >> 20,
+            bounds.memory_max_bytes >> 20
+        );
+        return Err(check.error("service.connections", &raw.service.connections, problem));
+    }
+    let warmup_ns = match &raw.run.warmup {
+        None => WARMUP_DEFAULT_NS,
+        Some(value) => check.within("run.warmup", value, value.get_ref().0, &WARMUP, time_text)?,
+    };
+    let mut file = WorldFile {
+        name: name(source.file),
+        cores,
+        workers,
+        workers_elsewhere,
+        queues,
+        connections,
+        request_cost,
+        rx,
+        tx,
+        rx_period,
+        tx_period,
+        ring_packets,
+        rss_spread,
+        bits_per_s,
+        bits,
+        net,
+        upstream,
+        events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, 1_024u64)? as u32,
+        hz,
+        profile,
+        overridden,
+        costs,
+        cache,
+        warmup_ns,
+        bounds,
+    };
+    calibrate::fit(&mut file, division).map_err(|problem| {
+        match (&raw.service.request_cost, &raw.service.request_cost_total) {
+            (Some(value), _) => check.error("service.request_cost", value, problem),
+            (_, Some(value)) => check.error("service.request_cost_total", value, problem),
+            (None, None) => check.error("service.kind", &raw.service.kind, problem),
+        }
+    })?;
+    Ok(file)
+}
+
+/// The file's name without directories and ending.
+fn name(file: &str) -> String {
+    Path::new(file).file_stem().map_or_else(|| file.to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
+    let Some(name) = &raw.costs.profile else { return Ok(&PROFILES[0]) };
+    profile::find(name.get_ref()).ok_or_else(|| {
+        let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
+        check.error("costs.profile", name, problem)
+    })
+}
+
+/// Receive and transmit moderation, and from when their periods run.
+fn moderation(
+    check: &Check<'_>,
+    raw: &Raw,
+) -> Result<(ModerationSpec, ModerationSpec, (Period, Period)), WorldFileError> {
+    let nic = &raw.nic;
+    let fixed = nic.rx_usecs.is_some() || nic.rx_frames.is_some() || nic.tx_usecs.is_some() || nic.tx_frames.is_some();
+    let adaptive = nic.adaptive.as_ref().map_or(!fixed, |adaptive| *adaptive.get_ref());
+    let restart = nic.restart.as_ref().map_or(adaptive, |restart| *restart.get_ref());
+    let periods = (
+        if restart { Period::Completion } else { Period::First },
+        // Adaptive drivers bound the rate of transmit interrupts.
+        if adaptive { Period::Interrupt } else { Period::First },
+    );
+    if adaptive {
+        if let (true, Some(adaptive)) = (fixed, &nic.adaptive) {
+            let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
+            tx_usecs \
+                           and tx_frames, or set adaptive = false";
+            return Err(check.error("nic.adaptive", adaptive, problem));
+        }
+        return Ok((ModerationSpec::Adaptive, ModerationSpec::Adaptive, periods));
+    }
+    let side = |usecs: (&str, &Option<Spanned<Time>>), frames: (&str, &Option<Spanned<Count>>), or: Moderation| {
+        let ns = check.time_or(usecs.0, usecs.1, &USECS, or.usecs * 1_000)?;
+        if let (Some(value), false) = (usecs.1, ns % 1_000 == 0) {
+            return Err(check.error(
+                usecs.0,
+                value,
+                "moderation is in whole microseconds: allowed is 0us, 1us, 2us ...",
+            ));
+        }
+        let frames = check.count_or(frames.0, frames.1, &FRAMES, or.frames)? as u32;
+        Ok(Moderation { usecs: ns / 1_000, frames })
+    };
+    // A driver that is told usecs alone lets time decide.
+    let or = Moderation { usecs: 0, frames: if nic.rx_usecs.is_some() { 65_535 } else { 1 } };
+    let rx = side(("nic.rx_usecs", &nic.rx_usecs), ("nic.rx_frames", &nic.rx_frames), or)?;
+    let tx = side(("nic.tx_usecs", &nic.tx_usecs), ("nic.tx_frames", &nic.tx_frames), rx)?;
+    Ok((ModerationSpec::Fixed(rx), ModerationSpec::Fixed(tx), periods))
+}
+
+fn bits_on_wire(payload_bytes: u64) -> u64 {
+    (payload_bytes + payload_bytes.div_ceil(SEGMENT_BYTES) * HEADER_BYTES) * 8
+}
+
+/// `network.latency` is there and back again, without the server; transmission times come on top.
+fn network(check: &Check<'_>, raw: &Raw, bits: (u64, u64), bits_per_s: u64) -> Result<NetSpec, WorldFileError> {
+    let network = &raw.network;
+    let latency_ns = check.time("network.latency", &network.latency, &LATENCY)?;
+    let sending_ns = |bits: u64| (bits as f64 * 1e9 / bits_per_s as f64).round() as u32;
+    let one_way_ns = latency_ns / 2;
+    let slow_permille = check.share_or("network.slow_share", &network.slow_share, 0)?;
+    let slow_min_ns = check.time_or("network.slow_from", &network.slow_from, &LATENCY, 0)?;
+    let slow_max_ns = check.time_or("network.slow_to", &network.slow_to, &LATENCY, slow_min_ns)?;
+    match (&network.slow_share, &network.slow_to) {
+        (Some(share), None) => {
+            let problem = "needs slow_from and slow_to, between which these answers take longer";
+            return Err(check.error("network.slow_share", share, problem));
+        }
+        (_, Some(to)) if slow_max_ns < slow_min_ns => {
+            let problem = format!("is below slow_from: allowed is {} or more", time_text(u64::from(slow_min_ns)));
+            return Err(check.error("network.slow_to", to, problem));
+        }
+        _ => {}
+    }
+    Ok(NetSpec {
+        request_ns: one_way_ns + sending_ns(bits.0),
+        answer_ns: latency_ns - one_way_ns + sending_ns(bits.1),
+        client_random_ns: check.time_or("network.jitter", &network.jitter, &LATENCY, 0)?,
+        slow_share: slow_permille * 1_024 / 1_000,
+        slow_min_ns,
+        slow_max_ns,
+        ack_ns: one_way_ns,
+        tx_done_ns: 1_000 + sending_ns(bits.1),
+        ..NetSpec::default()
+    })
+}
+
+fn upstream(check: &Check<'_>, raw: &Raw) -> Result<Option<UpstreamSpec>, WorldFileError> {
+    let service = &raw.service;
+    match (service.kind.get_ref().as_str(), &service.upstream_latency, &service.upstream_jitter) {
+        ("epoll", None, None) => Ok(None),
+        ("epoll", Some(latency), _) => {
+            let problem = "a service of kind \"epoll\" has no server behind it: remove this, or use kind = \"proxy\"";
+            Err(check.error("service.upstream_latency", latency, problem))
+        }
+        ("epoll", None, Some(jitter)) => {
+            let problem = "a service of kind \"epoll\" has no server behind it: remove this, or use kind = \"proxy\"";
+            Err(check.error("service.upstream_jitter", jitter, problem))
+        }
+        ("proxy", Some(latency), jitter) => Ok(Some(UpstreamSpec {
+            answer_ns: check.time("service.upstream_latency", latency, &LATENCY)?,
+            random_ns: check.time_or("service.upstream_jitter", jitter, &LATENCY, 0)?,
+        })),
+        ("proxy", None, _) => {
+            let problem = "a proxy needs upstream_latency, the time from its NIC to the server behind it and back";
+            Err(check.error("service.kind", &service.kind, problem))
+        }
+        (other, _, _) => {
+            let problem = format!("'{other}' is no kind of service: allowed are \"epoll\" and \"proxy\"");
+            Err(check.error("service.kind", &service.kind, problem))
+        }
+    }
+}
+
+fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
+    let service = &raw.service;
+    let cost = match (&service.request_cost, &service.request_cost_total) {
+        (Some(thread), None) => RequestCost::Thread(check.time("service.request_cost", thread, &COST)?),
+        (None, Some(total)) => RequestCost::Everything(check.time("service.request_cost_total", total, &COST)?),
+        (Some(_), Some(total)) => {
+            let problem =
+                "give either request_cost (CPU time of the serving thread) or request_cost_total (of all cores)";
+            return Err(check.error("service.request_cost_total", total, problem));
+        }
+        (None, None) => {
+            let problem = "a service needs request_cost (CPU time of the serving thread a request) or \
+            request_cost_total \
+                           (CPU time of all cores a request), such as \"6.2us\"";
+            return Err(check.error("service.kind", &service.kind, problem));
+        }
+    };
+    let user_permille = check.share_or("service.user_share", &service.user_share, 300)?;
+    let random_permille = check.share_or("service.random_share", &service.random_share, 0)?;
+    if let (true, Some(random)) = (user_permille + random_permille > 1_000, &service.random_share) {
+        let problem = format!(
+            "user_share and random_share are parts of one cost: allowed is at most {}%",
+            f64::from(1_000 - user_permille) / 10.0
+        );
+        return Err(check.error("service.random_share", random, problem));
+    }
+    Ok((cost, Division { user_permille, random_permille }))
+}

@@ -1,0 +1,143 @@
+//! The search for settings: it refuses the impossible and names what comes nearest, and what it recommends holds when
+//! predicted anew.
+
+use lull_sim::predict::{self, Job, Offered};
+use lull_sim::tune::{Answer, Figures, Objective, TuneError, tune};
+use lull_sim::{PredictError, WorldFile};
+
+/// One core, quick to simulate; with costs that no fit changes.
+const SMALL: &str = r#"[machine]
+cores = 1
+[nic]
+speed = "10Gbit/s"
+rx_usecs = "50us"
+[network]
+latency = "20us"
+[service]
+kind = "epoll"
+connections = 100
+request_cost = "6us"
+[costs]
+profile = "round"
+[run]
+warmup = "10ms"
+"#;
+
+fn small() -> WorldFile {
+    WorldFile::parse("small.toml", SMALL).unwrap()
+}
+
+fn objective(slo: &str, per_s: f64, cpu_max_percent: Option<f64>) -> Objective {
+    Objective {
+        slo: slo.parse().unwrap(),
+        per_s,
+        cpu_max_percent,
+        spare_percent: 10.0,
+        seeds: 4,
+        seed: 1,
+        window_ns: 60_000_000,
+    }
+}
+
+fn run(file: &WorldFile, jobs: &[Job]) -> Vec<Result<Figures, PredictError>> {
+    jobs.iter().map(|job| predict::run(file, job).map(|outcome| Figures::of(&outcome))).collect()
+}
+
+fn search(file: &WorldFile, objective: &Objective) -> Answer {
+    tune(objective, &mut |jobs| Some(run(file, jobs))).unwrap()
+}
+
+#[test]
+fn what_is_recommended_holds_when_predicted_anew_with_other_seeds() {
+    let file = small();
+    for (slo, per_s, cpu_max) in [("p99<150us", 50_000.0, None), ("p99<90us,avg<60us", 60_000.0, Some(95.0))] {
+        let objective = objective(slo, per_s, cpu_max);
+        let answer = search(&file, &objective);
+        let recommended = answer.recommended.as_ref().unwrap_or_else(|| panic!("{slo}: nothing found"));
+        assert_eq!(recommended.runs.len(), 4);
+        assert!(recommended.confirmed(&objective) && answer.nearest.is_none());
+        let mode = recommended.setting.mode.clone();
+        let job = |seed| Job { mode: mode.clone(), offered: Offered::PerSecond(per_s), seed, window_ns: 60_000_000 };
+        for figures in run(&file, &(101..106).map(job).collect::<Vec<_>>()) {
+            let figures = figures.unwrap();
+            for bound in objective.slo.bounds() {
+                assert!(bound.statistic.of(&figures) < bound.limit_us(), "{slo}: {mode}: {figures:?}");
+            }
+            assert!(cpu_max.is_none_or(|max| figures.cpu_percent <= max), "{slo}: {mode}: {figures:?}");
+            assert!(figures.per_s > 0.97 * per_s);
+        }
+    }
+}
+
+#[test]
+fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() {
+    let objective = objective("p99<150us", 50_000.0, None);
+    let answer = search(&small(), &objective);
+    let recommended = answer.recommended.as_ref().unwrap();
+    assert!(answer.spares() && answer.margin().unwrap() >= 10.0);
+    let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
+    for tried in &answer.tried {
+        let spares = tried.carries() && tried.mean(|run| run.p99_us) < 135.0;
+        assert!(!spares || cpu(tried) > cpu(recommended) - 1.0, "{} at {:.1}", tried.setting, cpu(tried));
+    }
+    // Every mode had its turn, timeouts between those of the grid were tried, and so were half and double the load.
+    for name in ["base", "fullbusy", "threaded-busy", "suspend0", "napibusy"] {
+        assert!(answer.tried.iter().any(|tried| tried.setting.to_string() == name), "{name}");
+    }
+    assert!(answer.tried.len() > 22, "{}", answer.tried.len());
+    let factors: Vec<f64> = answer.elsewhere.iter().map(|at| at.factor).collect();
+    assert_eq!(factors, [0.5, 2.0]);
+    assert!(answer.elsewhere[0].recommended.carries() && answer.elsewhere[0].best.is_some());
+    // Half the load is no harder: what is steady there is at least as cheap as what is steady at both.
+    let at_half = Answer { elsewhere: answer.elsewhere[..1].to_vec(), ..answer.clone() };
+    let steady = at_half.steady().unwrap();
+    assert!(answer.steady().is_none_or(|both| cpu(both) >= cpu(steady)));
+    assert!(Answer { elsewhere: Vec::new(), ..answer.clone() }.steady().is_none());
+    let frontier: Vec<(f64, f64)> = answer.frontier().iter().map(|t| (cpu(t), t.mean(|run| run.p99_us))).collect();
+    assert!(frontier.len() > 3 && frontier.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 > pair[1].1));
+}
+
+#[test]
+fn the_impossible_is_refused_and_the_nearest_is_named() {
+    let file = small();
+    let impossible = objective("p99<21us", 50_000.0, None);
+    let answer = search(&file, &impossible);
+    assert!(answer.recommended.is_none() && answer.elsewhere.is_empty());
+    let nearest = answer.nearest.as_ref().unwrap();
+    let lowest =
+        answer.tried.iter().filter(|t| t.carries()).map(|t| t.excess(&impossible)).fold(f64::INFINITY, f64::min);
+    assert!((nearest.excess(&impossible) - lowest).abs() < 0.1 * lowest && lowest > 1.0, "{}", nearest.setting);
+    assert!(nearest.worst(&impossible).starts_with("p99 is "), "{}", nearest.worst(&impossible));
+    // What latency allows, CPU does not.
+    let cheap = objective("p99<60us", 50_000.0, Some(20.0));
+    assert!(search(&file, &cheap).recommended.is_none());
+}
+
+#[test]
+fn what_does_not_carry_the_load_meets_no_objective_however_low_its_latency() {
+    // A core that serves 100,000 a second at the very most, and 100 connections: latencies stay at about a millisecond.
+    let answer = search(&small(), &objective("p99<10ms", 400_000.0, None));
+    assert!(answer.recommended.is_none() && answer.nearest.is_none());
+    assert!(answer.tried.iter().all(|tried| !tried.carries()));
+    let worst = answer.base.worst(&answer.objective);
+    assert!(worst.contains("% of the load") && answer.base.mean(|run| run.p99_us) < 10_000.0, "{worst}");
+}
+
+#[test]
+fn the_answer_is_the_same_every_time_and_bad_luck_is_passed_on() {
+    let (file, asked) = (small(), objective("p99<150us", 50_000.0, None));
+    let (first, again) = (search(&file, &asked), search(&file, &asked));
+    assert_eq!(first.recommended.unwrap().runs, again.recommended.unwrap().runs);
+    assert_eq!(tune(&asked, &mut |_| None).unwrap_err(), TuneError::Stopped);
+    let error = PredictError::Mode("no".to_owned());
+    let all = tune(&asked, &mut |jobs| Some(jobs.iter().map(|_| Err(error.clone())).collect()));
+    assert_eq!(all.unwrap_err(), TuneError::Run(error));
+}
+
+#[test]
+fn a_load_beyond_the_wire_is_refused() {
+    let file = WorldFile::parse("small.toml", &SMALL.replace("10Gbit/s", "100Mbit/s")).unwrap();
+    let asked = objective("p99<1ms", 50_000.0, None);
+    let error = tune(&asked, &mut |jobs| Some(run(&file, jobs))).unwrap_err().to_string();
+    assert!(error.contains("50K requests per second do not fit the wire") && error.contains("nic.speed"), "{error}");
+}

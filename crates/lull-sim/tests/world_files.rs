@@ -1,0 +1,281 @@
+//! World files: the examples run, and what is wrong is said in one line with file, line, key and what is allowed.
+
+use lull_core::Mode;
+use lull_sim::worldfile::EXAMPLES;
+use lull_sim::{Load, RunError, Sim, World, WorldFile};
+
+fn example(name: &str) -> WorldFile {
+    let (name, text) = EXAMPLES.iter().find(|(known, _)| *known == name).unwrap();
+    WorldFile::parse(name, text).unwrap()
+}
+
+fn mode(name: &str) -> Mode {
+    name.parse().unwrap()
+}
+
+/// A world small enough to run many times.
+const SMALL: &str = r#"[machine]
+cores = 1
+[nic]
+speed = "10Gbit/s"
+rx_usecs = "8us"
+[network]
+latency = "20us"
+[service]
+kind = "epoll"
+connections = 32
+request_cost = "6us"
+[run]
+warmup = "5ms"
+"#;
+
+#[test]
+fn every_example_is_read_and_serves_half_of_its_maximum() {
+    for (name, text) in EXAMPLES {
+        let file = WorldFile::parse(name, text).unwrap();
+        let run = |load| Sim::new(&file.world(&mode("base"), load, 30_000_000), 1).run().unwrap();
+        let max = run(Load::Closed);
+        assert!(max.cpu.busy_ns() > 9 * max.cpu.idle_ns, "{name}: saturated");
+        let half = run(Load::Open { per_s: 0.5 * max.qps() });
+        let share = half.qps() / max.qps();
+        assert!((0.45..0.55).contains(&share), "{name}: {share}");
+        assert!(half.latency_mean_us() < max.latency_mean_us(), "{name}");
+        let described = file.describe();
+        assert!(described.starts_with(name.trim_end_matches(".toml")) && described.contains("workers"), "{described}");
+        assert!(file.provenance().starts_with("All figures are simulated"));
+    }
+}
+
+#[test]
+fn the_measured_cost_is_the_cost_shown() {
+    let busy = |text: &str| {
+        let file = WorldFile::parse("small.toml", text).unwrap();
+        let out = Sim::new(&file.world(&mode("base"), Load::Closed, 100_000_000), 9).run().unwrap();
+        let per = |ns: u64| ns as f64 / out.counts.served as f64;
+        (per(out.cpu.user_ns + out.cpu.sys_ns), per(out.cpu.busy_ns()))
+    };
+    let (thread, everything) = busy(SMALL);
+    assert!((5_900.0..6_100.0).contains(&thread) && everything > 1.1 * thread, "{thread} {everything}");
+    let two = SMALL.replace("cores = 1", "cores = 2").replace("[service]", "[service]\nworker_cores = \"other\"");
+    let (thread, _) = busy(&two);
+    assert!((5_800.0..6_200.0).contains(&thread), "{thread}");
+    let (thread, everything) = busy(&SMALL.replace("request_cost =", "request_cost_total ="));
+    assert!((5_900.0..6_100.0).contains(&everything) && thread < everything, "{thread} {everything}");
+}
+
+#[test]
+fn a_proxy_serves_a_request_twice_and_waits_for_the_server_behind() {
+    let proxy = example("proxy.toml");
+    let out = Sim::new(&proxy.world(&mode("base"), Load::Open { per_s: 20_000.0 }, 100_000_000), 1).run().unwrap();
+    let times = out.counts.tx_packets as f64 / out.counts.served as f64;
+    assert!((1.9..2.1).contains(&times), "{times}");
+    assert_eq!(out.counts.dropped, 0);
+    // 60 us of network, 160 us behind, 18 us of work at the least.
+    assert!(out.latency_mean_us() > 238.0, "{}", out.latency_mean_us());
+    let shown_us = (out.cpu.user_ns + out.cpu.sys_ns) as f64 / out.counts.served as f64 / 1_000.0;
+    assert!((17.0..26.0).contains(&shown_us), "{shown_us}");
+}
+
+#[test]
+fn queues_and_workers_need_not_be_as_many() {
+    for (cores, workers, queues) in [(4, 2, 2), (2, 2, 1), (2, 1, 3), (3, 4, 2)] {
+        let text = SMALL
+            .replace("cores = 1", &format!("cores = {cores}"))
+            .replace("[nic]", &format!("[nic]\nqueues = {queues}"))
+            .replace("[service]", &format!("[service]\nworkers = {workers}"));
+        let file = WorldFile::parse("small.toml", &text).unwrap();
+        for name in ["base", "defer20", "threaded"] {
+            let world = file.world(&mode(name), Load::Open { per_s: 30_000.0 }, 50_000_000);
+            assert_eq!(world.connections.iter().map(|group| group.count).sum::<u32>(), 32);
+            let out = Sim::new(&world, 1).run().unwrap();
+            assert!((out.qps() - 30_000.0).abs() < 3_000.0, "{cores} {workers} {queues} {name}: {}", out.qps());
+        }
+    }
+}
+
+/// With several NAPIs on one epoll, each event moves its NAPI id, and a suspended NAPI that is left waits for its
+/// timeout (napi_semantics §13, edge 14): whoever predicts such a world has to see it.
+#[test]
+fn suspension_over_several_queues_on_one_epoll_stalls_as_on_linux() {
+    let text = SMALL.replace("[nic]", "[nic]\nqueues = 3").replace("cores = 1", "cores = 2");
+    let file = WorldFile::parse("small.toml", &text.replace("[service]", "[service]\nworkers = 1")).unwrap();
+    let world = |name: &str| file.world(&mode(name), Load::Open { per_s: 30_000.0 }, 100_000_000);
+    let p99_us = |name: &str| Sim::new(&world(name), 1).run().unwrap().latency_us(99.0);
+    assert!(p99_us("suspend20") > 10_000.0 && p99_us("defer20") < 1_000.0);
+}
+
+/// `SMALL` with one change is refused with this line.
+#[track_caller]
+fn refused(from: &str, to: &str, says: &str) {
+    assert!(SMALL.contains(from), "{from}");
+    let said = WorldFile::parse("small.toml", &SMALL.replacen(from, to, 1)).unwrap_err().to_string();
+    assert_eq!(said, says);
+    assert!(!said.contains('\n'));
+}
+
+#[test]
+fn wrong_keys_are_named_with_their_line_and_what_is_allowed() {
+    refused(
+        "cores = 1",
+        "coers = 1",
+        "small.toml:2: machine.coers: unknown; the keys of [machine] are cores, frequency, idle",
+    );
+    refused(
+        "[network]",
+        "[netwrk]",
+        "small.toml:6: netwrk: unknown; the sections are machine, nic, network, service, costs, run",
+    );
+    refused("latency = \"20us\"\n", "", "small.toml:6: network.latency: missing, and it has no default");
+    refused("[network]\nlatency = \"20us\"\n", "", "small.toml:1: [network]: this section is missing");
+    refused("cores = 1", "cores = 1\ncores = 2", "small.toml:3: machine.cores: duplicate key");
+    refused(
+        "cores = 1",
+        "cores = ",
+        "small.toml:2: machine.cores: string values must be quoted, expected literal string",
+    );
+}
+
+#[test]
+fn values_without_units_or_beyond_limits_are_named_with_what_is_allowed() {
+    refused(
+        "latency = \"20us\"",
+        "latency = 20",
+        "small.toml:7: network.latency: '20' has no unit: write ns, us, µs, ms or s after the number, as in \"20us\"",
+    );
+    refused(
+        "latency = \"20us\"",
+        "latency = \"20\"",
+        "small.toml:7: network.latency: '20' has no unit: write ns, us, µs, ms or s after the number, as in \"20us\"",
+    );
+    refused(
+        "speed = \"10Gbit/s\"",
+        "speed = \"10G\"",
+        "small.toml:4: nic.speed: 'G' is no unit of a speed: use Mbit/s or Gbit/s, as in \"100Gbit/s\"",
+    );
+    refused("cores = 1", "cores = 0", "small.toml:2: machine.cores: 0 is impossible here: allowed is 1 to 256");
+    refused(
+        "cores = 1",
+        "cores = true",
+        "small.toml:2: machine.cores: invalid type: boolean `true`, expected a count with its unit in quotes, such as \
+         \"4480\"",
+    );
+    refused(
+        "request_cost = \"6us\"",
+        "request_cost = \"2h\"",
+        "small.toml:11: service.request_cost: 'h' is no unit of a time: use ns, us, µs, ms or s, as in \"20us\"",
+    );
+    refused(
+        "rx_usecs = \"8us\"",
+        "rx_usecs = \"8100ns\"",
+        "small.toml:5: nic.rx_usecs: moderation is in whole microseconds: allowed is 0us, 1us, 2us ...",
+    );
+    refused(
+        "warmup = \"5ms\"",
+        "warmup = \"2000s\"",
+        "small.toml:13: run.warmup: 2000s is impossible here: allowed is 0ns to 60s",
+    );
+}
+
+#[test]
+fn contradictions_are_named() {
+    refused(
+        "rx_usecs",
+        "adaptive = true\nrx_usecs",
+        "small.toml:5: nic.adaptive: with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, \
+         rx_frames, \
+         tx_usecs and tx_frames, or set adaptive = false",
+    );
+    refused(
+        "kind = \"epoll\"",
+        "kind = \"select\"",
+        "small.toml:9: service.kind: 'select' is no kind of service: allowed are \"epoll\" and \"proxy\"",
+    );
+    refused(
+        "kind = \"epoll\"",
+        "kind = \"proxy\"",
+        "small.toml:9: service.kind: a proxy needs upstream_latency, the time from its NIC to the server behind it \
+         and back",
+    );
+    refused(
+        "connections = 32",
+        "connections = 32\nworkers = 64",
+        "small.toml:10: service.connections: 32 connections leave some of 64 workers on 64 queues without any: \
+         allowed is 64 \
+         or more",
+    );
+    refused(
+        "connections = 32",
+        "connections = 32\nrequest_cost_total = \"8us\"",
+        "small.toml:11: service.request_cost_total: give either request_cost (CPU time of the serving thread) or \
+         request_cost_total (of all cores)",
+    );
+    refused(
+        "[run]",
+        "user_share = \"80%\"\nrandom_share = \"30%\"\n[run]",
+        "small.toml:13: service.random_share: user_share and random_share are parts of one cost: allowed is at most \
+         20%",
+    );
+    refused(
+        "[run]",
+        "[costs]\nirqs = \"1us\"\n[run]",
+        "small.toml:13: costs.irqs: unknown; the keys of [costs] are profile, irq, timer_irq, ipi, softirq, poll, \
+         rx_request, \
+         rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, \
+         idle_shallow_exit, idle_deep_exit, idle_deep_residency",
+    );
+    let said = |text: &str| WorldFile::parse("small.toml", text).unwrap_err().to_string();
+    let heavy = SMALL.replace("warmup = \"5ms\"", "memory_max = \"64MiB\"").replace("= 32", "= 900000");
+    assert!(said(&heavy).starts_with("small.toml:10: service.connections: 900000 connections on 1 queues take about"));
+    let cheap = said(&SMALL.replace("request_cost = \"6us\"", "request_cost_total = \"1us\""));
+    assert!(
+        cheap.starts_with("small.toml:11: service.request_cost_total: this is less than what these costs charge"),
+        "{cheap}"
+    );
+    let none = WorldFile::read(std::path::Path::new("/nonexistent/world.toml")).unwrap_err().to_string();
+    assert!(none.starts_with("/nonexistent/world.toml: cannot read the world file: "), "{none}");
+}
+
+#[test]
+fn a_world_that_explodes_says_which_bound_it_hit() {
+    let run = |bounds: &str, per_s: f64| {
+        let text = SMALL.replace("warmup = \"5ms\"", bounds);
+        let file = WorldFile::parse("small.toml", &text).unwrap();
+        Sim::new(&file.world(&mode("base"), Load::Open { per_s }, 2_000_000_000), 1).run().unwrap_err()
+    };
+    let error = run("events_max = 10000", 50_000.0);
+    assert!(matches!(error, RunError::TooManyEvents { bound: 10_000, .. }), "{error}");
+    let error = run("backlog_max = 1000", 500_000.0);
+    assert!(matches!(error, RunError::Backlog { bound: 1_000, .. }), "{error}");
+    assert!(error.to_string().contains("backlog_max") && error.to_string().contains("bound of 1000"), "{error}");
+    let file = WorldFile::parse("small.toml", SMALL).unwrap();
+    let world = file.world(&mode("base"), Load::Open { per_s: 100_000.0 }, 2_000_000_000);
+    assert_eq!(world.pending_max, (1 << 30) / 64);
+    let error = Sim::new(&World { pending_max: 3, ..world }, 1).run().unwrap_err();
+    assert!(matches!(error, RunError::TooManyPending { bound: 3, .. }), "{error}");
+    assert!(error.to_string().contains("memory_max"), "{error}");
+}
+
+/// Whatever a file holds, it is read or refused with its name in one line.
+#[test]
+fn no_file_makes_the_reader_panic() {
+    let check = |text: &str| {
+        if let Err(error) = WorldFile::parse("small.toml", text) {
+            let said = error.to_string();
+            assert!(said.starts_with("small.toml:") && !said.contains('\n'), "{said}");
+        }
+    };
+    let places: Vec<usize> = SMALL.char_indices().map(|(at, _)| at).collect();
+    for &at in &places {
+        check(&SMALL[..at]);
+        for character in ["µ", "\"", "[", "=", "\n", "9"] {
+            check(&format!("{}{character}{}", &SMALL[..at], &SMALL[at + 1..]));
+        }
+    }
+    for value in ["\"\"", "{}", "[]", "1e400", "-1", "99999999999999999999", "\"99999999999999999999s\"", "1979-05-27"]
+    {
+        for line in SMALL.lines().filter(|line| line.contains('=')) {
+            let key = line.split('=').next().unwrap();
+            check(&SMALL.replace(line, &format!("{key}= {value}")));
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `lull predict`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use lull_core::Mode;
+use lull_lab::cell::Load;
+use lull_lab::plan::MODES_DEFAULT;
+use lull_lab::simulated::{Prediction, predict};
+use lull_lab::table::{self, TableStyle};
+use lull_lab::{csv, html, json};
+use lull_sim::WorldFile;
+
+use crate::Failure;
+use crate::compare::{command_line, writable};
+use crate::units;
+
+/// Arguments of `lull predict`.
+#[derive(Args)]
+pub struct Predict {
+    /// The machine and the service, described in a TOML file.
+    #[arg(value_name = "WORLD.toml")]
+    world: PathBuf,
+    /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
+    /// threaded, threaded-busy, longgro.
+    #[arg(long, value_delimiter = ',', default_values = MODES_DEFAULT)]
+    modes: Vec<String>,
+    /// Loads: shares of base's predicted maximum (25%), queries per second (200K), or MAX (closed loop).
+    #[arg(long, default_value = "25%,50%,75%,MAX")]
+    loads: String,
+    /// Runs per cell, each with a seed of its own.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 3)]
+    runs: u32,
+    /// The seed of the first run. The same world and seed give the same table on any machine.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds of virtual time that a run counts.
+    #[arg(long, value_parser = units::seconds, allow_negative_numbers = true, default_value = "0.2")]
+    seconds: Duration,
+    /// Threads to spread runs over; by default as many as there are CPUs.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Write the table as CSV.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write everything as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a self-contained page with charts.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Threads for as many CPUs as there are.
+pub fn threads(asked: Option<usize>) -> usize {
+    asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+}
+
+/// Predicts and writes what was asked for.
+pub fn run(args: Predict, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    let modes = args.modes.iter().map(|name| name.parse()).collect::<Result<Vec<Mode>, _>>()?;
+    let loads = Load::parse_list(&args.loads)?;
+    for path in [&args.csv, &args.json, &args.html].into_iter().flatten() {
+        writable(path)?;
+    }
+    let file = WorldFile::read(&args.world)?;
+    let report = predict(&Prediction {
+        file: &file,
+        modes: &modes,
+        loads: &loads,
+        runs: args.runs,
+        seed: args.seed,
+        window_ns: args.seconds.as_nanos() as u64,
+        threads: threads(args.threads),
+        stop,
+        command: command_line(),
+    })?;
+    print!("{}", table::render(&report, TableStyle::for_stdout()));
+    if let Some(path) = &args.csv {
+        csv::write(path, &report)?;
+    }
+    if let Some(path) = &args.json {
+        json::write(path, &report)?;
+    }
+    if let Some(path) = &args.html {
+        html::write(path, &report)?;
+    }
+    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}

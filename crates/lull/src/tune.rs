@@ -1,0 +1,112 @@
+//! `lull tune`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Args;
+use lull_lab::cell::Load;
+use lull_lab::html;
+use lull_lab::tuning::{refusal, render, search, window_ns};
+use lull_sim::WorldFile;
+use lull_sim::tune::{Objective, Slo, TuneError};
+use lull_sim::units::share_permille;
+
+use crate::Failure;
+use crate::compare::{command_line, writable};
+use crate::predict::threads;
+use crate::units;
+
+/// Arguments of `lull tune`.
+#[derive(Args)]
+pub struct Tune {
+    /// The machine and the service, described in a TOML file.
+    #[arg(value_name = "WORLD.toml")]
+    world: PathBuf,
+    /// The objective: avg, p50, p95 or p99 below a time, several joined by commas, such as 'p99<200us,avg<80us'.
+    #[arg(long)]
+    slo: String,
+    /// The load, in queries per second (400K).
+    #[arg(long)]
+    load: String,
+    /// CPU that the service's cores may use at most, such as 50%.
+    #[arg(long, value_name = "SHARE")]
+    cpu_max: Option<String>,
+    /// How far below its latency bounds a setting should stay; without one that does, one that just meets them is
+    /// taken.
+    #[arg(long, value_name = "SHARE", default_value = "10%")]
+    spare: String,
+    /// Seeds that a recommendation is confirmed with.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(3..=100), default_value_t = 5)]
+    seeds: u32,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds of virtual time that a run counts; by default what 20,000 queries take.
+    #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
+    seconds: Option<Duration>,
+    /// Threads to spread runs over; by default as many as there are CPUs.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// The device's name in the lines to type.
+    #[arg(long, default_value = "DEV")]
+    dev: String,
+    /// Write a self-contained page with the frontier of latency against CPU.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// How wide prose is.
+const COLUMNS: usize = 120;
+
+/// Searches and tells; a refusal is a failure with the frontier before it.
+pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    let slo: Slo = args.slo.parse()?;
+    let per_s = match args.load.parse::<Load>()? {
+        Load::Rate { qps } => qps as f64,
+        load => return Err(format!("cannot tune for the load {load}: give queries per second, such as 400K").into()),
+    };
+    let cpu_max_percent = args.cpu_max.as_deref().map(|text| percent("--cpu-max", text, 1, 1_000)).transpose()?;
+    let spare_percent = percent("--spare", &args.spare, 0, 900)?;
+    if let Some(path) = &args.html {
+        writable(path)?;
+    }
+    let file = WorldFile::read(&args.world)?;
+    let objective = Objective {
+        slo,
+        per_s,
+        cpu_max_percent,
+        spare_percent,
+        seeds: args.seeds,
+        seed: args.seed,
+        window_ns: args.seconds.map_or_else(|| window_ns(per_s), |seconds| seconds.as_nanos() as u64),
+    };
+    let answer = match search(&file, &objective, threads(args.threads), stop) {
+        Err(error @ TuneError::Stopped) => {
+            eprintln!("lull: {error}");
+            // As a shell reports a command that a signal ended.
+            return Ok(ExitCode::from(130));
+        }
+        answer => answer?,
+    };
+    print!("{}", render(&file, &answer, &args.dev, COLUMNS));
+    if let Some(path) = &args.html {
+        html::tuning::write(path, &file, &answer, &args.dev, &command_line())?;
+    }
+    match answer.recommended {
+        Some(_) => Ok(ExitCode::SUCCESS),
+        None => Err(refusal(&answer).into()),
+    }
+}
+
+/// A share in percent, within limits in thousandths.
+fn percent(flag: &str, text: &str, least: u64, most: u64) -> Result<f64, Failure> {
+    let range = |permille: u64| format!("{}%", permille as f64 / 10.0);
+    match share_permille(text) {
+        Ok(permille) if (least..=most).contains(&permille) => Ok(permille as f64 / 10.0),
+        Ok(_) => Err(format!("{flag}: {text} is impossible: allowed is {} to {}", range(least), range(most)).into()),
+        Err(error) => Err(format!("{flag}: {error}").into()),
+    }
+}

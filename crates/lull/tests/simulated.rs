@@ -1,0 +1,172 @@
+//! `lull predict` and `lull tune` as commands: the table, the files, the line to type, and bad input in one line.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use lull_lab::{csv, json};
+
+const SMALL: &str = r#"[machine]
+cores = 1
+[nic]
+speed = "10Gbit/s"
+rx_usecs = "50us"
+[network]
+latency = "20us"
+[service]
+kind = "epoll"
+connections = 100
+request_cost = "6us"
+[costs]
+profile = "round"
+[run]
+warmup = "10ms"
+"#;
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("lull-simulated-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lull(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lull")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn refused(arguments: &[&str], says: &[&str]) {
+    let output = lull(arguments);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    for word in says {
+        assert!(said.contains(word), "{said}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_prediction_is_the_labs_table_and_the_same_on_any_number_of_threads() {
+    let directory = Directory::new("predict");
+    let world = directory.write("small.toml", SMALL);
+    let run = |threads: &str, seed: &str| {
+        let files = [directory.path("t.csv"), directory.path("t.json"), directory.path("t.html")];
+        let arguments =
+            ["predict", &world, "--modes", "base,suspend20,fullbusy", "--loads", "30K,50%,MAX", "--seconds"];
+        let more = ["0.05", "--runs", "2", "--threads", threads, "--seed", seed];
+        let to = ["--csv", &files[0], "--json", &files[1], "--html", &files[2]];
+        let output = lull(&[&arguments[..], &more, &to].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), files.map(|file| std::fs::read_to_string(file).unwrap()))
+    };
+    let (table, files) = run("1", "1");
+    assert!(table.starts_with("SIMULATED small: 1 core at 3.0 GHz") && table.contains("profile 'round'"), "{table}");
+    assert!(table.contains("All figures are simulated, not measured"), "{table}");
+    let (again, files_again) = run("2", "1");
+    assert_eq!((&table, &files[0]), (&again, &files_again[0]));
+    assert_ne!(run("1", "2").1[0], files[0]);
+
+    let rows = csv::parse(&files[0]).unwrap();
+    assert_eq!(rows.len(), 9);
+    assert!(rows.iter().all(|row| row.verdict == "in force" && row.instructions_per_query.is_none()), "{}", files[0]);
+    let p99 = |mode: &str| rows.iter().find(|row| row.testcase == mode).unwrap().p99_latency_us.unwrap();
+    assert!(p99("fullbusy") < p99("suspend20") && p99("suspend20") < p99("base"));
+    let report = json::parse(&files[1]).unwrap();
+    assert_eq!((report.nic.as_str(), report.runs), ("simulated", 2));
+    assert!(report.base_qps_max.unwrap() > 50_000.0);
+    assert!(files[2].contains("<svg") && files[2].contains("SIMULATED small"));
+}
+
+#[test]
+fn a_cell_that_hits_a_bound_is_left_out_and_the_bound_is_named() {
+    let directory = Directory::new("bound");
+    let world = directory.write("small.toml", &SMALL.replace("[run]", "[run]\nbacklog_max = 2000"));
+    let output = lull(&["predict", &world, "--modes", "base", "--loads", "20K,1M", "--seconds", "0.05"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("not run"), "{said}");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("base at 1000K was not run: the world had its bound of 2000 requests waiting"), "{said}");
+    refused(
+        &["predict", &world, "--modes", "base", "--loads", "1M"],
+        &["base at 1000K: the world had its bound", "backlog_max"],
+    );
+}
+
+#[test]
+fn an_answer_has_the_line_to_type_and_a_page() {
+    let directory = Directory::new("tune");
+    let world = directory.write("small.toml", SMALL);
+    let page = directory.path("page.html");
+    let arguments = ["tune", &world, "--slo", "p99<75us", "--load", "50K", "--dev", "eth7", "--html", &page];
+    let output = lull(&arguments);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    let typed = said.lines().find(|line| line.contains("lull apply eth7 --mode ")).unwrap_or_else(|| panic!("{said}"));
+    let mode = typed.trim().trim_start_matches("lull apply eth7 --mode ").split_whitespace().next().unwrap();
+    mode.parse::<lull_core::Mode>().unwrap();
+    for part in
+        ["SIMULATED small", "Against base: ", "each of 5 seeds", "Frontier of p99 against CPU", "0.5 times the load"]
+    {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in ["<svg", "class=\"ring\"", "class=\"frontier\"", "lull apply eth7", "All settings tried"] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Self-contained: nothing is loaded from elsewhere.
+    assert!(!page.contains("http") && !page.contains("src="), "the page refers to something else");
+
+    let output = lull(&["tune", &world, "--slo", "p99<21us", "--load", "50K"]);
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!said.contains("lull apply") && said.contains("Frontier"), "{said}");
+    assert!(
+        error.contains("no setting meets p99<21us at 50K requests per second: ") && error.contains("nearest"),
+        "{error}"
+    );
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+}
+
+#[test]
+fn bad_input_is_said_in_one_line() {
+    let directory = Directory::new("bad");
+    let world = directory.write("small.toml", SMALL);
+    let bad = directory.write("bad.toml", &SMALL.replace("cores = 1", "cores = 0"));
+    let place = format!("{bad}:2: machine.cores: 0 is impossible here: allowed is 1 to 256");
+    refused(&["predict", &bad], &[&place]);
+    refused(&["tune", &bad, "--slo", "p99<1ms", "--load", "1K"], &[&place]);
+    refused(&["predict", "/nonexistent.toml"], &["/nonexistent.toml", "cannot read the world file"]);
+    refused(&["predict", &world, "--modes", "suspendd"], &["'suspendd'", "suspendX"]);
+    refused(&["predict", &world, "--modes", "base,busyread"], &["busyread", "epoll", "leave busyread out"]);
+    refused(&["predict", &world, "--loads", "fast"], &["`fast`", "MAX"]);
+    refused(&["predict", &world, "--loads", "50M"], &["50000K", "do not fit the wire"]);
+    refused(&["predict", &world, "--csv", "/no/such/place.csv"], &["/no/such"]);
+    refused(&["tune", &world, "--slo", "p99<200", "--load", "10K"], &["'p99<200'", "no unit"]);
+    refused(&["tune", &world, "--slo", "p99<2ms", "--load", "50%"], &["50%", "400K"]);
+    refused(&["tune", &world, "--slo", "p99<2ms", "--load", "1K", "--cpu-max", "50"], &["--cpu-max", "no unit"]);
+    refused(&["tune", &world, "--slo", "p99<2ms", "--load", "1K", "--cpu-max", "150%"], &["--cpu-max", "100%"]);
+    assert!(Path::new(&world).exists());
+}
