@@ -51,6 +51,16 @@ pub enum Event {
         /// The context.
         context: u32,
     },
+    /// A step of the world's script.
+    Script {
+        /// Its number.
+        step: u32,
+    },
+    /// The end of a completion that was held up between release and settling.
+    Settle {
+        /// The queue.
+        queue: u32,
+    },
     /// A program's own event.
     Program {
         /// The thread whose program asked for it.
@@ -88,6 +98,13 @@ impl Agenda {
     pub fn push(&mut self, at_ns: u64, event: Event) {
         self.made += 1;
         self.heap.push(Reverse((at_ns, self.made, event)));
+    }
+
+    /// Makes room for `slots` slots.
+    pub fn grow(&mut self, slots: usize) {
+        if slots > self.slots.len() {
+            self.slots.resize(slots, NEVER);
+        }
     }
 
     /// Arms, moves or (with [`NEVER`]) disarms a slot.

@@ -75,6 +75,9 @@ impl Sim {
 
     /// An arrival of an open loop, or a packet of noise.
     pub(crate) fn arrival(&mut self, source: u32) {
+        if self.faults.quiet {
+            return;
+        }
         let group = &mut self.sources[source as usize];
         let conn = group.first + group.rng.below(group.count);
         let load = group.load;
@@ -97,6 +100,9 @@ impl Sim {
     }
 
     fn issue(&mut self, conn: u32) {
+        if self.faults.quiet {
+            return;
+        }
         let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
         let connection = &mut self.connections[conn as usize];
         connection.outstanding = true;

@@ -29,6 +29,9 @@
 //! | [`agenda`] | the queue of events |
 //! | [`rng`] | random numbers |
 //! | [`metrics`] | what a run counts |
+//! | [`faults`] | what goes wrong |
+//! | [`transition`] | the core's transitions by name, and how often each was taken |
+//! | [`random`] | random worlds: generator, script, invariants, shrinking, timeline |
 //! | [`sim`] | the run |
 //!
 //! # Example: the same service interrupt-driven and suspended
@@ -57,17 +60,22 @@ pub mod costs;
 mod cpu;
 pub mod dim;
 mod epoll;
+pub mod faults;
 pub mod metrics;
 mod nic;
 mod poll;
+pub mod random;
+mod recorder;
 pub mod rng;
 pub mod sim;
 mod softirq;
 mod thread;
+pub mod transition;
 pub mod world;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
+pub use faults::FaultSpec;
 pub use metrics::{Counts, CpuUse, Outcome};
 pub use sim::{RunError, Sim};
 pub use world::{ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, QueueSpec, WorkerSpec, World};

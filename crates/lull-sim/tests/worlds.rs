@@ -1,0 +1,33 @@
+//! Random worlds in bulk: the invariants hold in all of them, every transition of the core is covered, and a seed replays.
+
+use lull_sim::random::{Plan, Tally};
+
+/// Worlds of a default run; LULL_WORLDS asks for more.
+const WORLDS: u64 = 2_000;
+/// Transitions of the core that each takes at least.
+const TRANSITIONS_MIN: u64 = 10_000;
+
+#[test]
+fn two_thousand_random_worlds_keep_every_invariant_and_cover_every_transition() {
+    let worlds = std::env::var("LULL_WORLDS").ok().and_then(|worlds| worlds.parse().ok()).unwrap_or(WORLDS);
+    let mut tally = Tally::default();
+    for seed in 0..worlds {
+        tally.add(seed, &Plan::random(seed).run());
+    }
+    println!("{tally}{}", tally.covered);
+    assert!(tally.failed.is_empty(), "see above");
+    assert!(tally.bounded.is_empty(), "a world that is not run to its end is not checked");
+    assert!(tally.transitions_min >= TRANSITIONS_MIN);
+    assert!(tally.covered.uncovered().is_empty(), "gaps: {:?}", tally.covered.uncovered());
+}
+
+#[test]
+fn a_world_is_its_seed() {
+    for seed in 0..20 {
+        let (first, again) = (Plan::random(seed).run(), Plan::random(seed).run());
+        assert_eq!(first.digest, again.digest, "seed {seed}");
+        assert_eq!(first.covered, again.covered, "seed {seed}");
+        assert_eq!((first.transitions, first.events, first.time_ns), (again.transitions, again.events, again.time_ns));
+        assert_ne!(first.digest, Plan::random(seed + 1).run().digest, "seed {seed}");
+    }
+}
