@@ -80,6 +80,8 @@ impl Idle {
 pub(crate) struct Cpu {
     pub(crate) level: Level,
     started_ns: u64,
+    /// A segment has ended, and its effects happen now.
+    is_ending: bool,
     /// Interrupts that wait.
     pub(crate) pending: VecDeque<Irq>,
     hard: Option<Irq>,
@@ -109,6 +111,7 @@ impl Cpu {
         Cpu {
             level: Level::Idle,
             started_ns: 0,
+            is_ending: false,
             pending: VecDeque::with_capacity(8),
             hard: None,
             soft: Soft::default(),
@@ -147,7 +150,8 @@ impl Sim {
             return;
         }
         self.cpus[index].pending.push_back(irq);
-        if self.cpus[index].level != Level::Hard {
+        // Amid the effects of a segment's end: it dispatches when they are over.
+        if self.cpus[index].level != Level::Hard && !self.cpus[index].is_ending {
             self.pause(cpu);
             self.dispatch(cpu);
         }
@@ -219,6 +223,7 @@ impl Sim {
     pub(crate) fn segment_ended(&mut self, cpu: u16) {
         let index = usize::from(cpu);
         self.account(cpu);
+        self.cpus[index].is_ending = true;
         match self.cpus[index].level {
             Level::Idle => unreachable!("an idle CPU has no segment"),
             Level::Hard => {
@@ -233,6 +238,7 @@ impl Sim {
                 self.thread_step(thread);
             }
         }
+        self.cpus[index].is_ending = false;
         self.dispatch(cpu);
     }
 

@@ -1,5 +1,6 @@
 //! Who listens to a random world: the core's events and the executor's own remarks, in the order in which they happened.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
@@ -40,22 +41,29 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     entries: Mutex<Vec<Entry>>,
+    is_empty: AtomicBool,
     /// Whether somebody wants to read more than the core's events.
     pub(crate) is_telling: bool,
 }
 
 impl Recorder {
     pub(crate) fn new(is_telling: bool) -> Recorder {
-        Recorder { entries: Mutex::new(Vec::with_capacity(64)), is_telling }
+        Recorder { entries: Mutex::new(Vec::with_capacity(64)), is_empty: AtomicBool::new(true), is_telling }
     }
 
     pub(crate) fn push(&self, entry: Entry) {
         // Nobody panics while holding it, and if: the list is as good as before.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        self.is_empty.store(false, Relaxed);
     }
 
     /// Exchanges the list against an empty one.
     pub(crate) fn swap(&self, empty: &mut Vec<Entry>) {
+        // Most steps of a world say nothing; the lock costs more than the step.
+        if self.is_empty.load(Relaxed) {
+            return;
+        }
+        self.is_empty.store(true, Relaxed);
         std::mem::swap(&mut *self.entries.lock().unwrap_or_else(PoisonError::into_inner), empty);
     }
 }

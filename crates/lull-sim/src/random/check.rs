@@ -81,6 +81,11 @@ impl Checker {
         check_state(sim)
     }
 
+    /// Whether a poll of this queue goes on.
+    pub(crate) fn is_polled(&self, queue: usize) -> bool {
+        self.followed[queue].polling.is_some()
+    }
+
     fn take_digest(&mut self, entry: &Entry, napi: u32, kind: EventKind) {
         let (code, value) = match kind {
             EventKind::Irq => (1, 0),

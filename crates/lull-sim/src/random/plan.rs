@@ -144,7 +144,7 @@ impl Draw {
     }
 
     fn faults(&mut self) -> FaultSpec {
-        let mut faults = FaultSpec { between_calls_ns: self.between(500, 20_000), ..FaultSpec::default() };
+        let mut faults = FaultSpec { between_calls_ns: self.between(2_000, 20_000), ..FaultSpec::default() };
         if self.chance(50) {
             faults.timer_late_max_ns = self.one_of(&[500, 5_000, 60_000, 400_000]);
         }
@@ -252,9 +252,10 @@ impl Plan {
 fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts: u32) {
     let queues = world.queues.len() as u32;
     let mut group = |draw: &mut Draw, queue, context| {
-        let load = match draw.between(0, 9) {
+        let first = world.connections.is_empty();
+        let load = match draw.between(if first { 2 } else { 0 }, 15) {
             0 => Load::Closed,
-            1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 50_000, 400_000])) },
+            1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000, 200_000])) },
             _ => Load::Open { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
         };
         let count = draw.one_of(&[1, 2, 8, 32]);

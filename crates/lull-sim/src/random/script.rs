@@ -142,6 +142,15 @@ pub(crate) struct Script {
     pub(crate) timeout_max_ns: Vec<u64>,
 }
 
+impl Script {
+    /// These settings are in force from now on.
+    fn written(&mut self, queue: usize, settings: &NapiSettings) {
+        let longest = &mut self.timeout_max_ns[queue];
+        *longest = (*longest).max(longest_ns(settings));
+        self.writes += 1;
+    }
+}
+
 impl Sim {
     /// Prepares a script; [`Sim::script_lap`] runs it.
     pub(crate) fn set_script(&mut self, steps: Vec<Step>, persistent: bool) {
@@ -282,9 +291,7 @@ impl Sim {
         if let Some(config) = &mut self.script.config {
             let _ = config.set_queue(index, &settings);
         }
-        let longest = &mut self.script.timeout_max_ns[index];
-        *longest = (*longest).max(longest_ns(&settings));
-        self.script.writes += 1;
+        self.script.written(index, &settings);
     }
 
     /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
@@ -317,7 +324,7 @@ impl Sim {
                 let _ = config.set_queue(index, &settings);
             }
             self.queues[index].napi.set(&settings);
-            self.script.writes += 1;
+            self.script.written(index, &settings);
         }
         let again = Some((Progress::Waiting(0), THREADED_RETRY_NS));
         let (napi, whom) = (&self.queues[index].napi, Whom::Queue(queue));
@@ -396,7 +403,7 @@ impl Sim {
             self.script.next_id += 1;
         }
         self.queues[index].napi.enable(id, Some(&settings));
-        self.script.writes += 1;
+        self.script.written(index, &settings);
         cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Enable);
         self.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
         self.set_up(queue);
