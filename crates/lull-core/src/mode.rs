@@ -25,6 +25,9 @@ pub struct Mode {
     pub epoll: EpollParams,
     /// SO_BUSY_POLL of every socket, in microseconds.
     pub socket_busy_poll_usecs: u32,
+    /// Interrupt coalescing that the mode asks of the NIC, in microseconds (`ethtool -C rx-usecs`); `None` leaves it as it is.
+    /// It is the device's and not the NAPI's: whoever puts a mode in force applies it, or refuses the mode.
+    pub rx_usecs: Option<u32>,
     /// What the application does.
     pub app: AppPolicy,
 }
@@ -75,6 +78,7 @@ impl Mode {
             napi: NapiSettings::default(),
             epoll: EpollParams::default(),
             socket_busy_poll_usecs: 0,
+            rx_usecs: None,
             app: AppPolicy::Blocking,
         }
     }
@@ -125,7 +129,15 @@ impl FromStr for Mode {
                 mode
             }
             _ => {
-                if let Some(digits) = name.strip_prefix("defer") {
+                if let Some(digits) = name.strip_prefix("coalesce-") {
+                    // The counter-design of the series' FAQ: the NIC's coalescing as the short timeout. Without deferral the
+                    // interrupt is unmasked after every poll, so suspension cannot engage.
+                    let us = timeout_us(digits)?;
+                    let mut mode = Mode::plain(name).preferring(0);
+                    mode.napi.irq_suspend_timeout_ns = IRQ_SUSPEND_TIMEOUT_NS;
+                    mode.rx_usecs = Some(us.try_into().map_err(|_| ModeError { name: name.to_owned() })?);
+                    mode
+                } else if let Some(digits) = name.strip_prefix("defer") {
                     match timeout_us(digits)? {
                         0 => return Err(ModeError { name: name.to_owned() }),
                         us => Mode::deferred(name, us),
@@ -160,7 +172,7 @@ impl fmt::Display for ModeError {
         write!(
             f,
             "no delivery mode is named '{}': use base, deferX, napibusy, fullbusy, suspend0, suspendX, threaded, \
-             threaded-busy, busyread or longgro (X in microseconds, as in defer20)",
+             threaded-busy, busyread, coalesce-X or longgro (X in microseconds, as in defer20)",
             self.name
         )
     }
@@ -197,6 +209,16 @@ mod tests {
             assert_eq!(mode.name(), name);
             assert_eq!(mode.suspends(), name.starts_with("suspend"));
         }
+    }
+
+    #[test]
+    fn the_counter_designs_have_the_settings_of_the_faq() {
+        let coalesce: Mode = "coalesce-20".parse().unwrap();
+        assert_eq!((coalesce.rx_usecs, coalesce.deferral_ns()), (Some(20), None));
+        assert!(coalesce.suspends() && coalesce.epoll.prefer_busy_poll);
+        let longgro: Mode = "longgro".parse().unwrap();
+        assert_eq!((longgro.deferral_ns(), longgro.suspends()), (Some(20_000_000), false));
+        assert!("coalesce-".parse::<Mode>().is_err() && "coalesce-4294967296".parse::<Mode>().is_err());
     }
 
     #[test]

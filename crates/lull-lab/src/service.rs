@@ -100,6 +100,12 @@ impl Service {
     /// # Errors
     /// A setting that the kernel would refuse, too.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
+        if let Some(usecs) = mode.rx_usecs {
+            return Err(io::Error::other(format!(
+                "the mode {mode} asks the NIC to coalesce interrupts for {usecs} us, which is not applied here: simulate it \
+                 (`lull sim published`), or measure suspend0, which has the same settings otherwise"
+            )));
+        }
         self.network.set_napi_all(&mode.napi).map_err(io::Error::other)?;
         for worker in &self.workers {
             // In our own stack we are the administrator: budgets above 64 take no privilege.

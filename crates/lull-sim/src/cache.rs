@@ -1,38 +1,49 @@
 //! Interference: what delivery and application cost each other through the caches of their core.
 //!
-//! A core has a clock of *touched bytes*, which runs as packets and requests are worked on. Two effects are computed from it:
+//! The published cycles say that it is memory and not work: base to fullbusy at saturation costs 15 % fewer cycles for the same
+//! instructions. A core has a clock that counts the requests it worked on. Two effects are computed from it:
 //!
-//! - **Waiting goes cold.** A request is delivered at one reading of the clock and served at a later one. What was touched in
-//!   between has pushed its socket and its data out of the nearer caches, in proportion until `capacity` is reached:
-//!   `cold_request_ns * min(1, distance / capacity)`.
-//! - **Interruption goes cold.** Delivery that breaks into a running application leaves both with each other's lines: delivery
-//!   pays `broken_packet_ns` a packet, and the application pays `broken_request_ns` for a request that was broken into.
-//!
-//! The published cycles say that this is memory and not work: base to fullbusy at saturation costs 15 % fewer cycles for the
-//! same instructions.
+//! - **Waiting goes cold.** A connection is touched when its acknowledgement, its request, and its turn in the application come.
+//!   What the core worked on since the last touch has pushed the connection's data out of the nearer caches: a touch after
+//!   `d` requests costs `(1 - exp(-d / capacity))` of its full cold price.
+//! - **Interruption goes cold.** Delivery that breaks into a running thread pays for each packet, and the thread pays when it
+//!   goes on.
 
 /// Parameters of interference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheSpec {
-    /// Added to a request whose data has gone wholly cold while it waited.
+    /// Added to the delivery of a packet whose connection has gone cold.
+    pub cold_packet_ns: u32,
+    /// Added to serving a request whose data has gone cold since its delivery.
     pub cold_request_ns: u32,
-    /// Requests that have to be worked on in between until that is so.
+    /// Requests that have to be worked on in between until 63 % of a connection's data is cold.
     pub capacity_requests: u32,
-    /// Added to every packet that is delivered by breaking into a thread that has work in hand.
+    /// Added to every packet that is delivered by breaking into a thread.
     pub broken_packet_ns: u32,
-    /// Added to a thread's work each time it is broken into.
+    /// Added to a thread's work each time delivery has broken into it.
     pub broken_thread_ns: u32,
 }
 
-impl CacheSpec {
-    /// What a request pays that was delivered at reading `delivered` of its core's clock and is served at `now`.
+/// How cold a connection is, by the requests worked on since its last touch, in 1/1024.
+#[derive(Clone, Debug)]
+pub(crate) struct Coldness(Vec<u16>);
+
+/// Multiples of the capacity after which everything is cold.
+const CAPACITIES_MAX: u32 = 6;
+
+impl Coldness {
+    pub(crate) fn new(spec: &CacheSpec) -> Coldness {
+        let capacity = f64::from(spec.capacity_requests.max(1));
+        let count = spec.capacity_requests.max(1) * CAPACITIES_MAX;
+        let cold = |distance: u32| 1_024.0 * (1.0 - libm::exp(-f64::from(distance) / capacity));
+        Coldness((0..=count).map(|distance| cold(distance) as u16).collect())
+    }
+
+    /// What of `full_ns` a touch pays after `distance` requests.
     #[inline]
-    pub fn waited_ns(&self, delivered: u64, now: u64) -> u32 {
-        if self.capacity_requests == 0 {
-            return 0;
-        }
-        let distance = now.saturating_sub(delivered).min(u64::from(self.capacity_requests));
-        (u64::from(self.cold_request_ns) * distance / u64::from(self.capacity_requests)) as u32
+    pub(crate) fn of(&self, full_ns: u32, distance: u64) -> u64 {
+        let index = (distance as usize).min(self.0.len() - 1);
+        u64::from(full_ns) * u64::from(self.0[index]) / 1_024
     }
 }
 
@@ -41,11 +52,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_price_of_waiting_is_proportional_and_bounded() {
-        let spec = CacheSpec { cold_request_ns: 1_000, capacity_requests: 100, ..CacheSpec::default() };
-        assert_eq!(spec.waited_ns(50, 50), 0);
-        assert_eq!(spec.waited_ns(50, 60), 100);
-        assert_eq!(spec.waited_ns(50, 5_000), 1_000);
-        assert_eq!(CacheSpec::default().waited_ns(0, 5_000), 0);
+    fn the_price_of_waiting_grows_with_what_was_touched_and_is_bounded() {
+        let cold = Coldness::new(&CacheSpec { capacity_requests: 40, ..CacheSpec::default() });
+        assert_eq!(cold.of(1_000, 0), 0);
+        let (short, capacity, long) = (cold.of(1_000, 10), cold.of(1_000, 40), cold.of(1_000, 1_000_000));
+        assert!(short > 200 && short < 230, "{short}");
+        assert!((630..634).contains(&capacity), "{capacity}");
+        assert!(long <= 1_000 && long > 990, "{long}");
     }
 }

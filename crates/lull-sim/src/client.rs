@@ -6,7 +6,7 @@
 use crate::agenda::{Event, PacketKind};
 use crate::nic::Packet;
 use crate::rng::Stream;
-use crate::sim::Sim;
+use crate::sim::{NO_QUEUE, Sim};
 use crate::thread::Segment;
 use crate::world::{Load, NetSpec};
 
@@ -20,8 +20,8 @@ pub(crate) struct Connection {
     /// Open-loop arrivals that wait for the answer.
     backlog: u32,
     start_ns: u64,
-    /// The core's clock of interference when its request was delivered.
-    pub(crate) delivered_at_touch: u64,
+    /// The core's clock of interference when the connection was last touched.
+    pub(crate) touched: u64,
 }
 
 /// One group of connections.
@@ -41,7 +41,7 @@ impl Source {
 
 impl Connection {
     pub(crate) fn new(queue: u32, context: u32, source: u32) -> Connection {
-        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, delivered_at_touch: 0 }
+        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, touched: 0 }
     }
 }
 
@@ -51,7 +51,7 @@ impl Sim {
         for source in 0..self.sources.len() as u32 {
             let Source { first, count, load, .. } = self.sources[source as usize];
             match load {
-                Load::Open { per_s } | Load::Noise { per_s } => {
+                Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
                         self.next_arrival(source, per_s);
                     }
@@ -95,6 +95,15 @@ impl Sim {
                 let queue = self.connections[conn as usize].queue;
                 let _ = self.packet_arrives(queue, Packet { conn, kind: PacketKind::Ack });
             }
+            Load::Datagrams { per_s } => {
+                self.next_arrival(source, per_s);
+                self.counts.issued += 1;
+                let queue = self.connections[conn as usize].queue;
+                // A lost one is lost.
+                if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Request }) {
+                    self.inside += 1;
+                }
+            }
             Load::Closed => {}
         }
     }
@@ -131,28 +140,41 @@ impl Sim {
     pub(crate) fn request_cost(&mut self, conn: u32, cpu: u16) -> Segment {
         let costs = &self.world.costs;
         let cpu = &mut self.cpus[usize::from(cpu)];
+        let connection = &mut self.connections[conn as usize];
+        let cold_ns =
+            self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
-        let delivered = self.connections[conn as usize].delivered_at_touch;
-        let cold_ns = u64::from(self.world.cache.waited_ns(delivered, cpu.touched));
+        connection.touched = cpu.touched;
         let random_ns = if costs.request_random_ns == 0 {
             0
         } else {
             self.service.exponential_ns(f64::from(costs.request_random_ns))
         };
-        let user_ns = u64::from(costs.request_user_ns.saturating_sub(costs.request_random_ns)) + random_ns;
-        Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns, user_ns)
+        Segment::mixed(u64::from(costs.request_sys_ns) + cold_ns + random_ns, u64::from(costs.request_user_ns))
     }
 
-    /// A worker wrote the answer.
-    pub(crate) fn answer(&mut self, conn: u32, _cpu: u16) {
+    /// Whether requests of this connection are not answered.
+    pub(crate) fn is_datagram(&self, conn: u32) -> bool {
+        let source = self.connections[conn as usize].source;
+        matches!(self.sources[source as usize].load, Load::Datagrams { .. })
+    }
+
+    /// A worker has served a request, and wrote the answer.
+    pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
         self.counts.served += 1;
-        self.counts.tx_packets += 1;
         self.inside -= 1;
-        let queue = self.connections[conn as usize].queue;
+        if self.is_datagram(conn) {
+            return;
+        }
+        self.counts.tx_packets += 1;
+        // XPS: a core transmits on its own queue.
+        let queue = self.tx_queue[usize::from(cpu)];
         let now_ns = self.now_ns;
         let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.network);
         let net = &self.world.net;
-        self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+        if queue != NO_QUEUE {
+            self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+        }
         self.agenda.push(now_ns + program_ns, Event::Answer { conn });
         let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
         self.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });

@@ -40,12 +40,10 @@ pub struct Costs {
     pub request_sys_ns: u32,
     /// The user-space part of a request.
     pub request_user_ns: u32,
-    /// What every request adds at random: mean of an exponential part, included in the two above (0: constant cost).
+    /// What a request costs besides, at random: mean of an exponential part (system time).
     pub request_random_ns: u32,
-    /// Leaving a shallow idle state.
+    /// Leaving a shallow idle state, with what going there cost.
     pub idle_shallow_exit_ns: u32,
-    /// Entering idle: `do_idle`, the governor, the tick.
-    pub idle_enter_ns: u32,
     /// Leaving a deep idle state.
     pub idle_deep_exit_ns: u32,
     /// Expected idle time from which the governor takes the deep state.
@@ -77,7 +75,6 @@ impl Default for Costs {
             request_user_ns: 1_200,
             request_random_ns: 0,
             idle_shallow_exit_ns: 1_000,
-            idle_enter_ns: 400,
             idle_deep_exit_ns: 40_000,
             idle_deep_residency_ns: 400_000,
             uncharged_in_idle: 1_024,

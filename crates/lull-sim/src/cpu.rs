@@ -80,8 +80,6 @@ impl Idle {
 pub(crate) struct Cpu {
     pub(crate) level: Level,
     started_ns: u64,
-    /// A segment has ended, and its effects happen now.
-    is_ending: bool,
     /// Interrupts that wait.
     pub(crate) pending: VecDeque<Irq>,
     hard: Option<Irq>,
@@ -99,6 +97,10 @@ pub(crate) struct Cpu {
     from_idle: bool,
     idle_since_ns: u64,
     pub(crate) idle: Idle,
+    /// Delivery took packets while the current thread was interrupted.
+    pub(crate) broken_into: bool,
+    /// The effects of a segment are happening: an interrupt waits until they have.
+    in_effects: bool,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
     /// The clock of interference: requests worked on by this core.
@@ -111,7 +113,6 @@ impl Cpu {
         Cpu {
             level: Level::Idle,
             started_ns: 0,
-            is_ending: false,
             pending: VecDeque::with_capacity(8),
             hard: None,
             soft: Soft::default(),
@@ -125,6 +126,8 @@ impl Cpu {
             from_idle: false,
             idle_since_ns: 0,
             idle: Idle::new(),
+            broken_into: false,
+            in_effects: false,
             debt_ns: 0,
             touched: 0,
             used: CpuUse::default(),
@@ -150,8 +153,8 @@ impl Sim {
             return;
         }
         self.cpus[index].pending.push_back(irq);
-        // Amid the effects of a segment's end: it dispatches when they are over.
-        if self.cpus[index].level != Level::Hard && !self.cpus[index].is_ending {
+        // A CPU in the middle of its own effects takes it when it dispatches.
+        if self.cpus[index].level != Level::Hard && !self.cpus[index].in_effects {
             self.pause(cpu);
             self.dispatch(cpu);
         }
@@ -168,9 +171,6 @@ impl Sim {
             Level::Thread => {
                 let thread = &mut self.threads[self.cpus[index].current as usize];
                 thread.segment.rest_ns = rest_ns;
-                if thread.segment.cost_ns > 0 {
-                    thread.segment.broken_into = true;
-                }
             }
             Level::Soft => self.cpus[index].soft.rest_ns = rest_ns,
             Level::Idle | Level::Hard => {}
@@ -185,6 +185,9 @@ impl Sim {
         cpu.started_ns = now_ns;
         match cpu.level {
             Level::Idle => cpu.used.idle_ns += spent_ns,
+            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never sees; of the
+            // softirq that follows it sees most.
+            Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
             Level::Hard | Level::Soft => {
                 if cpu.from_idle {
                     let uncharged_ns = spent_ns * u64::from(self.world.costs.uncharged_in_idle) / 1_024;
@@ -223,7 +226,7 @@ impl Sim {
     pub(crate) fn segment_ended(&mut self, cpu: u16) {
         let index = usize::from(cpu);
         self.account(cpu);
-        self.cpus[index].is_ending = true;
+        self.cpus[index].in_effects = true;
         match self.cpus[index].level {
             Level::Idle => unreachable!("an idle CPU has no segment"),
             Level::Hard => {
@@ -238,7 +241,7 @@ impl Sim {
                 self.thread_step(thread);
             }
         }
-        self.cpus[index].is_ending = false;
+        self.cpus[index].in_effects = false;
         self.dispatch(cpu);
     }
 
@@ -301,6 +304,10 @@ impl Sim {
             self.cpus[index].need_resched = false;
             self.cpus[index].from_idle = false;
         }
+        if std::mem::take(&mut self.cpus[index].broken_into) && switch_ns == 0 {
+            self.cpus[index].debt_ns += u64::from(self.world.cache.broken_thread_ns);
+            self.broken_into += 1;
+        }
         let thread = &self.threads[self.cpus[index].current as usize];
         debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
         self.begin(cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
@@ -314,8 +321,6 @@ impl Sim {
             let deep = expected_ns >= u64::from(self.world.costs.idle_deep_residency_ns);
             let cpu = &mut self.cpus[index];
             cpu.idle.state = if deep { IdleState::Deep } else { IdleState::Shallow };
-            // Entering costs time that a cycle counter sees and an interrupt waits for; it is taken off the idle time and
-            // added when idle is left.
             cpu.idle_since_ns = self.now_ns;
         }
         let now_ns = self.now_ns;

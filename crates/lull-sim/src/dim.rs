@@ -8,7 +8,7 @@
 /// One rung of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moderation {
-    /// Microseconds without a further completion until the interrupt is raised.
+    /// Microseconds of the period, from where the queue's [`crate::world::Period`] says, until the interrupt is raised.
     pub usecs: u32,
     /// Completions until the interrupt is raised at once.
     pub frames: u32,
@@ -23,13 +23,13 @@ pub const RX_CQE: [Moderation; 5] = [
     Moderation { usecs: 64, frames: 64 },
 ];
 
-/// The ladder for transmit queues whose period starts at each completion (`NET_DIM_TX_CQE_PROFILES`).
-pub const TX_CQE: [Moderation; 5] = [
-    Moderation { usecs: 5, frames: 128 },
-    Moderation { usecs: 8, frames: 64 },
-    Moderation { usecs: 16, frames: 32 },
-    Moderation { usecs: 32, frames: 32 },
-    Moderation { usecs: 64, frames: 32 },
+/// The ladder for transmit queues whose period starts at each interrupt (`NET_DIM_TX_EQE_PROFILES`).
+pub const TX_EQE: [Moderation; 5] = [
+    Moderation { usecs: 1, frames: 128 },
+    Moderation { usecs: 8, frames: 128 },
+    Moderation { usecs: 32, frames: 128 },
+    Moderation { usecs: 64, frames: 128 },
+    Moderation { usecs: 128, frames: 128 },
 ];
 
 /// Interrupts per sample (`DIM_NEVENTS`).

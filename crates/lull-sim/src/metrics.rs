@@ -52,6 +52,8 @@ pub struct Counts {
     pub rx_packets: u64,
     /// Packets that found a ring full.
     pub dropped: u64,
+    /// Datagrams that found their socket's receive buffer full.
+    pub socket_dropped: u64,
     /// Frames sent.
     pub tx_packets: u64,
     /// Device interrupts.
@@ -89,6 +91,8 @@ pub struct Outcome {
     pub events: u64,
     /// Transitions of the core's state word, over the whole run.
     pub transitions: u64,
+    /// Times that delivery broke into a thread.
+    pub broken_into: u64,
     /// A digest of every event and its time: equal for equal runs.
     pub digest: u64,
     /// Requests inside the server when the run ended: in rings, in sockets, or being served.

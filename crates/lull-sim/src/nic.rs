@@ -11,10 +11,10 @@ use lull_core::event::EventKind;
 
 use crate::agenda::{NEVER, PacketKind};
 use crate::cpu::Irq;
-use crate::dim::{Dim, Moderation, RX_CQE, TX_CQE};
+use crate::dim::{Dim, Moderation, RX_CQE, TX_EQE};
 use crate::recorder::What;
 use crate::sim::{Sim, cx};
-use crate::world::{Masking, ModerationSpec, QueueSpec};
+use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
 
 /// Bytes that a frame counts for in adaptive moderation: sizes do not differ enough here to matter.
 const BYTES_PER_FRAME: u64 = 200;
@@ -43,6 +43,8 @@ pub(crate) struct CompletionQueue {
     since: u32,
     first_ns: u64,
     last_ns: u64,
+    /// When it interrupted last.
+    event_ns: u64,
     /// Totals.
     completions: u64,
     events: u64,
@@ -57,6 +59,7 @@ impl CompletionQueue {
             since: 0,
             first_ns: 0,
             last_ns: 0,
+            event_ns: 0,
             completions: 0,
             events: 0,
         }
@@ -123,7 +126,7 @@ impl Queue {
             ring: VecDeque::with_capacity(spec.ring_packets as usize),
             tx_done: 0,
             rx: CompletionQueue::new(spec.rx, RX_CQE),
-            tx: CompletionQueue::new(spec.tx, TX_CQE),
+            tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
             thread: None,
             unseen_since_ns: NEVER,
@@ -198,10 +201,15 @@ impl Sim {
     /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.
     fn moderate(&mut self, queue: u32, side: Side) {
         let now_ns = self.now_ns;
-        let period_from_each = self.queues[queue as usize].spec.period_from_each;
+        let spec = &self.queues[queue as usize].spec;
+        let period = if side == Side::Rx { spec.rx_period } else { spec.tx_period };
         let cq = self.queues[queue as usize].side(side);
         let moderation = cq.moderation();
-        let from_ns = if period_from_each { cq.last_ns } else { cq.first_ns };
+        let from_ns = match period {
+            Period::Completion => cq.last_ns,
+            Period::First => cq.first_ns,
+            Period::Interrupt => cq.event_ns,
+        };
         let due_ns = from_ns + u64::from(moderation.usecs) * 1_000;
         if cq.since >= moderation.frames || due_ns <= now_ns {
             self.raise(queue, side);
@@ -212,10 +220,12 @@ impl Sim {
 
     fn raise(&mut self, queue: u32, side: Side) {
         self.agenda.set(self.slots.moderation(queue, side), NEVER);
+        let now_ns = self.now_ns;
         let q = &mut self.queues[queue as usize];
         let cpu = q.spec.cpu;
         let stays_armed = q.spec.masking == Masking::Mask;
         let cq = q.side(side);
+        cq.event_ns = now_ns;
         cq.armed = stays_armed;
         cq.since = 0;
         cq.events += 1;

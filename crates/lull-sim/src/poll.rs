@@ -7,6 +7,8 @@ use crate::agenda::PacketKind;
 use crate::nic::Packet;
 use crate::sim::Sim;
 
+/// Datagrams that wait in the sockets of a context before more are dropped (SO_RCVBUF).
+const RECEIVE_BUFFER_DATAGRAMS: usize = 512;
 /// Packets per chunk.
 const CHUNK: u32 = 8;
 
@@ -49,12 +51,16 @@ impl Sim {
         let costs = &self.world.costs;
         let q = &mut self.queues[queue as usize];
         q.looked_at(self.now_ns);
+        let clock = self.cpus[usize::from(cpu)].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let broken_ns = if q.poll.breaking_in { u64::from(self.world.cache.broken_packet_ns) } else { 0 };
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
+            let connection = &mut self.connections[packet.conn as usize];
+            cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
+            connection.touched = clock;
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
                     PacketKind::Request => costs.rx_request_ns,
@@ -62,7 +68,6 @@ impl Sim {
                 });
             q.poll.batch.push(packet);
         }
-        let _ = cpu;
         cost_ns
     }
 
@@ -71,10 +76,13 @@ impl Sim {
         if packet.kind == PacketKind::Ack {
             return;
         }
-        let touched = self.cpus[usize::from(cpu)].touched;
-        let conn = &mut self.connections[packet.conn as usize];
-        conn.delivered_at_touch = touched;
-        let context = conn.context;
+        let context = self.connections[packet.conn as usize].context;
+        let waiting = self.contexts[context as usize].ready.len();
+        if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.is_datagram(packet.conn) {
+            self.counts.socket_dropped += 1;
+            self.inside -= 1;
+            return;
+        }
         self.make_ready(context, packet.conn, cpu);
     }
 }

@@ -10,6 +10,7 @@ use crate::agenda::{Agenda, Due, Event, NEVER};
 use crate::app::epoll_worker::EpollWorker;
 use crate::app::ksoftirqd::Ksoftirqd;
 use crate::app::napi_thread::NapiThreadProgram;
+use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
 use crate::epoll::{Context, OTHER_EVENT};
@@ -22,6 +23,9 @@ use crate::rng::{Component, Stream};
 use crate::thread::{Program, Thread};
 use crate::transition::{Coverage, Transition};
 use crate::world::{QueueSpec, World};
+
+/// No queue.
+pub(crate) const NO_QUEUE: u32 = u32::MAX;
 
 /// Where events of the core go, if anybody listens.
 pub type Sink = Option<Box<dyn EventSink>>;
@@ -135,6 +139,9 @@ pub struct Sim {
     pub(crate) script: Script,
     pub(crate) covered: Coverage,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) coldness: Coldness,
+    /// The transmit queue of each CPU.
+    pub(crate) tx_queue: Vec<u32>,
     pub(crate) sink: Sink,
     pub(crate) counts: Counts,
     pub(crate) latency_ns: Histogram<u64>,
@@ -143,6 +150,7 @@ pub struct Sim {
     pub(crate) on_wire: u64,
     pub(crate) events: u64,
     pub(crate) transitions: u64,
+    pub(crate) broken_into: u64,
     pub(crate) rung_ns: [u64; 5],
     pub(crate) counting_since_ns: u64,
     napi_before: Stats,
@@ -190,6 +198,14 @@ impl Sim {
             script: Script::default(),
             covered: Coverage::default(),
             recorder: None,
+            coldness: Coldness::new(&world.cache),
+            tx_queue: (0..world.cpus.len())
+                .map(|cpu| {
+                    let own = world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
+                    own.or(if world.queues.is_empty() { None } else { Some(cpu % world.queues.len()) })
+                        .map_or(NO_QUEUE, |queue| queue as u32)
+                })
+                .collect(),
             sink,
             counts: Counts::default(),
             latency_ns,
@@ -198,6 +214,7 @@ impl Sim {
             on_wire: 0,
             events: 0,
             transitions: 0,
+            broken_into: 0,
             rung_ns: [0; 5],
             counting_since_ns: 0,
             napi_before: Stats::default(),
@@ -424,6 +441,7 @@ impl Sim {
         self.latency_ns.reset();
         self.latency_sum_ns = 0;
         self.rung_ns = [0; 5];
+        self.broken_into = 0;
         self.counting_since_ns = self.now_ns;
         self.napi_before = self.napi_stats();
         self.cpu_before = self.cpu_use();
@@ -451,6 +469,7 @@ impl Sim {
             napi: self.napi_stats() - self.napi_before,
             events: self.events,
             transitions: self.transitions,
+            broken_into: self.broken_into,
             digest: self.digest,
             inside: self.inside,
             on_wire: self.on_wire,

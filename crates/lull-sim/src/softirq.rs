@@ -76,6 +76,7 @@ impl Sim {
                 napi.poll_begin(&owner, weight, &cx(self.now_ns, cpu, &self.sink));
                 let breaking_in = self.cpus[index].is_breaking_in() && !self.cpus[index].soft.in_thread;
                 let cost_ns = self.poll_begins(queue, weight, cpu, breaking_in);
+                self.cpus[index].broken_into |= breaking_in && self.queues[queue as usize].poll.work > 0;
                 let soft = &mut self.cpus[index].soft;
                 soft.rx = Some(rx);
                 soft.polling = Some(owner);

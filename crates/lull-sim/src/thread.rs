@@ -31,7 +31,6 @@ pub struct Segment {
     /// Whether another thread may take the CPU before it begins or within it.
     pub preemptible: bool,
     pub(crate) rest_ns: u64,
-    pub(crate) broken_into: bool,
 }
 
 impl Segment {

@@ -18,6 +18,17 @@ pub enum ModerationSpec {
     Adaptive,
 }
 
+/// From when a moderation period runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// From each completion anew: it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
+    Completion,
+    /// From the first completion that was not reported yet.
+    First,
+    /// From the interrupt before: it bounds the rate of interrupts (mlx5's transmit queues).
+    Interrupt,
+}
+
 /// One queue pair of the NIC, with its NAPI.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
@@ -31,8 +42,10 @@ pub struct QueueSpec {
     pub rx: ModerationSpec,
     /// Moderation of the transmit completions.
     pub tx: ModerationSpec,
-    /// Whether a moderation period starts again at each completion (mlx5 from ConnectX-4 on), or runs from the first.
-    pub period_from_each: bool,
+    /// From when the receive side's moderation period runs.
+    pub rx_period: Period,
+    /// From when the transmit side's does.
+    pub tx_period: Period,
     /// Packets that the receive ring holds; more are dropped.
     pub ring_packets: u32,
     /// Whether GRO holds packets after a poll that took some.
@@ -63,7 +76,8 @@ impl QueueSpec {
             thread_cpu: cpu,
             rx: ModerationSpec::Off,
             tx: ModerationSpec::Off,
-            period_from_each: true,
+            rx_period: Period::Completion,
+            tx_period: Period::Interrupt,
             ring_packets: 1_024,
             gro_holds: false,
             masking: Masking::Disarm,
@@ -118,6 +132,11 @@ pub enum Load {
     },
     /// Closed loop: a connection issues its next request as soon as it has its answer.
     Closed,
+    /// Datagrams that are served and not answered, as a Poisson process.
+    Datagrams {
+        /// Datagrams per second, over the whole group.
+        per_s: f64,
+    },
     /// Packets that nobody serves, as a Poisson process: other traffic of the machine.
     Noise {
         /// Packets per second.

@@ -7,7 +7,7 @@ use crate::dim::Moderation;
 use crate::random::script::{Action, Step};
 use crate::rng::{Component, Stream};
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, QueueSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World,
 };
 use crate::{Costs, FaultSpec};
 
@@ -104,6 +104,10 @@ impl Draw {
         }
     }
 
+    fn period(&mut self) -> Period {
+        self.one_of(&[Period::Completion, Period::First, Period::Interrupt])
+    }
+
     fn options(&mut self) -> EpollOptions {
         if self.chance(60) {
             return EpollOptions::strict_linux();
@@ -135,7 +139,7 @@ impl Draw {
             busy_round_ns: cost(200, 4_000),
             request_sys_ns: cost(200, 6_000),
             request_user_ns: cost(0, 6_000),
-            request_random_ns: cost(0, 3_000),
+            request_random_ns: if cost(0, 3) == 0 { cost(1, 3_000) } else { 0 },
             idle_shallow_exit_ns: cost(100, 2_000),
             idle_deep_exit_ns: cost(2_000, 60_000),
             idle_deep_residency_ns: cost(10_000, 600_000),
@@ -190,6 +194,7 @@ impl Plan {
                 answer_ns: draw.between(500, 20_000),
                 ack_ns: draw.between(500, 10_000),
                 tx_done_ns: draw.between(200, 5_000),
+                client_random_ns: draw.one_of(&[0, 0, 2_000]),
                 retransmit_ns: 1_000_000,
                 ..NetSpec::default()
             },
@@ -206,7 +211,8 @@ impl Plan {
                 thread_cpu: cpu(&mut draw),
                 rx: draw.moderation(),
                 tx: draw.moderation(),
-                period_from_each: draw.chance(50),
+                rx_period: draw.period(),
+                tx_period: draw.period(),
                 ring_packets: draw.one_of(&[16, 64, 256, 1_024]),
                 gro_holds: draw.chance(40),
                 masking: if draw.chance(50) { Masking::Mask } else { Masking::Disarm },
@@ -256,6 +262,7 @@ fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts:
         let load = match draw.between(if first { 2 } else { 0 }, 15) {
             0 => Load::Closed,
             1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000, 200_000])) },
+            2..=8 => Load::Datagrams { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
             _ => Load::Open { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
         };
         let count = draw.one_of(&[1, 2, 8, 32]);

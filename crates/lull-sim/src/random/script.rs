@@ -419,6 +419,9 @@ impl Sim {
         for packet in lost {
             if packet.kind == PacketKind::Request {
                 self.inside -= 1;
+                if self.is_datagram(packet.conn) {
+                    continue;
+                }
                 self.on_wire += 1;
                 let at_ns = self.now_ns + self.world.net.retransmit_ns;
                 self.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });

@@ -194,7 +194,7 @@ fn plain_queue(plan: &mut Plan, index: usize) -> bool {
 fn fewer_packets(plan: &mut Plan, index: usize) -> bool {
     let Some(group) = plan.world.connections.get_mut(index) else { return false };
     match &mut group.load {
-        Load::Open { per_s } | Load::Noise { per_s } if *per_s > 100.0 => {
+        Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } if *per_s > 100.0 => {
             *per_s /= 4.0;
             true
         }

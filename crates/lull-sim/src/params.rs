@@ -1,0 +1,172 @@
+//! Parameters of a calibrated world: one file, each with unit, value, plausible range and meaning. A value outside its range is
+//! an error: it would be a fit of the model's faults, not of the machine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One parameter.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Param {
+    /// Its value.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// The plausible range, both ends included.
+    pub range: [f64; 2],
+    /// What it means.
+    pub meaning: String,
+}
+
+/// A set of parameters by name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params(BTreeMap<String, Param>);
+
+/// What is wrong with a parameter file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParamsError {
+    /// It cannot be read as TOML, or a parameter lacks a part.
+    Toml(String),
+    /// A name that the world does not know.
+    Unknown(String),
+    /// A parameter that the world needs is not there.
+    Missing(&'static str),
+    /// A parameter in another unit than the world's.
+    Unit {
+        /// Which.
+        name: String,
+        /// The unit that it has.
+        unit: String,
+        /// The unit that it needs.
+        needed: &'static str,
+    },
+    /// A value outside its plausible range.
+    Range {
+        /// Which.
+        name: String,
+        /// Its value.
+        value: f64,
+        /// Its range.
+        range: [f64; 2],
+    },
+}
+
+impl fmt::Display for ParamsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParamsError::Toml(error) => write!(f, "the parameter file cannot be read: {}", error.trim_end()),
+            ParamsError::Unknown(name) => write!(f, "no parameter is named '{name}': remove it"),
+            ParamsError::Missing(name) => write!(f, "the parameter '{name}' is missing: add it with value, unit, range, meaning"),
+            ParamsError::Unit { name, unit, needed } => {
+                write!(f, "the parameter '{name}' has the unit '{unit}': it is given in {needed}")
+            }
+            ParamsError::Range { name, value, range: [low, high] } => write!(
+                f,
+                "the parameter '{name}' is {value}, outside its plausible range [{low}, {high}]: a machine has no such value"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ParamsError {}
+
+impl Params {
+    /// Reads a file's text and checks it against the names and units that the world knows.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn parse(text: &str, known: &[(&'static str, &'static str)]) -> Result<Params, ParamsError> {
+        let map: BTreeMap<String, Param> = toml::from_str(text).map_err(|error| ParamsError::Toml(error.to_string()))?;
+        for (name, param) in &map {
+            let Some(&(_, needed)) = known.iter().find(|(known, _)| known == name) else {
+                return Err(ParamsError::Unknown(name.clone()));
+            };
+            if param.unit != needed {
+                return Err(ParamsError::Unit { name: name.clone(), unit: param.unit.clone(), needed });
+            }
+        }
+        if let Some(&(name, _)) = known.iter().find(|(name, _)| !map.contains_key(*name)) {
+            return Err(ParamsError::Missing(name));
+        }
+        let params = Params(map);
+        params.check()?;
+        Ok(params)
+    }
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// The first value outside its range, or not a number.
+    pub fn check(&self) -> Result<(), ParamsError> {
+        for (name, param) in &self.0 {
+            let [low, high] = param.range;
+            if !(low..=high).contains(&param.value) {
+                return Err(ParamsError::Range { name: name.clone(), value: param.value, range: param.range });
+            }
+        }
+        Ok(())
+    }
+
+    /// A value. The names were checked when the file was read.
+    pub fn get(&self, name: &str) -> f64 {
+        self.0.get(name).map_or(f64::NAN, |param| param.value)
+    }
+
+    /// A value as whole units.
+    pub fn whole(&self, name: &str) -> u32 {
+        self.get(name).round() as u32
+    }
+
+    /// Changes a value, kept within its range.
+    pub fn set(&mut self, name: &str, value: f64) {
+        if let Some(param) = self.0.get_mut(name) {
+            // Four digits: more would claim a precision that no fit has.
+            let digits = 3 - libm::floor(libm::log10(value.abs().max(1e-9))) as i32;
+            let scale = libm::pow(10.0, f64::from(digits));
+            param.value = ((value * scale).round() / scale).clamp(param.range[0], param.range[1]);
+        }
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Param)> {
+        self.0.iter().map(|(name, param)| (name.as_str(), param))
+    }
+
+    /// The text of a file that holds them.
+    ///
+    /// # Errors
+    /// They cannot be written as TOML.
+    pub fn to_toml(&self) -> Result<String, ParamsError> {
+        toml::to_string(&self.0).map_err(|error| ParamsError::Toml(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [(&str, &str); 1] = [("poll_ns", "ns")];
+
+    fn file(value: &str, unit: &str) -> String {
+        format!("[poll_ns]\nvalue = {value}\nunit = \"{unit}\"\nrange = [100, 500]\nmeaning = \"one poll\"\n")
+    }
+
+    #[test]
+    fn a_value_outside_its_range_is_an_error() {
+        assert!(Params::parse(&file("100", "ns"), &KNOWN).is_ok());
+        let error = Params::parse(&file("501", "ns"), &KNOWN).unwrap_err().to_string();
+        assert!(error.contains("'poll_ns' is 501") && error.contains("[100, 500]"), "{error}");
+        assert!(Params::parse(&file("nan", "ns"), &KNOWN).is_err());
+    }
+
+    #[test]
+    fn unknown_missing_and_mismatched_parameters_are_named() {
+        assert_eq!(Params::parse("", &KNOWN), Err(ParamsError::Missing("poll_ns")));
+        let error = Params::parse(&file("200", "us"), &KNOWN).unwrap_err().to_string();
+        assert!(error.contains("'us'") && error.contains("ns"), "{error}");
+        let unknown = file("200", "ns").replace("poll_ns", "pole_ns");
+        assert_eq!(Params::parse(&unknown, &KNOWN), Err(ParamsError::Unknown("pole_ns".into())));
+    }
+}

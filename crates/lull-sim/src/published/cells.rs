@@ -1,0 +1,220 @@
+//! Published tables: cells by case and load, columns by name.
+
+use std::fmt;
+
+/// A column of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Column {
+    /// Queries per second.
+    Qps,
+    /// Mean latency, microseconds.
+    Avg,
+    /// Median latency, microseconds.
+    P50,
+    /// 95th percentile, microseconds.
+    P95,
+    /// 99th percentile, microseconds.
+    P99,
+    /// CPU, percent of the eight cores.
+    Cpu,
+    /// User part of it.
+    Usr,
+    /// System part of it.
+    Sys,
+    /// Softirq part of it.
+    Softirq,
+    /// Interrupts in 30 s.
+    Irqs,
+    /// Packets received in 30 s.
+    RxPackets,
+    /// NAPI polls in 30 s.
+    Polls,
+    /// Those that found nothing.
+    EmptyPolls,
+    /// Calls of epoll that returned events, in 30 s.
+    EpollCalls,
+    /// Events per call.
+    EpollEvents,
+}
+
+/// All columns with their names in the file, in its order.
+pub const COLUMNS: [(Column, &str); 15] = [
+    (Column::Qps, "qps"),
+    (Column::Avg, "avg_latency_us"),
+    (Column::P50, "p50_latency_us"),
+    (Column::P95, "p95_latency_us"),
+    (Column::P99, "p99_latency_us"),
+    (Column::Cpu, "cpu_percent"),
+    (Column::Usr, "cpu_usr_percent"),
+    (Column::Sys, "cpu_sys_percent"),
+    (Column::Softirq, "cpu_softirq_percent"),
+    (Column::Irqs, "irqs"),
+    (Column::RxPackets, "rx_packets"),
+    (Column::Polls, "napi_polls"),
+    (Column::EmptyPolls, "napi_empty_polls"),
+    (Column::EpollCalls, "epoll_calls"),
+    (Column::EpollEvents, "epoll_mean_events"),
+];
+
+impl Column {
+    /// Its name in the file.
+    pub fn name(self) -> &'static str {
+        COLUMNS.iter().find(|(column, _)| *column == self).map_or("", |(_, name)| name)
+    }
+
+    /// Whether it is a share in percent, compared by difference and not by ratio.
+    pub fn is_percent(self) -> bool {
+        matches!(self, Column::Cpu | Column::Usr | Column::Sys | Column::Softirq)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The values of one cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// The case.
+    pub case: String,
+    /// The load.
+    pub load: String,
+    /// Values by column; `NAN` where the table has none.
+    values: [f64; COLUMNS.len()],
+    /// Standard errors of the published value, where the table has them (else 0).
+    errors: [f64; COLUMNS.len()],
+}
+
+impl Cell {
+    /// An empty cell.
+    pub fn new(case: &str, load: &str) -> Cell {
+        let (case, load) = (case.to_owned(), load.to_owned());
+        Cell { case, load, values: [f64::NAN; COLUMNS.len()], errors: [0.0; COLUMNS.len()] }
+    }
+
+    /// A value.
+    pub fn get(&self, column: Column) -> f64 {
+        self.values[column.index()]
+    }
+
+    /// Sets a value.
+    pub fn set(&mut self, column: Column, value: f64) {
+        self.values[column.index()] = value;
+    }
+
+    /// The standard error of a value; 0 if not known.
+    pub fn standard_error(&self, column: Column) -> f64 {
+        self.errors[column.index()]
+    }
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Its cells, in the file's order.
+    pub cells: Vec<Cell>,
+}
+
+/// What is wrong with a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableError {
+    line: usize,
+    what: String,
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {} of the table: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for TableError {}
+
+impl Table {
+    /// Reads a table with a header line. Columns that are not ours are skipped.
+    ///
+    /// # Errors
+    /// A line without case, load, or number.
+    pub fn parse(text: &str) -> Result<Table, TableError> {
+        let mut lines = text.lines().enumerate();
+        let (_, header) = lines.next().ok_or_else(|| TableError { line: 1, what: "there is no header".into() })?;
+        let names: Vec<&str> = header.split(',').collect();
+        let place = |name: &str| names.iter().position(|other| *other == name);
+        let fail = |line: usize, what: &str| TableError { line: line + 1, what: what.to_owned() };
+        let (case, load) = (place("testcase"), place("load"));
+        let (Some(case), Some(load)) = (case, load) else {
+            return Err(fail(0, "the header names no testcase and load"));
+        };
+        let mut cells = Vec::new();
+        for (number, line) in lines.filter(|(_, line)| !line.trim().is_empty()) {
+            let fields: Vec<&str> = line.split(',').collect();
+            if fields.len() != names.len() {
+                return Err(fail(number, &format!("it has {} fields, the header {}", fields.len(), names.len())));
+            }
+            let read = |place: usize| {
+                let name = names[place];
+                fields[place].parse::<f64>().map_err(|_| fail(number, &format!("{name} '{}' is no number", fields[place])))
+            };
+            let mut cell = Cell::new(fields[case], fields[load]);
+            let runs = place("runs").map(read).transpose()?.unwrap_or(1.0);
+            for (column, name) in COLUMNS {
+                if let Some(place) = place(name) {
+                    cell.set(column, read(place)?);
+                }
+                if let Some(place) = place(&format!("{name}_sd")) {
+                    cell.errors[column.index()] = read(place)? / libm::sqrt(runs);
+                }
+            }
+            cells.push(cell);
+        }
+        Ok(Table { cells })
+    }
+
+    /// The cell of this case and load.
+    pub fn cell(&self, case: &str, load: &str) -> Option<&Cell> {
+        self.cells.iter().find(|cell| cell.case == case && cell.load == load)
+    }
+
+    /// The table as CSV, in our columns.
+    pub fn to_csv(&self) -> String {
+        let mut text = String::from("testcase,load");
+        for (_, name) in COLUMNS {
+            text.push(',');
+            text.push_str(name);
+        }
+        text.push('\n');
+        for cell in &self.cells {
+            text.push_str(&format!("{},{}", cell.case, cell.load));
+            for (column, _) in COLUMNS {
+                text.push_str(&format!(",{:.3}", cell.get(column)));
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_calibration_file_is_the_24_cells_of_the_table() {
+        let all = Table::parse(crate::published::V6_CSV).unwrap();
+        let calibration = Table::parse(crate::published::CALIBRATION_CSV).unwrap();
+        assert_eq!((all.cells.len(), calibration.cells.len()), (72, 24));
+        for cell in &calibration.cells {
+            assert!(crate::published::CALIBRATION_CASES.contains(&cell.case.as_str()));
+            assert_eq!(Some(cell), all.cell(&cell.case, &cell.load));
+        }
+        assert!(all.cells[0].standard_error(Column::Qps) > 0.0);
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = Table::parse("testcase,load,qps\nbase,200K,x\n").unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("'x'"), "{error}");
+        assert!(Table::parse("qps\n1\n").is_err());
+        assert!(Table::parse("testcase,load,qps\nbase,200K\n").is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! Running the published cells.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use lull_core::Mode;
+
+use crate::metrics::Outcome;
+use crate::params::Params;
+use crate::published::cells::{Cell, Column, Table};
+use crate::published::worlds::{CONNECTIONS, CORES, other_world, service_world};
+use crate::published::LOADS;
+use crate::sim::{RunError, Sim};
+
+/// Length of the published counters' window, in seconds.
+const COUNTED_S: f64 = 30.0;
+
+/// How long each cell is simulated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Before counting, in milliseconds.
+    pub warmup_ms: u64,
+    /// Counted at open loop, in milliseconds.
+    pub open_ms: u64,
+    /// Counted at 1000K and at closed loop, in milliseconds: busier, and slower to simulate.
+    pub busy_ms: u64,
+    /// Simulated cells at once.
+    pub threads: usize,
+}
+
+impl Budget {
+    /// What `lull sim published` takes.
+    pub fn full() -> Budget {
+        Budget { warmup_ms: 150, open_ms: 1_200, busy_ms: 600, threads: threads() }
+    }
+
+    /// What a fit takes for each cell.
+    pub fn short() -> Budget {
+        Budget { warmup_ms: 40, open_ms: 200, busy_ms: 120, threads: threads() }
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
+/// A simulated table.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// Its cells, in the order asked for.
+    pub table: Table,
+    /// Busy nanoseconds per query, charged or not, by cell: what a cycle counter sees.
+    pub busy_ns_per_query: Vec<f64>,
+    /// Events of the agenda.
+    pub events: u64,
+    /// Transitions of the core.
+    pub transitions: u64,
+}
+
+/// Runs the cells of these cases and loads. Cells are independent, so they run on several threads; the result does not depend on
+/// how many.
+///
+/// # Errors
+/// A cell that hit its bound.
+pub fn simulate(params: &Params, modes: &[Mode], loads: &[&str], budget: Budget, seed: u64) -> Result<Simulated, RunError> {
+    let jobs: Vec<(&Mode, &str)> = modes.iter().flat_map(|mode| loads.iter().map(move |load| (mode, *load))).collect();
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<Result<Ran, RunError>>>> = Mutex::new((0..jobs.len()).map(|_| None).collect());
+    std::thread::scope(|scope| {
+        for _ in 0..budget.threads.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(mode, load)) = jobs.get(job) else { return };
+                    let ran = cell(params, mode, load, budget, seed);
+                    if let Ok(mut done) = done.lock() {
+                        done[job] = Some(ran);
+                    }
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut simulated =
+        Simulated { table: Table { cells: Vec::new() }, busy_ns_per_query: Vec::new(), events: 0, transitions: 0 };
+    for ran in done.into_iter().flatten() {
+        let ran = ran?;
+        simulated.table.cells.push(ran.cell);
+        simulated.busy_ns_per_query.push(ran.busy_ns_per_query);
+        simulated.events += ran.events;
+        simulated.transitions += ran.transitions;
+    }
+    Ok(simulated)
+}
+
+struct Ran {
+    cell: Cell,
+    busy_ns_per_query: f64,
+    events: u64,
+    transitions: u64,
+}
+
+fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> Result<Ran, RunError> {
+    let qps = LOADS.iter().find(|(name, _)| *name == load).and_then(|(_, qps)| *qps);
+    let mut world = service_world(params, mode, qps);
+    let busy = qps.is_none_or(|qps| qps >= 1e6);
+    world.warmup_ns = budget.warmup_ms * 1_000_000;
+    world.window_ns = if busy { budget.busy_ms } else { budget.open_ms } * 1_000_000;
+    let out = Sim::new(&world, seed).run()?;
+    let other = Sim::new(&other_world(params, mode), seed).run()?;
+    let other_queues = params.get("other_queues");
+    let window_s = out.window_ns as f64 / 1e9;
+    let cores = CONNECTIONS.len() as f64;
+    // The simulated cores stand for eight.
+    let total = |count: u64| count as f64 / window_s * COUNTED_S * CORES / cores;
+    let others = |count: u64| count as f64 / (other.window_ns as f64 / 1e9) * COUNTED_S * other_queues;
+    let mut cell = Cell::new(mode.name(), load);
+    cell.set(Column::Qps, out.qps() * CORES / cores);
+    cell.set(Column::Avg, out.latency_mean_us());
+    cell.set(Column::P50, out.latency_us(50.0));
+    cell.set(Column::P95, out.latency_us(95.0));
+    cell.set(Column::P99, out.latency_us(99.0));
+    cell.set(Column::Cpu, out.cpu.percent());
+    let shares = shares(&out);
+    cell.set(Column::Usr, shares[0]);
+    cell.set(Column::Sys, shares[1]);
+    cell.set(Column::Softirq, shares[2]);
+    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs));
+    cell.set(Column::RxPackets, total(out.counts.rx_packets));
+    cell.set(Column::Polls, total(out.napi.polls) + others(other.napi.polls));
+    cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + others(other.napi.empty_polls));
+    cell.set(Column::EpollCalls, total(out.counts.epoll_calls));
+    cell.set(Column::EpollEvents, out.counts.epoll_events as f64 / out.counts.epoll_calls.max(1) as f64);
+    Ok(Ran {
+        cell,
+        busy_ns_per_query: out.cpu.busy_ns() as f64 / out.counts.served.max(1) as f64,
+        events: out.events + other.events,
+        transitions: out.transitions + other.transitions,
+    })
+}
+
+fn shares(out: &Outcome) -> [f64; 3] {
+    let cpu = &out.cpu;
+    let all = (cpu.user_ns + cpu.sys_ns + cpu.softirq_ns + cpu.idle_ns).max(1) as f64;
+    [cpu.user_ns, cpu.sys_ns, cpu.softirq_ns].map(|part| 100.0 * part as f64 / all)
+}

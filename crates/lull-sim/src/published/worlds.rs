@@ -1,0 +1,155 @@
+//! The published machine as a world, from its parameters.
+
+use lull_core::Mode;
+
+use crate::cache::CacheSpec;
+use crate::costs::Costs;
+use crate::dim::Moderation;
+use crate::params::Params;
+use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
+
+/// The parameters of the published world and their units.
+pub const KNOWN: [(&str, &str); 35] = [
+    ("irq_ns", "ns"),
+    ("timer_irq_ns", "ns"),
+    ("softirq_ns", "ns"),
+    ("poll_ns", "ns"),
+    ("rx_request_ns", "ns"),
+    ("rx_ack_ns", "ns"),
+    ("tx_done_ns", "ns"),
+    ("wake_ns", "ns"),
+    ("switch_ns", "ns"),
+    ("epoll_call_ns", "ns"),
+    ("epoll_sleep_ns", "ns"),
+    ("epoll_event_ns", "ns"),
+    ("busy_call_ns", "ns"),
+    ("busy_round_ns", "ns"),
+    ("request_sys_ns", "ns"),
+    ("request_user_ns", "ns"),
+    ("request_random_ns", "ns"),
+    ("idle_exit_ns", "ns"),
+    ("uncharged_in_idle", "share"),
+    ("cold_packet_ns", "ns"),
+    ("cold_request_ns", "ns"),
+    ("cache_requests", "requests"),
+    ("broken_packet_ns", "ns"),
+    ("broken_thread_ns", "ns"),
+    ("client_request_ns", "ns"),
+    ("client_answer_ns", "ns"),
+    ("client_random_ns", "ns"),
+    ("client_load_ns", "ns"),
+    ("client_slow_share", "share"),
+    ("client_slow_min_ns", "ns"),
+    ("client_slow_max_ns", "ns"),
+    ("ack_ns", "ns"),
+    ("tx_completion_ns", "ns"),
+    ("other_queues", "queues"),
+    ("other_packets_per_s", "1/s"),
+];
+
+/// Connections of the simulated cores' queues: the mean, and a standard deviation of RSS to either side.
+pub(crate) const CONNECTIONS: [u32; 3] = [560, 538, 582];
+/// Which core each queue's worker runs on.
+const WORKER_CPUS: [u16; 3] = [0, 2, 1];
+/// Cores of the published machine.
+pub(crate) const CORES: f64 = 8.0;
+
+/// Whether the NIC's moderation is the published runs' or a fixed one (the counter-design `coalesce-X`).
+fn moderation(mode: &Mode) -> ModerationSpec {
+    match mode.rx_usecs {
+        Some(usecs) => ModerationSpec::Fixed(Moderation { usecs, frames: u32::MAX }),
+        None => ModerationSpec::Adaptive,
+    }
+}
+
+fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
+    QueueSpec {
+        napi: mode.napi,
+        rx: moderation(mode),
+        tx: moderation(mode),
+        // A fixed rx-usecs bounds the wait of a packet, as a timeout does.
+        rx_period: if mode.rx_usecs.is_some() { Period::First } else { Period::Completion },
+        // 1024 descriptors of a striding ring: small packets share them.
+        ring_packets: 8_192,
+        ..QueueSpec::new(cpu)
+    }
+}
+
+/// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop.
+pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
+    let per_connection = qps.map(|qps| qps / (CORES * 560.0));
+    let load = |count: u32| match per_connection {
+        Some(per_s) => Load::Open { per_s: per_s * f64::from(count) },
+        None => Load::Closed,
+    };
+    let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Load::Closed);
+    world.queues = (0..CONNECTIONS.len() as u16).map(|cpu| queue(mode, cpu)).collect();
+    for (worker, cpu) in world.workers.iter_mut().zip(WORKER_CPUS) {
+        worker.cpu = cpu;
+    }
+    world.connections = CONNECTIONS
+        .iter()
+        .enumerate()
+        .map(|(core, &count)| ConnectionsSpec { count, queue: core as u32, context: core as u32, load: load(count) })
+        .collect();
+    world.costs = costs(params);
+    world.cache = CacheSpec {
+        cold_packet_ns: params.whole("cold_packet_ns"),
+        cold_request_ns: params.whole("cold_request_ns"),
+        capacity_requests: params.whole("cache_requests"),
+        broken_packet_ns: params.whole("broken_packet_ns"),
+        broken_thread_ns: params.whole("broken_thread_ns"),
+    };
+    world.net = NetSpec {
+        request_ns: params.whole("client_request_ns"),
+        answer_ns: params.whole("client_answer_ns")
+            + (params.get("client_load_ns") * qps.unwrap_or(1e6) / 1e6).round() as u32,
+        client_random_ns: params.whole("client_random_ns"),
+        slow_share: (params.get("client_slow_share") * 1_024.0).round() as u32,
+        slow_min_ns: params.whole("client_slow_min_ns"),
+        slow_max_ns: params.whole("client_slow_max_ns"),
+        ack_ns: params.whole("ack_ns"),
+        tx_done_ns: params.whole("tx_completion_ns"),
+        ..NetSpec::default()
+    };
+    world
+}
+
+fn costs(params: &Params) -> Costs {
+    Costs {
+        irq_ns: params.whole("irq_ns"),
+        timer_irq_ns: params.whole("timer_irq_ns"),
+        softirq_ns: params.whole("softirq_ns"),
+        poll_ns: params.whole("poll_ns"),
+        rx_request_ns: params.whole("rx_request_ns"),
+        rx_ack_ns: params.whole("rx_ack_ns"),
+        tx_done_ns: params.whole("tx_done_ns"),
+        wake_ns: params.whole("wake_ns"),
+        switch_ns: params.whole("switch_ns"),
+        epoll_call_ns: params.whole("epoll_call_ns"),
+        epoll_sleep_ns: params.whole("epoll_sleep_ns"),
+        epoll_event_ns: params.whole("epoll_event_ns"),
+        busy_call_ns: params.whole("busy_call_ns"),
+        busy_round_ns: params.whole("busy_round_ns"),
+        request_sys_ns: params.whole("request_sys_ns"),
+        request_user_ns: params.whole("request_user_ns"),
+        request_random_ns: params.whole("request_random_ns"),
+        idle_shallow_exit_ns: params.whole("idle_exit_ns"),
+        uncharged_in_idle: (params.get("uncharged_in_idle") * 1_024.0).round() as u32,
+        ..Costs::default()
+    }
+}
+
+/// One queue that sees a trickle of packets which nobody serves, on a CPU that is not counted.
+pub(crate) fn other_world(params: &Params, mode: &Mode) -> World {
+    let noise = Load::Noise { per_s: params.get("other_packets_per_s") };
+    World {
+        cpus: vec![false],
+        costs: costs(params),
+        queues: vec![queue(mode, 0)],
+        connections: vec![ConnectionsSpec { count: 1, queue: 0, context: 0, load: noise }],
+        warmup_ns: 200_000_000,
+        window_ns: 20_000_000_000,
+        ..World::default()
+    }
+}
