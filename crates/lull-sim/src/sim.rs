@@ -338,10 +338,8 @@ impl Sim {
     /// Something that only a reader of the timeline wants to know.
     #[inline]
     pub(crate) fn tell(&self, cpu: u16, what: What) {
-        if let Some(recorder) = &self.recorder
-            && recorder.is_telling
-        {
-            recorder.push(Entry { at_ns: self.now_ns, cpu, what });
+        if let Some(recorder) = &self.recorder {
+            recorder.tell(Entry { at_ns: self.now_ns, cpu, what });
         }
     }
 

@@ -112,6 +112,21 @@ impl Coverage {
         self.0[transition as usize]
     }
 
+    /// Transitions of the core: all but what changed nothing in it, and what is not its own.
+    pub fn transitions(&self) -> u64 {
+        let not_counted = [
+            Transition::CompleteKept,
+            Transition::SuspendOff,
+            Transition::BusyIdGone,
+            Transition::SettledLate,
+            Transition::OtherEvent,
+            Transition::NapiSet,
+            Transition::DeviceSet,
+        ];
+        let not_counted: u64 = not_counted.iter().map(|&transition| self.count(transition)).sum();
+        self.0.iter().sum::<u64>() - not_counted
+    }
+
     /// Adds another run's.
     pub fn merge(&mut self, other: &Coverage) {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, count)| *sum += count);

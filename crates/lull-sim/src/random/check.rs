@@ -9,7 +9,7 @@ use lull_core::state;
 use crate::agenda::NEVER;
 use crate::cpu::Irq;
 use crate::nic::Side;
-use crate::recorder::{Entry, What};
+use crate::recorder::{Packed, Recorder};
 use crate::sim::Sim;
 use crate::transition::Transition;
 
@@ -61,23 +61,23 @@ pub(crate) struct Checker {
     followed: Vec<Followed>,
     /// A digest of the core's events: equal for equal runs.
     pub(crate) digest: u64,
-    /// Transitions of the core so far.
-    pub(crate) transitions: u64,
 }
 
 impl Checker {
     pub(crate) fn new(queues: usize) -> Checker {
-        Checker { followed: vec![Followed::default(); queues], digest: 0xcbf2_9ce4_8422_2325, transitions: 0 }
+        Checker { followed: vec![Followed::default(); queues], digest: 0xcbf2_9ce4_8422_2325 }
     }
 
     /// Follows what the core said since the last step, then looks at the state.
-    pub(crate) fn after_step(&mut self, sim: &mut Sim, entries: &[Entry]) -> Result<(), Violation> {
-        for entry in entries {
-            if let What::Core(napi, kind) = entry.what {
-                self.take_digest(entry, napi, kind);
-                self.follow(sim, entry.at_ns, napi, kind)?;
-            }
+    pub(crate) fn after_step(&mut self, sim: &mut Sim, recorder: &Recorder) -> Result<(), Violation> {
+        let at_ns = sim.now_ns;
+        for index in 0..recorder.len() {
+            let packed = recorder.get(index);
+            self.take_digest(at_ns, packed);
+            let (_, napi, kind) = packed.open();
+            self.follow(sim, at_ns, napi, kind)?;
         }
+        recorder.clear();
         check_state(sim)
     }
 
@@ -86,41 +86,9 @@ impl Checker {
         self.followed[queue].polling.is_some()
     }
 
-    fn take_digest(&mut self, entry: &Entry, napi: u32, kind: EventKind) {
-        let (code, value) = match kind {
-            EventKind::Irq => (1, 0),
-            EventKind::Mask => (2, 0),
-            EventKind::Unmask => (3, 0),
-            EventKind::Schedule { missed } => (4, u64::from(missed)),
-            EventKind::Refused => (5, 0),
-            EventKind::PollBegin { budget } => (6, u64::from(budget)),
-            EventKind::PollEnd { work } => (7, u64::from(work)),
-            EventKind::Repoll => (8, 0),
-            EventKind::Yield => (9, 0),
-            EventKind::YieldToDisable => (10, 0),
-            EventKind::Kept => (11, 0),
-            EventKind::Again => (12, 0),
-            EventKind::Complete { rearm } => (13, u64::from(rearm)),
-            EventKind::TimerArm { deadline_ns } => (14, deadline_ns),
-            EventKind::TimerFire { late_ns, swallowed } => (15, (late_ns << 1) | u64::from(swallowed)),
-            EventKind::Suspend => (16, 0),
-            EventKind::Resume { scheduled } => (17, u64::from(scheduled)),
-            EventKind::BusyBegin => (18, 0),
-            EventKind::BusyAcquire { owned, prefer } => (19, (u64::from(owned) << 1) | u64::from(prefer)),
-            EventKind::Park => (20, 0),
-            EventKind::HandOver => (21, 0),
-            EventKind::BusyEnd => (22, 0),
-            EventKind::ThreadWake => (23, 0),
-            EventKind::ThreadRound { busy } => (24, u64::from(busy)),
-            EventKind::TimeSqueeze => (25, 0),
-            EventKind::Ksoftirqd => (26, 0),
-            EventKind::Drop { frames } => (27, u64::from(frames)),
-            EventKind::Disable => (28, 0),
-            EventKind::Enable => (29, 0),
-            _ => (99, 0),
-        };
-        let word = (code << 56) ^ (u64::from(napi) << 48) ^ (u64::from(entry.cpu) << 40) ^ value;
-        self.digest = (self.digest ^ word ^ entry.at_ns.rotate_left(17)).wrapping_mul(0x0000_0100_0000_01b3);
+    fn take_digest(&mut self, at_ns: u64, Packed(first, second): Packed) {
+        let word = first.rotate_left(32) ^ second ^ at_ns.rotate_left(17);
+        self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
     fn follow(&mut self, sim: &mut Sim, at_ns: u64, napi: u32, kind: EventKind) -> Result<(), Violation> {
@@ -183,11 +151,7 @@ impl Checker {
                 it.full = false;
                 Transition::YieldToDisable
             }
-            // Nothing changed: no transition, though it is to be covered.
-            EventKind::Kept => {
-                covered.add(Transition::CompleteKept);
-                return Ok(());
-            }
+            EventKind::Kept => Transition::CompleteKept,
             EventKind::Again => {
                 if it.full {
                     return broken("I5", format!("queue {napi} was completed after a full budget"));
@@ -277,7 +241,6 @@ impl Checker {
             }
             _ => return Ok(()),
         };
-        self.transitions += 1;
         sim.covered.add(transition);
         Ok(())
     }

@@ -93,7 +93,7 @@ impl Draw {
     }
 
     fn threaded(&mut self) -> Threaded {
-        self.one_of(&[Threaded::Off, Threaded::Off, Threaded::On, Threaded::BusyPoll])
+        self.one_of(&[Threaded::Off, Threaded::Off, Threaded::Off, Threaded::On, Threaded::On, Threaded::BusyPoll])
     }
 
     fn moderation(&mut self) -> ModerationSpec {
@@ -156,7 +156,7 @@ impl Draw {
             faults.slow_poll_share = self.one_of(&[4, 30, 200]);
             faults.slow_poll_max_ns = self.one_of(&[10_000, 60_000, 300_000]);
         }
-        if self.chance(70) {
+        if self.chance(50) {
             faults.tail_max_ns = self.one_of(&[200, 1_000, 8_000]);
         }
         if self.chance(40) {
@@ -224,8 +224,8 @@ impl Plan {
             world.contexts.push(ContextSpec { params: draw.params(), options: draw.options() });
             for _ in 0..draw.one_of(&[1, 1, 1, 2, 3]) {
                 let timeout_ns = match draw.between(0, 9) {
-                    0..=4 => None,
-                    5 | 6 => Some(0),
+                    0..=5 => None,
+                    6 => Some(0),
                     _ => Some(u64::from(draw.between(10, 2_000)) * 1_000),
                 };
                 let events_max = draw.one_of(&[1, 4, 64, 1_024]);
@@ -261,7 +261,7 @@ fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts:
         let first = world.connections.is_empty();
         let load = match draw.between(if first { 2 } else { 0 }, 15) {
             0 => Load::Closed,
-            1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000, 200_000])) },
+            1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000])) },
             2..=8 => Load::Datagrams { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
             _ => Load::Open { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
         };

@@ -68,7 +68,6 @@ struct Run {
     sim: Sim,
     checker: Checker,
     recorder: Arc<Recorder>,
-    entries: Vec<Entry>,
     /// The last entries, for a timeline.
     kept: VecDeque<Entry>,
     keep: usize,
@@ -114,7 +113,9 @@ impl Plan {
             }
         };
         // What a panic left unread still belongs to the timeline.
-        run.keep_entries();
+        if keep > 0 {
+            run.keep_entries();
+        }
         let (violation, bound) = match stop {
             None => (None, None),
             Some(Stop::Broken(violation)) => (Some(violation), None),
@@ -124,7 +125,7 @@ impl Plan {
         let verdict = Verdict {
             violation,
             bound,
-            transitions: run.checker.transitions,
+            transitions: run.sim.covered.transitions(),
             events: run.sim.events,
             time_ns: now_ns,
             drain_ns,
@@ -154,7 +155,7 @@ impl Run {
         }
         sim.set_script(plan.script.clone(), plan.persistent);
         let checker = Checker::new(plan.world.queues.len());
-        Run { sim, checker, recorder, entries: Vec::with_capacity(64), kept: VecDeque::new(), keep, total: 0 }
+        Run { sim, checker, recorder, kept: VecDeque::new(), keep, total: 0 }
     }
 
     fn polled(&self) -> u64 {
@@ -164,16 +165,16 @@ impl Run {
     /// All of it; how long the end took.
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
-        while self.checker.transitions < plan.transitions_goal {
+        while self.sim.covered.transitions() < plan.transitions_goal {
             self.sim.script_lap();
             let end_ns = self.sim.now_ns + plan.lap_ns;
-            let before = self.checker.transitions;
+            let before = self.sim.covered.transitions();
             while self.sim.now_ns < end_ns {
                 if !self.step()? {
                     break;
                 }
             }
-            if self.checker.transitions == before {
+            if self.sim.covered.transitions() == before {
                 // Nothing happens in this world any more.
                 break;
             }
@@ -195,29 +196,20 @@ impl Run {
     }
 
     fn check(&mut self) -> Result<(), Violation> {
-        self.recorder.swap(&mut self.entries);
-        let checked = self.checker.after_step(&mut self.sim, &self.entries);
+        let checked = self.checker.after_step(&mut self.sim, &self.recorder);
         if self.keep > 0 {
-            self.keep_read();
+            self.keep_entries();
         }
-        self.entries.clear();
         checked
     }
 
-    fn keep_read(&mut self) {
-        for &entry in &self.entries {
+    fn keep_entries(&mut self) {
+        for entry in self.recorder.told() {
             if self.kept.len() == self.keep {
                 self.kept.pop_front();
             }
             self.kept.push_back(entry);
             self.total += 1;
-        }
-    }
-
-    fn keep_entries(&mut self) {
-        self.recorder.swap(&mut self.entries);
-        if self.keep > 0 {
-            self.keep_read();
         }
     }
 
