@@ -259,11 +259,15 @@ fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts:
     let queues = world.queues.len() as u32;
     let mut group = |draw: &mut Draw, queue, context| {
         let first = world.connections.is_empty();
+        // Mostly a load that the CPUs can bear: then delivery goes through its states all the time.
+        let bearable = 10 * world.cpus.len() as u32;
+        let highest = if draw.chance(12) { 60 } else { bearable };
+        let per_s = f64::from(draw.between(1, highest)) * 1_000.0;
         let load = match draw.between(if first { 2 } else { 0 }, 15) {
             0 => Load::Closed,
             1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000])) },
-            2..=8 => Load::Datagrams { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
-            _ => Load::Open { per_s: f64::from(draw.between(1, 60)) * 1_000.0 },
+            2..=8 => Load::Datagrams { per_s },
+            _ => Load::Open { per_s },
         };
         let count = draw.one_of(&[1, 2, 8, 32]);
         world.connections.push(ConnectionsSpec { count, queue, context, load });

@@ -17,6 +17,8 @@ use crate::transition::Coverage;
 /// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings, behind
 /// threads of a fair scheduler with slices of 3 ms.
 const SCHEDULING_MAX_NS: u64 = 200_000_000;
+/// Laps without a transition after which a world is said to be dead.
+const BARREN_LAPS_MAX: u32 = 100;
 /// Steps between two looks whether all is done.
 const LOOK_EVERY: u32 = 32;
 
@@ -165,6 +167,7 @@ impl Run {
     /// All of it; how long the end took.
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
+        let mut barren = 0;
         while self.sim.covered.transitions() < plan.transitions_goal {
             self.sim.script_lap();
             let end_ns = self.sim.now_ns + plan.lap_ns;
@@ -174,7 +177,8 @@ impl Run {
                     break;
                 }
             }
-            if self.sim.covered.transitions() == before {
+            barren = if self.sim.covered.transitions() == before { barren + 1 } else { 0 };
+            if barren == BARREN_LAPS_MAX {
                 // Nothing happens in this world any more.
                 break;
             }
