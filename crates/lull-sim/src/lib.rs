@@ -61,6 +61,7 @@ mod cpu;
 pub mod dim;
 mod epoll;
 pub mod faults;
+pub mod fit;
 pub mod metrics;
 mod nic;
 pub mod params;

@@ -58,7 +58,9 @@ impl fmt::Display for ParamsError {
         match self {
             ParamsError::Toml(error) => write!(f, "the parameter file cannot be read: {}", error.trim_end()),
             ParamsError::Unknown(name) => write!(f, "no parameter is named '{name}': remove it"),
-            ParamsError::Missing(name) => write!(f, "the parameter '{name}' is missing: add it with value, unit, range, meaning"),
+            ParamsError::Missing(name) => {
+                write!(f, "the parameter '{name}' is missing: add it with value, unit, range, meaning")
+            }
             ParamsError::Unit { name, unit, needed } => {
                 write!(f, "the parameter '{name}' has the unit '{unit}': it is given in {needed}")
             }
@@ -78,7 +80,8 @@ impl Params {
     /// # Errors
     /// The first thing that is wrong.
     pub fn parse(text: &str, known: &[(&'static str, &'static str)]) -> Result<Params, ParamsError> {
-        let map: BTreeMap<String, Param> = toml::from_str(text).map_err(|error| ParamsError::Toml(error.to_string()))?;
+        let map: BTreeMap<String, Param> =
+            toml::from_str(text).map_err(|error| ParamsError::Toml(error.to_string()))?;
         for (name, param) in &map {
             let Some(&(_, needed)) = known.iter().find(|(known, _)| known == name) else {
                 return Err(ParamsError::Unknown(name.clone()));

@@ -1,6 +1,6 @@
 //! Random worlds in bulk: the invariants hold in all of them, every transition of the core is covered, and a seed replays.
 
-use lull_sim::random::{Plan, Tally};
+use lull_sim::random::{Plan, Tally, report};
 
 /// Worlds of a default run; LULL_WORLDS asks for more.
 const WORLDS: u64 = 2_000;
@@ -14,7 +14,8 @@ fn two_thousand_random_worlds_keep_every_invariant_and_cover_every_transition() 
     for seed in 0..worlds {
         tally.add(seed, &Plan::random(seed).run());
     }
-    println!("{tally}{}", tally.covered);
+    println!("{}{tally}", tally.covered);
+    tally.failed.iter().take(2).for_each(|(seed, _)| print!("{}", report(*seed)));
     assert!(tally.failed.is_empty(), "see above");
     assert!(tally.bounded.is_empty(), "a world that is not run to its end is not checked");
     assert!(tally.transitions_min >= TRANSITIONS_MIN);

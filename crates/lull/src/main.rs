@@ -4,6 +4,8 @@
 mod compare;
 mod load;
 mod serve;
+mod sim;
+mod sim_replay;
 mod units;
 
 use std::process::ExitCode;
@@ -29,6 +31,8 @@ enum Command {
     Compare(compare::Compare),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(load::LoadArgs),
+    /// The simulated plane: published tables as worlds, and their calibration.
+    Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
 }
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
+        Command::Sim(args) => sim::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
     };
     match result {

@@ -153,7 +153,9 @@ impl Table {
             }
             let read = |place: usize| {
                 let name = names[place];
-                fields[place].parse::<f64>().map_err(|_| fail(number, &format!("{name} '{}' is no number", fields[place])))
+                fields[place]
+                    .parse::<f64>()
+                    .map_err(|_| fail(number, &format!("{name} '{}' is no number", fields[place])))
             };
             let mut cell = Cell::new(fields[case], fields[load]);
             let runs = place("runs").map(read).transpose()?.unwrap_or(1.0);

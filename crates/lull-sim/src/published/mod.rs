@@ -15,9 +15,11 @@
 //! of their own, and their interrupts and polls are added.
 
 pub mod cells;
+pub mod page;
 pub mod run;
 pub mod statements;
 pub mod summary;
+pub mod v4;
 mod worlds;
 
 pub use cells::{Cell, Column, Table, TableError};

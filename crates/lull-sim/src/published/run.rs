@@ -1,15 +1,15 @@
 //! Running the published cells.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lull_core::Mode;
 
 use crate::metrics::Outcome;
 use crate::params::Params;
+use crate::published::LOADS;
 use crate::published::cells::{Cell, Column, Table};
 use crate::published::worlds::{CONNECTIONS, CORES, other_world, service_world};
-use crate::published::LOADS;
 use crate::sim::{RunError, Sim};
 
 /// Length of the published counters' window, in seconds.
@@ -62,7 +62,13 @@ pub struct Simulated {
 ///
 /// # Errors
 /// A cell that hit its bound.
-pub fn simulate(params: &Params, modes: &[Mode], loads: &[&str], budget: Budget, seed: u64) -> Result<Simulated, RunError> {
+pub fn simulate(
+    params: &Params,
+    modes: &[Mode],
+    loads: &[&str],
+    budget: Budget,
+    seed: u64,
+) -> Result<Simulated, RunError> {
     let jobs: Vec<(&Mode, &str)> = modes.iter().flat_map(|mode| loads.iter().map(move |load| (mode, *load))).collect();
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<Option<Result<Ran, RunError>>>> = Mutex::new((0..jobs.len()).map(|_| None).collect());
@@ -125,7 +131,7 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     cell.set(Column::Usr, shares[0]);
     cell.set(Column::Sys, shares[1]);
     cell.set(Column::Softirq, shares[2]);
-    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs));
+    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs) + COUNTED_S * params.get("other_irqs_per_s"));
     cell.set(Column::RxPackets, total(out.counts.rx_packets));
     cell.set(Column::Polls, total(out.napi.polls) + others(other.napi.polls));
     cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + others(other.napi.empty_polls));

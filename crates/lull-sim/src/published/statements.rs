@@ -1,1 +1,261 @@
-//! placeholder
+//! What the published table says, statement by statement, checked on a simulated table.
+//!
+//! Each check has the statement's own figures with room for what two runs of the published machine differ by (v4 against v6).
+
+use crate::published::cells::Column;
+use crate::published::run::Simulated;
+
+/// The outcome of one check.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The statement's number.
+    pub number: u32,
+    /// What it says.
+    pub says: &'static str,
+    /// What does not hold; empty if all does.
+    pub broken: Vec<String>,
+}
+
+impl Verdict {
+    /// One line: PASS or FAIL, the statement, and the first things that do not hold.
+    pub fn line(&self) -> String {
+        if self.broken.is_empty() {
+            return format!("PASS {:>2}  {}", self.number, self.says);
+        }
+        let shown = self.broken.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
+        let more = self.broken.len().saturating_sub(3);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        format!("FAIL {:>2}  {}: {shown}{more}", self.number, self.says)
+    }
+}
+
+const BELOW_MAX: [&str; 5] = ["200K", "400K", "600K", "800K", "1000K"];
+const TIMEOUTS: [&str; 4] = ["10", "20", "50", "200"];
+/// Two simulated values that differ by less are the same.
+const NOISE: f64 = 1.02;
+
+struct Checker<'t> {
+    simulated: &'t Simulated,
+    broken: Vec<String>,
+}
+
+impl Checker<'_> {
+    fn get(&self, case: &str, load: &str, column: Column) -> f64 {
+        self.simulated.table.cell(case, load).map_or(f64::NAN, |cell| cell.get(column))
+    }
+
+    fn busy_ns(&self, case: &str, load: &str) -> f64 {
+        let place = self.simulated.table.cells.iter().position(|cell| cell.case == case && cell.load == load);
+        place.map_or(f64::NAN, |place| self.simulated.busy_ns_per_query[place])
+    }
+
+    /// `value` is within the range, or `what` is broken.
+    fn within(&mut self, what: &str, value: f64, low: f64, high: f64) {
+        if !(low..=high).contains(&value) {
+            self.broken.push(format!("{what} is {value:.2}, not {low} to {high}"));
+        }
+    }
+
+    /// The ratio of a column in two cells of one load.
+    fn ratio(&mut self, column: Column, cases: [&str; 2], load: &str, low: f64, high: f64) {
+        let value = self.get(cases[0], load, column) / self.get(cases[1], load, column);
+        let what = format!("{} of {} to {} at {load}", column.name(), cases[0], cases[1]);
+        self.within(&what, value, low, high);
+    }
+
+    fn points(&mut self, cases: [&str; 2], load: &str, low: f64, high: f64) {
+        let value = self.get(cases[0], load, Column::Cpu) - self.get(cases[1], load, Column::Cpu);
+        self.within(&format!("CPU of {} less that of {} at {load}", cases[0], cases[1]), value, low, high);
+    }
+
+    fn dominates(&self, better: &str, worse: &str, load: &str) -> bool {
+        [Column::Avg, Column::Cpu].iter().all(|&column| self.get(better, load, column) < self.get(worse, load, column))
+    }
+}
+
+fn named(family: &str, timeout: &str) -> String {
+    format!("{family}{timeout}")
+}
+
+type Check = (u32, &'static str, fn(&mut Checker<'_>));
+
+const CHECKS: [Check; 10] = [
+    (1, "at MAX suspendX is 16 % above base, its p99 31 % below", |c| {
+        for timeout in TIMEOUTS {
+            let case = named("suspend", timeout);
+            c.ratio(Column::Qps, [&case, "base"], "MAX", 1.10, 1.23);
+            c.ratio(Column::P99, [&case, "base"], "MAX", 0.60, 0.88);
+        }
+    }),
+    (2, "suspendX reaches fullbusy's throughput at MAX", |c| {
+        for timeout in TIMEOUTS {
+            let case = named("suspend", timeout);
+            c.ratio(Column::Qps, [&case, "fullbusy"], "MAX", 0.97, 1.01);
+            c.ratio(Column::Avg, [&case, "fullbusy"], "MAX", 0.98, 1.03);
+        }
+    }),
+    (
+        3,
+        "suspendX is no worse than deferX below MAX, at CPU within 4 points, and 3 or more below it from 800K up",
+        |c| {
+            for (timeout, load) in TIMEOUTS.iter().flat_map(|timeout| BELOW_MAX.map(|load| (*timeout, load))) {
+                let cases = [&*named("suspend", timeout), &*named("defer", timeout)];
+                for column in [Column::Avg, Column::P95, Column::P99] {
+                    c.ratio(column, cases, load, 0.0, NOISE);
+                }
+                let high = if matches!(load, "800K" | "1000K") { -2.0 } else { 5.0 };
+                c.points(cases, load, -40.0, high);
+            }
+        },
+    ),
+    (4, "below MAX the small timeout sets suspendX's price against fullbusy", |c| {
+        for load in BELOW_MAX {
+            for (case, low, high) in [
+                ("suspend10", 1.0, 1.30),
+                ("suspend20", 1.05, 1.35),
+                ("suspend50", 1.25, 1.65),
+                ("suspend200", 2.0, 3.5),
+            ] {
+                c.ratio(Column::Avg, [case, "fullbusy"], load, low, high);
+            }
+        }
+    }),
+    (
+        5,
+        "suspendX's latency rises and its CPU falls with X; at MAX X does not matter; deferX loses that order from 600K",
+        |c| {
+            for load in BELOW_MAX {
+                for pair in TIMEOUTS.windows(2) {
+                    let cases = [&*named("suspend", pair[1]), &*named("suspend", pair[0])];
+                    c.ratio(Column::Avg, cases, load, 1.0, 5.0);
+                    c.points(cases, load, -40.0, 0.0);
+                }
+            }
+            for timeout in &TIMEOUTS[1..] {
+                c.ratio(Column::Qps, [&named("suspend", timeout), "suspend10"], "MAX", 0.99, 1.01);
+            }
+            let ordered = ["600K", "800K", "1000K"].iter().all(|load| {
+                TIMEOUTS.windows(2).all(|pair| {
+                    c.get(&named("defer", pair[0]), load, Column::Avg)
+                        < c.get(&named("defer", pair[1]), load, Column::Avg)
+                })
+            });
+            if ordered {
+                c.broken.push("deferX keeps its order of latencies at 600K to 1000K".into());
+            }
+        },
+    ),
+    (6, "a small defer timeout hurts at MAX, a large one the average at low load but not p99", |c| {
+        c.ratio(Column::Qps, ["defer10", "base"], "MAX", 0.84, 0.95);
+        c.ratio(Column::Qps, ["defer20", "base"], "MAX", 0.90, 0.98);
+        c.ratio(Column::Avg, ["defer200", "base"], "200K", 1.2, 1.8);
+        c.ratio(Column::P99, ["defer200", "base"], "200K", 0.3, 1.0);
+    }),
+    (7, "suspend0 is base in throughput and interrupts, yet faster at 800K and 1000K, with half the softirq", |c| {
+        c.ratio(Column::Qps, ["suspend0", "base"], "MAX", 0.95, 1.06);
+        for load in ["200K", "400K", "600K", "800K", "1000K", "MAX"] {
+            c.ratio(Column::Irqs, ["suspend0", "base"], load, 0.80, 1.15);
+        }
+        for load in ["800K", "1000K"] {
+            c.ratio(Column::Avg, ["suspend0", "base"], load, 0.5, 0.8);
+        }
+        c.ratio(Column::Softirq, ["suspend0", "base"], "800K", 0.2, 0.6);
+    }),
+    (8, "napibusy: dear at low load, as fullbusy from 800K, worse than both at MAX", |c| {
+        let at = |c: &Checker<'_>, load: &str| c.get("napibusy", load, Column::Cpu);
+        for (load, published) in [("200K", 56.3), ("400K", 83.0)] {
+            let value = at(c, load);
+            c.within(&format!("CPU of napibusy at {load}"), value, published - 8.0, published + 8.0);
+        }
+        for load in ["800K", "1000K"] {
+            c.ratio(Column::Avg, ["napibusy", "fullbusy"], load, 0.9, 1.1);
+        }
+        c.ratio(Column::P95, ["napibusy", "fullbusy"], "MAX", 1.5, 2.6);
+        c.ratio(Column::P99, ["napibusy", "fullbusy"], "MAX", 1.9, 3.5);
+        c.ratio(Column::P99, ["napibusy", "base"], "MAX", 1.0, 3.0);
+        for case in ["defer10", "defer20", "defer50"] {
+            c.ratio(Column::Avg, ["napibusy", case], "200K", 1.0, 3.0);
+        }
+    }),
+    (9, "base to fullbusy at MAX: 15 % fewer cycles per query", |c| {
+        let value = c.busy_ns("fullbusy", "MAX") / c.busy_ns("base", "MAX");
+        c.within("busy time per query of fullbusy to base at MAX", value, 0.80, 0.90);
+    }),
+    (10, "at 200K defer10 dominates suspend20 and defer20 suspend50; from 400K to 1000K suspend is undominated", |c| {
+        for (better, worse) in [("defer10", "suspend20"), ("defer20", "suspend50")] {
+            if !c.dominates(better, worse, "200K") {
+                c.broken.push(format!("{better} does not dominate {worse} at 200K"));
+            }
+        }
+        for (load, timeout) in BELOW_MAX[1..].iter().flat_map(|load| TIMEOUTS.map(|timeout| (*load, timeout))) {
+            let case = named("suspend", timeout);
+            for other in ["base", "defer10", "defer20", "defer50", "defer200", "fullbusy", "napibusy"] {
+                if c.dominates(other, &case, load) {
+                    c.broken.push(format!("{other} dominates {case} at {load}"));
+                }
+            }
+        }
+    }),
+];
+
+/// Checks all ten.
+pub fn check(simulated: &Simulated) -> Vec<Verdict> {
+    CHECKS
+        .iter()
+        .map(|(number, says, check)| {
+            let mut checker = Checker { simulated, broken: Vec::new() };
+            check(&mut checker);
+            Verdict { number: *number, says, broken: checker.broken }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::published::{Table, V6_CSV, V6_LETTER_CSV};
+
+    fn published() -> Simulated {
+        let table = Table::parse(V6_CSV).unwrap();
+        let cycles = |case: &str, load: &str| {
+            let start = format!("{case},{load},");
+            let line = V6_LETTER_CSV.lines().find(|line| line.starts_with(&start)).unwrap();
+            line.split(',').nth(7).unwrap().parse::<f64>().unwrap()
+        };
+        let busy_ns_per_query = table.cells.iter().map(|cell| cycles(&cell.case, &cell.load)).collect();
+        Simulated { table, busy_ns_per_query, events: 0, transitions: 0 }
+    }
+
+    #[test]
+    fn every_statement_holds_in_the_published_table() {
+        let verdicts = check(&published());
+        assert_eq!(verdicts.len(), 10);
+        for verdict in verdicts {
+            assert!(verdict.broken.is_empty(), "{}", verdict.line());
+        }
+    }
+
+    #[test]
+    fn a_table_in_which_suspension_does_nothing_breaks_the_statements_about_it() {
+        let mut simulated = published();
+        let defer: Vec<_> =
+            simulated.table.cells.iter().filter(|cell| cell.case.starts_with("defer")).cloned().collect();
+        for cell in &mut simulated.table.cells {
+            if let Some(timeout) = cell.case.strip_prefix("suspend")
+                && let Some(twin) = defer.iter().find(|twin| twin.case[5..] == *timeout && twin.load == cell.load)
+            {
+                let case = std::mem::take(&mut cell.case);
+                *cell = twin.clone();
+                cell.case = case;
+            }
+        }
+        let broken: Vec<u32> = check(&simulated)
+            .iter()
+            .filter(|verdict| !verdict.broken.is_empty())
+            .map(|verdict| verdict.number)
+            .collect();
+        for number in [1, 2, 3, 4, 5] {
+            assert!(broken.contains(&number), "{number} not in {broken:?}");
+        }
+    }
+}

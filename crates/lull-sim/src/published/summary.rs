@@ -172,13 +172,32 @@ fn figure(value: f64) -> String {
     }
 }
 
+/// Cases without a published value: the columns that tell a design, at every load.
+pub fn cases_text(rows: &[(&Table, &str)]) -> String {
+    let columns = [Column::Qps, Column::Avg, Column::P99, Column::Cpu, Column::Irqs, Column::Polls];
+    let mut text = format!("{:<14}{:>6}", "testcase", "load");
+    for column in columns {
+        let _ = write!(text, "{:>18}", column.name());
+    }
+    text.push('\n');
+    for (load, _) in LOADS {
+        for (table, case) in rows {
+            let Some(cell) = table.cell(case, load) else { continue };
+            let _ = write!(text, "{case:<14}{load:>6}");
+            for column in columns {
+                let _ = write!(text, "{:>18}", figure(cell.get(column)));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// One line per column: median and worst absolute error of fitted and of predicted cells, and the rank correlation over the
 /// cases at each load.
 pub fn columns_text(simulated: &Table, published: &Table) -> String {
-    let mut text = format!(
-        "{:<22}{:>8}{:>8}{:>10}{:>8}   rank correlation at",
-        "column", "fitted", "worst", "predicted", "worst"
-    );
+    let mut text =
+        format!("{:<22}{:>8}{:>8}{:>10}{:>8}   rank correlation at", "column", "fitted", "worst", "predicted", "worst");
     for (load, _) in LOADS {
         let _ = write!(text, "{load:>7}");
     }
@@ -198,7 +217,8 @@ pub fn columns_text(simulated: &Table, published: &Table) -> String {
                 .collect();
             let worst = errors.iter().copied().fold(0.0, f64::max);
             for value in [median(&mut errors), worst] {
-                let shown = if column.is_percent() { format!("{value:.1}pt") } else { format!("{:.1}%", 100.0 * value) };
+                let shown =
+                    if column.is_percent() { format!("{value:.1}pt") } else { format!("{:.1}%", 100.0 * value) };
                 let _ = write!(text, "{shown:>width$}", width = if fitted { 8 } else { 9 });
             }
         }
@@ -208,9 +228,7 @@ pub fn columns_text(simulated: &Table, published: &Table) -> String {
                 .cells
                 .iter()
                 .filter(|cell| cell.load == load)
-                .filter_map(|cell| {
-                    Some((cell.get(column), published.cell(&cell.case, load)?.get(column)))
-                })
+                .filter_map(|cell| Some((cell.get(column), published.cell(&cell.case, load)?.get(column))))
                 .collect();
             let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
             let _ = write!(text, "{:>7.2}", rank_correlation(&a, &b));

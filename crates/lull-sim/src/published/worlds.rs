@@ -9,7 +9,7 @@ use crate::params::Params;
 use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 35] = [
+pub const KNOWN: [(&str, &str); 36] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
     ("softirq_ns", "ns"),
@@ -45,6 +45,7 @@ pub const KNOWN: [(&str, &str); 35] = [
     ("tx_completion_ns", "ns"),
     ("other_queues", "queues"),
     ("other_packets_per_s", "1/s"),
+    ("other_irqs_per_s", "1/s"),
 ];
 
 /// Connections of the simulated cores' queues: the mean, and a standard deviation of RSS to either side.

@@ -4,12 +4,17 @@
 use lull_core::napi::Mutant;
 
 use crate::random::plan::Plan;
+use crate::random::report_with;
 use crate::sim::Sim;
 
 /// Worlds of a default run.
 const WORLDS: u64 = 2_000;
-/// Events of a caught mutant's timeline that are told.
-const TOLD: usize = 40;
+
+/// What a world is made of.
+fn size(plan: &Plan) -> usize {
+    let world = &plan.world;
+    world.queues.len() + world.contexts.len() + world.workers.len() + world.connections.len() + plan.script.len()
+}
 
 fn switch_on(mutant: Mutant) -> impl Fn(&Sim) {
     move |sim| sim.queues.iter().for_each(|queue| queue.napi.set_mutant(mutant))
@@ -24,12 +29,14 @@ fn caught(mutant: Mutant) -> (u64, &'static str) {
         println!("{mutant:?} is caught by seed {seed}, world {} of {WORLDS}: {violation}", seed + 1);
         let shrunk = plan.shrink_with(&switch_on(mutant)).expect("it fails");
         assert_eq!(shrunk.violation.rule, violation.rule);
-        assert!(shrunk.plan.script.len() <= plan.script.len());
-        let timeline = shrunk.plan.timeline_with(TOLD, switch_on(mutant));
-        assert_eq!(timeline.verdict.violation, Some(shrunk.violation.clone()), "a shrunk world replays");
-        let steps = (plan.script.len(), shrunk.plan.script.len());
-        println!("shrunk in {} worlds, from {} steps of script to {}:\n{}", shrunk.tries, steps.0, steps.1, shrunk.plan);
-        println!("{timeline}{}\n", shrunk.violation);
+        assert!(size(&shrunk.plan) < size(&plan), "{} against {}", shrunk.plan, plan);
+        let (replayed, _) = shrunk.plan.run_with(0, switch_on(mutant));
+        assert_eq!(replayed.violation, Some(shrunk.violation.clone()), "a shrunk world replays");
+        let report = report_with(seed, &switch_on(mutant));
+        assert!(report.contains(&format!("lull sim replay {seed} --shrunk")));
+        assert!(report.contains("poll begins") && report.contains(&shrunk.violation.to_string()));
+        println!("{report}");
+        assert_eq!(Plan::random(seed).run().violation, None, "the real rules pass the same world");
         return (seed, violation.rule);
     }
     panic!("{mutant:?} survives {WORLDS} worlds");

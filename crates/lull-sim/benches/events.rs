@@ -1,0 +1,40 @@
+//! Speed of the simulator: `cargo bench -p lull-sim`. An item is an event of the agenda that causes a transition of the core's
+//! state machine or moves the world towards one; the goal is 5 M of them a second on one core.
+
+use divan::Bencher;
+use divan::counter::ItemsCount;
+use lull_core::Mode;
+use lull_sim::{Load, Sim, World};
+
+fn main() {
+    divan::main();
+}
+
+fn world(mode: &str, load: Load) -> World {
+    let mode: Mode = mode.parse().unwrap_or_else(|error| unreachable!("{error}"));
+    let mut world = World::epoll_service(1, &mode, 560, load);
+    world.warmup_ns = 0;
+    world.window_ns = 20_000_000;
+    world
+}
+
+fn transitions(world: &World) -> u64 {
+    Sim::new(world, 1).run().map_or(0, |out| out.transitions)
+}
+
+fn bench(bencher: Bencher<'_, '_>, world: &World) {
+    let count = transitions(world);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| transitions(world));
+}
+
+/// Interrupts, softirq, wake-ups: the most work per transition.
+#[divan::bench(args = ["base", "defer10", "suspend20", "fullbusy"])]
+fn transitions_at_50k(bencher: Bencher<'_, '_>, mode: &str) {
+    bench(bencher, &world(mode, Load::Open { per_s: 50_000.0 }));
+}
+
+/// Saturated.
+#[divan::bench(args = ["base", "suspend20"])]
+fn transitions_closed_loop(bencher: Bencher<'_, '_>, mode: &str) {
+    bench(bencher, &world(mode, Load::Closed));
+}

@@ -1,0 +1,84 @@
+//! The published tables as worlds: what calibration can see, that results do not depend on threads, and what holds robustly.
+
+use lull_core::Mode;
+use lull_sim::fit::{FitBudget, distance, fit};
+use lull_sim::params::Params;
+use lull_sim::published::{
+    Budget, CALIBRATION_CASES, CALIBRATION_CSV, Column, KNOWN, PARAMS_TOML, Table, V6_CSV, simulate,
+};
+
+fn params() -> Params {
+    Params::parse(PARAMS_TOML, &KNOWN).expect("the shipped parameters are within their ranges")
+}
+
+fn modes(names: &[&str]) -> Vec<Mode> {
+    names.iter().map(|name| name.parse().expect("a mode")).collect()
+}
+
+const TINY: Budget = Budget { warmup_ms: 5, open_ms: 10, busy_ms: 10, threads: 2 };
+
+/// The published table as the calibration file: the cells of the four cases, whatever the others say.
+fn calibration_of(table: &str) -> Table {
+    let mut table = Table::parse(table).expect("a table");
+    table.cells.retain(|cell| CALIBRATION_CASES.contains(&cell.case.as_str()));
+    table
+}
+
+#[test]
+fn altering_the_other_48_cells_changes_no_parameter() {
+    let altered: String = V6_CSV
+        .lines()
+        .map(|line| {
+            let case = line.split(',').next().unwrap_or_default();
+            if case == "testcase" || CALIBRATION_CASES.contains(&case) {
+                return format!("{line}\n");
+            }
+            let fields = line.split(',').enumerate();
+            let bent = fields.map(|(place, field)| if place < 2 { field.to_owned() } else { format!("9{field}") });
+            bent.collect::<Vec<_>>().join(",") + "\n"
+        })
+        .collect();
+    assert_ne!(altered, V6_CSV);
+    // What ships for calibration holds those cells and no others, and a fit sees nothing but what it is given.
+    assert_eq!(calibration_of(&altered), Table::parse(CALIBRATION_CSV).unwrap());
+    let budget = FitBudget { evaluations: 15, cell: TINY, seed: 3 };
+    let run = |table: &str| fit(&params(), &calibration_of(table), &budget, |_, _| ()).unwrap().params;
+    let (one, other) = (run(V6_CSV), run(&altered));
+    assert_eq!(one, other);
+}
+
+#[test]
+fn a_fit_follows_the_cells_that_it_is_given() {
+    let budget = FitBudget { evaluations: 1, cell: TINY, seed: 3 };
+    let mut cells = Table::parse(CALIBRATION_CSV).unwrap();
+    let before = distance(&params(), &cells, &budget).unwrap();
+    for cell in &mut cells.cells {
+        cell.set(Column::Avg, 10.0 * cell.get(Column::Avg));
+    }
+    assert!(distance(&params(), &cells, &budget).unwrap() > before);
+}
+
+#[test]
+fn a_table_does_not_depend_on_how_many_threads_ran_it() {
+    let modes = modes(&["base", "suspend20"]);
+    let run = |threads: usize| simulate(&params(), &modes, &["200K", "MAX"], Budget { threads, ..TINY }, 5).unwrap();
+    let (one, two) = (run(1), run(2));
+    assert_eq!(one.table, two.table);
+    assert_eq!(one.events, two.events);
+}
+
+#[test]
+fn suspension_has_the_published_shape() {
+    let names = ["base", "defer20", "fullbusy", "suspend20", "coalesce-20", "longgro"];
+    let budget = Budget { warmup_ms: 30, open_ms: 60, busy_ms: 60, threads: 2 };
+    let table = simulate(&params(), &modes(&names), &["400K", "MAX"], budget, 1).unwrap().table;
+    let get = |case: &str, load: &str, column: Column| table.cell(case, load).unwrap().get(column);
+    // At saturation suspension has fullbusy's throughput, well above base; at moderate load it costs half of fullbusy's CPU.
+    assert!(get("suspend20", "MAX", Column::Qps) > 1.05 * get("base", "MAX", Column::Qps));
+    assert!(get("suspend20", "MAX", Column::Qps) > 0.97 * get("fullbusy", "MAX", Column::Qps));
+    assert!(get("suspend20", "400K", Column::Cpu) < 70.0 && get("fullbusy", "400K", Column::Cpu) > 99.0);
+    assert!(get("suspend20", "400K", Column::Avg) < get("base", "400K", Column::Avg));
+    // The designs that were rejected: coalescing never masks the interrupt, and a long gro_flush_timeout is what a packet waits.
+    assert!(get("coalesce-20", "MAX", Column::Irqs) > 100.0 * get("suspend20", "MAX", Column::Irqs));
+    assert!(get("longgro", "400K", Column::P99) > 20.0 * get("suspend20", "400K", Column::P99));
+}
