@@ -46,7 +46,13 @@ impl Sim {
         } else {
             let queue = self.connections[item as usize].queue;
             let id = self.queues[queue as usize].napi.id();
-            if let Some(left_behind) = self.contexts[index].ep.note_napi(id) {
+            let before = self.contexts[index].ep.napi_id();
+            let left_behind = self.contexts[index].ep.note_napi(id);
+            if before != self.contexts[index].ep.napi_id() {
+                let changed = if before == 0 { Transition::EpollIdNoted } else { Transition::EpollIdChanged };
+                self.note(cpu, Whom::Context(context), changed);
+            }
+            if let Some(left_behind) = left_behind {
                 self.note(cpu, Whom::Context(context), Transition::EpollLeftBehind);
                 self.resume(left_behind, cpu);
             }

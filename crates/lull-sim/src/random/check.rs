@@ -53,6 +53,9 @@ struct Followed {
     timer_pending: bool,
     rounds: Option<Rounds>,
     thread_busy: bool,
+    yielding: bool,
+    /// It was released with its interrupt: a timer that settling starts is for GRO alone.
+    unmasking: bool,
 }
 
 /// See the [module](self).
@@ -126,6 +129,7 @@ impl Checker {
                 let Some(budget) = it.polling.take() else {
                     return broken("I1", format!("a poll of queue {napi} ends that never began"));
                 };
+                it.yielding = false;
                 it.full = work == budget;
                 it.productive = work > 0;
                 match &mut it.rounds {
@@ -145,6 +149,7 @@ impl Checker {
             EventKind::Yield => {
                 it.full = false;
                 it.rounds = None;
+                it.yielding = true;
                 Transition::Yield
             }
             EventKind::YieldToDisable => {
@@ -163,6 +168,10 @@ impl Checker {
                 if it.full {
                     return broken("I5", format!("queue {napi} was completed after a full budget"));
                 }
+                if std::mem::take(&mut it.yielding) {
+                    covered.add(if rearm { Transition::YieldAgain } else { Transition::YieldParked });
+                }
+                it.unmasking = rearm;
                 let productive = std::mem::take(&mut it.productive);
                 if let Some(rounds) = it.rounds
                     && rounds.writes == sim.script.writes
@@ -193,6 +202,9 @@ impl Checker {
                         ),
                     );
                 }
+                if std::mem::take(&mut it.unmasking) {
+                    covered.add(Transition::TimerForGro);
+                }
                 let replaced = std::mem::replace(&mut it.timer_pending, true);
                 if replaced { Transition::TimerReplaced } else { Transition::TimerStarted }
             }
@@ -203,6 +215,7 @@ impl Checker {
             }
             EventKind::Suspend => {
                 it.rounds = None;
+                it.unmasking = false;
                 Transition::Suspend
             }
             EventKind::Resume { scheduled } => {

@@ -355,7 +355,14 @@ impl std::fmt::Display for Plan {
             let ConnectionsSpec { count, queue, context, load } = group;
             writeln!(f, "  {count} connections of queue {queue} in context {context}: {load:?}")?;
         }
-        writeln!(f, "  {faults:?}")
+        writeln!(f, "  {faults:?}")?;
+        let mut script: Vec<&Step> = self.script.iter().collect();
+        script.sort_by_key(|step| step.at_ns);
+        for Step { at_ns, cpu, action } in script {
+            let (ms, ns) = (at_ns / 1_000_000, at_ns % 1_000_000);
+            writeln!(f, "  script, {ms}.{ns:06} ms into a lap, on cpu {cpu}: {action}")?;
+        }
+        Ok(())
     }
 }
 

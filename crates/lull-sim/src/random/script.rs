@@ -3,6 +3,8 @@
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any interrupt. A
 //! step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
 
+use std::fmt;
+
 use lull_core::event::EventKind;
 use lull_core::{DeviceConfig, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded};
 
@@ -10,6 +12,7 @@ use crate::agenda::{Event, PacketKind};
 use crate::cpu::Irq;
 use crate::epoll::OTHER_EVENT;
 use crate::nic::Packet;
+use crate::random::plan::{params, settings};
 use crate::recorder::{What, Whom};
 use crate::sim::{Sim, cx};
 use crate::transition::Transition;
@@ -103,6 +106,30 @@ pub enum Action {
         /// How much.
         ns: u32,
     },
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Set { queue, settings: napi } => write!(f, "queue {queue} gets {}", settings(napi, false)),
+            Action::SetDevice { settings: napi } => write!(f, "the device gets {}", settings(napi, false)),
+            Action::Thread { queue, threaded } => write!(f, "queue {queue} gets threaded {threaded:?}"),
+            Action::Disable { queue, down_ns, reset } => {
+                let what = if *reset { "reset" } else { "disable" };
+                write!(f, "{what} of queue {queue}, down for {down_ns} ns")
+            }
+            Action::Link { down_ns } => write!(f, "link down for {down_ns} ns"),
+            Action::Params { context, params: new } => write!(f, "context {context} gets {}", params(new)),
+            Action::Reopen { context } => write!(f, "context {context} is closed and opened anew"),
+            Action::Other { context, count, gap_ns } => {
+                write!(f, "{count} other events for context {context}, {gap_ns} ns apart")
+            }
+            Action::Burst { queue, packets } => write!(f, "burst of {packets} packets on queue {queue}"),
+            Action::Kick { queue } => write!(f, "somebody schedules queue {queue}"),
+            Action::Spurious { queue } => write!(f, "spurious interrupt of queue {queue}"),
+            Action::Stall { ns } => write!(f, "the next request stalls for {ns} ns"),
+        }
+    }
 }
 
 /// One step.

@@ -103,8 +103,12 @@ fn changes(plan: &Plan) -> Vec<Change> {
     for index in (0..plan.world.workers.len()).rev() {
         all.push(Box::new(move |plan| drop_worker(plan, index)));
     }
-    all.push(Box::new(drop_last_context));
-    all.push(Box::new(drop_last_queue));
+    for index in (0..plan.world.contexts.len()).rev() {
+        all.push(Box::new(move |plan| drop_context(plan, index)));
+    }
+    for index in (0..plan.world.queues.len()).rev() {
+        all.push(Box::new(move |plan| drop_queue(plan, index)));
+    }
     all.extend(fault_changes());
     for index in 0..plan.world.queues.len() {
         all.push(Box::new(move |plan| plain_queue(plan, index)));
@@ -138,32 +142,59 @@ fn drop_worker(plan: &mut Plan, index: usize) -> bool {
     others || !plan.world.connections.iter().any(|group| group.context == context)
 }
 
-fn drop_last_context(plan: &mut Plan) -> bool {
-    let last = plan.world.contexts.len() as u32 - 1;
-    let used = plan.world.connections.iter().any(|group| group.context == last)
-        || plan.world.workers.iter().any(|worker| worker.context == last)
-        || plan.readers.iter().any(|reader| reader.context == last)
-        || plan.script.iter().any(|step| {
-            matches!(step.action, Action::Params { context, .. } | Action::Reopen { context } | Action::Other { context, .. }
-                if context == last)
-        });
-    !used && last > 0 && plan.world.contexts.pop().is_some()
+/// The contexts that a plan names, one by one.
+fn contexts(plan: &mut Plan) -> Vec<&mut u32> {
+    let mut all: Vec<&mut u32> = Vec::new();
+    all.extend(plan.world.connections.iter_mut().map(|group| &mut group.context));
+    all.extend(plan.world.workers.iter_mut().map(|worker| &mut worker.context));
+    all.extend(plan.readers.iter_mut().map(|reader| &mut reader.context));
+    all.extend(plan.script.iter_mut().filter_map(|step| match &mut step.action {
+        Action::Params { context, .. } | Action::Reopen { context } | Action::Other { context, .. } => Some(context),
+        _ => None,
+    }));
+    all
 }
 
-fn drop_last_queue(plan: &mut Plan) -> bool {
-    let last = plan.world.queues.len() as u32 - 1;
-    let used = plan.world.connections.iter().any(|group| group.queue == last)
-        || plan.readers.iter().any(|reader| reader.queue == last)
-        || plan.script.iter().any(|step| match step.action {
-            Action::Set { queue, .. }
-            | Action::Thread { queue, .. }
-            | Action::Disable { queue, .. }
-            | Action::Burst { queue, .. }
-            | Action::Kick { queue }
-            | Action::Spurious { queue } => queue == last,
-            _ => false,
-        });
-    !used && last > 0 && plan.world.queues.pop().is_some()
+/// The queues that a plan names, one by one.
+fn queues(plan: &mut Plan) -> Vec<&mut u32> {
+    let mut all: Vec<&mut u32> = Vec::new();
+    all.extend(plan.world.connections.iter_mut().map(|group| &mut group.queue));
+    all.extend(plan.readers.iter_mut().map(|reader| &mut reader.queue));
+    all.extend(plan.script.iter_mut().filter_map(|step| match &mut step.action {
+        Action::Set { queue, .. }
+        | Action::Thread { queue, .. }
+        | Action::Disable { queue, .. }
+        | Action::Burst { queue, .. }
+        | Action::Kick { queue }
+        | Action::Spurious { queue } => Some(queue),
+        _ => None,
+    }));
+    all
+}
+
+/// Nobody names `index`: the numbers above it move down. False if somebody does.
+fn close_gap(mut named: Vec<&mut u32>, index: usize) -> bool {
+    if named.iter().any(|number| **number as usize == index) {
+        return false;
+    }
+    named.iter_mut().filter(|number| ***number as usize > index).for_each(|number| **number -= 1);
+    true
+}
+
+fn drop_context(plan: &mut Plan, index: usize) -> bool {
+    if plan.world.contexts.len() < 2 || index >= plan.world.contexts.len() || !close_gap(contexts(plan), index) {
+        return false;
+    }
+    plan.world.contexts.remove(index);
+    true
+}
+
+fn drop_queue(plan: &mut Plan, index: usize) -> bool {
+    if plan.world.queues.len() < 2 || index >= plan.world.queues.len() || !close_gap(queues(plan), index) {
+        return false;
+    }
+    plan.world.queues.remove(index);
+    true
 }
 
 fn fault_changes() -> Vec<Change> {

@@ -4,9 +4,9 @@ use std::fmt;
 
 use lull_core::event::EventKind;
 
-use crate::random::plan::{Plan, params, settings};
+use crate::random::plan::Plan;
 use crate::random::run::Verdict;
-use crate::random::script::{Action, Step};
+use crate::random::script::Step;
 use crate::recorder::{Entry, What, Whom};
 
 /// The last events of a run.
@@ -78,10 +78,8 @@ fn tell(entry: &Entry, script: &[Step]) -> String {
             line(entry, &whom, transition.name())
         }
         What::Packet(queue) => line(entry, &format!("queue {queue}"), "a packet in the ring"),
-        What::Step(step) => line(entry, "script", &action(&script[step as usize].action)),
-        What::Skipped(step) => {
-            line(entry, "script", &format!("not possible now: {}", action(&script[step as usize].action)))
-        }
+        What::Step(step) => line(entry, "script", &script[step as usize].action.to_string()),
+        What::Skipped(step) => line(entry, "script", &format!("not possible now: {}", script[step as usize].action)),
     }
 }
 
@@ -130,26 +128,4 @@ fn event(kind: EventKind) -> String {
         other => return format!("{other:?}"),
     };
     text.to_owned()
-}
-
-fn action(action: &Action) -> String {
-    match action {
-        Action::Set { queue, settings: napi } => format!("queue {queue} gets {}", settings(napi, false)),
-        Action::SetDevice { settings: napi } => format!("the device gets {}", settings(napi, false)),
-        Action::Thread { queue, threaded } => format!("queue {queue} gets threaded {threaded:?}"),
-        Action::Disable { queue, down_ns, reset } => {
-            let what = if *reset { "reset" } else { "disable" };
-            format!("{what} of queue {queue}, down for {down_ns} ns")
-        }
-        Action::Link { down_ns } => format!("link down for {down_ns} ns"),
-        Action::Params { context, params: new } => format!("context {context} gets {}", params(new)),
-        Action::Reopen { context } => format!("context {context} is closed and opened anew"),
-        Action::Other { context, count, gap_ns } => {
-            format!("{count} other events for context {context}, {gap_ns} ns apart")
-        }
-        Action::Burst { queue, packets } => format!("burst of {packets} packets on queue {queue}"),
-        Action::Kick { queue } => format!("somebody schedules queue {queue}"),
-        Action::Spurious { queue } => format!("spurious interrupt of queue {queue}"),
-        Action::Stall { ns } => format!("the next request stalls for {ns} ns"),
-    }
 }
