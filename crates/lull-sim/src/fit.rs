@@ -27,6 +27,9 @@ const WEIGHTS: [(Column, f64); 12] = [
     (Column::EpollCalls, 0.15),
 ];
 
+/// First step of the search, as a share of the plausible ranges: a start that was derived from the counters is near.
+const STEP: f64 = 0.02;
+
 /// How much a fit may take.
 #[derive(Clone, Copy, Debug)]
 pub struct FitBudget {
@@ -129,7 +132,7 @@ pub fn fit(
             value + 100.0 * outside
         };
         let search =
-            CMAESOptions::new(scaled, 0.08).seed(budget.seed).max_function_evals(budget.evaluations).build(function);
+            CMAESOptions::new(scaled, STEP).seed(budget.seed).max_function_evals(budget.evaluations).build(function);
         if let Ok(mut search) = search {
             let _ = search.run();
         }

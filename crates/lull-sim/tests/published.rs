@@ -15,7 +15,7 @@ fn modes(names: &[&str]) -> Vec<Mode> {
     names.iter().map(|name| name.parse().expect("a mode")).collect()
 }
 
-const TINY: Budget = Budget { warmup_ms: 5, open_ms: 10, busy_ms: 10, threads: 2 };
+const TINY: Budget = Budget { warmup_ms: 1, open_ms: 2, busy_ms: 2, threads: 2 };
 
 /// The published table as the calibration file: the cells of the four cases, whatever the others say.
 fn calibration_of(table: &str) -> Table {

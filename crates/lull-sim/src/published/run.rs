@@ -12,6 +12,9 @@ use crate::published::cells::{Cell, Column, Table};
 use crate::published::worlds::{CONNECTIONS, CORES, other_world, service_world};
 use crate::sim::{RunError, Sim};
 
+/// The other traffic is thin: it is simulated for so many times the window of a cell.
+const OTHER_WINDOWS: u64 = 16;
+
 /// Length of the published counters' window, in seconds.
 const COUNTED_S: f64 = 30.0;
 
@@ -113,7 +116,7 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     world.warmup_ns = budget.warmup_ms * 1_000_000;
     world.window_ns = if busy { budget.busy_ms } else { budget.open_ms } * 1_000_000;
     let out = Sim::new(&world, seed).run()?;
-    let other = Sim::new(&other_world(params, mode), seed).run()?;
+    let other = Sim::new(&other_world(params, mode, OTHER_WINDOWS * budget.open_ms * 1_000_000), seed).run()?;
     let other_queues = params.get("other_queues");
     let window_s = out.window_ns as f64 / 1e9;
     let cores = CONNECTIONS.len() as f64;
@@ -131,7 +134,10 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     cell.set(Column::Usr, shares[0]);
     cell.set(Column::Sys, shares[1]);
     cell.set(Column::Softirq, shares[2]);
-    cell.set(Column::Irqs, total(out.counts.irqs) + others(other.counts.irqs) + COUNTED_S * params.get("other_irqs_per_s"));
+    cell.set(
+        Column::Irqs,
+        total(out.counts.irqs) + others(other.counts.irqs) + COUNTED_S * params.get("other_irqs_per_s"),
+    );
     cell.set(Column::RxPackets, total(out.counts.rx_packets));
     cell.set(Column::Polls, total(out.napi.polls) + others(other.napi.polls));
     cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + others(other.napi.empty_polls));

@@ -142,7 +142,7 @@ fn costs(params: &Params) -> Costs {
 }
 
 /// One queue that sees a trickle of packets which nobody serves, on a CPU that is not counted.
-pub(crate) fn other_world(params: &Params, mode: &Mode) -> World {
+pub(crate) fn other_world(params: &Params, mode: &Mode, window_ns: u64) -> World {
     let noise = Load::Noise { per_s: params.get("other_packets_per_s") };
     World {
         cpus: vec![false],
@@ -150,7 +150,7 @@ pub(crate) fn other_world(params: &Params, mode: &Mode) -> World {
         queues: vec![queue(mode, 0)],
         connections: vec![ConnectionsSpec { count: 1, queue: 0, context: 0, load: noise }],
         warmup_ns: 200_000_000,
-        window_ns: 20_000_000_000,
+        window_ns,
         ..World::default()
     }
 }
