@@ -1,5 +1,6 @@
-//! How fast random worlds are: `cargo bench -p lull-sim --bench worlds`. Goal: 5 million events a second on one core, where an
-//! event is one that makes a transition of the core; with the invariants looked at after every step, as in the tests.
+//! How fast random worlds are: `cargo bench -p lull-sim --bench worlds`. Goal: 5 million events a second on one core,
+//! where an event is one that makes a transition of the core; with the invariants looked at after every step, as in
+//! the tests.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ const WORLDS: u64 = 400;
 /// The fastest of so many is told beside the median: the others were disturbed.
 const RUNS: usize = 5;
 
-/// The time that this thread was on a CPU (`schedstat`), so that others on the machine do not count; elsewhere the clock's.
+/// The time that this thread was on a CPU (`schedstat`), so that others on the machine do not count; elsewhere the
+/// clock's.
 fn cpu_time() -> Duration {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What goes wrong in a simulated machine: timers late, polls and completions slow, an application that stalls, a link that
-//! is down. The published worlds have none of it.
+//! What goes wrong in a simulated machine: timers late, polls and completions slow, an application that stalls, a link
+//! that is down. The published worlds have none of it.
 
 use crate::rng::{Component, Stream};
 

@@ -1,7 +1,9 @@
-//! Who listens to a random world: the core's events and the executor's own remarks, in the order in which they happened.
+//! Who listens to a random world: the core's events and the executor's own remarks, in the order in which they
+//! happened.
 //!
-//! The core tells its events to whoever shares it, so the list is of atomic words, though one thread writes and reads it: two
-//! plain stores an event. A step of a world that says more than the list holds says so, rather than losing something.
+//! The core tells its events to whoever shares it, so the list is of atomic words, though one thread writes and reads
+//! it: two plain stores an event. A step of a world that says more than the list holds says so, rather than losing
+//! something.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,8 @@
 //! The named transitions of the delivery state machine, and how often a run took each: what random worlds must cover.
 //!
-//! Those of an instance follow from the core's own [events](lull_core::EventKind) and are counted by `random::check`; those of
-//! the loops around it (epoll, sockets, softirq, settings) are counted where the executor takes the core's step.
+//! Those of an instance follow from the core's own [events](lull_core::EventKind) and are counted by `random::check`;
+//! those of the loops around it (epoll, sockets, softirq, settings) are counted where the executor takes the core's
+//! step.
 
 macro_rules! transitions {
     ($($name:ident = $text:literal),* $(,)?) => {

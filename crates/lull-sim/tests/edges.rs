@@ -1,8 +1,8 @@
-//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 18 and 19): a
-//! world in which each shows, and the same world with the option that mends it.
+//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 18 and
+//! 19): a world in which each shows, and the same world with the option that mends it.
 //!
-//! What is looked at is the longest time for which packets lay in a ring before a poll looked: a queue that is merely deferred
-//! is looked at every 100 us, a suspended one that is forgotten after the whole suspension, or later.
+//! What is looked at is the longest time for which packets lay in a ring before a poll looked: a queue that is merely
+//! deferred is looked at every 100 us, a suspended one that is forgotten after the whole suspension, or later.
 
 use lull_core::epoll::TimeoutZero;
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
@@ -20,8 +20,8 @@ const SUSPEND_NS: u64 = 5 * MS;
 const SLACK_NS: u64 = 100 * US;
 const SEEDS: std::ops::Range<u64> = 0..8;
 
-/// `queues` queues that suspend, their interrupts on CPU 0; one context with the recommended parameters, its worker on CPU 1;
-/// datagrams, each `service_ns` of work.
+/// `queues` queues that suspend, their interrupts on CPU 0; one context with the recommended parameters, its worker on
+/// CPU 1; datagrams, each `service_ns` of work.
 fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u32) -> Plan {
     let napi = NapiSettings {
         defer_hard_irqs: 100,

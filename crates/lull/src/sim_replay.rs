@@ -57,8 +57,8 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
     let verdict = &timeline.verdict;
     let (polled, dropped, flushed) = verdict.packets;
     println!(
-        "{} ms of virtual time, {} transitions of the core, {} events; {polled} packets polled, {dropped} dropped, {flushed} \
-         lost by resets; digest {:016x}",
+        "{} ms of virtual time, {} transitions of the core, {} events; {polled} packets polled, {dropped} dropped, \
+         {flushed} lost by resets; digest {:016x}",
         verdict.time_ns / 1_000_000,
         verdict.transitions,
         verdict.events,

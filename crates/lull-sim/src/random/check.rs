@@ -1,7 +1,8 @@
 //! The invariants of `napi_semantics` §14, looked at after every step of a world.
 //!
-//! Two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the state in
-//! which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check: the timer is one word.
+//! Two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the
+//! state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check: the
+//! timer is one word.
 
 use lull_core::event::EventKind;
 use lull_core::state;
@@ -269,7 +270,8 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             let armed = (queue.rx.armed, queue.tx.armed);
             let rings = (queue.ring.len(), queue.tx_done);
             let found = format!(
-                "queue {index} {what} ({now:?}, interrupts armed {armed:?}, packets and sent frames {rings:?}, timer {timer:?})"
+                "queue {index} {what} ({now:?}, interrupts armed {armed:?}, packets and sent frames {rings:?}, \
+                 timer {timer:?})"
             );
             Err(Violation { rule, at_ns: sim.now_ns, found })
         };

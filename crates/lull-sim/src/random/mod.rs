@@ -1,7 +1,7 @@
 //! Random worlds: the simulator as the first test of the core.
 //!
-//! A [`Plan`] is drawn from a seed, run with the core's invariants looked at after every step, and, where one breaks, shrunk
-//! until nothing can be left out. A seed replays bit for bit: `lull sim replay SEED` shows its events.
+//! A [`Plan`] is drawn from a seed, run with the core's invariants looked at after every step, and, where one breaks,
+//! shrunk until nothing can be left out. A seed replays bit for bit: `lull sim replay SEED` shows its events.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -40,7 +40,8 @@ use crate::transition::Coverage;
 /// Events that a report tells.
 const REPORTED: usize = 60;
 
-/// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not fail.
+/// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
+/// fail.
 pub fn report(seed: u64) -> String {
     report_with(seed, &|_| ())
 }
@@ -52,7 +53,8 @@ pub(crate) fn report_with(seed: u64, prepare: &dyn Fn(&crate::sim::Sim)) -> Stri
     let timeline = shrunk.plan.timeline_with(REPORTED, prepare);
     let (plan, violation, tries) = (&shrunk.plan, &shrunk.violation, shrunk.tries);
     format!(
-        "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: lull sim replay {seed} --shrunk\n\n{plan}\n{timeline}\n"
+        "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: \
+         lull sim replay {seed} --shrunk\n\n{plan}\n{timeline}\n"
     )
 }
 
@@ -105,8 +107,8 @@ impl std::fmt::Display for Tally {
         let (polled, dropped, flushed) = self.packets;
         writeln!(
             f,
-            "{} worlds, {} transitions of the core ({} in the shortest world), {} events; {} packets polled, {} dropped, {} \
-             lost by resets; the longest end took {} ms",
+            "{} worlds, {} transitions of the core ({} in the shortest world), {} events; {} packets polled, \
+             {} dropped, {} lost by resets; the longest end took {} ms",
             self.worlds,
             self.transitions,
             self.transitions_min,

@@ -1,5 +1,5 @@
-//! Known bugs of the core, switched on in random worlds: each must be caught within the default run, and by an invariant rather
-//! than by what comes of it.
+//! Known bugs of the core, switched on in random worlds: each must be caught within the default run, and by an
+//! invariant rather than by what comes of it.
 
 use lull_core::napi::Mutant;
 

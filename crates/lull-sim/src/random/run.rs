@@ -14,8 +14,8 @@ use crate::recorder::{Entry, Listener, Recorder};
 use crate::sim::Sim;
 use crate::transition::Coverage;
 
-/// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings, behind
-/// threads of a fair scheduler with slices of 3 ms.
+/// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
+/// behind threads of a fair scheduler with slices of 3 ms.
 const SCHEDULING_MAX_NS: u64 = 200_000_000;
 /// Laps without a transition after which a world is said to be dead.
 const BARREN_LAPS_MAX: u32 = 100;

@@ -1,7 +1,7 @@
 //! What an operator, a device and other programs do to a world while it runs: a list of steps at times.
 //!
-//! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any interrupt. A
-//! step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
+//! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
+//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
 
 use std::fmt;
 
