@@ -44,7 +44,10 @@ fn a_world_that_does_not_end_is_stopped_at_its_bound_and_says_so() {
     assert_eq!((&verdict.violation, verdict.bound), (&None, Some(Bound::Events(5_000))));
     let mut tally = Tally::default();
     tally.add(1, &verdict);
-    assert!(tally.to_string().contains("seed 1 stopped at its bound of 5000 events: its end was not checked"), "{tally}");
+    assert!(
+        tally.to_string().contains("seed 1 stopped at its bound of 5000 events: its end was not checked"),
+        "{tally}"
+    );
 }
 
 #[test]
