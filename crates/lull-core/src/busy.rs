@@ -96,6 +96,8 @@ impl BusyLoop {
     pub fn round(&mut self, napi: &Napi, cx: &Cx<'_>) -> BusyRound {
         if self.owner.is_none() {
             self.owner = napi.busy_acquire(self.prefer);
+            let owned = self.owner.is_some();
+            cx.emit(napi.index(), EventKind::BusyAcquire { owned, prefer: self.prefer });
         }
         match &self.owner {
             Some(owner) => {

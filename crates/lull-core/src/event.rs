@@ -28,6 +28,8 @@ pub enum EventKind {
         /// Whether an owner was found and MISSED set.
         missed: bool,
     },
+    /// Scheduling was refused: a disable is pending.
+    Refused,
     /// A poll of the device begins.
     PollBegin {
         /// Packets allowed.
@@ -38,6 +40,16 @@ pub enum EventKind {
         /// Packets taken.
         work: u32,
     },
+    /// A full budget was used: softirq or thread polls again.
+    Repoll,
+    /// A full budget was used, and a preferring poller waits: the instance is completed for it (§5 step 2).
+    Yield,
+    /// A full budget was used, and a disable waits: the instance is completed for it (§5 step 1).
+    YieldToDisable,
+    /// A completion did nothing: a busy poller owns the instance.
+    Kept,
+    /// A completion kept the ownership: an event was missed.
+    Again,
     /// The instance was completed and released.
     Complete {
         /// Whether the interrupt is to be unmasked.
@@ -64,10 +76,26 @@ pub enum EventKind {
     },
     /// A busy-poll call begins.
     BusyBegin,
+    /// A round of it tried to become the owner.
+    BusyAcquire {
+        /// Whether it did.
+        owned: bool,
+        /// Whether it prefers busy polling: having lost, it asks the owner to yield.
+        prefer: bool,
+    },
+    /// Its last poll used the whole budget: the instance is left to a timer that is started next.
+    Park,
+    /// Its last poll used the whole budget, and there is no timeout: softirq goes on.
+    HandOver,
     /// It ended.
     BusyEnd,
     /// The NAPI thread was woken.
     ThreadWake,
+    /// The NAPI thread takes a round, or changes its kind within one.
+    ThreadRound {
+        /// Whether it busy polls.
+        busy: bool,
+    },
     /// The softirq loop ran out of budget or time.
     TimeSqueeze,
     /// Leftovers went to ksoftirqd.

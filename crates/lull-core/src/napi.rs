@@ -297,7 +297,10 @@ impl Napi {
                 cx.emit(self.index, EventKind::Schedule { missed: true });
                 Schedule::Missed
             }
-            Prep::Disabled => Schedule::Disabled,
+            Prep::Disabled => {
+                cx.emit(self.index, EventKind::Refused);
+                Schedule::Disabled
+            }
         }
     }
 
@@ -370,6 +373,7 @@ impl Napi {
         let state = self.state.load();
         if state.has(state::DISABLE) {
             // §5 step 1 is the core's completion, not the driver's: nobody unmasks the interrupt of a dying instance.
+            cx.emit(self.index, EventKind::YieldToDisable);
             return Polled::Completed(match self.complete(owner, work, gro_held, cx, flush) {
                 Completion::Released(Release { timeout_ns, .. }) => {
                     Completion::Released(Release { timeout_ns, rearm: false })
@@ -381,6 +385,7 @@ impl Napi {
             return Polled::Completed(self.yield_to_preferring(owner, work, gro_held, cx, flush));
         }
         flush(GroFlush::Old);
+        cx.emit(self.index, EventKind::Repoll);
         Polled::Repoll(owner)
     }
 
@@ -395,6 +400,7 @@ impl Napi {
         cx: &Cx<'_>,
         flush: impl FnOnce(GroFlush),
     ) -> Completion {
+        cx.emit(self.index, EventKind::Yield);
         match self.complete(owner, work, gro_held, cx, flush) {
             Completion::Released(Release { timeout_ns, rearm: true }) => {
                 if timeout_ns != 0 {
@@ -427,6 +433,7 @@ impl Napi {
         self.assert_owner(&owner);
         let seen = self.state.load();
         if seen.any(state::NPSVC | state::IN_BUSY_POLL) {
+            cx.emit(self.index, EventKind::Kept);
             return Completion::Kept(owner);
         }
         let mut timeout_ns = 0;
@@ -458,6 +465,7 @@ impl Napi {
                 // Counted above, where the counters were still the owner's alone; this completion released nothing.
                 self.counters.deferrals.take_back();
             }
+            cx.emit(self.index, EventKind::Again);
             return Completion::Again(owner);
         }
         owner.consume();
@@ -572,9 +580,11 @@ impl Napi {
             return crate::BusyStopped::Completed(self.complete(owner, work, false, cx, flush));
         }
         if timeout_ns == 0 {
+            cx.emit(self.index, EventKind::HandOver);
             return crate::BusyStopped::ToSoftirq(owner);
         }
         flush(GroFlush::Old);
+        cx.emit(self.index, EventKind::Park);
         self.state.park();
         owner.consume();
         if self.is_mutant_timer_before_last_poll() {

@@ -1,5 +1,6 @@
 //! NAPI threads (`napi_threaded_poll`), plain and busy-polling, §10, as steps.
 
+use crate::event::EventKind;
 use crate::napi::{Completion, Cx, GroFlush, Napi, Owner, Polled};
 
 /// What the thread of an instance does next.
@@ -38,7 +39,8 @@ impl NapiThread {
     /// The next step. SCHED alone is not enough: it may be a busy poller's or a disable's; the round is the thread's
     /// when SCHED_THREADED says so.
     pub fn next(&mut self, napi: &Napi, cx: &Cx<'_>) -> ThreadStep {
-        if self.owner.is_none() {
+        let claims = self.owner.is_none();
+        if claims {
             self.owner = napi.thread_claim();
         }
         let Some(owner) = &self.owner else {
@@ -46,7 +48,11 @@ impl NapiThread {
             return ThreadStep::Sleep;
         };
         if !self.in_round {
-            self.busy = napi.thread_follow_mode(owner);
+            let busy = napi.thread_follow_mode(owner);
+            if claims || busy != self.busy {
+                cx.emit(napi.index(), EventKind::ThreadRound { busy });
+            }
+            self.busy = busy;
             self.in_round = true;
         }
         napi.poll_begin(owner, napi.weight(), cx);

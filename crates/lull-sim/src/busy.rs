@@ -1,9 +1,11 @@
 //! The busy loop of a thread (`napi_busy_loop`), executed as the core's step machine says.
 
-use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
+use lull_core::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 
+use crate::recorder::Whom;
 use crate::sim::{Sim, cx};
 use crate::thread::{Next, Segment};
+use crate::transition::Transition;
 
 #[derive(Debug)]
 enum Stage {
@@ -23,14 +25,18 @@ pub(crate) struct Busier {
     start_ns: u64,
     stage: Option<Stage>,
     yielding: bool,
+    polls: u32,
 }
 
 impl Busier {
     /// Begins a call; `None` if the id is gone.
     pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: u16) -> Option<(Busier, Next)> {
-        let queue = sim.lookup(plan.napi_id)?;
+        let Some(queue) = sim.lookup(plan.napi_id) else {
+            sim.covered.add(Transition::BusyIdGone);
+            return None;
+        };
         let start_ns = sim.now_ns;
-        let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false };
+        let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0 };
         let cost_ns = u64::from(sim.world.costs.busy_call_ns);
         let busy = BusyLoop::begin(&sim.queues[queue as usize].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
         let next = busier.round(sim, busy, cost_ns);
@@ -46,6 +52,7 @@ impl Busier {
                     self.stage = Some(Stage::Polling(busy));
                     return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
                 }
+                self.polls += 1;
                 let q = &sim.queues[queue as usize];
                 busy.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink));
                 self.stage = Some(Stage::Between(busy));
@@ -60,7 +67,9 @@ impl Busier {
                 }
                 self.yielding = !over;
                 sim.transitions += 1;
-                match busy.stop(&sim.queues[queue as usize].napi, &cx(sim.now_ns, cpu, &sim.sink)) {
+                let stop = busy.stop(&sim.queues[queue as usize].napi, &cx(sim.now_ns, cpu, &sim.sink));
+                sim.sync_timer(queue);
+                match stop {
                     Some(stop) => {
                         let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
                         self.stage = Some(Stage::LastPoll(stop));
@@ -74,6 +83,10 @@ impl Busier {
                     self.stage = Some(Stage::LastPoll(stop));
                     return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
                 }
+                self.polls += 1;
+                let one_round = self.plan.end == BusyEnd::OneRound;
+                // I5: seen from outside, one round that wins ownership is two polls.
+                assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
                 let q = &sim.queues[queue as usize];
                 sim.transitions += 1;
                 match stop.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
@@ -87,6 +100,7 @@ impl Busier {
                     return None;
                 }
                 self.queue = sim.lookup(self.plan.napi_id)?;
+                sim.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
                 let napi = &sim.queues[self.queue as usize].napi;
                 let busy = BusyLoop::begin(napi, &self.plan, &cx(sim.now_ns, cpu, &sim.sink));
                 Some(self.round(sim, busy, 0))

@@ -53,7 +53,7 @@ impl Sim {
         for source in 0..self.sources.len() as u32 {
             let Source { first, count, load, .. } = self.sources[source as usize];
             match load {
-                Load::Open { per_s } | Load::Noise { per_s } => {
+                Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
                         self.next_arrival(source, per_s);
                     }
@@ -77,6 +77,9 @@ impl Sim {
 
     /// An arrival of an open loop, or a packet of noise.
     pub(crate) fn arrival(&mut self, source: u32) {
+        if self.faults.quiet {
+            return;
+        }
         let group = &mut self.sources[source as usize];
         let conn = group.first + group.rng.below(group.count);
         let load = group.load;
@@ -95,11 +98,23 @@ impl Sim {
                 let queue = self.connections[conn as usize].queue;
                 let _ = self.packet_arrives(queue, Packet { conn, kind: PacketKind::Ack });
             }
+            Load::Datagrams { per_s } => {
+                self.next_arrival(source, per_s);
+                self.counts.issued += 1;
+                let queue = self.connections[conn as usize].queue;
+                // A lost one is lost.
+                if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Request }) {
+                    self.inside += 1;
+                }
+            }
             Load::Closed => {}
         }
     }
 
     fn issue(&mut self, conn: u32) {
+        if self.faults.quiet {
+            return;
+        }
         let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
         let connection = &mut self.connections[conn as usize];
         connection.outstanding = true;
@@ -164,14 +179,23 @@ impl Sim {
         true
     }
 
-    /// A worker wrote the answer.
+    /// Whether requests of this connection are not answered.
+    pub(crate) fn is_datagram(&self, conn: u32) -> bool {
+        let source = self.connections[conn as usize].source;
+        matches!(self.sources[source as usize].load, Load::Datagrams { .. })
+    }
+
+    /// A worker has served a request, and wrote the answer.
     pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
         if self.pass_on(conn, cpu) {
             return;
         }
         self.counts.served += 1;
-        self.counts.tx_packets += 1;
         self.inside -= 1;
+        if self.is_datagram(conn) {
+            return;
+        }
+        self.counts.tx_packets += 1;
         // XPS: a core transmits on its own queue.
         let queue = self.tx_queue[usize::from(cpu)];
         let now_ns = self.now_ns;

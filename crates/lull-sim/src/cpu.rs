@@ -26,6 +26,8 @@ pub(crate) enum Irq {
     Sleeper(u32),
     /// Another CPU woke a thread here.
     Resched,
+    /// The script of a random world acts here: this step of it.
+    Call(u32),
 }
 
 /// What a CPU executes.
@@ -139,6 +141,11 @@ impl Cpu {
 }
 
 impl Sim {
+    /// Whether this interrupt was raised and its handler has not ended.
+    pub(crate) fn is_in_flight(&self, irq: Irq) -> bool {
+        self.cpus.iter().any(|cpu| cpu.hard == Some(irq) || cpu.pending.contains(&irq))
+    }
+
     /// The interrupt line to this CPU.
     pub(crate) fn interrupt(&mut self, cpu: u16, irq: Irq) {
         let index = usize::from(cpu);
@@ -247,7 +254,7 @@ impl Sim {
             let mut cost_ns = u64::from(match irq {
                 Irq::Device(_) => self.world.costs.irq_ns,
                 Irq::NapiTimer(_) | Irq::Sleeper(_) => self.world.costs.timer_irq_ns,
-                Irq::Resched => self.world.costs.ipi_ns,
+                Irq::Resched | Irq::Call(_) => self.world.costs.ipi_ns,
             });
             if was_idle {
                 cost_ns += self.leave_idle(cpu);
@@ -353,6 +360,7 @@ impl Sim {
                 self.transitions += 1;
                 if let Schedule::Owned(owner) = napi.schedule(&cx) {
                     cx.emit(queue, EventKind::Mask);
+                    self.mask(queue);
                     self.route(owner, cpu);
                 }
             }
@@ -367,6 +375,7 @@ impl Sim {
             }
             Irq::Sleeper(thread) => self.sleeper_expired(thread),
             Irq::Resched => {}
+            Irq::Call(step) => self.script_act(step, cpu),
         }
         // An interrupt's return runs pending softirqs, whoever they were handed to.
         self.cpus[usize::from(cpu)].softirq_handed_over = false;

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use lull_core::EpollBusy;
 
+use crate::recorder::Whom;
 use crate::sim::{Sim, cx};
+use crate::transition::Transition;
 
 /// A ready event of a source that is no socket.
 pub(crate) const OTHER_EVENT: u32 = u32::MAX;
@@ -19,11 +21,13 @@ pub(crate) struct Context {
     pub(crate) stale: u32,
     /// Threads asleep in it, the first to be woken last.
     pub(crate) waiters: Vec<u32>,
+    /// Threads that are inside of `epoll_wait`.
+    pub(crate) inside: u32,
 }
 
 impl Context {
     pub(crate) fn new(ep: EpollBusy) -> Context {
-        Context { ep, ready: VecDeque::with_capacity(1_024), stale: 0, waiters: Vec::with_capacity(4) }
+        Context { ep, ready: VecDeque::with_capacity(1_024), stale: 0, waiters: Vec::with_capacity(4), inside: 0 }
     }
 
     /// Whether the ready list is not empty, stale items included (`ep_events_available`).
@@ -37,10 +41,19 @@ impl Sim {
     pub(crate) fn make_ready(&mut self, context: u32, item: u32, cpu: u16) {
         let index = context as usize;
         self.contexts[index].ready.push_back(item);
-        if item != OTHER_EVENT {
+        if item == OTHER_EVENT {
+            self.note(cpu, Whom::Context(context), Transition::OtherEvent);
+        } else {
             let queue = self.connections[item as usize].queue;
             let id = self.queues[queue as usize].napi.id();
-            if let Some(left_behind) = self.contexts[index].ep.note_napi(id) {
+            let before = self.contexts[index].ep.napi_id();
+            let left_behind = self.contexts[index].ep.note_napi(id);
+            if before != self.contexts[index].ep.napi_id() {
+                let changed = if before == 0 { Transition::EpollIdNoted } else { Transition::EpollIdChanged };
+                self.note(cpu, Whom::Context(context), changed);
+            }
+            if let Some(left_behind) = left_behind {
+                self.note(cpu, Whom::Context(context), Transition::EpollLeftBehind);
                 self.resume(left_behind, cpu);
             }
         }
@@ -58,8 +71,10 @@ impl Sim {
     pub(crate) fn suspend(&mut self, id: u32, cpu: u16) {
         if let Some(queue) = self.lookup(id) {
             self.transitions += 1;
-            let _ = self.queues[queue as usize].napi.suspend(&cx(self.now_ns, cpu, &self.sink));
-            self.sync_timer(queue);
+            match self.queues[queue as usize].napi.suspend(&cx(self.now_ns, cpu, &self.sink)) {
+                Some(_) => self.sync_timer(queue),
+                None => self.note(cpu, Whom::Queue(queue), Transition::SuspendOff),
+            }
         }
     }
 

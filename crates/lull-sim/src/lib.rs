@@ -29,6 +29,9 @@
 //! | [`agenda`] | the queue of events |
 //! | [`rng`] | random numbers |
 //! | [`metrics`] | what a run counts |
+//! | [`faults`] | what goes wrong |
+//! | [`transition`] | the core's transitions by name, and how often each was taken |
+//! | [`random`] | random worlds: generator, script, invariants, shrinking, timeline |
 //! | [`sim`] | the run |
 //! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
 //! | [`predict`] | what it does in a mode under a load |
@@ -60,6 +63,7 @@ pub mod costs;
 mod cpu;
 pub mod dim;
 mod epoll;
+pub mod faults;
 pub mod fit;
 pub mod metrics;
 mod nic;
@@ -68,10 +72,13 @@ mod poll;
 pub mod predict;
 pub mod profile;
 pub mod published;
+pub mod random;
+mod recorder;
 pub mod rng;
 pub mod sim;
 mod softirq;
 mod thread;
+pub mod transition;
 pub mod tune;
 pub mod units;
 pub mod world;
@@ -79,6 +86,7 @@ pub mod worldfile;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
+pub use faults::FaultSpec;
 pub use metrics::{Counts, CpuUse, Outcome};
 pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};

@@ -52,6 +52,8 @@ pub struct Counts {
     pub rx_packets: u64,
     /// Packets that found a ring full.
     pub dropped: u64,
+    /// Datagrams that found their socket's receive buffer full.
+    pub socket_dropped: u64,
     /// Frames sent.
     pub tx_packets: u64,
     /// Device interrupts.

@@ -12,8 +12,9 @@ use lull_core::event::EventKind;
 use crate::agenda::{NEVER, PacketKind};
 use crate::cpu::Irq;
 use crate::dim::{Dim, Moderation, RX_CQE, TX_EQE};
+use crate::recorder::What;
 use crate::sim::{Sim, cx};
-use crate::world::{ModerationSpec, Period, QueueSpec};
+use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
 
 /// Bytes that a frame counts for in adaptive moderation: sizes do not differ enough here to matter.
 const BYTES_PER_FRAME: u64 = 200;
@@ -86,6 +87,8 @@ pub(crate) struct Poll {
     pub(crate) work: u32,
     /// Packets taken but not delivered yet.
     pub(crate) batch: Vec<Packet>,
+    /// It looked at the ring for the last time.
+    pub(crate) looked_last: bool,
     /// It broke into a thread.
     pub(crate) breaking_in: bool,
 }
@@ -103,6 +106,13 @@ pub(crate) struct Queue {
     pub(crate) poll: Poll,
     /// Its NAPI thread.
     pub(crate) thread: Option<u32>,
+    /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
+    unseen_since_ns: u64,
+    pub(crate) unseen_max_ns: u64,
+    /// Completions that are held up between release and settling, with their CPU.
+    pub(crate) unsettled: VecDeque<(lull_core::Release, u16)>,
+    /// Packets that a reset of the device dropped from the ring.
+    pub(crate) flushed: u64,
     /// Since when its receive moderation stands on its rung.
     rung_since_ns: u64,
 }
@@ -119,19 +129,30 @@ impl Queue {
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
             thread: None,
+            unseen_since_ns: NEVER,
+            unseen_max_ns: 0,
+            unsettled: VecDeque::new(),
+            flushed: 0,
             rung_since_ns: 0,
             spec: spec.clone(),
         }
     }
 
-    fn side(&mut self, side: Side) -> &mut CompletionQueue {
+    pub(crate) fn side(&mut self, side: Side) -> &mut CompletionQueue {
         match side {
             Side::Rx => &mut self.rx,
             Side::Tx => &mut self.tx,
         }
     }
 
-    fn unpolled(&self, side: Side) -> u32 {
+    /// A poll looks at the ring.
+    #[inline]
+    pub(crate) fn looked_at(&mut self, now_ns: u64) {
+        let since_ns = std::mem::replace(&mut self.unseen_since_ns, NEVER);
+        self.unseen_max_ns = self.unseen_max_ns.max(now_ns.saturating_sub(since_ns));
+    }
+
+    pub(crate) fn unpolled(&self, side: Side) -> u32 {
         match side {
             Side::Rx => self.ring.len() as u32,
             Side::Tx => self.tx_done,
@@ -143,14 +164,16 @@ impl Sim {
     /// A packet reaches the NIC. False if the ring was full.
     pub(crate) fn packet_arrives(&mut self, queue: u32, packet: Packet) -> bool {
         let q = &mut self.queues[queue as usize];
-        if q.ring.len() as u32 >= q.spec.ring_packets {
+        if q.ring.len() as u32 >= q.spec.ring_packets || self.faults.link_down {
             self.counts.dropped += 1;
             let cpu = q.spec.cpu;
             cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Drop { frames: 1 });
             return false;
         }
         q.ring.push_back(packet);
+        q.unseen_since_ns = q.unseen_since_ns.min(self.now_ns);
         self.counts.rx_packets += 1;
+        self.tell(self.queues[queue as usize].spec.cpu, What::Packet(queue));
         self.completion_written(queue, Side::Rx);
         true
     }
@@ -200,9 +223,10 @@ impl Sim {
         let now_ns = self.now_ns;
         let q = &mut self.queues[queue as usize];
         let cpu = q.spec.cpu;
+        let stays_armed = q.spec.masking == Masking::Mask;
         let cq = q.side(side);
         cq.event_ns = now_ns;
-        cq.armed = false;
+        cq.armed = stays_armed;
         cq.since = 0;
         cq.events += 1;
         self.interrupt(cpu, Irq::Device(queue));
@@ -215,6 +239,28 @@ impl Sim {
         }
     }
 
+    /// The handler scheduled the NAPI: a device that is masked by its handler is masked now.
+    pub(crate) fn mask(&mut self, queue: u32) {
+        if self.queues[queue as usize].spec.masking == Masking::Mask {
+            self.shut(queue);
+        }
+    }
+
+    /// No interrupt comes until the queue is unmasked.
+    pub(crate) fn shut(&mut self, queue: u32) {
+        for side in [Side::Rx, Side::Tx] {
+            self.agenda.set(self.slots.moderation(queue, side), NEVER);
+            self.queues[queue as usize].side(side).armed = false;
+        }
+    }
+
+    /// The device is set up again: it looks at its rings, whatever its kind.
+    pub(crate) fn set_up(&mut self, queue: u32) {
+        let q = &mut self.queues[queue as usize];
+        (q.rx.since, q.tx.since) = (q.unpolled(Side::Rx), q.unpolled(Side::Tx));
+        self.unmask(queue);
+    }
+
     /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are armed.
     pub(crate) fn unmask(&mut self, queue: u32) {
         for side in [Side::Tx, Side::Rx] {
@@ -222,7 +268,8 @@ impl Sim {
         }
         for side in [Side::Rx, Side::Tx] {
             let q = &mut self.queues[queue as usize];
-            let unpolled = q.unpolled(side);
+            // A masked device reports what came since, a disarmed one what lies in its rings.
+            let unpolled = if q.spec.masking == Masking::Mask { q.side(side).since } else { q.unpolled(side) };
             let cq = q.side(side);
             cq.armed = true;
             cq.since = unpolled;

@@ -7,6 +7,8 @@ use crate::agenda::PacketKind;
 use crate::nic::Packet;
 use crate::sim::Sim;
 
+/// Datagrams that wait in the sockets of a context before more are dropped (SO_RCVBUF).
+const RECEIVE_BUFFER_DATAGRAMS: usize = 512;
 /// Packets per chunk.
 const CHUNK: u32 = 8;
 
@@ -16,13 +18,14 @@ impl Sim {
         let q = &mut self.queues[queue as usize];
         q.poll.budget = budget;
         q.poll.work = 0;
+        q.poll.looked_last = false;
         q.poll.breaking_in = breaking_in;
         debug_assert!(q.poll.batch.is_empty(), "two polls of one queue at once");
         let reaped = std::mem::take(&mut q.tx_done);
         self.transitions += 1;
         let costs = &self.world.costs;
         let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
-        fixed_ns + self.take_chunk(queue, cpu)
+        fixed_ns + self.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
     }
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
@@ -33,12 +36,21 @@ impl Sim {
         }
         let q = &mut self.queues[queue as usize];
         q.poll.batch = batch;
-        (q.poll.work < q.poll.budget && !q.ring.is_empty()).then(|| self.take_chunk(queue, cpu))
+        if q.poll.looked_last {
+            return None;
+        }
+        if q.poll.work < q.poll.budget && !q.ring.is_empty() {
+            return Some(self.take_chunk(queue, cpu));
+        }
+        q.poll.looked_last = true;
+        let tail_ns = self.faults.tail_ns();
+        (tail_ns > 0).then_some(tail_ns)
     }
 
     fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
         let costs = &self.world.costs;
         let q = &mut self.queues[queue as usize];
+        q.looked_at(self.now_ns);
         let clock = self.cpus[usize::from(cpu)].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
@@ -65,6 +77,12 @@ impl Sim {
             return;
         }
         let context = self.connections[packet.conn as usize].context;
+        let waiting = self.contexts[context as usize].ready.len();
+        if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.is_datagram(packet.conn) {
+            self.counts.socket_dropped += 1;
+            self.inside -= 1;
+            return;
+        }
         self.make_ready(context, packet.conn, cpu);
     }
 }

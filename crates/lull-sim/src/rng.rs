@@ -22,6 +22,8 @@ pub enum Component {
     Placement = 5,
     /// Random worlds.
     Worlds = 6,
+    /// Faults: lateness, stalls, slow polls.
+    Faults = 7,
 }
 
 /// A stream of random numbers.

@@ -1,5 +1,7 @@
 //! A run: the state of a world in time, and the loop that takes one appointment after the other.
 
+use std::sync::Arc;
+
 use hdrhistogram::Histogram;
 use lull_core::event::EventSink;
 use lull_core::{Cx, EpollBusy, NAPI_ID_MIN, Stats, Threaded};
@@ -12,11 +14,15 @@ use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
 use crate::epoll::{Context, OTHER_EVENT};
+use crate::faults::Faults;
 use crate::metrics::{Counts, CpuUse, Outcome};
 use crate::nic::{Queue, Side};
+use crate::random::script::Script;
+use crate::recorder::{Entry, Recorder, What, Whom};
 use crate::rng::{Component, Stream};
 use crate::thread::{Program, Thread};
-use crate::world::World;
+use crate::transition::{Coverage, Transition};
+use crate::world::{QueueSpec, World};
 
 /// No queue.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
@@ -54,7 +60,7 @@ impl Slots {
         u32::from(cpu)
     }
 
-    fn napi_timer(self, queue: u32) -> u32 {
+    pub(crate) fn napi_timer(self, queue: u32) -> u32 {
         self.cpus + queue
     }
 
@@ -136,6 +142,11 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
+/// Whether a queue's NAPI has a thread.
+fn has_thread(queue: &QueueSpec) -> bool {
+    queue.has_thread || queue.napi.threaded != Threaded::Off
+}
+
 /// See the [module](self).
 pub struct Sim {
     pub(crate) world: World,
@@ -150,6 +161,10 @@ pub struct Sim {
     pub(crate) sources: Vec<Source>,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
+    pub(crate) faults: Faults,
+    pub(crate) script: Script,
+    pub(crate) covered: Coverage,
+    pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) coldness: Coldness,
     /// The transmit queue of each CPU.
     pub(crate) tx_queue: Vec<u32>,
@@ -185,7 +200,7 @@ impl Sim {
 
     /// A world at time 0, and somebody who is told what the core does.
     pub fn with_sink(world: &World, seed: u64, sink: Sink) -> Sim {
-        let threaded = world.queues.iter().filter(|queue| queue.napi.threaded != Threaded::Off).count();
+        let threaded = world.queues.iter().filter(|queue| has_thread(queue)).count();
         let slots = Slots {
             cpus: world.cpus.len() as u32,
             queues: world.queues.len() as u32,
@@ -207,6 +222,10 @@ impl Sim {
             sources: Vec::new(),
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
+            faults: Faults::new(&world.faults, seed),
+            script: Script::default(),
+            covered: Coverage::default(),
+            recorder: None,
             coldness: Coldness::new(&world.cache),
             tx_queue: (0..world.cpus.len())
                 .map(|cpu| {
@@ -243,11 +262,11 @@ impl Sim {
         }
         for index in 0..self.world.queues.len() {
             let spec = &self.world.queues[index];
-            let (threaded, thread_cpu) = (spec.napi.threaded, spec.thread_cpu);
+            let (has_thread, thread_cpu) = (has_thread(spec), spec.thread_cpu);
             let queue = Queue::new(index as u32, spec);
             queue.napi.enable(NAPI_ID_MIN + index as u32, None);
             self.queues.push(queue);
-            if threaded != Threaded::Off {
+            if has_thread {
                 let program = NapiThreadProgram::new(index as u32, thread_cpu);
                 let thread = self.spawn(thread_cpu, Box::new(program));
                 self.queues[index].thread = Some(thread);
@@ -278,14 +297,19 @@ impl Sim {
         }
         for spec in self.world.workers.clone() {
             let worker = EpollWorker::new(spec.context, spec.cpu, spec.timeout_ns, spec.events_max);
-            let thread = self.spawn(spec.cpu, Box::new(worker) as Box<dyn Program>);
-            self.threads[thread as usize].state = crate::thread::ThreadState::Running;
-            self.cpus[usize::from(spec.cpu)].runnable.push(thread);
+            self.start(spec.cpu, Box::new(worker));
         }
         for cpu in 0..self.cpus.len() as u16 {
             self.dispatch(cpu);
         }
         self.start_load();
+    }
+
+    /// Adds a thread that runs from now on; its CPU learns of it when it is dispatched next.
+    pub(crate) fn start(&mut self, cpu: u16, program: Box<dyn Program>) {
+        let thread = self.spawn(cpu, program);
+        self.threads[thread as usize].state = crate::thread::ThreadState::Running;
+        self.cpus[usize::from(cpu)].runnable.push(thread);
     }
 
     /// Now, in virtual nanoseconds.
@@ -316,13 +340,42 @@ impl Sim {
             if self.backlog > self.world.backlog_max {
                 return Err(RunError::Backlog { bound: self.world.backlog_max, at_ns });
             }
-            self.take_digest(at_ns, due);
-            match due {
-                Due::Event(event) => self.event(event),
-                Due::Slot(slot) => self.slot(slot),
-            }
+            self.take(at_ns, due);
         }
         Ok(())
+    }
+
+    /// Takes the next appointment; false if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some((at_ns, due)) = self.agenda.pop() else { return false };
+        self.now_ns = at_ns;
+        self.events += 1;
+        self.take(at_ns, due);
+        true
+    }
+
+    #[inline]
+    fn take(&mut self, at_ns: u64, due: Due) {
+        self.take_digest(at_ns, due);
+        match due {
+            Due::Event(event) => self.event(event),
+            Due::Slot(slot) => self.slot(slot),
+        }
+    }
+
+    /// The executor takes a named step of the core.
+    #[inline]
+    pub(crate) fn note(&mut self, cpu: u16, whom: Whom, transition: Transition) {
+        self.covered.add(transition);
+        self.tell(cpu, What::Note(whom, transition));
+    }
+
+    /// Something that only a reader of the timeline wants to know.
+    #[inline]
+    pub(crate) fn tell(&self, cpu: u16, what: What) {
+        if let Some(recorder) = &self.recorder {
+            recorder.tell(Entry { at_ns: self.now_ns, cpu, what });
+        }
     }
 
     fn take_digest(&mut self, at_ns: u64, due: Due) {
@@ -333,6 +386,8 @@ impl Sim {
             Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn),
             Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source),
             Due::Event(Event::Other { context }) => (5 << 40) | u64::from(context),
+            Due::Event(Event::Script { step }) => (7 << 40) | u64::from(step),
+            Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
             Due::Event(Event::Program { thread, token }) => (6 << 40) | (u64::from(thread) << 20) | u64::from(token),
         };
         self.digest = (self.digest ^ at_ns.rotate_left(20) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
@@ -348,6 +403,8 @@ impl Sim {
                 // Made ready by another CPU of the machine, which bears the cost; here it is the first.
                 self.make_ready(context, OTHER_EVENT, 0);
             }
+            Event::Script { step } => self.script_due(step),
+            Event::Settle { queue } => self.settle_late(queue),
             Event::Program { thread, token } => {
                 if let Some(mut program) = self.threads[thread as usize].program.take() {
                     program.event(self, thread, token);
@@ -377,7 +434,8 @@ impl Sim {
     #[inline]
     pub(crate) fn sync_timer(&mut self, queue: u32) {
         let pending = self.queues[queue as usize].napi.timer().pending();
-        let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(self.now_ns));
+        let late_ns = if pending.is_some() { self.faults.timer_late_ns() } else { 0 };
+        let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(self.now_ns).saturating_add(late_ns));
         self.agenda.set(self.slots.napi_timer(queue), at_ns);
     }
 
@@ -457,6 +515,9 @@ impl Drop for Sim {
     fn drop(&mut self) {
         for cpu in &mut self.cpus {
             cpu.soft.abandon();
+        }
+        for queue in &mut self.queues {
+            queue.unsettled.clear();
         }
         for thread in &mut self.threads {
             if let Some(program) = thread.program.take() {

@@ -1,11 +1,14 @@
 //! Softirq on a simulated CPU: `handle_softirqs` and `net_rx_action`, executed as the core's step machines say.
 
 use lull_core::event::EventKind;
-use lull_core::{Completion, NetRx, Owner, Polled, Route, RxStep, Settled, SoftirqNext, SoftirqRun};
+use lull_core::{Completion, NetRx, Owner, Polled, Release, Route, RxStep, Settled, SoftirqNext, SoftirqRun, state};
 
+use crate::agenda::Event;
 use crate::cpu::Level;
+use crate::recorder::Whom;
 use crate::sim::{Sim, cx};
 use crate::thread::ThreadState;
+use crate::transition::Transition;
 
 /// Where a run of softirq is.
 #[derive(Debug, Default)]
@@ -96,6 +99,7 @@ impl Sim {
         let Some(mut run) = self.cpus[index].soft.run.take() else { return };
         match run.after_pass(raised, waits, self.now_ns) {
             SoftirqNext::Again => {
+                self.covered.add(Transition::SoftirqRestart);
                 self.cpus[index].soft.run = Some(run);
                 self.cpus[index].soft.rest_ns = u64::from(self.world.costs.softirq_ns);
             }
@@ -131,16 +135,43 @@ impl Sim {
     /// What a completion owes.
     pub(crate) fn completion(&mut self, queue: u32, completion: Completion, cpu: u16) {
         match completion {
-            Completion::Kept(owner) | Completion::Again(owner) => self.route(owner, cpu),
-            Completion::Released(release) => {
-                let cx = cx(self.now_ns, cpu, &self.sink);
-                self.transitions += 1;
-                let Settled { unmask, .. } = release.settle(&self.queues[queue as usize].napi, &cx);
+            Completion::Kept(owner) | Completion::Again(owner) => {
+                // Yielding to a preferring poller may have started the timer.
                 self.sync_timer(queue);
-                if unmask {
-                    self.unmask(queue);
+                self.route(owner, cpu);
+            }
+            Completion::Released(release) => {
+                let late_ns = self.faults.settle_late_ns();
+                if late_ns == 0 {
+                    self.settle(queue, release, cpu);
+                } else {
+                    // What holds the completion up holds up its CPU.
+                    self.cpus[usize::from(cpu)].debt_ns += late_ns;
+                    self.queues[queue as usize].unsettled.push_back((release, cpu));
+                    self.agenda.push(self.now_ns + late_ns, Event::Settle { queue });
                 }
             }
+        }
+    }
+
+    fn settle(&mut self, queue: u32, release: Release, cpu: u16) {
+        let cx = cx(self.now_ns, cpu, &self.sink);
+        self.transitions += 1;
+        let Settled { unmask, .. } = release.settle(&self.queues[queue as usize].napi, &cx);
+        self.sync_timer(queue);
+        if unmask {
+            self.unmask(queue);
+        }
+    }
+
+    /// A completion that was held up goes on.
+    pub(crate) fn settle_late(&mut self, queue: u32) {
+        if let Some((release, cpu)) = self.queues[queue as usize].unsettled.pop_front() {
+            let napi = &self.queues[queue as usize].napi;
+            if napi.snapshot().has(state::SCHED) || napi.timer().pending().is_some() {
+                self.note(cpu, Whom::Queue(queue), Transition::SettledLate);
+            }
+            self.settle(queue, release, cpu);
         }
     }
 

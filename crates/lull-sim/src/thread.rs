@@ -100,6 +100,7 @@ impl Sim {
     /// Adds a thread, runnable at once.
     pub(crate) fn spawn(&mut self, cpu: u16, program: Box<dyn Program>) -> u32 {
         let thread = self.threads.len() as u32;
+        self.agenda.grow(self.slots.thread(thread) as usize + 1);
         self.threads.push(Thread {
             cpu,
             state: ThreadState::Sleeping,

@@ -5,6 +5,7 @@ use lull_core::{AppPolicy, EpollOptions, EpollParams, Mode, NapiSettings, Sysctl
 use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::dim::Moderation;
+use crate::faults::FaultSpec;
 
 /// How a completion queue's interrupt is moderated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,21 @@ pub struct QueueSpec {
     pub ring_packets: u32,
     /// Whether GRO holds packets after a poll that took some.
     pub gro_holds: bool,
+    /// How the device masks.
+    pub masking: Masking,
+    /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
+    pub has_thread: bool,
+}
+
+/// How a device's interrupt is masked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Masking {
+    /// Raising disarms it, arming looks at the ring (completion queues of mlx5).
+    #[default]
+    Disarm,
+    /// The handler masks it after it scheduled; unmasking reports what came while it was masked, and does not look at the
+    /// ring (message-signalled interrupts of most others).
+    Mask,
 }
 
 impl QueueSpec {
@@ -64,6 +80,8 @@ impl QueueSpec {
             tx_period: Period::Interrupt,
             ring_packets: 1_024,
             gro_holds: false,
+            masking: Masking::Disarm,
+            has_thread: false,
         }
     }
 }
@@ -114,6 +132,11 @@ pub enum Load {
     },
     /// Closed loop: a connection issues its next request as soon as it has its answer.
     Closed,
+    /// Datagrams that are served and not answered, as a Poisson process.
+    Datagrams {
+        /// Datagrams per second, over the whole group.
+        per_s: f64,
+    },
     /// Packets that nobody serves, as a Poisson process: other traffic of the machine.
     Noise {
         /// Packets per second.
@@ -191,6 +214,8 @@ pub struct World {
     pub connections: Vec<ConnectionsSpec>,
     /// Network and clients.
     pub net: NetSpec,
+    /// What goes wrong.
+    pub faults: FaultSpec,
     /// Before anything is counted.
     pub warmup_ns: u64,
     /// What is counted.
@@ -217,6 +242,7 @@ impl Default for World {
             workers: Vec::new(),
             connections: Vec::new(),
             net: NetSpec::default(),
+            faults: FaultSpec::default(),
             warmup_ns: 50_000_000,
             window_ns: 200_000_000,
             upstream: None,

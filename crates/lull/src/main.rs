@@ -12,6 +12,7 @@ mod run;
 mod serve;
 mod show;
 mod sim;
+mod sim_replay;
 mod stat;
 mod tune;
 mod units;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args),
+        Command::Sim(args) => sim::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),

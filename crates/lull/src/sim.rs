@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
@@ -15,6 +16,7 @@ use lull_sim::published::{
 };
 
 use crate::Failure;
+use crate::sim_replay::{self, Replay, Worlds};
 
 /// Arguments of `lull sim`.
 #[derive(Args)]
@@ -29,6 +31,10 @@ enum SimCommand {
     Published(PublishedArgs),
     /// Calibrates the parameters of the simulated machine on published cells.
     Fit(FitArgs),
+    /// Shows the random world of a seed: what there is, what happened, and whether every invariant held.
+    Replay(Replay),
+    /// Runs random worlds, with the invariants of delivery looked at after every step.
+    Worlds(Worlds),
 }
 
 #[derive(Args)]
@@ -83,10 +89,12 @@ fn params(path: Option<&PathBuf>) -> Result<Params, Failure> {
 }
 
 /// Runs `lull sim`.
-pub fn run(args: SimArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: SimArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     match args.command {
         SimCommand::Published(args) => published(&args),
         SimCommand::Fit(args) => calibrate(&args),
+        SimCommand::Replay(args) => sim_replay::replay(&args),
+        SimCommand::Worlds(args) => sim_replay::worlds(&args, stop),
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
 
-use lull_core::{EpollWait, WaitStep};
+use lull_core::{BusyEnd, BusyPlan, EpollWait, WaitStep};
 
 use crate::agenda::NEVER;
 use crate::busy::Busier;
 use crate::epoll::OTHER_EVENT;
+use crate::recorder::Whom;
 use crate::sim::Sim;
 use crate::thread::{Next, Program, Segment};
+use crate::transition::Transition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -74,14 +76,19 @@ impl EpollWorker {
             match step {
                 WaitStep::Copy => return self.copy(sim),
                 WaitStep::Busy(plan) => {
+                    self.note_busy(sim, &plan);
                     if let Some((busier, next)) = Busier::begin(sim, plan, self.cpu) {
                         self.busier = Some(busier);
                         return next;
                     }
                     self.busy_over(sim);
                 }
-                WaitStep::Suspend(id) => sim.suspend(id, self.cpu),
+                WaitStep::Suspend(id) => {
+                    self.note(sim, Transition::EpollSuspend);
+                    sim.suspend(id, self.cpu);
+                }
                 WaitStep::Resume(id) => {
+                    self.note(sim, Transition::EpollResume);
                     sim.resume(id, self.cpu);
                     self.stage = Stage::Steps;
                     return Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns)));
@@ -93,12 +100,16 @@ impl EpollWorker {
                 }
                 WaitStep::Done(0) => {
                     self.wait = None;
+                    sim.contexts[context].inside -= 1;
+                    let zero = self.timeout_ns == Some(0);
+                    self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
                     sim.counts.epoll_timeouts += 1;
                     self.stage = Stage::Call;
-                    return Next::Run(Segment::mixed(0, 0));
+                    return Next::Run(Segment::mixed(0, u64::from(sim.faults.spec.between_calls_ns)));
                 }
                 WaitStep::Done(events) => {
                     self.wait = None;
+                    sim.contexts[context].inside -= 1;
                     sim.counts.epoll_calls += 1;
                     sim.counts.epoll_events += events as u64;
                     self.stage = Stage::Serve(0);
@@ -119,8 +130,23 @@ impl EpollWorker {
         Next::Run(Segment::sys(looked_at * u64::from(sim.world.costs.epoll_event_ns)))
     }
 
-    fn busy_over(&mut self, sim: &Sim) {
+    fn note(&self, sim: &mut Sim, transition: Transition) {
+        sim.note(self.cpu, Whom::Context(self.context), transition);
+    }
+
+    fn note_busy(&self, sim: &mut Sim, plan: &BusyPlan) {
+        if self.is_available(sim) {
+            self.note(sim, Transition::EpollCapPolls);
+        } else if self.timeout_ns == Some(0) {
+            self.note(sim, Transition::EpollZeroPolls);
+        }
+        let spins = plan.end != BusyEnd::OneRound;
+        self.note(sim, if spins { Transition::EpollSpin } else { Transition::EpollOneRound });
+    }
+
+    fn busy_over(&mut self, sim: &mut Sim) {
         let available = self.is_available(sim);
+        self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
             self.owed = wait.busy_done(&sim.contexts[self.context as usize].ep, available);
         }
@@ -133,9 +159,12 @@ impl EpollWorker {
         }
         let conn = self.batch[place];
         if conn == OTHER_EVENT {
-            return Next::Run(Segment::mixed(u64::from(sim.world.costs.request_user_ns), 0));
+            let stall_ns = sim.faults.stall_ns();
+            return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.request_user_ns) + stall_ns));
         }
-        Next::Run(sim.request_cost(conn, self.cpu))
+        let mut segment = sim.request_cost(conn, self.cpu);
+        segment.cost_ns += sim.faults.stall_ns();
+        Next::Run(segment)
     }
 
     fn call(&mut self, sim: &Sim) -> Next {
@@ -159,12 +188,15 @@ impl Program for EpollWorker {
             Stage::Call => self.call(sim),
             Stage::Entered => {
                 let available = self.is_available(sim);
+                sim.contexts[self.context as usize].inside += 1;
                 let ep = &sim.contexts[self.context as usize].ep;
                 self.wait = Some(EpollWait::begin(ep, self.timeout_ns, available, sim.now_ns));
                 self.steps(sim)
             }
             Stage::Steps => self.steps(sim),
             Stage::Copied(count) => {
+                let copied = if count > 0 { Transition::EpollCopy } else { Transition::EpollStale };
+                self.note(sim, copied);
                 if let Some(wait) = &mut self.wait {
                     self.owed = wait.copied(&sim.contexts[self.context as usize].ep, count);
                 }
@@ -177,6 +209,7 @@ impl Program for EpollWorker {
                     }
                     return self.steps(sim);
                 }
+                self.note(sim, Transition::EpollSleep);
                 sim.contexts[self.context as usize].waiters.push(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(self.sleep_until_ns)

@@ -1,0 +1,120 @@
+//! A receiver without epoll: it calls `recv`, and while nothing is there the socket busy polls (`sk_busy_loop`).
+//!
+//! Policy is the core's `SocketBusy`; what the socket receives is the ready list of a context that nobody waits in.
+
+use lull_core::{BusyEnd, SocketBusy};
+
+use crate::agenda::NEVER;
+use crate::busy::Busier;
+use crate::epoll::OTHER_EVENT;
+use crate::recorder::Whom;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+use crate::transition::Transition;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Call,
+    Polled,
+    Falling,
+    Slept,
+    Serve(u32),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct SocketReader {
+    context: u32,
+    queue: u32,
+    cpu: u16,
+    socket: SocketBusy,
+    nonblocking: bool,
+    stage: Stage,
+    busier: Option<Busier>,
+}
+
+impl SocketReader {
+    pub(crate) fn new(context: u32, queue: u32, cpu: u16, socket: SocketBusy, nonblocking: bool) -> SocketReader {
+        SocketReader { context, queue, cpu, socket, nonblocking, stage: Stage::Call, busier: None }
+    }
+
+    fn take(&mut self, sim: &mut Sim) -> Option<Next> {
+        let item = sim.contexts[self.context as usize].ready.pop_front()?;
+        self.stage = Stage::Serve(item);
+        let stall_ns = sim.faults.stall_ns();
+        if item == OTHER_EVENT {
+            return Some(Next::Run(Segment::mixed(0, stall_ns)));
+        }
+        let mut segment = sim.request_cost(item, self.cpu);
+        segment.cost_ns += stall_ns;
+        Some(Next::Run(segment))
+    }
+
+    fn call(&mut self, sim: &mut Sim) -> Next {
+        if let Some(next) = self.take(sim) {
+            return next;
+        }
+        let napi_id = sim.queues[self.queue as usize].napi.id();
+        if let Some(plan) = self.socket.plan(napi_id, self.nonblocking) {
+            let spins = plan.end != BusyEnd::OneRound;
+            let transition = if spins { Transition::SocketSpin } else { Transition::SocketOneRound };
+            sim.note(self.cpu, Whom::Context(self.context), transition);
+            if let Some((busier, next)) = Busier::begin(sim, plan, self.cpu) {
+                self.busier = Some(busier);
+                return next;
+            }
+        }
+        self.polled(sim)
+    }
+
+    fn polled(&mut self, sim: &mut Sim) -> Next {
+        if let Some(next) = self.take(sim) {
+            return next;
+        }
+        if self.nonblocking {
+            self.stage = Stage::Call;
+            return Next::Run(Segment::mixed(0, u64::from(sim.faults.spec.between_calls_ns)));
+        }
+        self.stage = Stage::Falling;
+        Next::Run(Segment::sys(u64::from(sim.world.costs.epoll_sleep_ns)))
+    }
+}
+
+impl Program for SocketReader {
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+        if let Some(mut busier) = self.busier.take() {
+            let ready = !sim.contexts[self.context as usize].ready.is_empty();
+            if let Some(next) = busier.step(sim, me, ready) {
+                self.busier = Some(busier);
+                return next;
+            }
+            self.stage = Stage::Polled;
+        }
+        match self.stage {
+            Stage::Call => self.call(sim),
+            Stage::Polled => self.polled(sim),
+            Stage::Falling => {
+                if let Some(next) = self.take(sim) {
+                    return next;
+                }
+                sim.contexts[self.context as usize].waiters.push(me);
+                self.stage = Stage::Slept;
+                Next::Sleep(NEVER)
+            }
+            Stage::Slept => self.call(sim),
+            Stage::Serve(item) => {
+                if item != OTHER_EVENT {
+                    sim.answer(item, self.cpu);
+                }
+                self.stage = Stage::Call;
+                self.call(sim)
+            }
+        }
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(busier) = self.busier {
+            busier.abandon();
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The invariants of `napi_semantics` §14, looked at after every step of a world.
+//!
+//! Two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the
+//! state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check: the
+//! timer is one word.
+
+use lull_core::event::EventKind;
+use lull_core::state;
+
+use crate::agenda::NEVER;
+use crate::cpu::Irq;
+use crate::nic::Side;
+use crate::recorder::{Packed, Recorder};
+use crate::sim::Sim;
+use crate::transition::Transition;
+
+/// Timers are kept in units of 16 ns, rounded up.
+const TIMER_UNIT_NS: u64 = 16;
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one.
+    pub rule: &'static str,
+    /// When, in nanoseconds of the world.
+    pub at_ns: u64,
+    /// What was found.
+    pub found: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Violation { rule, at_ns, found } = self;
+        write!(f, "{rule}: {found}, at {}.{:06} ms", at_ns / 1_000_000, at_ns % 1_000_000)
+    }
+}
+
+/// Deferral rounds since the last productive poll, while nothing but the timer drives them.
+#[derive(Clone, Copy, Debug)]
+struct Rounds {
+    expected: u32,
+    done: u32,
+    writes: u32,
+}
+
+/// What is known of one instance from its events.
+#[derive(Clone, Copy, Debug, Default)]
+struct Followed {
+    polling: Option<u32>,
+    /// The last poll took its whole budget, and nobody asked to yield.
+    full: bool,
+    productive: bool,
+    by_timer: bool,
+    timer_pending: bool,
+    rounds: Option<Rounds>,
+    thread_busy: bool,
+    yielding: bool,
+    /// It was released with its interrupt: a timer that settling starts is for GRO alone.
+    unmasking: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Checker {
+    followed: Vec<Followed>,
+    /// A digest of the core's events: equal for equal runs.
+    pub(crate) digest: u64,
+}
+
+impl Checker {
+    pub(crate) fn new(queues: usize) -> Checker {
+        Checker { followed: vec![Followed::default(); queues], digest: 0xcbf2_9ce4_8422_2325 }
+    }
+
+    /// Follows what the core said since the last step, then looks at the state.
+    pub(crate) fn after_step(&mut self, sim: &mut Sim, recorder: &Recorder) -> Result<(), Violation> {
+        let at_ns = sim.now_ns;
+        for index in 0..recorder.len() {
+            let packed = recorder.get(index);
+            self.take_digest(at_ns, packed);
+            let (_, napi, kind) = packed.open();
+            self.follow(sim, at_ns, napi, kind)?;
+        }
+        recorder.clear();
+        check_state(sim)
+    }
+
+    /// Whether a poll of this queue goes on.
+    pub(crate) fn is_polled(&self, queue: usize) -> bool {
+        self.followed[queue].polling.is_some()
+    }
+
+    fn take_digest(&mut self, at_ns: u64, Packed(first, second): Packed) {
+        let word = first.rotate_left(32) ^ second ^ at_ns.rotate_left(17);
+        self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    fn follow(&mut self, sim: &mut Sim, at_ns: u64, napi: u32, kind: EventKind) -> Result<(), Violation> {
+        let broken = |rule, found: String| Err(Violation { rule, at_ns, found });
+        let covered = &mut sim.covered;
+        match kind {
+            EventKind::TimeSqueeze => {
+                covered.add(Transition::SoftirqSqueeze);
+                return Ok(());
+            }
+            EventKind::Ksoftirqd => {
+                covered.add(Transition::Ksoftirqd);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let it = &mut self.followed[napi as usize];
+        let transition = match kind {
+            EventKind::Schedule { missed } => {
+                it.rounds = None;
+                it.by_timer = false;
+                if missed { Transition::ScheduleMissed } else { Transition::ScheduleOwned }
+            }
+            EventKind::Refused => Transition::ScheduleRefused,
+            EventKind::PollBegin { budget } => {
+                if budget == 0 {
+                    return broken("I5", format!("queue {napi} is polled with a budget of 0"));
+                }
+                if let Some(other) = it.polling.replace(budget) {
+                    return broken("I1", format!("queue {napi} is polled while a poll of {other} packets goes on"));
+                }
+                return Ok(());
+            }
+            EventKind::PollEnd { work } => {
+                let Some(budget) = it.polling.take() else {
+                    return broken("I1", format!("a poll of queue {napi} ends that never began"));
+                };
+                it.yielding = false;
+                it.full = work == budget;
+                it.productive = work > 0;
+                match &mut it.rounds {
+                    Some(rounds) if work == 0 && it.by_timer => rounds.done += 1,
+                    other => *other = None,
+                }
+                it.by_timer = false;
+                if it.full {
+                    Transition::PollFull
+                } else if work > 0 {
+                    Transition::PollSome
+                } else {
+                    Transition::PollEmpty
+                }
+            }
+            EventKind::Repoll => Transition::Repoll,
+            EventKind::Yield => {
+                it.full = false;
+                it.rounds = None;
+                it.yielding = true;
+                Transition::Yield
+            }
+            EventKind::YieldToDisable => {
+                it.full = false;
+                Transition::YieldToDisable
+            }
+            EventKind::Kept => Transition::CompleteKept,
+            EventKind::Again => {
+                if it.full {
+                    return broken("I5", format!("queue {napi} was completed after a full budget"));
+                }
+                it.rounds = None;
+                Transition::CompleteAgain
+            }
+            EventKind::Complete { rearm } => {
+                if it.full {
+                    return broken("I5", format!("queue {napi} was completed after a full budget"));
+                }
+                if std::mem::take(&mut it.yielding) {
+                    covered.add(if rearm { Transition::YieldAgain } else { Transition::YieldParked });
+                }
+                it.unmasking = rearm;
+                let productive = std::mem::take(&mut it.productive);
+                if let Some(rounds) = it.rounds
+                    && rounds.writes == sim.script.writes
+                    && (rounds.done >= rounds.expected) != rearm
+                {
+                    let Rounds { expected, done, .. } = rounds;
+                    return broken(
+                        "I7",
+                        format!("queue {napi} unmasks: {rearm}, after {done} of {expected} deferral rounds"),
+                    );
+                }
+                let expected = sim.queues[napi as usize].napi.settings().defer_hard_irqs;
+                if rearm {
+                    it.rounds = None;
+                } else if productive {
+                    it.rounds = Some(Rounds { expected, done: 0, writes: sim.script.writes });
+                }
+                if rearm { Transition::CompleteUnmask } else { Transition::CompleteDefer }
+            }
+            EventKind::TimerArm { deadline_ns } => {
+                let longest_ns = sim.script.timeout_max_ns[napi as usize];
+                if deadline_ns > at_ns + longest_ns + TIMER_UNIT_NS {
+                    return broken(
+                        "I8",
+                        format!(
+                            "queue {napi} starts a timer of {} ns, at most {longest_ns} may be",
+                            deadline_ns - at_ns
+                        ),
+                    );
+                }
+                if std::mem::take(&mut it.unmasking) {
+                    covered.add(Transition::TimerForGro);
+                }
+                let replaced = std::mem::replace(&mut it.timer_pending, true);
+                if replaced { Transition::TimerReplaced } else { Transition::TimerStarted }
+            }
+            EventKind::TimerFire { swallowed, .. } => {
+                it.timer_pending = false;
+                it.by_timer = !swallowed;
+                if swallowed { Transition::WatchdogSwallowed } else { Transition::WatchdogTaken }
+            }
+            EventKind::Suspend => {
+                it.rounds = None;
+                it.unmasking = false;
+                Transition::Suspend
+            }
+            EventKind::Resume { scheduled } => {
+                if scheduled {
+                    Transition::ResumeScheduled
+                } else {
+                    Transition::ResumeNot
+                }
+            }
+            EventKind::BusyAcquire { owned, prefer } => {
+                it.rounds = None;
+                match (owned, prefer) {
+                    (true, _) => Transition::BusyOwned,
+                    (false, true) => Transition::BusyLostPrefer,
+                    (false, false) => Transition::BusyLost,
+                }
+            }
+            EventKind::Park => {
+                it.full = false;
+                it.rounds = None;
+                Transition::BusyParked
+            }
+            EventKind::HandOver => Transition::BusyHandOver,
+            EventKind::ThreadWake => Transition::RouteThread,
+            EventKind::ThreadRound { busy } => {
+                let before = std::mem::replace(&mut it.thread_busy, busy);
+                match (before, busy) {
+                    (false, true) => Transition::ThreadBusy,
+                    (true, false) => Transition::ThreadBusyOver,
+                    _ => Transition::ThreadRound,
+                }
+            }
+            EventKind::Disable => {
+                *it = Followed { thread_busy: it.thread_busy, ..Followed::default() };
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        sim.covered.add(transition);
+        Ok(())
+    }
+}
+
+/// The state of every instance between two steps.
+fn check_state(sim: &Sim) -> Result<(), Violation> {
+    for (index, queue) in sim.queues.iter().enumerate() {
+        let number = index as u32;
+        let now = queue.napi.snapshot();
+        let timer = queue.napi.timer().pending();
+        let broken = |rule, what: &str| {
+            let armed = (queue.rx.armed, queue.tx.armed);
+            let rings = (queue.ring.len(), queue.tx_done);
+            let found = format!(
+                "queue {index} {what} ({now:?}, interrupts armed {armed:?}, packets and sent frames {rings:?}, \
+                 timer {timer:?})"
+            );
+            Err(Violation { rule, at_ns: sim.now_ns, found })
+        };
+        let alarm = sim.slots.napi_timer(number);
+        if timer.is_some() && sim.agenda.slot_ns(alarm) == NEVER && !sim.is_in_flight(Irq::NapiTimer(number)) {
+            return broken("executor", "has a timer without an alarm");
+        }
+        if now.has(state::SCHED_THREADED) && queue.thread.is_none() {
+            return broken("I4", "has a round for a thread that does not exist");
+        }
+        if now.has(state::SCHED) {
+            continue;
+        }
+        if now.has(state::IN_BUSY_POLL) {
+            return broken("I3", "is busy polled without an owner");
+        }
+        if now.has(state::SCHED_THREADED) {
+            return broken("I4", "has a thread's round without an owner");
+        }
+        // A timer will look; or the completing context is about to see to timer and interrupt; or a disable takes it.
+        if timer.is_some() || now.has(state::DISABLE) || !queue.unsettled.is_empty() {
+            continue;
+        }
+        let masked = !(queue.rx.armed && queue.tx.armed);
+        if masked && !sim.is_in_flight(Irq::Device(number)) {
+            return broken("I2", "is free and masked without a timer");
+        }
+        for side in [Side::Rx, Side::Tx] {
+            let waits = queue.unpolled(side) > 0 && sim.agenda.slot_ns(sim.slots.moderation(number, side)) == NEVER;
+            if waits && !sim.is_in_flight(Irq::Device(number)) {
+                return broken("I2", "is free with something in its rings and neither interrupt nor timer");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Random worlds: the simulator as the first test of the core.
+//!
+//! A [`Plan`] is drawn from a seed, run with the core's invariants looked at after every step, and, where one breaks,
+//! shrunk until nothing can be left out. A seed replays bit for bit: `lull sim replay SEED` shows its events.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`plan`] | what there is, drawn from a seed |
+//! | [`script`] | what is done to it while it runs |
+//! | [`run`] | load, then silence, in which everything must be delivered |
+//! | [`check`] | the invariants of `napi_semantics` §14 |
+//! | [`shrink`] | the smallest world that still fails |
+//! | `timeline` | a run, readable |
+//!
+//! ```
+//! use lull_sim::random::Plan;
+//!
+//! let verdict = Plan::random(7).run();
+//! assert_eq!(verdict.violation, None);
+//! assert_eq!(verdict.digest, Plan::random(7).run().digest);
+//! ```
+
+pub mod check;
+#[cfg(test)]
+mod mutants;
+pub mod plan;
+pub mod run;
+pub mod script;
+pub mod shrink;
+mod timeline;
+
+pub use check::Violation;
+pub use plan::Plan;
+pub use run::{Bound, Verdict};
+pub use shrink::Shrunk;
+pub use timeline::Timeline;
+
+use crate::transition::Coverage;
+
+/// Events that a report tells.
+const REPORTED: usize = 60;
+
+/// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
+/// fail.
+pub fn report(seed: u64) -> String {
+    report_with(seed, &|_| ())
+}
+
+pub(crate) fn report_with(seed: u64, prepare: &dyn Fn(&crate::sim::Sim)) -> String {
+    let Some(shrunk) = Plan::random(seed).shrink_with(prepare) else {
+        return format!("seed {seed} keeps every invariant\n");
+    };
+    let timeline = shrunk.plan.timeline_with(REPORTED, prepare);
+    let (plan, violation, tries) = (&shrunk.plan, &shrunk.violation, shrunk.tries);
+    format!(
+        "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: \
+         lull sim replay {seed} --shrunk\n\n{plan}\n{timeline}\n"
+    )
+}
+
+/// What many worlds came to.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Worlds run.
+    pub worlds: u64,
+    /// Transitions of the core that they took.
+    pub transitions: u64,
+    /// Events of their agendas.
+    pub events: u64,
+    /// The fewest transitions that a world took.
+    pub transitions_min: u64,
+    /// The longest that a world took from its last request until everything was delivered, in nanoseconds.
+    pub drain_max_ns: u64,
+    /// Packets polled, dropped on the way, and lost by resets.
+    pub packets: (u64, u64, u64),
+    /// Worlds that a bound ended.
+    pub bounded: Vec<(u64, Bound)>,
+    /// Worlds that failed.
+    pub failed: Vec<(u64, Violation)>,
+    /// Transitions covered.
+    pub covered: Coverage,
+}
+
+impl Tally {
+    /// Adds the verdict of the world of `seed`.
+    pub fn add(&mut self, seed: u64, verdict: &Verdict) {
+        self.worlds += 1;
+        self.transitions += verdict.transitions;
+        self.events += verdict.events;
+        let min = if self.worlds == 1 { u64::MAX } else { self.transitions_min };
+        self.transitions_min = min.min(verdict.transitions);
+        self.drain_max_ns = self.drain_max_ns.max(verdict.drain_ns);
+        let (polled, dropped, flushed) = verdict.packets;
+        self.packets = (self.packets.0 + polled, self.packets.1 + dropped, self.packets.2 + flushed);
+        self.covered.merge(&verdict.covered);
+        if let Some(bound) = verdict.bound {
+            self.bounded.push((seed, bound));
+        }
+        if let Some(violation) = &verdict.violation {
+            self.failed.push((seed, violation.clone()));
+        }
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (polled, dropped, flushed) = self.packets;
+        writeln!(
+            f,
+            "{} worlds, {} transitions of the core ({} in the shortest world), {} events; {} packets polled, \
+             {} dropped, {} lost by resets; the longest end took {} ms",
+            self.worlds,
+            self.transitions,
+            self.transitions_min,
+            self.events,
+            polled,
+            dropped,
+            flushed,
+            self.drain_max_ns / 1_000_000,
+        )?;
+        for (seed, bound) in &self.bounded {
+            writeln!(f, "seed {seed} {bound}: its end was not checked")?;
+        }
+        for (seed, violation) in &self.failed {
+            writeln!(f, "seed {seed} FAILED, {violation}: lull sim replay {seed}")?;
+        }
+        Ok(())
+    }
+}

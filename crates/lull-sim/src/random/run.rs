@@ -1,0 +1,282 @@
+//! One run of a random world: laps of its script under load, then silence, in which everything must be delivered.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use lull_core::{SocketBusy, state};
+
+use crate::app::socket_reader::SocketReader;
+use crate::cpu::Irq;
+use crate::random::check::{Checker, Violation};
+use crate::random::plan::{AHEAD_MAX, Plan};
+use crate::recorder::{Entry, Listener, Recorder};
+use crate::sim::Sim;
+use crate::transition::Coverage;
+
+/// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
+/// behind threads of a fair scheduler with slices of 3 ms.
+const SCHEDULING_MAX_NS: u64 = 200_000_000;
+/// Laps without a transition after which a world is said to be dead.
+const BARREN_LAPS_MAX: u32 = 100;
+/// Steps between two looks whether all is done.
+const LOOK_EVERY: u32 = 32;
+
+/// Which bound of a world was hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The events of its agenda.
+    Events(u64),
+    /// The events that lay ahead at one time.
+    Ahead(usize),
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::Events(bound) => write!(f, "stopped at its bound of {bound} events"),
+            Bound::Ahead(bound) => write!(f, "stopped at its bound of {bound} events ahead"),
+        }
+    }
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The invariant that broke.
+    pub violation: Option<Violation>,
+    /// The bound that ended it early.
+    pub bound: Option<Bound>,
+    /// Transitions of the core, over the whole run.
+    pub transitions: u64,
+    /// Events of the agenda, over the whole run.
+    pub events: u64,
+    /// Virtual time, in nanoseconds.
+    pub time_ns: u64,
+    /// How long it took from the last request until everything was delivered, in nanoseconds.
+    pub drain_ns: u64,
+    /// Packets polled, dropped on the way, and lost by resets.
+    pub packets: (u64, u64, u64),
+    /// The longest that packets lay in a ring before a poll looked, per queue, in nanoseconds.
+    pub unseen_max_ns: Vec<u64>,
+    /// Which transitions were taken.
+    pub covered: Coverage,
+    /// A digest of everything that the core said: equal for equal runs.
+    pub digest: u64,
+}
+
+/// A run in progress.
+struct Run {
+    sim: Sim,
+    checker: Checker,
+    recorder: Arc<Recorder>,
+    /// The last entries, for a timeline.
+    kept: VecDeque<Entry>,
+    keep: usize,
+    total: u64,
+}
+
+/// Why a run does not go on.
+enum Stop {
+    Broken(Violation),
+    Bound(Bound),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Stop {
+        Stop::Broken(violation)
+    }
+}
+
+/// The last entries of a run, and how many there were.
+pub(crate) type Kept = (VecDeque<Entry>, u64);
+
+impl Plan {
+    /// Runs it.
+    pub fn run(&self) -> Verdict {
+        self.run_with(0, |_| ()).0
+    }
+
+    /// Runs it and keeps the last `keep` entries; `prepare` may change the world before it begins.
+    pub(crate) fn run_with(&self, keep: usize, prepare: impl FnOnce(&Sim)) -> (Verdict, Kept) {
+        let mut run = Run::new(self, keep);
+        prepare(&run.sim);
+        // A core that panics has broken a rule of its own: that is a finding like any other.
+        let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
+        let now_ns = run.sim.now_ns;
+        let (stop, drain_ns) = match stopped {
+            Ok(Ok(drain_ns)) => (None, drain_ns),
+            Ok(Err(stop)) => (Some(stop), 0),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+                let found = text.unwrap_or_else(|| "without words".to_owned());
+                (Some(Stop::Broken(Violation { rule: "panic", at_ns: now_ns, found })), 0)
+            }
+        };
+        // What a panic left unread still belongs to the timeline.
+        if keep > 0 {
+            run.keep_entries();
+        }
+        let (violation, bound) = match stop {
+            None => (None, None),
+            Some(Stop::Broken(violation)) => (Some(violation), None),
+            Some(Stop::Bound(bound)) => (None, Some(bound)),
+        };
+        let flushed = run.sim.queues.iter().map(|queue| queue.flushed).sum();
+        let verdict = Verdict {
+            violation,
+            bound,
+            transitions: run.sim.covered.transitions(),
+            events: run.sim.events,
+            time_ns: now_ns,
+            drain_ns,
+            packets: (run.polled(), run.sim.counts.dropped, flushed),
+            unseen_max_ns: run.sim.queues.iter().map(|queue| queue.unseen_max_ns).collect(),
+            covered: std::mem::take(&mut run.sim.covered),
+            digest: run.checker.digest,
+        };
+        (verdict, (std::mem::take(&mut run.kept), run.total))
+    }
+}
+
+impl Run {
+    fn new(plan: &Plan, keep: usize) -> Run {
+        let recorder = Arc::new(Recorder::new(keep > 0));
+        let mut sim = Sim::with_sink(&plan.world, plan.seed, Some(Box::new(Listener(recorder.clone()))));
+        sim.recorder = Some(recorder.clone());
+        for reader in &plan.readers {
+            let socket = SocketBusy::new(&plan.world.sysctl);
+            // The generator keeps the limits; the simulated reader has every privilege.
+            let _ = socket.set_usecs(reader.usecs);
+            let _ = socket.set_prefer(reader.prefer, true);
+            let _ = socket.set_budget(reader.budget, true);
+            let program = SocketReader::new(reader.context, reader.queue, reader.cpu, socket, reader.nonblocking);
+            sim.start(reader.cpu, Box::new(program));
+            sim.interrupt(reader.cpu, Irq::Resched);
+        }
+        sim.set_script(plan.script.clone(), plan.persistent);
+        let checker = Checker::new(plan.world.queues.len());
+        Run { sim, checker, recorder, kept: VecDeque::new(), keep, total: 0 }
+    }
+
+    fn polled(&self) -> u64 {
+        self.sim.queues.iter().map(|queue| queue.napi.stats().work).sum()
+    }
+
+    /// All of it; how long the end took.
+    fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
+        self.check()?;
+        let mut barren = 0;
+        while self.sim.covered.transitions() < plan.transitions_goal {
+            self.sim.script_lap();
+            let end_ns = self.sim.now_ns + plan.lap_ns;
+            let before = self.sim.covered.transitions();
+            while self.sim.now_ns < end_ns {
+                if !self.step()? {
+                    break;
+                }
+            }
+            barren = if self.sim.covered.transitions() == before { barren + 1 } else { 0 };
+            if barren == BARREN_LAPS_MAX {
+                // Nothing happens in this world any more.
+                break;
+            }
+        }
+        self.drain()
+    }
+
+    #[inline]
+    fn step(&mut self) -> Result<bool, Stop> {
+        let goes_on = self.sim.step();
+        self.check()?;
+        if self.sim.events >= self.sim.world.events_max {
+            return Err(Stop::Bound(Bound::Events(self.sim.world.events_max)));
+        }
+        if self.sim.agenda.len() > AHEAD_MAX {
+            return Err(Stop::Bound(Bound::Ahead(AHEAD_MAX)));
+        }
+        Ok(goes_on)
+    }
+
+    fn check(&mut self) -> Result<(), Violation> {
+        let checked = self.checker.after_step(&mut self.sim, &self.recorder);
+        if self.keep > 0 {
+            self.keep_entries();
+        }
+        checked
+    }
+
+    fn keep_entries(&mut self) {
+        for entry in self.recorder.told() {
+            if self.kept.len() == self.keep {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(entry);
+            self.total += 1;
+        }
+    }
+
+    /// No new requests: what is there must be delivered, within what I8 allows.
+    fn drain(&mut self) -> Result<u64, Stop> {
+        self.sim.faults.quiet = true;
+        while self.sim.script.ahead > 0 {
+            if !self.step()? {
+                break;
+            }
+        }
+        let begin_ns = self.sim.now_ns;
+        let longest_ns = self.sim.script.timeout_max_ns.iter().copied().max().unwrap_or(0);
+        let spec = &self.sim.faults.spec;
+        let faults_ns = u64::from(spec.stall_max_ns) + u64::from(spec.timer_late_max_ns);
+        let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS;
+        loop {
+            let mut goes_on = true;
+            for _ in 0..LOOK_EVERY {
+                goes_on &= self.step()?;
+            }
+            let left = self.left();
+            match left {
+                None => break,
+                Some(left) if !goes_on || self.sim.now_ns > deadline_ns => {
+                    return Err(Stop::Broken(Violation { rule: "liveness", at_ns: self.sim.now_ns, found: left }));
+                }
+                Some(_) => {}
+            }
+        }
+        // A busy poller may be amid a poll for ever: what it took so far counts.
+        let amid = self.sim.queues.iter().enumerate().filter(|&(index, _)| self.checker.is_polled(index));
+        let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
+        let (arrived, polled) = (self.sim.counts.rx_packets, self.polled() + amid);
+        let flushed: u64 = self.sim.queues.iter().map(|queue| queue.flushed).sum();
+        if arrived != polled + flushed {
+            let found = format!("{arrived} packets arrived, {polled} were polled and {flushed} lost by resets");
+            return Err(Stop::Broken(Violation { rule: "conservation", at_ns: self.sim.now_ns, found }));
+        }
+        Ok(self.sim.now_ns - begin_ns)
+    }
+
+    /// What is not delivered yet.
+    fn left(&self) -> Option<String> {
+        let sim = &self.sim;
+        for (index, queue) in sim.queues.iter().enumerate() {
+            let now = queue.napi.snapshot();
+            if !queue.ring.is_empty() || queue.tx_done > 0 {
+                let (packets, sent) = (queue.ring.len(), queue.tx_done);
+                return Some(format!("queue {index} has {packets} packets and {sent} sent frames unpolled ({now:?})"));
+            }
+            // A busy poller owns its instance as long as it likes, a thread for ever.
+            if now.has(state::SCHED) && !now.has(state::IN_BUSY_POLL) && !self.checker.is_polled(index) {
+                return Some(format!("queue {index} is owned and not let go ({now:?})"));
+            }
+            if !queue.unsettled.is_empty() {
+                return Some(format!("queue {index} is not settled"));
+            }
+        }
+        let (inside, on_wire) = (sim.inside, sim.on_wire);
+        if inside > 0 || on_wire > 0 {
+            return Some(format!("{inside} requests are not served and {on_wire} on the wire"));
+        }
+        None
+    }
+}

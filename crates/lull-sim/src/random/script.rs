@@ -1,0 +1,491 @@
+//! What an operator, a device and other programs do to a world while it runs: a list of steps at times.
+//!
+//! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
+//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
+
+use std::fmt;
+
+use lull_core::event::EventKind;
+use lull_core::{DeviceConfig, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded};
+
+use crate::agenda::{Event, PacketKind};
+use crate::cpu::Irq;
+use crate::epoll::OTHER_EVENT;
+use crate::nic::Packet;
+use crate::random::plan::{params, settings};
+use crate::recorder::{What, Whom};
+use crate::sim::{Sim, cx};
+use crate::transition::Transition;
+
+/// How long a disable sleeps between two attempts (20 to 200 us in Linux).
+const DISABLE_RETRY_NS: u64 = 40_000;
+/// How long turning threads off sleeps between two attempts (20 ms in Linux; worlds are shorter).
+const THREADED_RETRY_NS: u64 = 200_000;
+/// How long a closing waits for the threads inside of `epoll_wait`, and how often.
+const CLOSE_RETRY_NS: u64 = 7_000;
+const CLOSE_RETRIES_MAX: u32 = 400;
+/// Whose packets a burst is said to be. Nobody serves them.
+const BURST_CONNECTION: u32 = 0;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Writes the settings of one instance (netlink `napi-set`), `threaded` excepted.
+    Set {
+        /// Which.
+        queue: u32,
+        /// The new ones.
+        settings: NapiSettings,
+    },
+    /// Writes the settings of the device (sysfs), `threaded` excepted.
+    SetDevice {
+        /// The new ones.
+        settings: NapiSettings,
+    },
+    /// Turns the NAPI thread on, to busy polling, or off.
+    Thread {
+        /// Of which instance.
+        queue: u32,
+        /// To what.
+        threaded: Threaded,
+    },
+    /// Takes a queue down and up again.
+    Disable {
+        /// Which.
+        queue: u32,
+        /// How long it stays down, in nanoseconds.
+        down_ns: u32,
+        /// Whether the device is reset: what lies in its rings is lost.
+        reset: bool,
+    },
+    /// The link is down for so long, in nanoseconds: packets are lost.
+    Link {
+        /// How long.
+        down_ns: u32,
+    },
+    /// EPIOCSPARAMS.
+    Params {
+        /// On which context.
+        context: u32,
+        /// The new ones.
+        params: EpollParams,
+    },
+    /// Closes a context, when no thread is inside of it, and opens it anew with the same sockets and parameters.
+    Reopen {
+        /// Which.
+        context: u32,
+    },
+    /// Events of a source that is no socket.
+    Other {
+        /// For which context.
+        context: u32,
+        /// How many.
+        count: u32,
+        /// How far apart, in nanoseconds.
+        gap_ns: u32,
+    },
+    /// Packets that nobody serves arrive at once.
+    Burst {
+        /// On which queue.
+        queue: u32,
+        /// How many.
+        packets: u32,
+    },
+    /// Somebody else schedules an instance (a driver's own kick, an interrupt whose mask came too late).
+    Kick {
+        /// Which.
+        queue: u32,
+    },
+    /// The device interrupts without reason.
+    Spurious {
+        /// For which queue.
+        queue: u32,
+    },
+    /// The next request takes an application so much longer, in nanoseconds.
+    Stall {
+        /// How much.
+        ns: u32,
+    },
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Set { queue, settings: napi } => write!(f, "queue {queue} gets {}", settings(napi, false)),
+            Action::SetDevice { settings: napi } => write!(f, "the device gets {}", settings(napi, false)),
+            Action::Thread { queue, threaded } => write!(f, "queue {queue} gets threaded {threaded:?}"),
+            Action::Disable { queue, down_ns, reset } => {
+                let what = if *reset { "reset" } else { "disable" };
+                write!(f, "{what} of queue {queue}, down for {down_ns} ns")
+            }
+            Action::Link { down_ns } => write!(f, "link down for {down_ns} ns"),
+            Action::Params { context, params: new } => write!(f, "context {context} gets {}", params(new)),
+            Action::Reopen { context } => write!(f, "context {context} is closed and opened anew"),
+            Action::Other { context, count, gap_ns } => {
+                write!(f, "{count} other events for context {context}, {gap_ns} ns apart")
+            }
+            Action::Burst { queue, packets } => write!(f, "burst of {packets} packets on queue {queue}"),
+            Action::Kick { queue } => write!(f, "somebody schedules queue {queue}"),
+            Action::Spurious { queue } => write!(f, "spurious interrupt of queue {queue}"),
+            Action::Stall { ns } => write!(f, "the next request stalls for {ns} ns"),
+        }
+    }
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When, in nanoseconds after the begin of a lap of the script.
+    pub at_ns: u64,
+    /// On which CPU.
+    pub cpu: u16,
+    /// What.
+    pub action: Action,
+}
+
+/// How far a step is that has to come again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    #[default]
+    Fresh,
+    Waiting(u32),
+    Down,
+}
+
+/// A script in execution.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) steps: Vec<Step>,
+    progress: Vec<Progress>,
+    /// Of each queue: a step that takes it down or changes its thread is in progress.
+    busy: Vec<bool>,
+    config: Option<DeviceConfig>,
+    next_id: u32,
+    /// Steps that are to come again, or ever.
+    pub(crate) ahead: u32,
+    /// Writes of settings so far.
+    pub(crate) writes: u32,
+    /// The longest timeouts ever in force, per queue: what I8 allows.
+    pub(crate) timeout_max_ns: Vec<u64>,
+}
+
+impl Script {
+    /// These settings are in force from now on.
+    fn written(&mut self, queue: usize, settings: &NapiSettings) {
+        let longest = &mut self.timeout_max_ns[queue];
+        *longest = (*longest).max(longest_ns(settings));
+        self.writes += 1;
+    }
+}
+
+impl Sim {
+    /// Prepares a script; [`Sim::script_lap`] runs it.
+    pub(crate) fn set_script(&mut self, steps: Vec<Step>, persistent: bool) {
+        let queues = self.queues.len();
+        let mut config = DeviceConfig::new(queues, persistent);
+        let mut timeout_max_ns = Vec::new();
+        for (index, queue) in self.queues.iter().enumerate() {
+            // The settings were put in force unchecked at the begin; a slot keeps them all the same.
+            let _ = config.set_queue(index, &queue.spec.napi);
+            let id = queue.napi.id();
+            let _ = config.enabled(index, || id);
+            timeout_max_ns.push(longest_ns(&queue.spec.napi));
+        }
+        self.script = Script {
+            progress: vec![Progress::Fresh; steps.len()],
+            steps,
+            busy: vec![false; queues],
+            config: Some(config),
+            next_id: NAPI_ID_MIN + queues as u32,
+            ahead: 0,
+            writes: 0,
+            timeout_max_ns,
+        };
+    }
+
+    /// Every step once more, from now on.
+    pub(crate) fn script_lap(&mut self) {
+        for step in 0..self.script.steps.len() {
+            if self.script.progress[step] == Progress::Fresh {
+                let at_ns = self.now_ns + self.script.steps[step].at_ns;
+                self.script_again(step as u32, at_ns);
+            }
+        }
+    }
+
+    fn script_again(&mut self, step: u32, at_ns: u64) {
+        self.script.ahead += 1;
+        self.agenda.push(at_ns, Event::Script { step });
+    }
+
+    /// The time of a step has come.
+    pub(crate) fn script_due(&mut self, step: u32) {
+        let cpu = self.script.steps[step as usize].cpu;
+        self.interrupt(cpu, Irq::Call(step));
+    }
+
+    /// A step acts on its CPU.
+    pub(crate) fn script_act(&mut self, step: u32, cpu: u16) {
+        let index = step as usize;
+        self.script.ahead -= 1;
+        let before = std::mem::take(&mut self.script.progress[index]);
+        let action = self.script.steps[index].action;
+        if before == Progress::Fresh {
+            self.tell(cpu, What::Step(step));
+        }
+        let after = self.act(action, before, step, cpu);
+        if let Some((progress, in_ns)) = after {
+            self.script.progress[index] = progress;
+            self.script_again(step, self.now_ns + in_ns);
+        }
+    }
+
+    /// Acts; what is left to do, and when.
+    fn act(&mut self, action: Action, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
+        match action {
+            Action::Set { queue, settings } => self.set_queue(queue, &settings, step, cpu),
+            Action::SetDevice { settings } => self.set_device(&settings, cpu),
+            Action::Thread { queue, threaded } => return self.act_thread(queue, threaded, before, step, cpu),
+            Action::Disable { queue, down_ns, reset } => {
+                return self.act_disable(queue, (down_ns, reset), before, step, cpu);
+            }
+            Action::Link { down_ns } => {
+                self.faults.link_down = before == Progress::Fresh;
+                return self.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
+            }
+            Action::Params { context, params } => {
+                // A world's parameters are its author's own, with every privilege; the generator keeps the limits.
+                let _ = self.contexts[context as usize].ep.set_params(&params, true);
+                self.note(cpu, Whom::Context(context), Transition::EpollParams);
+            }
+            Action::Reopen { context } => return self.act_reopen(context, before, step, cpu),
+            Action::Other { context, count, gap_ns } => {
+                self.make_ready(context, OTHER_EVENT, cpu);
+                let done = if let Progress::Waiting(done) = before { done + 1 } else { 1 };
+                return (done < count).then_some((Progress::Waiting(done), u64::from(gap_ns)));
+            }
+            Action::Burst { queue, packets } => {
+                for _ in 0..packets {
+                    let _ = self.packet_arrives(queue, Packet { conn: BURST_CONNECTION, kind: PacketKind::Ack });
+                }
+            }
+            Action::Kick { queue } => {
+                let cx = cx(self.now_ns, cpu, &self.sink);
+                if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
+                    self.route(owner, cpu);
+                }
+            }
+            Action::Spurious { queue } => {
+                let cpu = self.queues[queue as usize].spec.cpu;
+                self.interrupt(cpu, Irq::Device(queue));
+            }
+            Action::Stall { ns } => self.faults.next_stall_ns = u64::from(ns),
+        }
+        None
+    }
+
+    fn set_queue(&mut self, queue: u32, settings: &NapiSettings, step: u32, cpu: u16) {
+        if self.queues[queue as usize].napi.id() == 0 {
+            // Without an id there is nothing that netlink could name.
+            self.tell(cpu, What::Skipped(step));
+            return;
+        }
+        self.put(queue, settings);
+        self.note(cpu, Whom::Queue(queue), Transition::NapiSet);
+    }
+
+    /// Overwrites every instance and every slot; `irq_suspend_timeout` has no device-level value.
+    fn set_device(&mut self, settings: &NapiSettings, cpu: u16) {
+        let Some(config) = &mut self.script.config else { return };
+        // The limits hold: the generator drew the values within them.
+        let _ = config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
+        for queue in 0..self.queues.len() as u32 {
+            let napi = &self.queues[queue as usize].napi;
+            if napi.id() != 0 {
+                let irq_suspend_timeout_ns = napi.settings().irq_suspend_timeout_ns;
+                self.put(queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
+            }
+            self.note(cpu, Whom::Queue(queue), Transition::DeviceSet);
+        }
+    }
+
+    /// Puts settings in force and into the queue's slot; the thread stays as it is.
+    fn put(&mut self, queue: u32, settings: &NapiSettings) {
+        let index = queue as usize;
+        let napi = &self.queues[index].napi;
+        let settings = NapiSettings { threaded: napi.settings().threaded, ..*settings };
+        napi.set(&settings);
+        if let Some(config) = &mut self.script.config {
+            let _ = config.set_queue(index, &settings);
+        }
+        self.script.written(index, &settings);
+    }
+
+    /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
+    fn begins(&mut self, queue: u32, before: Progress, step: u32, cpu: u16) -> bool {
+        if before != Progress::Fresh {
+            return true;
+        }
+        let busy = std::mem::replace(&mut self.script.busy[queue as usize], true);
+        if busy {
+            self.tell(cpu, What::Skipped(step));
+        }
+        !busy
+    }
+
+    fn act_thread(
+        &mut self,
+        queue: u32,
+        threaded: Threaded,
+        before: Progress,
+        step: u32,
+        cpu: u16,
+    ) -> Option<(Progress, u64)> {
+        if !self.begins(queue, before, step, cpu) {
+            return None;
+        }
+        let index = queue as usize;
+        let settings = NapiSettings { threaded, ..self.queues[index].napi.settings() };
+        if before == Progress::Fresh {
+            if let Some(config) = &mut self.script.config {
+                let _ = config.set_queue(index, &settings);
+            }
+            self.queues[index].napi.set(&settings);
+            self.script.written(index, &settings);
+        }
+        let again = Some((Progress::Waiting(0), THREADED_RETRY_NS));
+        let (napi, whom) = (&self.queues[index].napi, Whom::Queue(queue));
+        match threaded {
+            Threaded::Off => {
+                if !napi.threaded_off() {
+                    self.note(cpu, whom, Transition::ThreadedOffWaits);
+                    return again;
+                }
+                if napi.thread_has_round() {
+                    return again;
+                }
+                self.note(cpu, whom, Transition::ThreadedOff);
+            }
+            Threaded::On => {
+                napi.threaded_on(false);
+                self.note(cpu, whom, Transition::ThreadedOn);
+            }
+            Threaded::BusyPoll => {
+                napi.threaded_on(true);
+                self.note(cpu, whom, Transition::ThreadedBusy);
+            }
+        }
+        self.script.busy[index] = false;
+        None
+    }
+
+    fn act_disable(
+        &mut self,
+        queue: u32,
+        (down_ns, reset): (u32, bool),
+        before: Progress,
+        step: u32,
+        cpu: u16,
+    ) -> Option<(Progress, u64)> {
+        if !self.begins(queue, before, step, cpu) {
+            return None;
+        }
+        let index = queue as usize;
+        match before {
+            Progress::Down => {
+                self.enable(queue, cpu);
+                self.script.busy[index] = false;
+                return None;
+            }
+            Progress::Fresh => self.queues[index].napi.disable_begin(),
+            Progress::Waiting(_) => {}
+        }
+        let cx = cx(self.now_ns, cpu, &self.sink);
+        let napi = &self.queues[index].napi;
+        let id = napi.id();
+        if !napi.disable_claim() {
+            self.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
+            return Some((Progress::Waiting(0), DISABLE_RETRY_NS));
+        }
+        napi.disable_end(&cx);
+        self.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
+        self.sync_timer(queue);
+        self.shut(queue);
+        if reset {
+            self.flush(queue);
+        }
+        if let Some(config) = &mut self.script.config {
+            config.disabled(index, id);
+        }
+        Some((Progress::Down, u64::from(down_ns)))
+    }
+
+    fn enable(&mut self, queue: u32, cpu: u16) {
+        let index = queue as usize;
+        let fresh = self.script.next_id;
+        let Some(config) = &mut self.script.config else { return };
+        let (id, settings) = config.enabled(index, || fresh);
+        let same = id != fresh;
+        if !same {
+            self.script.next_id += 1;
+        }
+        self.queues[index].napi.enable(id, Some(&settings));
+        self.script.written(index, &settings);
+        cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Enable);
+        self.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
+        self.set_up(queue);
+    }
+
+    /// A reset loses what lies in the rings; clients send their requests again.
+    fn flush(&mut self, queue: u32) {
+        let lost = std::mem::take(&mut self.queues[queue as usize].ring);
+        let q = &mut self.queues[queue as usize];
+        q.flushed += lost.len() as u64;
+        q.tx_done = 0;
+        q.looked_at(self.now_ns);
+        for packet in lost {
+            if packet.kind == PacketKind::Request {
+                self.inside -= 1;
+                if self.is_datagram(packet.conn) {
+                    continue;
+                }
+                self.on_wire += 1;
+                let at_ns = self.now_ns + self.world.net.retransmit_ns;
+                self.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
+            }
+        }
+    }
+
+    fn act_reopen(&mut self, context: u32, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
+        let index = context as usize;
+        if self.contexts[index].inside > 0 {
+            let tried = if let Progress::Waiting(tried) = before { tried + 1 } else { 1 };
+            if tried < CLOSE_RETRIES_MAX && !self.faults.quiet {
+                return Some((Progress::Waiting(tried), CLOSE_RETRY_NS));
+            }
+            self.tell(cpu, What::Skipped(step));
+            return None;
+        }
+        let left = self.contexts[index].ep.free();
+        self.note(cpu, Whom::Context(context), Transition::EpollFreed);
+        if let Some(id) = left {
+            self.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
+            self.resume(id, cpu);
+        }
+        let params = self.contexts[index].ep.params();
+        let ep = EpollBusy::new(&self.world.sysctl, self.world.contexts[index].options);
+        let _ = ep.set_params(&params, true);
+        let queue = self.world.connections.iter().find(|group| group.context == context && group.count > 0);
+        if let Some(queue) = queue.map(|group| group.queue) {
+            // EPOLL_CTL_ADD notes the socket's NAPI.
+            let _ = ep.note_napi(self.queues[queue as usize].napi.id());
+        }
+        self.contexts[index].ep = ep;
+        None
+    }
+}
+
+/// The longest that these settings leave a masked instance without a poll.
+fn longest_ns(settings: &NapiSettings) -> u64 {
+    settings.gro_flush_timeout_ns.max(settings.irq_suspend_timeout_ns)
+}

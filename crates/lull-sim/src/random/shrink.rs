@@ -1,0 +1,249 @@
+//! Shrinking: the smallest world that still breaks the same invariant, found greedily by leaving things out.
+
+use crate::FaultSpec;
+use crate::random::check::Violation;
+use crate::random::plan::Plan;
+use crate::random::script::Action;
+use crate::sim::Sim;
+use crate::world::{Load, ModerationSpec};
+
+/// Worlds tried at most.
+const TRIES_MAX: u32 = 600;
+
+/// A shrunk world.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// What is left.
+    pub plan: Plan,
+    /// How it fails.
+    pub violation: Violation,
+    /// Worlds tried.
+    pub tries: u32,
+}
+
+/// Makes a change to a plan; false if there is nothing to change.
+type Change = Box<dyn Fn(&mut Plan) -> bool>;
+
+impl Plan {
+    /// Shrinks a world that fails; `None` if it does not.
+    pub fn shrink(&self) -> Option<Shrunk> {
+        self.shrink_with(&|_| ())
+    }
+
+    pub(crate) fn shrink_with(&self, prepare: &dyn Fn(&Sim)) -> Option<Shrunk> {
+        let (verdict, _) = self.run_with(0, prepare);
+        let violation = verdict.violation?;
+        let mut best = Shrunk { plan: self.clone(), violation, tries: 1 };
+        // A smaller world may fail later than the first one did, but not without end.
+        best.plan.transitions_goal = (2 * verdict.transitions).min(self.transitions_goal);
+        loop {
+            let before = best.tries;
+            let mut smaller = false;
+            for change in changes(&best.plan) {
+                if best.tries >= TRIES_MAX {
+                    return Some(best);
+                }
+                smaller |= best.attempt(&*change, prepare);
+            }
+            if !smaller || best.tries == before {
+                return Some(best);
+            }
+        }
+    }
+}
+
+impl Shrunk {
+    /// Keeps the change if the world still breaks the same rule.
+    fn attempt(&mut self, change: &dyn Fn(&mut Plan) -> bool, prepare: &dyn Fn(&Sim)) -> bool {
+        let mut plan = self.plan.clone();
+        if !change(&mut plan) {
+            return false;
+        }
+        self.tries += 1;
+        let (verdict, _) = plan.run_with(0, prepare);
+        match verdict.violation {
+            Some(violation) if violation.rule == self.violation.rule => {
+                plan.transitions_goal = (2 * verdict.transitions).min(plan.transitions_goal);
+                self.plan = plan;
+                self.violation = violation;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What may be left out, the largest first.
+fn changes(plan: &Plan) -> Vec<Change> {
+    let mut all: Vec<Change> = Vec::new();
+    let steps = plan.script.len();
+    let mut chunk = steps;
+    while chunk > 0 {
+        for first in (0..steps).step_by(chunk) {
+            all.push(Box::new(move |plan| {
+                let end = (first + chunk).min(plan.script.len());
+                first < end && plan.script.drain(first..end).count() > 0
+            }));
+        }
+        chunk /= 2;
+    }
+    for index in (0..plan.readers.len()).rev() {
+        all.push(Box::new(move |plan| drop_reader(plan, index)));
+    }
+    for index in (0..plan.world.connections.len()).rev() {
+        all.push(Box::new(move |plan| {
+            // Bursts need one connection to be said to be of; load may be none.
+            let groups = &mut plan.world.connections;
+            groups.len() > 1 && index < groups.len() && {
+                groups.remove(index);
+                true
+            }
+        }));
+    }
+    for index in (0..plan.world.workers.len()).rev() {
+        all.push(Box::new(move |plan| drop_worker(plan, index)));
+    }
+    for index in (0..plan.world.contexts.len()).rev() {
+        all.push(Box::new(move |plan| drop_context(plan, index)));
+    }
+    for index in (0..plan.world.queues.len()).rev() {
+        all.push(Box::new(move |plan| drop_queue(plan, index)));
+    }
+    all.extend(fault_changes());
+    for index in 0..plan.world.queues.len() {
+        all.push(Box::new(move |plan| plain_queue(plan, index)));
+    }
+    for index in 0..plan.world.connections.len() {
+        all.push(Box::new(move |plan| fewer_packets(plan, index)));
+    }
+    for index in 0..steps {
+        all.push(Box::new(move |plan| shorter_step(plan, index)));
+    }
+    all
+}
+
+fn drop_reader(plan: &mut Plan, index: usize) -> bool {
+    if index >= plan.readers.len() || plan.world.connections.len() < 2 {
+        return false;
+    }
+    let reader = plan.readers.remove(index);
+    let context = reader.context;
+    // Its connections go with it: nobody else receives them.
+    plan.world.connections.retain(|group| group.context != context);
+    !plan.world.connections.is_empty()
+}
+
+fn drop_worker(plan: &mut Plan, index: usize) -> bool {
+    if index >= plan.world.workers.len() {
+        return false;
+    }
+    let context = plan.world.workers.remove(index).context;
+    let others = plan.world.workers.iter().any(|worker| worker.context == context);
+    others || !plan.world.connections.iter().any(|group| group.context == context)
+}
+
+/// The contexts that a plan names, one by one.
+fn contexts(plan: &mut Plan) -> Vec<&mut u32> {
+    let mut all: Vec<&mut u32> = Vec::new();
+    all.extend(plan.world.connections.iter_mut().map(|group| &mut group.context));
+    all.extend(plan.world.workers.iter_mut().map(|worker| &mut worker.context));
+    all.extend(plan.readers.iter_mut().map(|reader| &mut reader.context));
+    all.extend(plan.script.iter_mut().filter_map(|step| match &mut step.action {
+        Action::Params { context, .. } | Action::Reopen { context } | Action::Other { context, .. } => Some(context),
+        _ => None,
+    }));
+    all
+}
+
+/// The queues that a plan names, one by one.
+fn queues(plan: &mut Plan) -> Vec<&mut u32> {
+    let mut all: Vec<&mut u32> = Vec::new();
+    all.extend(plan.world.connections.iter_mut().map(|group| &mut group.queue));
+    all.extend(plan.readers.iter_mut().map(|reader| &mut reader.queue));
+    all.extend(plan.script.iter_mut().filter_map(|step| match &mut step.action {
+        Action::Set { queue, .. }
+        | Action::Thread { queue, .. }
+        | Action::Disable { queue, .. }
+        | Action::Burst { queue, .. }
+        | Action::Kick { queue }
+        | Action::Spurious { queue } => Some(queue),
+        _ => None,
+    }));
+    all
+}
+
+/// Nobody names `index`: the numbers above it move down. False if somebody does.
+fn close_gap(mut named: Vec<&mut u32>, index: usize) -> bool {
+    if named.iter().any(|number| **number as usize == index) {
+        return false;
+    }
+    named.iter_mut().filter(|number| ***number as usize > index).for_each(|number| **number -= 1);
+    true
+}
+
+fn drop_context(plan: &mut Plan, index: usize) -> bool {
+    if plan.world.contexts.len() < 2 || index >= plan.world.contexts.len() || !close_gap(contexts(plan), index) {
+        return false;
+    }
+    plan.world.contexts.remove(index);
+    true
+}
+
+fn drop_queue(plan: &mut Plan, index: usize) -> bool {
+    if plan.world.queues.len() < 2 || index >= plan.world.queues.len() || !close_gap(queues(plan), index) {
+        return false;
+    }
+    plan.world.queues.remove(index);
+    true
+}
+
+fn fault_changes() -> Vec<Change> {
+    let without: [fn(&mut FaultSpec); 5] = [
+        |faults| faults.timer_late_max_ns = 0,
+        |faults| (faults.slow_poll_share, faults.slow_poll_max_ns) = (0, 0),
+        |faults| faults.tail_max_ns = 0,
+        |faults| (faults.settle_late_share, faults.settle_late_max_ns) = (0, 0),
+        |faults| (faults.stall_share, faults.stall_max_ns) = (0, 0),
+    ];
+    let change = |change: fn(&mut FaultSpec)| -> Change {
+        Box::new(move |plan| {
+            let before = plan.world.faults.clone();
+            change(&mut plan.world.faults);
+            before != plan.world.faults
+        })
+    };
+    without.into_iter().map(change).collect()
+}
+
+fn plain_queue(plan: &mut Plan, index: usize) -> bool {
+    let Some(queue) = plan.world.queues.get_mut(index) else { return false };
+    let plain = queue.rx == ModerationSpec::Off && queue.tx == ModerationSpec::Off && !queue.gro_holds;
+    (queue.rx, queue.tx, queue.gro_holds) = (ModerationSpec::Off, ModerationSpec::Off, false);
+    !plain
+}
+
+fn fewer_packets(plan: &mut Plan, index: usize) -> bool {
+    let Some(group) = plan.world.connections.get_mut(index) else { return false };
+    match &mut group.load {
+        Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } if *per_s > 100.0 => {
+            *per_s /= 4.0;
+            true
+        }
+        Load::Closed if group.count > 1 => {
+            group.count /= 2;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn shorter_step(plan: &mut Plan, index: usize) -> bool {
+    let Some(step) = plan.script.get_mut(index) else { return false };
+    match &mut step.action {
+        Action::Burst { packets, .. } if *packets > 1 => *packets /= 2,
+        Action::Other { count, .. } if *count > 1 => *count /= 2,
+        Action::Stall { ns } if *ns > 10_000 => *ns /= 2,
+        _ => return false,
+    }
+    true
+}

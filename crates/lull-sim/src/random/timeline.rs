@@ -1,0 +1,131 @@
+//! A run, readable: one line an event, with its time, its CPU, and whom it is about.
+
+use std::fmt;
+
+use lull_core::event::EventKind;
+
+use crate::random::plan::Plan;
+use crate::random::run::Verdict;
+use crate::random::script::Step;
+use crate::recorder::{Entry, What, Whom};
+
+/// The last events of a run.
+#[derive(Debug)]
+pub struct Timeline {
+    lines: Vec<String>,
+    /// Events before these.
+    pub left_out: u64,
+    /// How the run went.
+    pub verdict: Verdict,
+}
+
+impl Plan {
+    /// Runs it and tells its last `limit` events.
+    pub fn timeline(&self, limit: usize) -> Timeline {
+        self.timeline_with(limit, |_| ())
+    }
+
+    pub(crate) fn timeline_with(&self, limit: usize, prepare: impl FnOnce(&crate::sim::Sim)) -> Timeline {
+        let (verdict, (kept, total)) = self.run_with(limit, prepare);
+        let left_out = total - kept.len() as u64;
+        let mut lines: Vec<String> = Vec::with_capacity(kept.len());
+        let mut packets = (0, u32::MAX);
+        for (index, entry) in kept.iter().enumerate() {
+            if let What::Packet(queue) = entry.what {
+                // Packets of one queue in a row are one line.
+                packets = if packets.1 == queue { (packets.0 + 1, queue) } else { (1, queue) };
+                if let Some(Entry { what: What::Packet(next), .. }) = kept.get(index + 1)
+                    && *next == queue
+                {
+                    continue;
+                }
+                let what = format!("{} packet{} in the ring", packets.0, if packets.0 == 1 { "" } else { "s" });
+                lines.push(line(entry, &format!("queue {queue}"), &what));
+                packets = (0, u32::MAX);
+                continue;
+            }
+            lines.push(tell(entry, &self.script));
+        }
+        Timeline { lines, left_out, verdict }
+    }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.left_out > 0 {
+            writeln!(f, "... {} events before these (--limit shows more)", self.left_out)?;
+        }
+        self.lines.iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+fn line(entry: &Entry, whom: &str, what: &str) -> String {
+    let (ms, ns) = (entry.at_ns / 1_000_000, entry.at_ns % 1_000_000);
+    format!("{ms:>6}.{ns:06} ms  cpu {}  {whom:<10} {what}", entry.cpu)
+}
+
+fn tell(entry: &Entry, script: &[Step]) -> String {
+    match entry.what {
+        What::Core(napi, kind) => {
+            let whom = if napi == u32::MAX { "softirq".to_owned() } else { format!("queue {napi}") };
+            line(entry, &whom, &event(kind))
+        }
+        What::Note(whom, transition) => {
+            let whom = match whom {
+                Whom::Queue(queue) => format!("queue {queue}"),
+                Whom::Context(context) => format!("context {context}"),
+            };
+            line(entry, &whom, transition.name())
+        }
+        What::Packet(queue) => line(entry, &format!("queue {queue}"), "a packet in the ring"),
+        What::Step(step) => line(entry, "script", &script[step as usize].action.to_string()),
+        What::Skipped(step) => line(entry, "script", &format!("not possible now: {}", script[step as usize].action)),
+    }
+}
+
+fn event(kind: EventKind) -> String {
+    let text = match kind {
+        EventKind::Irq => "interrupt",
+        EventKind::Mask => "interrupt masked",
+        EventKind::Unmask => "interrupt unmasked",
+        EventKind::Schedule { missed: false } => "scheduled",
+        EventKind::Schedule { missed: true } => "scheduled, but owned: MISSED",
+        EventKind::Refused => "schedule refused: a disable is pending",
+        EventKind::PollBegin { budget } => return format!("poll begins, budget {budget}"),
+        EventKind::PollEnd { work } => return format!("poll ends, {work} packets"),
+        EventKind::Repoll => "full budget: poll again",
+        EventKind::Yield => "full budget: yields to a preferring poller",
+        EventKind::YieldToDisable => "full budget: yields to a disable",
+        EventKind::Kept => "completion does nothing: a busy poller owns it",
+        EventKind::Again => "completed, MISSED: scheduled again",
+        EventKind::Complete { rearm: true } => "completed and released: interrupt",
+        EventKind::Complete { rearm: false } => "completed and released: deferred",
+        EventKind::TimerArm { deadline_ns } => {
+            return format!("timer started, due at {}.{:06} ms", deadline_ns / 1_000_000, deadline_ns % 1_000_000);
+        }
+        EventKind::TimerFire { late_ns, swallowed } => {
+            let end = if swallowed { ", and is swallowed: owned" } else { "" };
+            return format!("timer fires {late_ns} ns late{end}");
+        }
+        EventKind::Suspend => "suspended",
+        EventKind::Resume { scheduled: true } => "resumed: scheduled",
+        EventKind::Resume { scheduled: false } => "resumed: nothing to do, or owned",
+        EventKind::BusyBegin => "busy poll begins",
+        EventKind::BusyAcquire { owned: true, .. } => "busy poller owns it",
+        EventKind::BusyAcquire { owned: false, prefer: true } => "busy poller lost: PREFER set",
+        EventKind::BusyAcquire { owned: false, prefer: false } => "busy poller lost",
+        EventKind::Park => "full budget at the stop: parked",
+        EventKind::HandOver => "full budget at the stop: to softirq",
+        EventKind::BusyEnd => "busy poll ends",
+        EventKind::ThreadWake => "goes to its thread",
+        EventKind::ThreadRound { busy: false } => "thread takes a round",
+        EventKind::ThreadRound { busy: true } => "thread takes a round and busy polls",
+        EventKind::TimeSqueeze => "out of budget or time",
+        EventKind::Ksoftirqd => "the rest is left to ksoftirqd",
+        EventKind::Drop { frames } => return format!("{frames} dropped"),
+        EventKind::Disable => "disabled",
+        EventKind::Enable => "enabled",
+        other => return format!("{other:?}"),
+    };
+    text.to_owned()
+}

@@ -1,0 +1,111 @@
+//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 18 and
+//! 19): a world in which each shows, and the same world with the option that mends it.
+//!
+//! What is looked at is the longest time for which packets lay in a ring before a poll looked: a queue that is merely
+//! deferred is looked at every 100 us, a suspended one that is forgotten after the whole suspension, or later.
+
+use lull_core::epoll::TimeoutZero;
+use lull_core::{EpollOptions, EpollParams, NapiSettings};
+use lull_sim::random::plan::ReaderSpec;
+use lull_sim::random::script::{Action, Step};
+use lull_sim::random::{Plan, Verdict};
+use lull_sim::transition::Transition;
+use lull_sim::{ConnectionsSpec, ContextSpec, Costs, FaultSpec, Load, QueueSpec, WorkerSpec, World};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const GRO_FLUSH_NS: u64 = 100 * US;
+const SUSPEND_NS: u64 = 5 * MS;
+/// What costs and a poll in progress may add to a bound.
+const SLACK_NS: u64 = 100 * US;
+const SEEDS: std::ops::Range<u64> = 0..8;
+
+/// `queues` queues that suspend, their interrupts on CPU 0; one context with the recommended parameters, its worker on
+/// CPU 1; datagrams, each `service_ns` of work.
+fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u32) -> Plan {
+    let napi = NapiSettings {
+        defer_hard_irqs: 100,
+        gro_flush_timeout_ns: GRO_FLUSH_NS,
+        irq_suspend_timeout_ns: SUSPEND_NS,
+        ..NapiSettings::default()
+    };
+    let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let connections = |queue| ConnectionsSpec { count: 4, queue, context: 0, load: Load::Datagrams { per_s } };
+    let world = World {
+        cpus: vec![true; 2],
+        costs: Costs { request_user_ns: service_ns, ..Costs::default() },
+        queues: (0..queues).map(|_| QueueSpec { napi, has_thread: true, ..QueueSpec::new(0) }).collect(),
+        contexts: vec![ContextSpec { params, options }],
+        workers: vec![WorkerSpec { cpu: 1, context: 0, timeout_ns: None, events_max: 64 }],
+        connections: (0..queues).map(connections).collect(),
+        ..World::default()
+    };
+    let readers: Vec<ReaderSpec> = Vec::new();
+    Plan { seed, world, readers, script: Vec::new(), lap_ns: 200 * MS, persistent: true, transitions_goal: 1 }
+}
+
+/// Runs it; the longest time that a poll kept a queue's packets waiting, over all queues.
+fn longest_ns(plan: &Plan) -> (u64, Verdict) {
+    let verdict = plan.run();
+    assert_eq!((&verdict.violation, verdict.bound), (&None, None), "seed {}", plan.seed);
+    (verdict.unseen_max_ns.iter().copied().max().expect("a queue"), verdict)
+}
+
+#[test]
+fn edge_14_an_id_change_leaves_the_suspended_queue_to_its_timer_unless_it_is_resumed() {
+    for seed in SEEDS {
+        let world = |options| plan(seed, 2, options, 700.0, 300_000);
+        let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
+        assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
+        let mended = EpollOptions { resume_on_id_change: true, ..EpollOptions::strict_linux() };
+        let (mended_ns, verdict) = longest_ns(&world(mended));
+        // The worker's own work keeps a suspended queue waiting, as it should: a batch of requests, not the timer.
+        assert!(mended_ns < SUSPEND_NS / 2, "seed {seed}: {mended_ns}");
+        assert!(verdict.covered.count(Transition::EpollLeftBehind) > 0);
+    }
+}
+
+#[test]
+fn edge_18_other_events_starve_the_queue_unless_it_is_polled_after_some_returns() {
+    const WORK_NS: u32 = 250_000;
+    const RETURNS: u32 = 8;
+    /// What a call costs beside the work.
+    const CALL_NS: u64 = 20 * US;
+    for seed in SEEDS {
+        let world = |options| {
+            // Another event comes before the worker has finished with the one before: there is always one.
+            let other = Action::Other { context: 0, count: 500, gap_ns: WORK_NS * 4 / 5 };
+            let script = vec![Step { at_ns: 20 * MS, cpu: 0, action: other }];
+            let mut plan = Plan { script, ..plan(seed, 1, options, 400.0, WORK_NS) };
+            plan.world.workers[0].events_max = 1;
+            plan
+        };
+        let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
+        // Every return stretches the timer anew: the queue waits for far longer than any timeout.
+        assert!(strict_ns > 10 * SUSPEND_NS, "seed {seed}: {strict_ns}");
+        let mended = EpollOptions { poll_after_returns: RETURNS, ..EpollOptions::strict_linux() };
+        let (mended_ns, verdict) = longest_ns(&world(mended));
+        let bound_ns = u64::from(RETURNS) * (u64::from(WORK_NS) + CALL_NS) + SLACK_NS;
+        assert!(mended_ns < bound_ns, "seed {seed}: {mended_ns} of {strict_ns}");
+        assert!(verdict.covered.count(Transition::EpollCapPolls) > 0);
+    }
+}
+
+#[test]
+fn edge_19_a_loop_with_timeout_0_leaves_the_queue_to_its_timer_unless_it_polls() {
+    for seed in SEEDS {
+        let world = |options| {
+            let mut plan = plan(seed, 1, options, 300.0, 3_000);
+            plan.world.workers[0].timeout_ns = Some(0);
+            plan.world.faults = FaultSpec { between_calls_ns: 20_000, ..FaultSpec::default() };
+            plan
+        };
+        let (strict_ns, verdict) = longest_ns(&world(EpollOptions::strict_linux()));
+        assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
+        assert_eq!(verdict.covered.count(Transition::EpollResume), 0);
+        let mended = EpollOptions { timeout_zero: TimeoutZero::PollOnce, ..EpollOptions::strict_linux() };
+        let (mended_ns, verdict) = longest_ns(&world(mended));
+        assert!(mended_ns < GRO_FLUSH_NS + SLACK_NS, "seed {seed}: {mended_ns}");
+        assert!(verdict.covered.count(Transition::EpollZeroPolls) > 0);
+    }
+}

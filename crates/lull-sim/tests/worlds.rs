@@ -1,0 +1,63 @@
+//! Random worlds in bulk: the invariants hold in all of them, every transition of the core is covered, and a seed
+//! replays.
+
+use lull_sim::Load;
+use lull_sim::random::{Bound, Plan, Tally, report};
+
+/// Worlds of a default run; LULL_WORLDS asks for more.
+const WORLDS: u64 = 2_000;
+/// Transitions of the core that each takes at least.
+const TRANSITIONS_MIN: u64 = 10_000;
+
+#[test]
+fn two_thousand_random_worlds_keep_every_invariant_and_cover_every_transition() {
+    let worlds = std::env::var("LULL_WORLDS").ok().and_then(|worlds| worlds.parse().ok()).unwrap_or(WORLDS);
+    let mut tally = Tally::default();
+    for seed in 0..worlds {
+        tally.add(seed, &Plan::random(seed).run());
+    }
+    println!("{}{tally}", tally.covered);
+    tally.failed.iter().take(2).for_each(|(seed, _)| print!("{}", report(*seed)));
+    assert!(tally.failed.is_empty(), "see above");
+    assert!(tally.bounded.is_empty(), "a world that is not run to its end is not checked");
+    assert!(tally.transitions_min >= TRANSITIONS_MIN);
+    assert!(tally.covered.uncovered().is_empty(), "gaps: {:?}", tally.covered.uncovered());
+}
+
+#[test]
+fn a_world_is_its_seed() {
+    for seed in 0..20 {
+        let (first, again) = (Plan::random(seed).run(), Plan::random(seed).run());
+        assert_eq!(first.digest, again.digest, "seed {seed}");
+        assert_eq!(first.covered, again.covered, "seed {seed}");
+        assert_eq!((first.transitions, first.events, first.time_ns), (again.transitions, again.events, again.time_ns));
+        assert_ne!(first.digest, Plan::random(seed + 1).run().digest, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_world_that_does_not_end_is_stopped_at_its_bound_and_says_so() {
+    let mut plan = Plan::random(1);
+    plan.transitions_goal = u64::MAX;
+    plan.world.events_max = 5_000;
+    let verdict = plan.run();
+    assert_eq!((&verdict.violation, verdict.bound), (&None, Some(Bound::Events(5_000))));
+    let mut tally = Tally::default();
+    tally.add(1, &verdict);
+    assert!(
+        tally.to_string().contains("seed 1 stopped at its bound of 5000 events: its end was not checked"),
+        "{tally}"
+    );
+}
+
+#[test]
+fn what_nobody_receives_is_missed_at_the_end() {
+    let mut plan = Plan::random(1);
+    assert!(plan.world.connections.iter().any(|group| matches!(group.load, Load::Datagrams { .. })));
+    plan.world.workers.clear();
+    plan.readers.clear();
+    plan.transitions_goal = 1;
+    let violation = plan.run().violation.expect("requests lie in their sockets for ever");
+    assert_eq!(violation.rule, "liveness");
+    assert!(violation.found.contains("requests are not served"), "{violation}");
+}

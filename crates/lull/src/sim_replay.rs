@@ -1,0 +1,116 @@
+//! `lull sim replay` and `lull sim worlds`: random worlds of the simulated plane, one readable or many checked.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use clap::Args;
+use lull_sim::random::{Plan, Tally, report};
+
+use crate::Failure;
+
+/// Worlds between two lines of progress.
+const PROGRESS_EVERY: u64 = 1_000;
+/// Failing worlds that are shrunk and told; the others are named.
+const REPORTS_MAX: usize = 3;
+
+/// Arguments of `lull sim replay`.
+#[derive(Args)]
+pub struct Replay {
+    /// The world's seed.
+    seed: u64,
+    /// Shrink a failing world first: leave out what it takes not to fail.
+    #[arg(long)]
+    shrunk: bool,
+    /// Show the last so many events.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    limit: u32,
+}
+
+/// Arguments of `lull sim worlds`.
+#[derive(Args)]
+pub struct Worlds {
+    /// How many worlds.
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// The first world's seed; the others follow it.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    from: u64,
+}
+
+/// Runs `lull sim replay`: status 1 if an invariant broke.
+pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
+    let mut plan = Plan::random(args.seed);
+    if args.shrunk {
+        let Some(shrunk) = plan.shrink() else {
+            let seed = args.seed;
+            return Err(
+                format!("seed {seed} keeps every invariant, there is nothing to shrink: leave out --shrunk").into()
+            );
+        };
+        println!("shrunk in {} worlds\n", shrunk.tries);
+        plan = shrunk.plan;
+    }
+    println!("{plan}");
+    let timeline = plan.timeline(args.limit as usize);
+    println!("{timeline}");
+    let verdict = &timeline.verdict;
+    let (polled, dropped, flushed) = verdict.packets;
+    println!(
+        "{} ms of virtual time, {} transitions of the core, {} events; {polled} packets polled, {dropped} dropped, \
+         {flushed} lost by resets; digest {:016x}",
+        verdict.time_ns / 1_000_000,
+        verdict.transitions,
+        verdict.events,
+        verdict.digest
+    );
+    match (&verdict.violation, verdict.bound) {
+        (Some(violation), _) => {
+            println!("FAILED, {violation}");
+            Ok(ExitCode::FAILURE)
+        }
+        (None, Some(bound)) => {
+            println!("{bound}: until then every invariant held");
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, None) => {
+            println!(
+                "every invariant held, and everything was delivered {} us after the last request",
+                verdict.drain_ns / 1_000
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Runs `lull sim worlds`: status 1 if an invariant broke in one of them.
+pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    let Some(end) = args.from.checked_add(args.count) else {
+        return Err(format!("--from {} and --count {} pass the last seed, {}", args.from, args.count, u64::MAX).into());
+    };
+    let begun = Instant::now();
+    let mut tally = Tally::default();
+    for seed in args.from..end {
+        if stop.load(Ordering::Relaxed) {
+            eprintln!("stopped after {} worlds", tally.worlds);
+            break;
+        }
+        let verdict = Plan::random(seed).run();
+        tally.add(seed, &verdict);
+        if verdict.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
+            print!("{}", report(seed));
+        }
+        if tally.worlds.is_multiple_of(PROGRESS_EVERY) && tally.worlds < args.count {
+            eprintln!("{} of {} worlds, {} failed", tally.worlds, args.count, tally.failed.len());
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    print!("{}{tally}", tally.covered);
+    let rate = |count: u64| count as f64 / seconds / 1e6;
+    println!(
+        "{seconds:.1} s: {:.2} M transitions of the core a second, {:.2} M events a second",
+        rate(tally.transitions),
+        rate(tally.events)
+    );
+    Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,43 @@
+//! `lull sim replay` and `lull sim worlds` as commands.
+
+use std::process::{Command, Output};
+
+fn lull(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lull")).args(args).output().expect("lull runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn replay_shows_the_same_world_and_timeline_each_time() {
+    let first = lull(&["sim", "replay", "3", "--limit", "20"]);
+    let shown = text(&first.stdout);
+    assert!(first.status.success(), "{shown}");
+    assert!(shown.starts_with("seed 3: ") && shown.contains("every invariant held"), "{shown}");
+    let events = shown.lines().filter(|line| line.contains(" ms  cpu ")).count();
+    assert!((1..=20).contains(&events), "{shown}");
+    assert_eq!(text(&lull(&["sim", "replay", "3", "--limit", "20"]).stdout), shown);
+    assert_ne!(text(&lull(&["sim", "replay", "4", "--limit", "20"]).stdout), shown);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_line_with_status_2() {
+    let out = lull(&["sim", "replay", "3", "--shrunk"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(text(&out.stderr).lines().count(), 1);
+    assert!(text(&out.stderr).contains("seed 3 keeps every invariant"), "{}", text(&out.stderr));
+    let out = lull(&["sim", "worlds", "--from", "18446744073709551615", "--count", "2"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert_eq!(text(&out.stderr).lines().count(), 1);
+    assert_eq!(lull(&["sim", "worlds", "--count", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn worlds_tells_how_many_ran_and_what_they_covered() {
+    let out = lull(&["sim", "worlds", "--count", "5", "--from", "10"]);
+    let shown = text(&out.stdout);
+    assert!(out.status.success(), "{shown}");
+    assert!(shown.contains("\n5 worlds, ") && shown.contains("  schedule: taken\n"), "{shown}");
+}
