@@ -525,10 +525,10 @@ fn the_doctor_counts_calls_with_timeout_zero() {
     // epoll_pwait2, by its number on every newer architecture and x86-64.
     let pwait2 = |nanoseconds: u32| {
         format!(
-            "import ctypes, select\ne = select.epoll().fileno()\ncall = ctypes.CDLL(None).syscall\n\
+            "import ctypes, select, sys\ne = select.epoll()\ncall = ctypes.CDLL(None).syscall\n\
              events, timeout = ctypes.create_string_buffer(16), (ctypes.c_int64 * 2)(0, {nanoseconds})\n\
-             call(441, e, events, 1, timeout, None, 8) == 0 and print('ready', flush=True)\n\
-             while True: call(441, e, events, 1, timeout, None, 8)"
+             call(441, e.fileno(), events, 1, timeout, None, 8) == 0 or sys.exit('no epoll_pwait2')\nprint('ready', flush=True)\n\
+             while True: call(441, e.fileno(), events, 1, timeout, None, 8)"
         )
     };
     // A timeout of 1 ms that passes each time is no loop of zeros.

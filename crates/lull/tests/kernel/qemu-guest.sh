@@ -51,7 +51,8 @@ check 'twice is once' says already
 run lull undo eth0
 check 'undo succeeds' is $status 0
 check 'the settings are back' is "$(settings)" "$before"
-check 'the threads are gone' within 10 is "$(count $(threads))" 0
+no_threads() { is "$(count $(threads))" 0; }
+check 'the threads are gone' within 10 no_threads
 
 run lull apply eth0 --mode threaded --threads-cpus 1-3 --thread-policy fifo:50
 check 'threaded is applied' is $status 0
@@ -74,6 +75,21 @@ check 'two queues have it' is "$(settings | grep -c '"irq_suspend_timeout_ns": 2
 run lull apply eth0 --mode suspend20
 run lull show eth0
 check 'four queues have it' is "$(settings | grep -c '"irq_suspend_timeout_ns": 20000000')" 4
+# A queue that is taken away takes its NAPI's place among the queues along, and not its settings.
+ethtool -L eth0 combined 2
+run lull undo eth0 --dry-run
+check 'undo reaches NAPIs without a queue' silent_on 'no NAPI'
+run lull undo eth0
+ethtool -L eth0 combined 4
+check 'undo with fewer queues' is "$(settings)" "$before"
+ethtool -L eth0 combined 2
+lull apply eth0 --mode suspend20 > /dev/null
+ethtool -L eth0 combined 4
+run lull apply eth0 --mode defer50
+run lull undo eth0
+check 'undo with more queues' is "$(settings)" "$before"
+check 'no state is left' is "$(ls /run/lull | wc -l)" 0
+lull apply eth0 --mode suspend20 > /dev/null
 # virtio-net keeps settings over a link flap since 7.1.
 ip link set eth0 down; run lull show eth0; ip link set eth0 up
 run lull show eth0
@@ -105,6 +121,7 @@ cat /proc/irq/*/smp_affinity_list >> /tmp/before
 run lull prepare eth0 --profile /tmp/profile --dry-run
 run lull prepare eth0 --profile /tmp/profile
 check 'prepare is not refused' silent_on '^refused'
+check 'interrupts are found and bound' says '^set  *CPU of interrupt [0-9]* (queue 1): .* -> 2'
 run ethtool -l eth0
 check 'two queues' says 'Combined:.*2'
 run lull show eth0

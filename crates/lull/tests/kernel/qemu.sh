@@ -2,14 +2,15 @@
 # Drives lull's kernel plane on another kernel: boots it under QEMU without KVM, with a four-queue virtio-net, and runs
 # qemu-guest.sh inside. Latency there means nothing; what is refused, set, shown and given back does.
 #
-#   qemu.sh LULL KERNEL.deb [MODULES.deb]    for example with Debian's linux-binary-* and linux-modules-* (backports, sid)
+#   LULL=target/debug/lull qemu.sh KERNEL.deb [MODULES.deb]
 #
-# It takes qemu-system-x86_64, busybox (static), dpkg-deb, xz, iproute2, ethtool, util-linux, and rights to make a TAP
-# device in a namespace of its own. Exit status 0 only if every check in the guest has passed.
+# for example with Debian's linux-binary-* and linux-modules-* (backports, sid). It takes qemu-system-x86_64, busybox
+# (static), dpkg-deb, xz, iproute2, ethtool, util-linux, and the right to make a TAP device in a namespace of its own.
+# Exit status 0 only if every check in the guest has passed.
 set -eu
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
-lull=$1; shift
+lull=${LULL:-target/debug/lull}
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root/bin" "$root/usr/bin" "$root/modules" "$root/proc" "$root/sys" "$root/dev" "$root/run" "$root/tmp"
@@ -36,14 +37,15 @@ add() {
     done
 }
 for program in "$lull" ip ethtool chrt taskset; do add "$program"; done
+strip "$root/usr/bin/lull" 2>/dev/null || true
 cp "$(command -v busybox)" "$root/bin/busybox"
 cp "$here/qemu-guest.sh" "$root/init"
 chmod +x "$root/init"
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$work/initramfs"
 
 # Several queues take a TAP device; it is in a namespace that ends with QEMU.
-run="qemu-system-x86_64 -accel tcg -cpu max -smp 4 -m 1024 -nographic -no-reboot
+run="qemu-system-x86_64 -accel tcg -cpu max -smp 4 -m 1024 -display none -serial stdio -monitor none -no-reboot
     -kernel $kernel -initrd $work/initramfs -netdev tap,id=net,ifname=lull,queues=4,script=no,downscript=no
-    -device virtio-net-pci,netdev=net,mq=on,vectors=10"
+    -device virtio-net-pci,netdev=net,mq=on,vectors=10,romfile="
 unshare --map-root-user --net timeout 600 $run -append 'console=ttyS0 quiet panic=-1' < /dev/null | tee "$work/log"
 grep -q '^all checks passed' "$work/log"
