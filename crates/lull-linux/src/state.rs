@@ -46,7 +46,7 @@ impl State {
 
     /// Which of `napis` is what a NAPI of the snapshot had: by its id, which the kernel gives to no other one. Drivers
     /// such as virtio-net keep a NAPI whose queue is taken away, and it has another name until the queue is back.
-    /// Where the one with the former id is gone, as after a link flap of a veth, the queue says who has taken its place.
+    /// Where the one with the former id is gone, as after a link flap of a veth, the queue says who is in its place.
     pub fn former_of(&self, queue: QueueKey, napi_id: u32, snapshot: &Snapshot) -> Option<usize> {
         let is_there = |id: u32| snapshot.napis.iter().any(|napi| napi.id == id);
         let by_id = self.napis.iter().position(|former| former.napi_id == napi_id);

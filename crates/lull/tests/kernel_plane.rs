@@ -527,8 +527,9 @@ fn the_doctor_counts_calls_with_timeout_zero() {
         format!(
             "import ctypes, select, sys\ne = select.epoll()\ncall = ctypes.CDLL(None).syscall\n\
              events, timeout = ctypes.create_string_buffer(16), (ctypes.c_int64 * 2)(0, {nanoseconds})\n\
-             call(441, e.fileno(), events, 1, timeout, None, 8) == 0 or sys.exit('no epoll_pwait2')\nprint('ready', flush=True)\n\
-             while True: call(441, e.fileno(), events, 1, timeout, None, 8)"
+             wait = lambda: call(441, e.fileno(), events, 1, timeout, None, 8)\n\
+             wait() == 0 or sys.exit('no epoll_pwait2')\nprint('ready', flush=True)\n\
+             while True: wait()"
         )
     };
     // A timeout of 1 ms that passes each time is no loop of zeros.

@@ -24,10 +24,10 @@ check() {
 says() { echo "$said" | grep -qe "$1"; }
 silent_on() { ! says "$1"; }
 is() { [ "$1" = "$2" ]; }
-threads() { for it in /proc/[0-9]*/comm; do read -r name 2>/dev/null < "$it" && case $name in napi/eth0-*) it=${it%/comm}; echo "${it#/proc/}";; esac; done; }
+threads() { grep -l '^napi/eth0-' /proc/[0-9]*/comm 2>/dev/null | cut -d / -f 3; }
 count() { echo $#; }
 # Settings in force, without ids.
-settings() { lull show eth0 --json | grep -E '"(defer_hard_irqs|gro_flush_timeout_ns|irq_suspend_timeout_ns|threaded|queue)"'; }
+settings() { lull show eth0 --json | grep -E '"(defer_hard_irqs|gro_flush_.*|irq_suspend_.*|threaded|queue)"'; }
 within() { tries=$1; shift; while ! "$@"; do tries=$((tries - 1)); [ $tries -gt 0 ] || return 1; sleep 1; done; }
 log_says() { grep -q "$1" /tmp/log; }
 
@@ -141,7 +141,8 @@ ethtool -L eth0 combined 2; sleep 3; ethtool -L eth0 combined 4
 # Threads of queues that had none come with the read-back at the latest.
 busy() { is "$(settings | grep -c '"threaded": "busy-poll"')" 4; }
 check 'a change of queues is applied again' within 15 busy
-check 'threads are bound again' within 15 sh -c "lull diff eth0 --mode threaded-busy --threads-cpus 1-3 | grep -q already"
+bound() { lull diff eth0 --mode threaded-busy --threads-cpus 1-3 | grep -q already; }
+check 'threads are bound again' within 15 bound
 ip link set eth0 down; sleep 3; ip link set eth0 up
 check 'a flap is applied again' within 15 busy
 kill $watcher; wait $watcher

@@ -17,7 +17,7 @@ mkdir -p "$root/bin" "$root/usr/bin" "$root/modules" "$root/proc" "$root/sys" "$
 
 for package in "$@"; do dpkg-deb -x "$package" "$work/debs"; done
 kernel=$(find "$work/debs" -name 'vmlinuz*' | head -n 1)
-[ -n "$kernel" ] || { echo "no vmlinuz in $*: name the package that has it (linux-binary-* or linux-image-*)" >&2; exit 2; }
+[ -n "$kernel" ] || { echo "no vmlinuz in $*: name the package that has it (linux-binary-*)" >&2; exit 2; }
 for module in failover net_failover virtio_net veth; do
     found=$(find "$work/debs" -name "$module.ko*" | head -n 1)
     case $found in
