@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::device::{Device, QueueKey, Snapshot};
+use crate::device::{Device, NapiState, QueueKey, Snapshot};
 use crate::error::{Error, Result};
 use crate::machine;
 use crate::netdev::{Netdev, Policy};
@@ -60,12 +60,14 @@ pub struct Applied {
 }
 
 /// What `undo` did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Undone {
     /// The changes; none if nothing had been applied, or everything had come back by itself.
     pub changes: Vec<Change>,
     /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
     pub left: Vec<QueueKey>,
+    /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
+    pub forgotten: Vec<QueueKey>,
 }
 
 impl Session {
@@ -155,12 +157,13 @@ impl Session {
         if self.lock.is_some() { Ok(None) } else { self.store.lock().map(Some) }
     }
 
-    fn steps(&mut self, request: &Request) -> Result<Vec<Step>> {
+    fn steps(&mut self, request: &Request) -> Result<(Vec<Step>, Snapshot)> {
         // What needs no kernel comes first: a wrong value is told as such.
         request.settings()?;
         let policy = self.policy()?;
         let snapshot = self.snapshot()?;
-        plan::plan(&snapshot, request, &policy, &machine::kernel_release(), &machine::online_cpus(&self.roots))
+        let (kernel, online) = (machine::kernel_release(), machine::online_cpus(&self.roots));
+        Ok((plan::plan(&snapshot, request, &policy, &kernel, &online)?, snapshot))
     }
 }
 
@@ -170,7 +173,7 @@ impl Session {
 /// Those of [`apply`] that it finds before the first change.
 pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
     session.store.load()?;
-    Ok(session.steps(request)?.iter().flat_map(Step::changes).collect())
+    Ok(session.steps(request)?.0.iter().flat_map(Step::changes).collect())
 }
 
 /// Puts a mode in force, on all NAPIs that the request is about or on none.
@@ -180,12 +183,12 @@ pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
 pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
-    let steps = session.steps(request)?;
+    let (steps, snapshot) = session.steps(request)?;
     if steps.is_empty() {
         return Ok(Applied { changes: Vec::new() });
     }
     let base = before.clone().unwrap_or_else(|| session.store.empty());
-    session.store.save(&remember(base, &steps, request.mode.name()))?;
+    session.store.save(&remember(base, &steps, &snapshot, request.mode.name()))?;
     for (done, step) in steps.iter().enumerate() {
         let Err(cause) = session.carry_out(step) else { continue };
         // The step that failed may have gone half its way.
@@ -204,12 +207,13 @@ pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
 /// # Errors
 /// [`Error::StaleState`], those of netlink.
 pub fn undo_diff(session: &mut Session) -> Result<Undone> {
-    let Some(state) = session.store.load()? else { return Ok(Undone { changes: Vec::new(), left: Vec::new() }) };
+    let Some(state) = session.store.load()? else { return Ok(Undone::default()) };
     let snapshot = session.snapshot()?;
     let (steps, left) = steps_back(&state, &snapshot);
     Ok(Undone {
-        changes: steps.iter().flat_map(Step::changes).collect(),
+        changes: steps.iter().flat_map(|(step, _)| step.changes()).collect(),
         left: left.iter().map(|it| it.queue).collect(),
+        forgotten: Vec::new(),
     })
 }
 
@@ -219,48 +223,63 @@ pub fn undo_diff(session: &mut Session) -> Result<Undone> {
 /// [`Error::StaleState`]; the first refusal of the kernel, after all others were tried: the state file then keeps what
 /// is still to be given back.
 pub fn undo(session: &mut Session) -> Result<Undone> {
+    give_back(session, false)
+}
+
+/// As [`undo`]; what queues had that show no NAPI now is forgotten: for queues that were taken away for good.
+///
+/// # Errors
+/// Those of [`undo`].
+pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
+    give_back(session, true)
+}
+
+fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     let _lock = session.locked()?;
-    let Some(mut state) = session.store.load()? else { return Ok(Undone { changes: Vec::new(), left: Vec::new() }) };
+    let Some(mut state) = session.store.load()? else { return Ok(Undone::default()) };
     let snapshot = session.snapshot()?;
-    let (steps, mut left) = steps_back(&state, &snapshot);
-    let mut changes = Vec::new();
+    let (steps, without_napi) = steps_back(&state, &snapshot);
+    let mut undone = Undone::default();
+    let queues = without_napi.iter().map(|former| former.queue).collect();
+    *if forget { &mut undone.forgotten } else { &mut undone.left } = queues;
+    state.napis = if forget { Vec::new() } else { without_napi };
     let mut first_refusal = None;
-    for step in &steps {
-        match session.carry_out(step) {
-            Ok(()) => changes.extend(step.changes()),
+    for (step, former) in steps {
+        match session.carry_out(&step) {
+            Ok(()) => undone.changes.extend(step.changes()),
             Err(error) => {
-                left.extend(state.napis.iter().filter(|former| former.queue == step.key).cloned());
+                state.napis.push(former);
                 first_refusal = first_refusal.or(Some(error));
             }
         }
     }
-    let queues = left.iter().map(|former| former.queue).collect();
-    state.napis = left;
     session.store.save(&state)?;
-    match first_refusal {
-        Some(error) => Err(error),
-        None => Ok(Undone { changes, left: queues }),
-    }
+    first_refusal.map_or(Ok(undone), Err)
 }
 
-/// Steps towards the former values, and the queues that show no NAPI.
-fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<Step>, Vec<Former>) {
+/// Steps towards the former values with these, and what queues had that show no NAPI.
+fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<Former>) {
     let mut left = Vec::new();
     let mut steps = Vec::new();
-    for former in &state.napis {
-        match snapshot.napi(former.queue) {
-            Some(napi) => steps.push(plan::back(napi, former.settings, former.thread.as_ref())),
+    for (nth, former) in state.napis.iter().enumerate() {
+        let is_its = |napi: &&NapiState| state.former_of(napi.key, napi.id, snapshot) == Some(nth);
+        match snapshot.napis.iter().find(is_its) {
+            Some(napi) => steps.push((plan::back(napi, former.settings, former.thread.as_ref()), former.clone())),
             None => left.push(former.clone()),
         }
     }
-    (steps.into_iter().filter(|step| !step.is_empty()).collect(), left)
+    (steps.into_iter().filter(|(step, _)| !step.is_empty()).collect(), left)
 }
 
 /// Adds what the steps will overwrite, unless an earlier apply has already remembered the original.
-fn remember(mut state: State, steps: &[Step], mode: &str) -> State {
+fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, mode: &str) -> State {
     for step in steps {
-        match state.napis.iter_mut().find(|former| former.queue == step.key) {
-            Some(former) => mode.clone_into(&mut former.mode),
+        match state.former_of(step.key, step.napi_id, snapshot) {
+            Some(nth) => {
+                let former = &mut state.napis[nth];
+                (former.queue, former.napi_id) = (step.key, step.napi_id);
+                mode.clone_into(&mut former.mode);
+            }
             None => state.napis.push(Former {
                 queue: step.key,
                 napi_id: step.napi_id,

@@ -1,6 +1,7 @@
 //! A named device, looked up once, and what is in force on it at one moment: its NAPIs, the queues they serve, their
 //! interrupts and threads, and the device-wide defaults that a new NAPI starts with.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -68,10 +69,11 @@ impl Device {
         let linked = queues.iter().any(|queue| queue.napi_id.is_some());
         let rx_queues = queues.iter().filter(|queue| queue.direction == Direction::Rx).count();
         let by_order = !linked && napis.len() == rx_queues;
+        let interrupts = if self.in_sysfs { virtio_interrupts(&self.name, roots) } else { BTreeMap::new() };
         let mut napis: Vec<NapiState> = napis
             .into_iter()
             .enumerate()
-            .map(|(nth, napi)| state_of(napi, nth as u32, &queues, by_order, roots))
+            .map(|(nth, napi)| state_of(napi, nth as u32, &queues, by_order, &interrupts, roots))
             .collect();
         napis.sort_by_key(|napi| (napi.key, napi.id));
         Ok(Snapshot {
@@ -198,7 +200,7 @@ pub struct NapiState {
     pub tx: Vec<u32>,
     /// Its id.
     pub id: u32,
-    /// Its interrupt, where the driver tells.
+    /// Its interrupt, where the driver tells, or names it for its queue (virtio-net).
     pub irq: Option<Irq>,
     /// Its thread, where it has one.
     pub thread: Option<Thread>,
@@ -226,7 +228,14 @@ pub struct Thread {
     pub scheduling: Option<Scheduling>,
 }
 
-fn state_of(napi: Napi, nth: u32, queues: &[Queue], by_order: bool, roots: &Roots) -> NapiState {
+fn state_of(
+    napi: Napi,
+    nth: u32,
+    queues: &[Queue],
+    by_order: bool,
+    interrupts: &BTreeMap<u32, u32>,
+    roots: &Roots,
+) -> NapiState {
     let served = |direction| -> Vec<u32> {
         let of_this = queues.iter().filter(|queue| queue.direction == direction && queue.napi_id == Some(napi.id));
         of_this.map(|queue| queue.index).collect()
@@ -240,13 +249,31 @@ fn state_of(napi: Napi, nth: u32, queues: &[Queue], by_order: bool, roots: &Root
         (None, Some(&queue)) => QueueKey::Tx(queue),
         (None, None) => QueueKey::Nth(nth),
     };
-    let irq = napi.irq.map(|number| Irq {
+    let number = napi.irq.or_else(|| interrupts.get(rx.first()?).copied());
+    let irq = number.map(|number| Irq {
         number,
         cpus: roots.read_proc(&format!("irq/{number}/smp_affinity_list")).ok(),
         effective_cpus: roots.read_proc(&format!("irq/{number}/effective_affinity_list")).ok(),
     });
     let thread = napi.thread_pid.map(|pid| Thread { pid, scheduling: thread_scheduling(pid, roots) });
     NapiState { key, rx, tx, id: napi.id, irq, thread, settings: napi.settings.into() }
+}
+
+/// virtio-net tells netlink no interrupts, but names them for its queues: `virtio0-input.2` (`virtnet_find_vqs`; a
+/// directory of that name is in `/proc/irq/N`). By receive queue; empty for other drivers, and where queues share one.
+fn virtio_interrupts(device: &str, roots: &Roots) -> BTreeMap<u32, u32> {
+    let bus_name = std::fs::canonicalize(roots.sys(&format!("class/net/{device}/device")));
+    let bus_name = bus_name.ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let Some(bus_name) = bus_name.filter(|name| name.starts_with("virtio")) else { return BTreeMap::new() };
+    let input = format!("{bus_name}-input.");
+    let numbers = std::fs::read_dir(roots.proc("irq")).into_iter().flatten().flatten();
+    let of_queue = numbers.filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        let names = std::fs::read_dir(entry.path()).ok()?.flatten();
+        let queue = names.filter_map(|name| name.file_name().to_str()?.strip_prefix(&input)?.parse().ok()).next()?;
+        Some((queue, number))
+    });
+    of_queue.collect()
 }
 
 /// The kernel gives the number of the initial pid namespace; elsewhere it may be some other thread, which has to be
@@ -257,4 +284,29 @@ fn thread_scheduling(pid: i32, roots: &Roots) -> Option<Scheduling> {
         return None;
     }
     scheduling(pid).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, remove_dir_all};
+
+    #[test]
+    fn interrupts_of_virtio_are_found_by_name() {
+        let root = std::env::temp_dir().join(format!("lull-irq-{}", std::process::id()));
+        let roots = Roots { sys: root.join("sys"), proc: root.join("proc") };
+        let of_bus = roots.sys("devices/pci0/virtio3");
+        create_dir_all(&of_bus).unwrap();
+        create_dir_all(roots.sys("class/net/eth7")).unwrap();
+        std::os::unix::fs::symlink(&of_bus, roots.sys("class/net/eth7/device")).unwrap();
+        let names =
+            [(25, "virtio3-config"), (26, "virtio3-input.0"), (27, "virtio3-output.0"), (28, "virtio3-input.1")];
+        for (number, name) in names.into_iter().chain([(29, "virtio30-input.2")]) {
+            create_dir_all(roots.proc(&format!("irq/{number}/{name}"))).unwrap();
+        }
+        let (found, other) = (virtio_interrupts("eth7", &roots), virtio_interrupts("eth8", &roots));
+        remove_dir_all(&root).unwrap();
+        assert_eq!(found, BTreeMap::from([(0, 26), (1, 28)]));
+        assert!(other.is_empty());
+    }
 }

@@ -205,7 +205,7 @@ impl Process {
             Some(libc::ENOENT) if !self.is_alive() => Error::NoProcess { pid: self.pid },
             Some(libc::EPERM | libc::EACCES) => Error::Os {
                 what: format!("{what} process {}", self.pid),
-                remedy: "run it as root or as the process's user with CAP_SYS_PTRACE".to_owned(),
+                remedy: may_not_trace(&self.roots),
                 source: error,
                 said: None,
             },
@@ -215,6 +215,23 @@ impl Process {
 
     fn is_alive(&self) -> bool {
         self.roots.proc(&format!("{}/stat", self.pid)).exists()
+    }
+}
+
+/// What to do without the right to trace a process: Yama asks for more than the same user (`yama_ptrace_access_check`).
+fn may_not_trace(roots: &Roots) -> String {
+    let scope = roots.read_proc("sys/kernel/yama/ptrace_scope").ok().and_then(|text| text.parse::<u32>().ok());
+    let what = "kernel.yama.ptrace_scope";
+    match scope {
+        None | Some(0) => "run it as root or as the process's user with CAP_SYS_PTRACE".to_owned(),
+        Some(scope @ 1..=2) => format!(
+            "{what} is {scope}, so it takes CAP_SYS_PTRACE even as the process's user: run it as root, or \
+             `sysctl -w {what}=0`"
+        ),
+        Some(scope) => format!(
+            "{what} is {scope}, so nobody may, root neither, until the machine boots with a lower one: start the \
+             program with `lull run`, which does without"
+        ),
     }
 }
 
@@ -292,6 +309,28 @@ mod tests {
         assert_eq!(target(line), Some((12, 0x1f4a)));
         assert_eq!(target("flags:\t02000002"), None);
         assert_eq!(target("tfd: x"), None);
+    }
+
+    #[test]
+    fn a_refusal_names_yama_where_it_restricts() {
+        let root = std::env::temp_dir().join(format!("lull-yama-{}", std::process::id()));
+        let roots = Roots { sys: root.join("sys"), proc: root.join("proc") };
+        let yama = roots.proc("sys/kernel/yama");
+        std::fs::create_dir_all(&yama).unwrap();
+        let process = Process::open(std::process::id() as i32, &roots).unwrap();
+        let mut said = Vec::new();
+        for scope in ["", "0", "1", "2", "3"] {
+            std::fs::write(yama.join("ptrace_scope"), scope).unwrap();
+            let refusal = io::Error::from_raw_os_error(libc::EPERM);
+            said.push(process.failed("duplicate descriptor 5 of", refusal).to_string());
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(said[..2].iter().all(|it| it.contains("CAP_SYS_PTRACE") && !it.contains("yama")), "{said:?}");
+        for (scope, said) in said[2..4].iter().enumerate() {
+            assert!(said.contains(&format!("kernel.yama.ptrace_scope is {}", scope + 1)), "{said}");
+            assert!(said.contains("sysctl -w kernel.yama.ptrace_scope=0") && said.contains("root"), "{said}");
+        }
+        assert!(said[4].contains("ptrace_scope is 3") && said[4].contains("lull run"), "{said:?}");
     }
 
     #[test]

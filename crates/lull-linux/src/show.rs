@@ -66,7 +66,8 @@ pub fn show(session: &mut Session) -> Result<Show> {
     // A stale file says nothing about this device; `undo` and `apply` complain about it.
     let state = session.state().ok().flatten();
     let napis = snapshot.napis.iter().map(|napi| {
-        let former = state.iter().flat_map(|state| &state.napis).find(|former| former.queue == napi.key);
+        let former =
+            state.as_ref().and_then(|state| state.former_of(napi.key, napi.id, &snapshot).map(|nth| &state.napis[nth]));
         let programs = programs_on(napi, &polling, session);
         let known = Programs {
             polling: programs.iter().map(Program::params).collect(),

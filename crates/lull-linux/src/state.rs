@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Device, QueueKey};
+use crate::device::{Device, QueueKey, Snapshot};
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
 use crate::prepare::Overwritten;
@@ -43,14 +43,23 @@ impl State {
     pub fn is_empty(&self) -> bool {
         self.napis.is_empty() && self.prepared.is_empty()
     }
+
+    /// Which of `napis` is what a NAPI of the snapshot had: by its id, which the kernel gives to no other one. Drivers
+    /// such as virtio-net keep a NAPI whose queue is taken away, and it has another name until the queue is back.
+    /// Where the one with the former id is gone, as after a link flap of a veth, the queue says who is in its place.
+    pub fn former_of(&self, queue: QueueKey, napi_id: u32, snapshot: &Snapshot) -> Option<usize> {
+        let is_there = |id: u32| snapshot.napis.iter().any(|napi| napi.id == id);
+        let by_id = self.napis.iter().position(|former| former.napi_id == napi_id);
+        by_id.or_else(|| self.napis.iter().position(|it| it.queue == queue && !is_there(it.napi_id)))
+    }
 }
 
 /// What one NAPI had before it was first changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Former {
-    /// Its queue, by which it is found again: the id changes with every link flap of some drivers.
+    /// Its queue, by which it is found again where the id has changed, as with every link flap of some drivers.
     pub queue: QueueKey,
-    /// The id that it had.
+    /// Its id when it was last changed.
     pub napi_id: u32,
     /// The settings that it had.
     pub settings: Values,
@@ -235,6 +244,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::NapiState;
     use crate::sched::ThreadPolicy;
     use crate::values::ThreadedName;
 
@@ -280,6 +290,39 @@ mod tests {
         store.save(&store.empty()).unwrap();
         assert_eq!(store.load().unwrap(), None);
         store.save(&store.empty()).unwrap();
+    }
+
+    #[test]
+    fn a_napi_is_known_by_its_id_and_by_its_queue_where_the_id_is_gone() {
+        let (_scratch, store) = store("former");
+        let settings = state(&store).napis[0].settings;
+        let napi = |(key, id)| NapiState { key, rx: vec![], tx: vec![], id, irq: None, thread: None, settings };
+        let snapshot = |napis: &[(QueueKey, u32)]| Snapshot {
+            device: "veth7".to_owned(),
+            ifindex: 7,
+            driver: None,
+            up: true,
+            queues_linked: true,
+            rx_queues: 2,
+            defaults: None,
+            napis: napis.iter().copied().map(napi).collect(),
+        };
+        let mut known = state(&store);
+        for (nth, former) in known.napis.iter_mut().enumerate() {
+            (former.queue, former.napi_id) = (QueueKey::Rx(nth as u32), 11 + nth as u32);
+        }
+        let former_of = |queue, id, napis: &[_]| known.former_of(queue, id, &snapshot(napis));
+        let (q0, q1, q2, nth1) = (QueueKey::Rx(0), QueueKey::Rx(1), QueueKey::Rx(2), QueueKey::Nth(1));
+        // virtio-net without its second queue.
+        let fewer = [(q0, 11), (nth1, 12), (q2, 13)];
+        assert_eq!(former_of(nth1, 12, &fewer), Some(1));
+        // After a flap of a veth: new ids, and one queue fewer.
+        let flapped = [(q0, 21), (q1, 22)];
+        assert_eq!((former_of(q0, 21, &flapped), former_of(q1, 22, &flapped)), (Some(0), Some(1)));
+        // The NAPI that had the first queue serves the second one now: what the first queue has is another.
+        let moved = [(q0, 31), (q1, 11)];
+        assert_eq!((former_of(q0, 31, &moved), former_of(q1, 11, &moved)), (None, Some(0)));
+        assert_eq!(former_of(QueueKey::Rx(9), 99, &flapped), None);
     }
 
     #[test]

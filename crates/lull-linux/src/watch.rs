@@ -39,34 +39,18 @@ pub fn watch(
     log: &mut dyn FnMut(&str),
 ) -> Result<Undone> {
     session.hold()?;
-    let events = listen(session.netdev());
+    let mut again = Again::new(session, read_back);
     let applied = apply(session, request)?;
     for change in &applied.changes {
         log(&change.to_string());
     }
     log(&format!("{} on {}: applied, watching", request.mode, session.device().name));
     service_is_ready();
-    let mut complaint = None;
-    while let Some(reason) = next_look(&events, read_back, stop) {
-        match apply(session, request) {
-            Ok(applied) => {
-                for change in &applied.changes {
-                    log(&format!("again, after {reason}: {change}"));
-                }
-                complaint = None;
-            }
-            Err(gone @ Error::UnknownDevice { .. }) => {
-                // Its settings are gone with it, and a device that takes its name must not get them.
-                session.forget()?;
-                return Err(gone);
-            }
-            Err(error) => {
-                let told = error.to_string();
-                if complaint.as_ref() != Some(&told) {
-                    log(&format!("after {reason}: {told}"));
-                }
-                complaint = Some(told);
-            }
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(gone) = again.look(session, request, TICK, log) {
+            // Its settings are gone with it, and a device that takes its name must not get them.
+            session.forget()?;
+            return Err(gone);
         }
     }
     let undone = undo(session)?;
@@ -87,27 +71,70 @@ fn service_is_ready() {
     let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
 }
 
-/// Waits until it is time to look, and says why; nothing when it is time to stop.
-fn next_look(events: &Receiver<&'static str>, read_back: Duration, stop: &AtomicBool) -> Option<&'static str> {
-    let due = Instant::now() + read_back;
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return None;
+/// Applies again what is not in force any more.
+pub(crate) struct Again {
+    events: Receiver<&'static str>,
+    read_back: Duration,
+    due: Instant,
+    complaint: Option<String>,
+}
+
+impl Again {
+    /// Listens from now on, in this thread's network namespace.
+    pub(crate) fn new(session: &mut Session, read_back: Duration) -> Again {
+        Again { events: listen(session.netdev()), read_back, due: Instant::now() + read_back, complaint: None }
+    }
+
+    /// Waits at most this long for a reason to look, and if there is one, applies the request again. What is refused is
+    /// logged, once, and tried again at the next look.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]: the device has vanished.
+    pub(crate) fn look(
+        &mut self,
+        session: &mut Session,
+        request: &Request,
+        at_most: Duration,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let Some(reason) = self.reason(at_most) else { return Ok(()) };
+        let looked = apply(session, request);
+        self.due = Instant::now() + self.read_back;
+        match looked {
+            Ok(applied) => {
+                for change in &applied.changes {
+                    log(&format!("again, after {reason}: {change}"));
+                }
+                self.complaint = None;
+            }
+            Err(gone @ Error::UnknownDevice { .. }) => return Err(gone),
+            Err(error) => {
+                let told = error.to_string();
+                if self.complaint.as_ref() != Some(&told) {
+                    log(&format!("after {reason}: {told}"));
+                }
+                self.complaint = Some(told);
+            }
         }
-        let left = due.saturating_duration_since(Instant::now());
+        Ok(())
+    }
+
+    fn reason(&self, at_most: Duration) -> Option<&'static str> {
+        let left = self.due.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Some("a read-back");
         }
-        match events.recv_timeout(TICK.min(left)) {
+        match self.events.recv_timeout(at_most.min(left)) {
             Ok(reason) => {
                 std::thread::sleep(SETTLE);
-                while events.try_recv().is_ok() {}
+                while self.events.try_recv().is_ok() {}
                 return Some(reason);
             }
             Err(RecvTimeoutError::Timeout) => {}
             // No notifications on this kernel: the read-back is all there is.
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK.min(left)),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(at_most.min(left)),
         }
+        None
     }
 }
 

@@ -126,6 +126,9 @@ pub struct DiffArgs {
 pub struct UndoArgs {
     /// The device.
     dev: String,
+    /// Forget what queues had that show no NAPI any more, because they were taken away for good.
+    #[arg(long)]
+    forget: bool,
     /// Show what would change, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -195,15 +198,28 @@ fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<Exi
 pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
     let mut session = Session::open(&args.dev, &args.state.options())?;
     let known = session.state()?.is_some_and(|state| !state.napis.is_empty());
-    let undone =
-        if args.dry_run { lull_linux::apply::undo_diff(&mut session)? } else { lull_linux::undo(&mut session)? };
+    let mut undone = match (args.dry_run, args.forget) {
+        (true, _) => lull_linux::apply::undo_diff(&mut session)?,
+        (false, true) => lull_linux::apply::undo_and_forget(&mut session)?,
+        (false, false) => lull_linux::undo(&mut session)?,
+    };
+    if args.dry_run && args.forget {
+        undone.forgotten = std::mem::take(&mut undone.left);
+    }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&undone)?);
     } else {
         print_changes(&undone.changes, if args.dry_run { "would set " } else { "" });
+        if !undone.forgotten.is_empty() {
+            let queues = undone.forgotten.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let verb = if args.dry_run { "would forget" } else { "forgot" };
+            println!("{verb} what queue {queues} of {} had: it shows no NAPI now", args.dev);
+        }
         match (known, undone.changes.is_empty()) {
             (false, _) => println!("nothing was applied to {}", args.dev),
-            (true, true) if undone.left.is_empty() => println!("{} has what it had before already", args.dev),
+            (true, true) if undone.left.is_empty() && undone.forgotten.is_empty() => {
+                println!("{} has what it had before already", args.dev)
+            }
             _ => {}
         }
     }
@@ -217,8 +233,8 @@ fn complete(session: &Session, undone: &Undone) -> ExitCode {
     }
     let left = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     eprintln!(
-        "lull: {} shows no NAPI for queue {left} now: bring the device and its queues up and undo again; {} keeps what \
-         they had",
+        "lull: {0} shows no NAPI for queue {left} now: bring the device and its queues up and undo again, or \
+         `lull undo {0} --forget`; {1} keeps what they had",
         session.device().name,
         session.state_file().display()
     );

@@ -188,6 +188,31 @@ fn a_service_manager_is_told_when_the_mode_is_applied() {
 }
 
 #[test]
+fn what_queues_had_that_were_taken_away_can_be_forgotten() {
+    let Some(world) = World::new("forget", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7"]);
+    let before = world.values();
+    world.ok("apply va --mode suspend20");
+    world.run(&["ethtool", "-L", "va", "rx", "1"]);
+    let said = world.ok("undo va --dry-run --forget");
+    assert!(said.contains("would set queue 0") && said.contains("would forget what queue 1"), "{said}");
+    let output = world.lull("undo va");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("shows no NAPI for queue 1") && said.contains("lull undo va --forget"), "{said}");
+    assert!(world.state_file().is_some());
+    let said = world.ok("undo va --forget");
+    assert!(said.contains("forgot what queue 1 of va had"), "{said}");
+    assert_eq!(world.values(), before[..1]);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("undo va --forget").contains("nothing was applied"));
+    // Queues that show a NAPI get back what they had and are not forgotten before.
+    world.ok("apply va --mode suspend20");
+    world.ok("undo va --forget");
+    assert_eq!(world.values(), before[..1]);
+}
+
+#[test]
 fn a_killed_watcher_is_undone_from_the_state_file_also_after_a_flap() {
     let Some(world) = World::new("kill -9", 2) else { return };
     for flap in [false, true] {
@@ -497,7 +522,20 @@ fn the_doctor_counts_calls_with_timeout_zero() {
     let Some(world) = World::new("zero timeouts", 1) else { return };
     let spin = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0)";
     let wait = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0.02)";
-    for (program, wanted) in [(spin, "wrong"), (wait, "ok")] {
+    // epoll_pwait2, by its number on every newer architecture and x86-64.
+    let pwait2 = |nanoseconds: u32| {
+        format!(
+            "import ctypes, select, sys\ne = select.epoll()\ncall = ctypes.CDLL(None).syscall\n\
+             events, timeout = ctypes.create_string_buffer(16), (ctypes.c_int64 * 2)(0, {nanoseconds})\n\
+             wait = lambda: call(441, e.fileno(), events, 1, timeout, None, 8)\n\
+             wait() == 0 or sys.exit('no epoll_pwait2')\nprint('ready', flush=True)\n\
+             while True: wait()"
+        )
+    };
+    // A timeout of 1 ms that passes each time is no loop of zeros.
+    let (spin2, wait2) = (&pwait2(0), &pwait2(1_000_000));
+    for (program, wanted) in [(spin, "wrong"), (wait, "ok"), (spin2, "wrong"), (wait2, "ok")] {
+        let is_pwait2 = program.contains("441");
         let mut program = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
         // In a mount namespace of its own, which `ip netns exec` makes.
@@ -515,6 +553,11 @@ fn the_doctor_counts_calls_with_timeout_zero() {
         let checks = report["checks"].as_array().unwrap();
         let check = checks.iter().find(|check| check["what"].as_str().unwrap().starts_with("timeouts")).unwrap();
         assert_eq!(check["verdict"], wanted, "{check}");
+        assert_eq!(
+            check["reason"].as_str().unwrap().contains("epoll_pwait2"),
+            wanted == "wrong" && is_pwait2,
+            "{check}"
+        );
     }
 }
 

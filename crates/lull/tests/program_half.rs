@@ -605,6 +605,81 @@ fn memcached_under_run_has_both_halves_and_leaves_nothing() {
 }
 
 #[test]
+fn a_device_under_run_is_applied_to_again_after_a_flap() {
+    const TEST: &str = "a_device_under_run_is_applied_to_again_after_a_flap";
+    if is_old(TEST) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    // A half of the program's own that is looked over, and none.
+    for mode in ["suspend20", "defer50"] {
+        let mut run = world.start(&format!("run --dev va --mode {mode} -- sleep 600"));
+        let pid = child_of(run.child.id(), "sleep");
+        let applied = world.values();
+        assert_ne!(applied, [BASE, BASE]);
+        world.run(&["ip", "link", "set", "va", "down"]);
+        run.wait_for("shows no NAPI");
+        world.run(&["ip", "link", "set", "va", "up"]);
+        let line = run.wait_for("again, after");
+        assert!(line.contains("queue 0") || line.contains("queue 1"), "{line}");
+        world.wait_for(&applied);
+        signal(pid, "-KILL");
+        assert_eq!(run.end().0, Some(128 + 9));
+        assert_eq!(world.values(), [BASE, BASE]);
+        assert!(world.state_file().is_none());
+    }
+    // A device that vanishes does not end the program.
+    let mut run = world.start("run --dev va --mode defer50 -- sleep 600");
+    let pid = child_of(run.child.id(), "sleep");
+    world.make_pair(2);
+    run.wait_for("no device 'va'");
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    signal(pid, "-TERM");
+    assert_eq!(run.end().0, Some(128 + 15));
+    assert_eq!(world.values(), [BASE, BASE], "the device that took the name has nothing of it");
+    assert!(world.state_file().is_none());
+}
+
+#[test]
+fn attaching_warns_of_another_program_on_the_same_napi() {
+    const TEST: &str = "attaching_warns_of_another_program_on_the_same_napi";
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 1) else { return };
+    let start = |port: &str, prefer: &str| {
+        let epoll = script("epoll.py");
+        let mut command = world.command(&["python3", &epoll, "10.99.0.1", port, "0", "0", prefer]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = kernel::lines_of(&mut child);
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let send = format!(
+            "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('10.99.0.1', {port}))"
+        );
+        let sent = Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", &send]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(lines.next().unwrap().unwrap(), "heard");
+        Program { child }
+    };
+    let warned = |pid: u32| {
+        let output = world.lull(&format!("attach --pid {pid} --mode suspend20 --dry-run"));
+        assert!(output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        said.lines().find(|line| line.contains("is heard from by")).map(str::to_owned)
+    };
+    // Another program that does not prefer busy polling disturbs nobody.
+    let (first, _quiet) = (start("5001", "0"), start("5002", "0"));
+    assert_eq!(warned(first.pid()), None);
+    let second = start("5003", "1");
+    let line = warned(first.pid()).expect("a warning");
+    let napi = format!("NAPI {} is heard from by 2 epoll contexts", world.raw()[0].id);
+    assert!(line.contains(&napi), "{line}");
+    assert!(line.contains(&format!("{}:", first.pid())) && line.contains(&format!("{}:", second.pid())), "{line}");
+    drop(second);
+    assert_eq!(warned(first.pid()), None);
+}
+
+#[test]
 fn a_killed_run_is_undone_and_its_program_goes_on() {
     const TEST: &str = "a_killed_run_is_undone_and_its_program_goes_on";
     let scratch = Scratch::new("killed-run");

@@ -16,7 +16,7 @@ use super::{Params, Request};
 use crate::apply::Options;
 use crate::error::{Error, Result};
 use crate::os;
-use crate::programs::name_of;
+use crate::programs::{name_of, polling};
 use crate::roots::Roots;
 
 /// How often a program is looked over: a context that it makes has its parameters within twice this.
@@ -357,11 +357,33 @@ impl Follower {
             }
         }
         if news {
-            let known: Vec<&OnContext> = self.in_force.iter().filter_map(|it| it.sockets.as_ref()).collect();
+            let others = self.of_other_programs();
+            let known: Vec<&OnContext> =
+                self.in_force.iter().filter_map(|it| it.sockets.as_ref()).chain(&others).collect();
             for text in shared_napis(&known) {
                 warn(&mut self.warned, events, text);
             }
         }
+    }
+
+    /// Contexts of other programs that busy poll on the NAPIs of this one, and nothing else of them.
+    fn of_other_programs(&self) -> Vec<OnContext> {
+        let ours = |napi: &u32| {
+            let mut sockets = self.in_force.iter().filter_map(|it| it.sockets.as_ref());
+            sockets.any(|it| it.by_napi.contains_key(napi))
+        };
+        let is_ours = |pid, fd| {
+            let same = |(of, _, number): (i32, u64, i32)| os::same_file((of, number), (pid, fd)).unwrap_or(false);
+            self.in_force.iter().any(|it| same(it.key))
+        };
+        let others = polling(&self.roots).contexts.into_iter().filter_map(|context| {
+            let mut found = OnContext { pid: context.pid, fd: context.fd, ..OnContext::default() };
+            for socket in context.sockets.iter().filter(|socket| ours(&socket.napi_id)) {
+                found.by_napi.entry(socket.napi_id).or_default().push(socket.fd);
+            }
+            (!found.by_napi.is_empty() && !is_ours(found.pid, found.fd)).then_some(found)
+        });
+        others.collect()
     }
 
     /// Gives every context back what it had, and lets the program go.

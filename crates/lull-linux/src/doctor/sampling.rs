@@ -3,7 +3,11 @@
 //! `epoll_wait` with timeout 0 returns before it would busy poll (napi_semantics §8), so a loop of such calls neither
 //! polls nor suspends. It is counted by the tracepoints of the system calls, filtered by the kernel; where there are
 //! none, a thread that never sleeps can be seen, and not why.
+//!
+//! The timeout of `epoll_pwait2` is behind a pointer, which a filter cannot follow. There the returns with nothing are
+//! counted, less the times that the thread slept: with a timeout above 0 it sleeps before it returns with nothing.
 
+use std::ffi::CStr;
 use std::io;
 use std::thread::sleep;
 use std::time::Duration;
@@ -19,17 +23,58 @@ use crate::roots::Roots;
 const WATCHED: Duration = Duration::from_millis(300);
 /// Calls with timeout 0 in that time that make a loop: one in 3 ms. A single look at the queue before sleeping is none.
 const LOOP_CALLS_MIN: u64 = 100;
-/// The system calls whose timeout is a number; `epoll_pwait2` has a pointer, which a filter cannot follow.
-const CALLS: [&str; 2] = ["sys_enter_epoll_wait", "sys_enter_epoll_pwait"];
+
+/// How calls with timeout 0 are told from others.
+struct Call {
+    name: &'static str,
+    tracepoint: &'static str,
+    filter: &'static CStr,
+    /// Whether a call that sleeps is counted as well.
+    less_sleeps: bool,
+}
+
+const CALLS: [Call; 3] = [
+    Call { name: "epoll_wait", tracepoint: "sys_enter_epoll_wait", filter: c"timeout == 0", less_sleeps: false },
+    Call { name: "epoll_pwait", tracepoint: "sys_enter_epoll_pwait", filter: c"timeout == 0", less_sleeps: false },
+    Call { name: "epoll_pwait2", tracepoint: "sys_exit_epoll_pwait2", filter: c"ret == 0", less_sleeps: true },
+];
+
+/// One call of one thread, being counted.
+struct Counted {
+    thread: i32,
+    call: &'static Call,
+    counter: Counter,
+    slept_before: u64,
+}
+
+impl Counted {
+    /// Calls with timeout 0 since it was made.
+    fn zeros(&mut self, pid: i32, roots: &Roots) -> u64 {
+        let counted = self.counter.read().unwrap_or(0);
+        if !self.call.less_sleeps {
+            return counted;
+        }
+        // A thread that has ended meanwhile is no loop.
+        let Some(slept) = sleeps(pid, self.thread, roots) else { return 0 };
+        counted.saturating_sub(slept.saturating_sub(self.slept_before))
+    }
+}
+
+/// How often a thread has given up its CPU by itself.
+fn sleeps(pid: i32, thread: i32, roots: &Roots) -> Option<u64> {
+    let status = roots.read_proc(&format!("{pid}/task/{thread}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
+}
 
 pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
     let what = format!("timeouts of {named}");
     let threads = threads_of(pid, roots);
-    match counters(&threads, roots) {
+    match counters(&threads, pid, roots) {
         Ok(mut counters) => {
             sleep(WATCHED);
-            let counted = counters.iter_mut().map(|(thread, counter)| (counter.read().unwrap_or(0), *thread));
-            let Some((calls, thread)) = counted.max() else {
+            let counted = counters.iter_mut().map(|it| (it.zeros(pid, roots), it.thread, it.call.name));
+            let Some((calls, thread, call)) = counted.max() else {
                 return Check::unknown(what, "it has no thread any more", "look again while it runs");
             };
             if calls < LOOP_CALLS_MIN {
@@ -39,7 +84,7 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
             Check::wrong(
                 what,
                 format!(
-                    "thread {thread} called epoll_wait with timeout 0 {calls} times in {millis} ms: such calls \
+                    "thread {thread} called {call} with timeout 0 {calls} times in {millis} ms: such calls \
                      never busy poll and never suspend"
                 ),
                 "have the program wait (its loop's blocking mode), or start it with `lull run`, which lifts the zero",
@@ -55,11 +100,13 @@ fn threads_of(pid: i32, roots: &Roots) -> Vec<i32> {
 }
 
 /// A counter for each thread and call, counting already.
-fn counters(threads: &[i32], roots: &Roots) -> io::Result<Vec<(i32, Counter)>> {
+fn counters(threads: &[i32], pid: i32, roots: &Roots) -> io::Result<Vec<Counted>> {
     let mut counters = Vec::new();
-    for call in CALLS {
+    for call in &CALLS {
         // Architectures without epoll_wait have epoll_pwait.
-        let Ok(id) = roots.read_sys(&format!("kernel/tracing/events/syscalls/{call}/id")) else { continue };
+        let Ok(id) = roots.read_sys(&format!("kernel/tracing/events/syscalls/{}/id", call.tracepoint)) else {
+            continue;
+        };
         let id = id.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         for &thread in threads {
             let mut builder = Builder::new(Tracepoint::with_id(id));
@@ -70,9 +117,10 @@ fn counters(threads: &[i32], roots: &Roots) -> io::Result<Vec<(i32, Counter)>> {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(error) => return Err(error),
             };
-            os::filter_tracepoint(&counter, c"timeout == 0")?;
+            os::filter_tracepoint(&counter, call.filter)?;
+            let slept_before = sleeps(pid, thread, roots).unwrap_or(0);
             counter.enable()?;
-            counters.push((thread, counter));
+            counters.push(Counted { thread, call, counter, slept_before });
         }
     }
     if counters.is_empty() {
@@ -83,11 +131,7 @@ fn counters(threads: &[i32], roots: &Roots) -> io::Result<Vec<(i32, Counter)>> {
 
 /// Without tracepoints: a thread that was running whenever one looked, and never slept, may be such a loop.
 fn without_tracepoints(what: String, threads: &[i32], pid: i32, roots: &Roots, error: &io::Error) -> Check {
-    let sleeps = |thread: i32| {
-        let status = roots.read_proc(&format!("{pid}/task/{thread}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
+    let sleeps = |thread: i32| sleeps(pid, thread, roots);
     let runs = |thread: i32| {
         roots.read_proc(&format!("{pid}/task/{thread}/syscall")).is_ok_and(|text| text.starts_with("running"))
     };

@@ -8,6 +8,9 @@
 //! | `supervisor` | the process that undoes when this one is killed |
 //! | `signals` | what is passed on to the program |
 //!
+//! While the program runs, what a link flap, a change of queues or a reset takes away from the device is applied again
+//! (`watch.rs`).
+//!
 //! The program is over when the process that was started is: a daemon that puts itself into the background is left
 //! without the mode, so run it in the foreground.
 //!
@@ -24,6 +27,7 @@ mod way;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
 
 use lull_core::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,6 +37,7 @@ use crate::apply::{Options, Session, apply, diff, undo};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::error::{Error, Result};
 use crate::plan::{Request, cpu_list};
+use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
 use signals::Signals;
 use supervisor::Supervisor;
@@ -135,8 +140,11 @@ fn with_device(
     signals: &Signals,
     say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
+    let mut again = None;
     if let Some(session) = &mut session {
         session.hold()?;
+        // Its threads start behind the taking of signals, which they inherit.
+        again = Some(Again::new(session, READ_BACK));
         apply(session, &run.request)?;
     }
     let cpus = match &mut session {
@@ -151,7 +159,8 @@ fn with_device(
         supervisor.program(child.id());
     }
     let mut follower = follow(run, options, way, &child, say);
-    let status = serve(&mut child, signals, &mut follower, way, say);
+    let mut device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request });
+    let status = serve(&mut child, signals, &mut follower, &mut device, way, say);
     if let Some(follower) = follower {
         // What is left of the program are processes that it has put into the background.
         if let Err(error) = follower.restore() {
@@ -264,11 +273,19 @@ fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {
     }
 }
 
-/// Waits for the program's end, passing signals on and looking it over.
+/// The device's half, kept in force.
+struct OnDevice<'a> {
+    session: &'a mut Session,
+    again: Again,
+    request: &'a Request,
+}
+
+/// Waits for the program's end, passing signals on and looking it and the device over.
 fn serve(
     child: &mut Child,
     signals: &Signals,
     follower: &mut Option<Follower>,
+    device: &mut Option<OnDevice<'_>>,
     way: &Way,
     say: &mut dyn FnMut(&str),
 ) -> Result<ExitStatus> {
@@ -277,10 +294,16 @@ fn serve(
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     loop {
         look(follower, way, say);
+        if let Some(it) = device
+            && let Err(gone) = it.again.look(it.session, it.request, Duration::ZERO, say)
+        {
+            say(&gone.to_string());
+            *device = None;
+        }
         let mut ready = [PollFd::new(&pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         let nanoseconds = LOOK_EVERY.subsec_nanos();
         let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
-        match poll(&mut ready, follower.is_some().then_some(&timeout)) {
+        match poll(&mut ready, (follower.is_some() || device.is_some()).then_some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(failed(error.into())),
         }
