@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
-        Command::Sim(args) => sim::run(args),
+        Command::Sim(args) => sim::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
