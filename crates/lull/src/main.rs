@@ -95,7 +95,6 @@ fn main() -> ExitCode {
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),
-        Command::Sim(args) => sim::run(args, &stop),
         Command::Serve(args) => serve::run(args, &stop),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -31,6 +31,8 @@ def read_until(word):
 read_until(b"ready")
 os.write(terminal, b"\x03")
 read_until(b"got ")
+# The number may come in a read of its own.
+said = said[said.index(b"got "):]
 read_until(b"\n")
 print(said.split(b"got ")[1].split()[0].decode())
 os.waitpid(pid, 0)
