@@ -78,6 +78,31 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // What reads the output may end first (`lull show | head`): `print!` then panics, everything is undone on the way
+    // out, and the command ends as one that SIGPIPE ended.
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !is_closed_pipe(info.payload()) {
+            default(info);
+        }
+    }));
+    match std::panic::catch_unwind(|| run_command(cli)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => {
+            eprintln!("lull: {failure}");
+            ExitCode::from(2)
+        }
+        Err(payload) if is_closed_pipe(&*payload) => ExitCode::from(141),
+        Err(payload) => std::panic::resume_unwind(payload),
+    }
+}
+
+fn is_closed_pipe(payload: &(dyn std::any::Any + Send)) -> bool {
+    let message = payload.downcast_ref::<String>();
+    message.is_some_and(|message| message.starts_with("failed printing to stdout: Broken pipe"))
+}
+
+fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     // Those that `lull run` gets are its program's.
     let signals: &[_] = match cli.command {
@@ -89,7 +114,7 @@ fn main() -> ExitCode {
         let _ = signal_hook::flag::register_conditional_default(signal, stop.clone());
         let _ = signal_hook::flag::register(signal, stop.clone());
     }
-    let result = match cli.command {
+    match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
@@ -107,12 +132,5 @@ fn main() -> ExitCode {
         Command::Supervise(args) => run::supervise(&args),
         Command::Stat(args) => stat::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            eprintln!("lull: {failure}");
-            ExitCode::from(2)
-        }
     }
 }

@@ -83,3 +83,19 @@ fn a_signal_ends_a_comparison_with_its_partial_table() {
     assert_eq!(output.status.code(), Some(130));
     assert!(table.to_lowercase().contains("stopped early") && table.contains("suspend50"), "{table}");
 }
+
+#[test]
+fn a_reader_that_ends_first_is_no_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_lull"))
+        .args(["sim", "replay", "7", "--limit", "5"])
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(141), "as a shell reports SIGPIPE");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
