@@ -13,6 +13,7 @@ use lull_core::{AppPolicy, Mode};
 use lull_host::Worker;
 use lull_net::shard::ListenOptions;
 use lull_net::{Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
+use lull_nic::Moderation;
 
 use crate::memcached::Store;
 pub(crate) use talk::{Next, READ_BYTES, Stream, Talk};
@@ -42,6 +43,8 @@ struct Shared {
 pub struct Service {
     shared: Arc<Shared>,
     network: Network,
+    /// The device's own, in force unless the mode asks for another.
+    moderation: Moderation,
     workers: Vec<Running>,
 }
 
@@ -65,7 +68,12 @@ impl Service {
             wait_ms: AtomicU64::new(0),
             busy_poll_usecs: AtomicU64::new(0),
         });
-        let mut service = Service { shared, network: network.clone(), workers: Vec::new() };
+        let mut service = Service {
+            shared,
+            network: network.clone(),
+            moderation: network.device().moderation(),
+            workers: Vec::new(),
+        };
         for queue in 0..network.napis().len() {
             let running = service.start_worker(queue, address)?;
             service.workers.push(running);
@@ -101,13 +109,12 @@ impl Service {
     /// Puts a delivery mode in force: on every NAPI, on every worker's epoll context, and in how the workers wait.
     ///
     /// # Errors
-    /// A setting that the kernel would refuse, too.
+    /// A setting that the kernel would refuse, too; a mode that coalesces interrupts, on a device that cannot.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
-        if let Some(usecs) = mode.rx_usecs {
-            return Err(io::Error::other(format!(
-                "the mode {mode} asks the NIC to coalesce interrupts for {usecs} us, which is not applied here: simulate it \
-                 (`lull sim published`), or measure suspend0, which has the same settings otherwise"
-            )));
+        let device = self.network.device();
+        let wanted = mode.rx_usecs.map_or(self.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
+        if device.moderation() != wanted {
+            device.set_moderation(wanted).map_err(io::Error::other)?;
         }
         self.network.set_napi_all(&mode.napi).map_err(io::Error::other)?;
         for worker in &self.workers {

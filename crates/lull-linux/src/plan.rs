@@ -63,8 +63,9 @@ impl Request {
     /// The settings asked for every NAPI.
     ///
     /// # Errors
-    /// A value above its limit.
+    /// A value above its limit; a mode that is not of NAPI settings alone.
     pub fn settings(&self) -> Result<NapiSettings> {
+        check_coalescing(&self.mode)?;
         let mut settings = self.mode.napi;
         if let Some(value) = self.overrides.defer_hard_irqs {
             settings.defer_hard_irqs = u32::try_from(value).map_err(|_| SettingError {
@@ -101,6 +102,24 @@ impl Request {
             });
         }
         Ok(())
+    }
+}
+
+/// Refuses a mode whose short timeout is the NIC's coalescing: neither `napi-set` nor an epoll context has that, and without
+/// it the mode would only look as if it were in force.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub fn check_coalescing(mode: &Mode) -> Result<()> {
+    match mode.rx_usecs {
+        None => Ok(()),
+        Some(usecs) => Err(Error::Unsupported {
+            what: format!("apply {mode}"),
+            reason: format!("its short timeout is the NIC's coalescing of {usecs} us, which is no setting of a NAPI"),
+            remedy: format!(
+                "use suspend{usecs}, which can suspend, or set `ethtool -C DEV rx-usecs {usecs}` and apply suspend0"
+            ),
+        }),
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Compare {
     #[arg(long, value_enum)]
     service: Option<Service>,
     /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
-    /// threaded, threaded-busy, busyread, longgro. By default the twelve published ones; on the kernel plane threaded
+    /// threaded, threaded-busy, busyread, longgro, coalesce-X. By default the twelve published ones; on the kernel plane threaded
     /// and threaded-busy, too.
     #[arg(long, value_delimiter = ',')]
     modes: Vec<String>,

@@ -44,6 +44,7 @@ fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);
     refused_in_one_line("serve --nic mem --addr 10.0.0.2/24", &["--addr", "mem", "tap:NAME"]);
     refused_in_one_line("serve --nic mem --load 25%", &["25%", "200K"]);
+    refused_in_one_line("attach --pid 1 --mode coalesce-20 --once", &["coalesce-20", "suspend20", "ethtool"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --load 1K", &["--load", "tap", "lull load"]);
     refused_in_one_line("serve --nic tap:x", &["--addr"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2", &["10.0.0.2", "/24"]);

@@ -100,6 +100,9 @@ impl Request {
                 remedy: "start the program with `lull run`".to_owned(),
             });
         }
+        if let Some(mode) = &mode {
+            crate::plan::check_coalescing(mode)?;
+        }
         let mut params = mode.as_ref().map_or_else(EpollParams::default, |mode| mode.epoll);
         params.busy_poll_usecs = usecs.unwrap_or(params.busy_poll_usecs);
         params.busy_poll_budget = budget.unwrap_or(params.busy_poll_budget);
