@@ -400,6 +400,13 @@ fn bad_input_is_refused_in_one_line() {
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
+/// Whether this process, and so what it starts, ignores a signal.
+fn ignores(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (number - 1)) != 0
+}
+
 #[test]
 fn exit_status_signals_and_environment_are_the_programs() {
     if is_old("exit_status_signals_and_environment_are_the_programs") {
@@ -414,13 +421,18 @@ fn exit_status_signals_and_environment_are_the_programs() {
     assert_eq!(run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(128 + 9));
     assert_eq!(run(&["sh", "-c", "kill -15 $$"]).status.code(), Some(128 + 15));
 
-    for (name, number) in [("HUP", 1), ("INT", 2), ("TERM", 15), ("USR1", 10), ("USR2", 12), ("WINCH", 28)] {
+    for (name, number) in [("HUP", 1u32), ("INT", 2), ("TERM", 15), ("USR1", 10), ("USR2", 12), ("WINCH", 28)] {
+        if ignores(number) {
+            // A shell cannot trap what it was told to ignore (`nohup`), and `lull run` passes that on.
+            println!("SKIP: exit_status_signals_and_environment_are_the_programs: SIG{name} is ignored here");
+            continue;
+        }
         let trap = format!("trap 'exit {number}' {name}; echo ready; while :; do sleep 0.02; done");
         let mut command = scratch.command("run --mode suspend20 -q --");
         let mut child = command.args(["sh", "-c", &trap]).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
         signal(child.id(), &format!("-{name}"));
-        assert_eq!(child.wait().unwrap().code(), Some(number), "SIG{name}");
+        assert_eq!(child.wait().unwrap().code(), Some(number as i32), "SIG{name}");
     }
     // No signal is blocked that was not before, and what is ignored stays so.
     let seen = |words: &[&str]| {
