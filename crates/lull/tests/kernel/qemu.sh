@@ -37,6 +37,7 @@ add() {
     done
 }
 for program in "$lull" ip ethtool chrt taskset; do add "$program"; done
+[ -e "$root/usr/bin/lull" ] || mv "$root/usr/bin/$(basename "$lull")" "$root/usr/bin/lull"
 strip "$root/usr/bin/lull" 2>/dev/null || true
 cp "$(command -v busybox)" "$root/bin/busybox"
 cp "$here/qemu-guest.sh" "$root/init"
