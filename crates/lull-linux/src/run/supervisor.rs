@@ -2,11 +2,12 @@
 //!
 //! It is this executable again, in a session of its own and deaf to the signals of terminals and service managers, with
 //! a pipe from `lull run` as its standard input. The end of the pipe without a word of dismissal means that `lull run`
-//! has died; then the locks of `lull run` are free as well.
+//! has died. A dying process closes one file after the other, so its locks may be held a moment longer: they are waited for.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::apply::{Options, Session, undo};
 use crate::attach::detach;
@@ -23,6 +24,10 @@ const DONE: &str = "done";
 const PROGRAM: &str = "program ";
 /// What it does not hear.
 const DEAF_TO: [i32; 6] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
+
+/// How long a lock is waited for, and how often it is tried. Longer than any command holds it but one that stays.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// `lull run`'s side.
 pub(super) struct Supervisor {
@@ -87,13 +92,43 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
         }
         program = line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<i32>().ok()).or(program);
     }
-    let of_program = program.map_or(Ok(()), |pid| match detach(pid, options) {
+    let of_program = program.map_or(Ok(()), |pid| match unlocked(|| detach(pid, options)) {
         // It has ended along with lull.
         Err(Error::NoProcess { .. }) | Ok(_) => Ok(()),
         Err(error) => Err(error),
     });
     if let Some(mut session) = session {
-        undo(&mut session)?;
+        unlocked(|| undo(&mut session))?;
     }
     of_program
+}
+
+/// Does what takes a lock that is about to be free.
+fn unlocked<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        match work() {
+            Err(Error::Locked { .. }) if Instant::now() < until => std::thread::sleep(LOCK_RETRY),
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of the pipe was seen while the dying `lull run` still had its lock: what it had left was never undone.
+    #[test]
+    fn a_lock_that_is_held_a_moment_longer_is_waited_for() {
+        let mut tries = 0;
+        let done = unlocked(|| {
+            tries += 1;
+            let held = Error::Locked { device: "va".to_owned(), by: "process 1".to_owned() };
+            if tries < 3 { Err(held) } else { Ok(tries) }
+        });
+        assert_eq!(done.unwrap(), 3);
+        let other = unlocked(|| Err::<(), _>(Error::NoProcess { pid: 1 }));
+        assert!(matches!(other, Err(Error::NoProcess { pid: 1 })), "anything else is told at once");
+    }
 }
