@@ -3,3 +3,4 @@
 pub(crate) mod epoll_worker;
 pub(crate) mod ksoftirqd;
 pub(crate) mod napi_thread;
+pub(crate) mod peer;
