@@ -20,8 +20,6 @@ pub struct CacheSpec {
     pub capacity_requests: u32,
     /// Added to every packet that is delivered by breaking into a thread.
     pub broken_packet_ns: u32,
-    /// Added to a poll by another CPU than the one that polled the queue before: ring, NAPI and buffers change caches.
-    pub moved_poll_ns: u32,
     /// Added to a thread's work each time delivery has broken into it.
     pub broken_thread_ns: u32,
 }

@@ -50,6 +50,8 @@ pub struct Costs {
     pub recv_sleep_ns: u32,
     /// A send call on a socket, until the device has the frame (TCP) or the transmit ring has it (AF_XDP).
     pub send_ns: u32,
+    /// Until the busy polling of a send call is under way in a thread that has slept: its core has nothing of it in its caches.
+    pub cold_busy_ns: u32,
     /// Sending one frame of a transmit ring within a poll.
     pub tx_frame_ns: u32,
     /// One look at a ring or at the clock by a program that spins in user space.
@@ -90,6 +92,7 @@ impl Default for Costs {
             recv_take_ns: 500,
             recv_sleep_ns: 300,
             send_ns: 1_500,
+            cold_busy_ns: 0,
             tx_frame_ns: 100,
             spin_ns: 100,
             idle_shallow_exit_ns: 1_000,

@@ -102,8 +102,6 @@ pub(crate) struct Queue {
     pub(crate) tx_done: u32,
     /// Frames of AF_XDP sockets that the next poll sends: the socket, and when its transaction began.
     pub(crate) tx_ring: Vec<(u32, u64)>,
-    /// Which CPU polled last.
-    pub(crate) polled_on: u16,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
@@ -122,7 +120,6 @@ impl Queue {
             ring: VecDeque::with_capacity(spec.ring_packets as usize),
             tx_done: 0,
             tx_ring: Vec::new(),
-            polled_on: spec.cpu,
             rx: CompletionQueue::new(spec.rx, RX_CQE),
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },

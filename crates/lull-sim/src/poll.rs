@@ -21,13 +21,11 @@ impl Sim {
         let reaped = std::mem::take(&mut q.tx_done);
         std::mem::swap(&mut q.poll.sending, &mut q.tx_ring);
         let sends = q.poll.sending.len() as u64;
-        let moved = std::mem::replace(&mut q.polled_on, cpu) != cpu;
         self.transitions += 1;
         let costs = &self.world.costs;
         let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
-        let moved_ns = if moved { u64::from(self.world.cache.moved_poll_ns) } else { 0 };
         let sent_ns = sends * u64::from(costs.tx_frame_ns);
-        fixed_ns + moved_ns + sent_ns + self.take_chunk(queue, cpu)
+        fixed_ns + sent_ns + self.take_chunk(queue, cpu)
     }
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.

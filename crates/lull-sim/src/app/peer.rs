@@ -21,9 +21,11 @@ enum Stage {
     Slept,
     /// A message was copied out.
     Taken,
-    /// A send call is over.
+    /// The frame is with the device, or in the transmit ring.
     Sent,
-    /// After the busy poll that a send call makes.
+    /// A send call is about to busy poll.
+    Kick,
+    /// A send call is over.
     Kicked,
     /// Spends the application's delay, until then.
     Delay(u64),
@@ -39,6 +41,8 @@ pub(crate) struct Peer {
     busier: Option<Busier>,
     begun_ns: u64,
     next_ns: u64,
+    /// It slept since its last send call.
+    slept: bool,
 }
 
 impl Peer {
@@ -48,7 +52,7 @@ impl Peer {
             PeerKind::Pacer { .. } => Stage::Paced,
             PeerKind::Responder | PeerKind::Taker { .. } | PeerKind::Poller => Stage::Look,
         };
-        Peer { spec: spec.clone(), stage: first, busier: None, begun_ns: 0, next_ns: 0 }
+        Peer { spec: spec.clone(), stage: first, busier: None, begun_ns: 0, next_ns: 0, slept: false }
     }
 
     fn is_ready(&self, sim: &Sim) -> bool {
@@ -111,6 +115,18 @@ impl Peer {
         Some(next)
     }
 
+    /// After a send call, and at the begin.
+    fn sent(&mut self, sim: &Sim) -> Next {
+        match self.spec.kind {
+            PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
+            PeerKind::Requester if self.begun_ns == 0 => {
+                self.begun_ns = sim.now_ns;
+                self.send(sim)
+            }
+            _ => self.look(sim),
+        }
+    }
+
     fn delay(&mut self, sim: &Sim, until_ns: u64) -> Next {
         // The application watches the clock: what breaks into it does not make it longer.
         let rest_ns = until_ns.saturating_sub(sim.now_ns);
@@ -128,7 +144,8 @@ impl Peer {
         }
         if now_ns < self.next_ns {
             self.stage = Stage::Paced;
-            return Next::Run(Segment::mixed(0, self.next_ns - now_ns));
+            self.slept = true;
+            return Next::Sleep(self.next_ns);
         }
         self.next_ns += period_ns;
         self.begun_ns = now_ns;
@@ -194,19 +211,22 @@ impl Program for Peer {
             Stage::Sent => {
                 sim.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
                 sim.send(self.spec.socket, self.begun_ns);
-                self.stage = Stage::Kicked;
-                let transmit = sim.sockets[self.spec.socket as usize].spec.transmit;
-                let kicked = if transmit == Transmit::BusyPoll { self.busy(sim, true) } else { None };
-                kicked.unwrap_or_else(|| Next::Run(Segment::mixed(0, 0)))
-            }
-            Stage::Kicked => match self.spec.kind {
-                PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
-                PeerKind::Requester if self.begun_ns == 0 => {
-                    self.begun_ns = sim.now_ns;
-                    self.send(sim)
+                if sim.sockets[self.spec.socket as usize].spec.transmit != Transmit::BusyPoll {
+                    return self.sent(sim);
                 }
-                _ => self.look(sim),
-            },
+                // The frame can be seen by whoever polls; this thread is on its way to do so.
+                self.stage = Stage::Kick;
+                let cold_ns = if std::mem::take(&mut self.slept) { sim.world.costs.cold_busy_ns } else { 0 };
+                Next::Run(Segment::sys(u64::from(cold_ns)))
+            }
+            Stage::Kick => {
+                self.stage = Stage::Kicked;
+                match self.busy(sim, true) {
+                    Some(next) => next,
+                    None => self.sent(sim),
+                }
+            }
+            Stage::Kicked => self.sent(sim),
             Stage::Delay(until_ns) => self.delay(sim, until_ns),
             Stage::Paced => match self.spec.kind {
                 PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),

@@ -100,7 +100,6 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
         capacity_requests: params.whole("cache_requests"),
         broken_packet_ns: params.whole("broken_packet_ns"),
         broken_thread_ns: params.whole("broken_thread_ns"),
-        ..CacheSpec::default()
     };
     world.net = NetSpec {
         request_ns: params.whole("client_request_ns"),
