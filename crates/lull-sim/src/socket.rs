@@ -6,12 +6,11 @@
 
 use std::collections::VecDeque;
 
-use lull_core::SocketBusy;
+use lull_core::{Schedule, SocketBusy};
 
 use crate::agenda::{Event, PacketKind};
-use crate::cpu::Irq;
 use crate::nic::Packet;
-use crate::sim::Sim;
+use crate::sim::{Sim, cx};
 use crate::world::{SocketSpec, Transmit};
 
 /// One socket.
@@ -42,8 +41,8 @@ impl Socket {
 }
 
 impl Sim {
-    /// A send call of `socket`, whose cost was borne. `begun_ns` is when the transaction began.
-    pub(crate) fn send(&mut self, socket: u32, begun_ns: u64) {
+    /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
+    pub(crate) fn send(&mut self, socket: u32, begun_ns: u64, cpu: u16) {
         let spec = &self.sockets[socket as usize].spec;
         let queue = spec.tx_queue;
         match spec.transmit {
@@ -51,8 +50,11 @@ impl Sim {
             Transmit::Poll | Transmit::BusyPoll => self.queues[queue as usize].tx_ring.push((socket, begun_ns)),
             Transmit::Wakeup => {
                 self.queues[queue as usize].tx_ring.push((socket, begun_ns));
-                let cpu = self.queues[queue as usize].spec.cpu;
-                self.interrupt(cpu, Irq::Device(queue));
+                self.transitions += 1;
+                let cx = cx(self.now_ns, cpu, &self.sink);
+                if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
+                    self.route(owner, cpu);
+                }
             }
         }
     }

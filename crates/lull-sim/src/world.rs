@@ -110,7 +110,7 @@ pub enum Transmit {
     Doorbell,
     /// By the next poll of the NAPI, whoever makes it: the program makes no call.
     Poll,
-    /// By a poll that the send call asks for with an interrupt (`ndo_xsk_wakeup`).
+    /// By a poll that the send call schedules on its own CPU (`ndo_xsk_wakeup` of drivers that call `napi_schedule`, as gve).
     Wakeup,
     /// By the round of busy polling that the send call makes (`xsk_sendmsg` of a socket with SO_BUSY_POLL); by the owner if
     /// somebody else polls.

@@ -64,7 +64,8 @@ fn a_busy_polling_socket_neither_sleeps_nor_waits_for_coalescing() {
     let world = |busy| World { net: tcp(0).net, ..tcp_rr::world(&tcp_params(), busy, slow, ModerationSpec::Off) };
     let (interrupts, busy) = (run(world(0)), run(world(50)));
     assert!(interrupts.latency_us(50.0) > busy.latency_us(50.0) + 2.0 * 40.0);
-    assert!(interrupts.counts.switches >= 2 * interrupts.counts.answered);
+    // Each host switches to its thread once a transaction; the window cuts one in two.
+    assert!(interrupts.counts.switches + 2 >= 2 * interrupts.counts.answered);
     assert!(busy.counts.switches < busy.counts.answered / 10, "{} switches", busy.counts.switches);
     assert!(busy.napi.busy_polls > 2 * busy.counts.answered);
 }
@@ -81,9 +82,9 @@ fn an_af_xdp_round_trip_by_interrupts_is_the_sum_of_its_parts() {
     let world = xsk((12_000, 0), Polling::Interrupts);
     let looks_ns = 2 * u64::from(world.costs.spin_ns);
     let out = run(world);
-    // Each way: the send call, the poll that it asks for by an interrupt, the wire, the interrupt, softirq, a poll with one packet,
-    // and the frame is taken after at most one look at the ring.
-    let transmit = ["send_ns", "irq_ns", "softirq_ns", "poll_ns", "tx_frame_ns", "wire_ns"];
+    // Each way: the send call, softirq with the poll that it scheduled, the wire, the interrupt, softirq, a poll with one packet, and
+    // the frame is taken after at most one look at the ring.
+    let transmit = ["send_ns", "softirq_ns", "poll_ns", "tx_frame_ns", "wire_ns"];
     let receive = ["irq_ns", "softirq_ns", "poll_ns", "rx_ns", "recv_take_ns"];
     let params = xsk_params();
     let expected_ns = 2 * (sum(&params, &transmit) + sum(&params, &receive));
@@ -113,15 +114,10 @@ fn each_polling_mode_is_in_force_by_its_counters() {
         let out = run(xsk_rr::world(&xsk_params(), (25_000, 38), mode, SHORT_NS));
         let (napi, counts) = (out.napi, out.counts);
         let by_calls = matches!(mode, Polling::Inline | Polling::SeparateCore);
-        assert_eq!(mode == Polling::Interrupts, counts.irqs > counts.issued, "{mode:?}: {} interrupts", counts.irqs);
+        assert_eq!(mode == Polling::Interrupts, counts.irqs > 10, "{mode:?}: {} interrupts", counts.irqs);
         assert_eq!(by_calls, napi.busy_polls > counts.issued, "{mode:?}: {} busy polls", napi.busy_polls);
         assert_eq!(mode == Polling::Threaded, napi.thread_polls > counts.issued, "{mode:?}: {napi:?}");
-        assert_eq!(
-            mode == Polling::Threaded,
-            napi.softirq_polls == 0,
-            "{mode:?}: {} softirq polls",
-            napi.softirq_polls
-        );
+        assert_eq!(mode == Polling::Interrupts, napi.softirq_polls > counts.issued, "{mode:?}: {napi:?}");
     }
 }
 

@@ -210,7 +210,7 @@ impl Program for Peer {
             }
             Stage::Sent => {
                 sim.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
-                sim.send(self.spec.socket, self.begun_ns);
+                sim.send(self.spec.socket, self.begun_ns, self.spec.cpu);
                 if sim.sockets[self.spec.socket as usize].spec.transmit != Transmit::BusyPoll {
                     return self.sent(sim);
                 }
