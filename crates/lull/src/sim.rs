@@ -207,7 +207,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
         return Err("--cells is for --table irq only: the other tables' calibration rows are fixed".into());
     }
     let progress = |evaluation: usize, best: f64| {
-        if evaluation % 20 == 0 {
+        if evaluation.is_multiple_of(20) {
             eprintln!("{evaluation} of {}: {best:.2}", args.evaluations);
         }
     };
