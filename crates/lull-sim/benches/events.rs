@@ -1,5 +1,5 @@
-//! Speed of the simulator: `cargo bench -p lull-sim`. An item is an event of the agenda that causes a transition of the core's
-//! state machine or moves the world towards one; the goal is 5 M of them a second on one core.
+//! Speed of the simulator: `cargo bench -p lull-sim --bench events`. An item is an event of the agenda, so items per second are events
+//! per second of one core; the goal is 5 M.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -18,23 +18,23 @@ fn world(mode: &str, load: Load) -> World {
     world
 }
 
-fn transitions(world: &World) -> u64 {
-    Sim::new(world, 1).run().map_or(0, |out| out.transitions)
+fn events(world: &World) -> u64 {
+    Sim::new(world, 1).run().map_or(0, |out| out.events)
 }
 
 fn bench(bencher: Bencher<'_, '_>, world: &World) {
-    let count = transitions(world);
-    bencher.counter(ItemsCount::new(count)).bench_local(|| transitions(world));
+    let count = events(world);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| events(world));
 }
 
-/// Interrupts, softirq, wake-ups: the most work per transition.
+/// Interrupts, softirq, wake-ups: the most work per event.
 #[divan::bench(args = ["base", "defer10", "suspend20", "fullbusy"])]
-fn transitions_at_50k(bencher: Bencher<'_, '_>, mode: &str) {
+fn events_at_50k(bencher: Bencher<'_, '_>, mode: &str) {
     bench(bencher, &world(mode, Load::Open { per_s: 50_000.0 }));
 }
 
 /// Saturated.
 #[divan::bench(args = ["base", "suspend20"])]
-fn transitions_closed_loop(bencher: Bencher<'_, '_>, mode: &str) {
+fn events_closed_loop(bencher: Bencher<'_, '_>, mode: &str) {
     bench(bencher, &world(mode, Load::Closed));
 }

@@ -21,6 +21,8 @@ pub enum PacketKind {
     Request,
     /// A pure acknowledgement: costs softirq time, wakes nobody.
     Ack,
+    /// A message to a socket of a request/response pair: makes it readable.
+    Message,
 }
 
 /// What a one-shot event is.

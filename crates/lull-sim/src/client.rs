@@ -126,6 +126,10 @@ impl Sim {
 
     /// A packet of a connection reaches the server's NIC.
     pub(crate) fn arrive(&mut self, conn: u32, kind: PacketKind) {
+        if kind == PacketKind::Message {
+            self.message_arrives(conn);
+            return;
+        }
         let queue = self.connections[conn as usize].queue;
         let taken = self.packet_arrives(queue, Packet { conn, kind });
         if kind == PacketKind::Request {

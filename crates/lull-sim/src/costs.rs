@@ -42,6 +42,20 @@ pub struct Costs {
     pub request_user_ns: u32,
     /// What a request costs besides, at random: mean of an exponential part (system time).
     pub request_random_ns: u32,
+    /// A receive call on a socket: entry and return.
+    pub recv_call_ns: u32,
+    /// Taking a message out of a socket and handling it.
+    pub recv_take_ns: u32,
+    /// Going to sleep in a receive call: wait queue, schedule.
+    pub recv_sleep_ns: u32,
+    /// A send call on a socket, until the device has the frame (TCP) or the transmit ring has it (AF_XDP).
+    pub send_ns: u32,
+    /// Until the busy polling of a send call is under way in a thread that has slept: its core has nothing of it in its caches.
+    pub cold_busy_ns: u32,
+    /// Sending one frame of a transmit ring within a poll.
+    pub tx_frame_ns: u32,
+    /// One look at a ring or at the clock by a program that spins in user space.
+    pub spin_ns: u32,
     /// Leaving a shallow idle state, with what going there cost.
     pub idle_shallow_exit_ns: u32,
     /// Leaving a deep idle state.
@@ -74,6 +88,13 @@ impl Default for Costs {
             request_sys_ns: 2_600,
             request_user_ns: 1_200,
             request_random_ns: 0,
+            recv_call_ns: 200,
+            recv_take_ns: 500,
+            recv_sleep_ns: 300,
+            send_ns: 1_500,
+            cold_busy_ns: 0,
+            tx_frame_ns: 100,
+            spin_ns: 100,
             idle_shallow_exit_ns: 1_000,
             idle_deep_exit_ns: 40_000,
             idle_deep_residency_ns: 400_000,

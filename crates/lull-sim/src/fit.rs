@@ -95,34 +95,50 @@ pub fn fit(
     start: &Params,
     cells: &Table,
     budget: &FitBudget,
+    progress: impl FnMut(usize, f64),
+) -> Result<Fit, RunError> {
+    let names: Vec<&str> =
+        start.iter().filter(|(_, param)| param.range[1] > param.range[0]).map(|(name, _)| name).collect();
+    let distance = |params: &Params| distance(params, cells, budget);
+    search(start, &names, STEP, budget.evaluations, budget.seed, distance, progress)
+}
+
+/// Searches the named parameters for the least `distance`. The first step is `step`, a share of their ranges.
+///
+/// # Errors
+/// A world that hit its bound at the start.
+pub(crate) fn search(
+    start: &Params,
+    names: &[&str],
+    step: f64,
+    most: usize,
+    seed: u64,
+    distance: impl Fn(&Params) -> Result<f64, RunError>,
     mut progress: impl FnMut(usize, f64),
 ) -> Result<Fit, RunError> {
-    let names: Vec<String> =
-        start.iter().filter(|(_, param)| param.range[1] > param.range[0]).map(|(name, _)| name.to_owned()).collect();
-    let scaled: Vec<f64> = start
+    let free: Vec<(&str, f64, [f64; 2])> = start
         .iter()
-        .filter(|(_, param)| param.range[1] > param.range[0])
-        .map(|(_, param)| (param.value - param.range[0]) / (param.range[1] - param.range[0]))
+        .filter(|(name, _)| names.contains(name))
+        .map(|(name, param)| (name, param.value, param.range))
         .collect();
+    let scaled: Vec<f64> = free.iter().map(|(_, value, [low, high])| (value - low) / (high - low)).collect();
     let place = |x: &DVector<f64>| {
         let mut params = start.clone();
         let mut outside = 0.0;
-        for (name, (&value, (_, param))) in
-            names.iter().zip(x.iter().zip(start.iter().filter(|(_, param)| param.range[1] > param.range[0])))
-        {
+        for (&value, &(name, _, [low, high])) in x.iter().zip(&free) {
             let inside = value.clamp(0.0, 1.0);
             outside += (value - inside).abs();
-            params.set(name, param.range[0] + inside * (param.range[1] - param.range[0]));
+            params.set(name, low + inside * (high - low));
         }
         (params, outside)
     };
-    let before = distance(start, cells, budget)?;
+    let before = distance(start)?;
     let mut best = (before, start.clone());
     let mut evaluations = 0;
     {
         let function = |x: &DVector<f64>| {
             let (params, outside) = place(x);
-            let value = distance(&params, cells, budget).unwrap_or(f64::MAX);
+            let value = distance(&params).unwrap_or(f64::MAX);
             evaluations += 1;
             if value < best.0 {
                 best = (value, params);
@@ -131,8 +147,7 @@ pub fn fit(
             // Beyond the ranges it climbs, so that the search comes back.
             value + 100.0 * outside
         };
-        let search =
-            CMAESOptions::new(scaled, STEP).seed(budget.seed).max_function_evals(budget.evaluations).build(function);
+        let search = CMAESOptions::new(scaled, step).seed(seed).max_function_evals(most).build(function);
         if let Ok(mut search) = search {
             let _ = search.run();
         }

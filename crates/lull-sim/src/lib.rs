@@ -22,8 +22,9 @@
 //! | `softirq` | `net_rx_action` and `handle_softirqs` |
 //! | `poll` | one poll of a queue, in chunks |
 //! | `epoll` | contexts: ready lists and waiters; suspend and resume |
+//! | `socket` | message sockets: the ends of a request/response pair |
 //! | `thread` | programs and the fair scheduler |
-//! | `app` | the programs: epoll worker, ksoftirqd, NAPI thread |
+//! | `app` | the programs: epoll worker, request/response peer, ksoftirqd, NAPI thread |
 //! | `busy` | the busy loop in a thread |
 //! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
 //! | [`agenda`] | the queue of events |
@@ -76,6 +77,7 @@ pub mod random;
 mod recorder;
 pub mod rng;
 pub mod sim;
+mod socket;
 mod softirq;
 mod thread;
 pub mod transition;
@@ -91,6 +93,7 @@ pub use metrics::{Counts, CpuUse, Outcome};
 pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, UpstreamSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
+    SocketSpec, Transmit, UpstreamSpec, WorkerSpec, World,
 };
 pub use worldfile::{WorldFile, WorldFileError};

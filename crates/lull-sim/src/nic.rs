@@ -89,6 +89,8 @@ pub(crate) struct Poll {
     pub(crate) batch: Vec<Packet>,
     /// It looked at the ring for the last time.
     pub(crate) looked_last: bool,
+    /// Frames that it sends.
+    pub(crate) sending: Vec<(u32, u64)>,
     /// It broke into a thread.
     pub(crate) breaking_in: bool,
 }
@@ -101,6 +103,8 @@ pub(crate) struct Queue {
     pub(crate) ring: VecDeque<Packet>,
     /// Transmit completions that no poll has reaped.
     pub(crate) tx_done: u32,
+    /// Frames of AF_XDP sockets that the next poll sends: the socket, and when its transaction began.
+    pub(crate) tx_ring: Vec<(u32, u64)>,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
@@ -125,6 +129,7 @@ impl Queue {
             napi,
             ring: VecDeque::with_capacity(spec.ring_packets as usize),
             tx_done: 0,
+            tx_ring: Vec::new(),
             rx: CompletionQueue::new(spec.rx, RX_CQE),
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },

@@ -22,14 +22,24 @@ impl Sim {
         q.poll.breaking_in = breaking_in;
         debug_assert!(q.poll.batch.is_empty(), "two polls of one queue at once");
         let reaped = std::mem::take(&mut q.tx_done);
+        std::mem::swap(&mut q.poll.sending, &mut q.tx_ring);
+        let sends = q.poll.sending.len() as u64;
         self.transitions += 1;
         let costs = &self.world.costs;
         let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
-        fixed_ns + self.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
+        let sent_ns = sends * u64::from(costs.tx_frame_ns);
+        fixed_ns + sent_ns + self.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
     }
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
     pub(crate) fn poll_goes_on(&mut self, queue: u32, cpu: u16) -> Option<u64> {
+        if !self.queues[queue as usize].poll.sending.is_empty() {
+            let mut sending = std::mem::take(&mut self.queues[queue as usize].poll.sending);
+            for (socket, begun_ns) in sending.drain(..) {
+                self.put_on_wire(socket, begun_ns);
+            }
+            self.queues[queue as usize].poll.sending = sending;
+        }
         let mut batch = std::mem::take(&mut self.queues[queue as usize].poll.batch);
         for packet in batch.drain(..) {
             self.deliver(packet, cpu);
@@ -63,7 +73,7 @@ impl Sim {
             connection.touched = clock;
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
-                    PacketKind::Request => costs.rx_request_ns,
+                    PacketKind::Request | PacketKind::Message => costs.rx_request_ns,
                     PacketKind::Ack => costs.rx_ack_ns,
                 });
             q.poll.batch.push(packet);
@@ -74,6 +84,10 @@ impl Sim {
     /// A packet has passed the stack.
     fn deliver(&mut self, packet: Packet, cpu: u16) {
         if packet.kind == PacketKind::Ack {
+            return;
+        }
+        if packet.kind == PacketKind::Message {
+            self.message_delivered(packet.conn, cpu);
             return;
         }
         let context = self.connections[packet.conn as usize].context;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use hdrhistogram::Histogram;
 use lull_core::event::EventSink;
-use lull_core::{Cx, EpollBusy, NAPI_ID_MIN, Stats, Threaded};
+use lull_core::{Cx, EpollBusy, NAPI_ID_MIN, Schedule, Stats, Threaded};
 
 use crate::agenda::{Agenda, Due, Event, NEVER};
 use crate::app::epoll_worker::EpollWorker;
 use crate::app::ksoftirqd::Ksoftirqd;
 use crate::app::napi_thread::NapiThreadProgram;
+use crate::app::peer::Peer;
 use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
@@ -20,10 +21,15 @@ use crate::nic::{Queue, Side};
 use crate::random::script::Script;
 use crate::recorder::{Entry, Recorder, What, Whom};
 use crate::rng::{Component, Stream};
+use crate::socket::Socket;
 use crate::thread::{Program, Thread};
 use crate::transition::{Coverage, Transition};
 use crate::world::{QueueSpec, World};
 
+/// No epoll context: the connection is a socket's own.
+const NO_CONTEXT: u32 = u32::MAX;
+/// No source of load.
+const NO_SOURCE: u32 = u32::MAX;
 /// No queue.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
 
@@ -159,6 +165,9 @@ pub struct Sim {
     pub(crate) contexts: Vec<Context>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) sources: Vec<Source>,
+    pub(crate) sockets: Vec<Socket>,
+    /// The connection of the first socket: each socket has one, after those of the groups.
+    pub(crate) first_socket: u32,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) faults: Faults,
@@ -204,7 +213,7 @@ impl Sim {
         let slots = Slots {
             cpus: world.cpus.len() as u32,
             queues: world.queues.len() as u32,
-            threads: (world.cpus.len() + threaded + world.workers.len()) as u32,
+            threads: (world.cpus.len() + threaded + world.workers.len() + world.peers.len()) as u32,
         };
         let latency_ns = match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
             Ok(histogram) => histogram,
@@ -220,6 +229,8 @@ impl Sim {
             contexts: Vec::new(),
             connections: Vec::new(),
             sources: Vec::new(),
+            sockets: Vec::new(),
+            first_socket: 0,
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             faults: Faults::new(&world.faults, seed),
@@ -292,12 +303,25 @@ impl Sim {
                 let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
             }
         }
+        self.first_socket = self.connections.len() as u32;
+        for spec in &self.world.sockets {
+            self.connections.push(Connection::new(spec.queue, NO_CONTEXT, NO_SOURCE));
+            self.sockets.push(Socket::new(spec, &self.world.sysctl));
+        }
         for queue in 0..self.queues.len() as u32 {
             self.unmask(queue);
+            if self.queues[queue as usize].spec.napi.threaded == Threaded::BusyPoll {
+                self.start_busy_thread(queue);
+            }
         }
         for spec in self.world.workers.clone() {
             let worker = EpollWorker::new(spec.context, spec.cpu, spec.timeout_ns, spec.events_max);
             self.start(spec.cpu, Box::new(worker));
+        }
+        for spec in self.world.peers.clone() {
+            let thread = self.spawn(spec.cpu, Box::new(Peer::new(&spec)) as Box<dyn Program>);
+            self.threads[thread as usize].state = crate::thread::ThreadState::Running;
+            self.cpus[usize::from(spec.cpu)].runnable.push(thread);
         }
         for cpu in 0..self.cpus.len() as u16 {
             self.dispatch(cpu);
@@ -310,6 +334,14 @@ impl Sim {
         let thread = self.spawn(cpu, program);
         self.threads[thread as usize].state = crate::thread::ThreadState::Running;
         self.cpus[usize::from(cpu)].runnable.push(thread);
+    }
+
+    /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never lets go.
+    fn start_busy_thread(&mut self, queue: u32) {
+        let cpu = self.queues[queue as usize].spec.thread_cpu;
+        if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx(self.now_ns, cpu, &self.sink)) {
+            self.route(owner, cpu);
+        }
     }
 
     /// Now, in virtual nanoseconds.

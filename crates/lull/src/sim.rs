@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use lull_core::Mode;
 use lull_core::mode::PUBLISHED;
-use lull_sim::fit::{FitBudget, fit};
+use lull_sim::fit::{Fit, FitBudget, fit};
 use lull_sim::params::Params;
 use lull_sim::published::{
-    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, Simulated, Table, V4_CSV, V6_CSV, page, simulate, statements,
-    summary, v4,
+    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows, simulate,
+    statements, summary, tcp_rr, v4, xsk_rr,
 };
 
 use crate::Failure;
@@ -27,7 +27,10 @@ pub struct SimArgs {
 
 #[derive(Subcommand)]
 enum SimCommand {
-    /// Simulates the published IRQ suspension runs, 12 cases at 6 loads, and shows them beside the published values.
+    /// Simulates published tables and shows them beside the published values.
+    ///
+    /// Tables: irq (IRQ suspension, 12 cases at 6 loads), tcp_rr (TCP_RR with interrupts and with busy polling, 4 rows), xsk_rr
+    /// (AF_XDP request/response, 5 rates and delays by 4 polling modes), all.
     Published(PublishedArgs),
     /// Calibrates the parameters of the simulated machine on published cells.
     Fit(FitArgs),
@@ -37,15 +40,44 @@ enum SimCommand {
     Worlds(Worlds),
 }
 
+/// A published table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Which {
+    /// IRQ suspension, net-next v6: 12 cases at 6 loads.
+    Irq,
+    /// TCP_RR with interrupts and with busy polling, netdev 2.1: 4 rows.
+    TcpRr,
+    /// AF_XDP request/response by polling mode, net-next v4: 20 cells.
+    XskRr,
+    /// All of them.
+    All,
+}
+
+/// A table that calibration knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Fitted {
+    /// IRQ suspension: 24 of 72 cells.
+    Irq,
+    /// TCP_RR: 1 of 4 rows.
+    TcpRr,
+    /// AF_XDP request/response: 6 of 20 cells.
+    XskRr,
+}
+
 #[derive(Args)]
 struct PublishedArgs {
-    /// Parameters of the machine; by default those that ship with lull.
+    /// Which published table.
+    #[arg(long, value_enum, default_value_t = Which::Irq)]
+    table: Which,
+    /// Parameters of the table's machine; by default those that ship with lull. Not with --table all.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Write the simulated table as CSV.
+    /// Write the simulated table as CSV (irq only).
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write everything as a self-contained page.
+    /// Write everything as a self-contained page (irq only).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Seed of the runs.
@@ -55,7 +87,10 @@ struct PublishedArgs {
 
 #[derive(Args)]
 struct FitArgs {
-    /// The cells to fit, as CSV in the columns of the published summary; by default the 24 that calibration may see.
+    /// Which published table.
+    #[arg(long, value_enum, default_value_t = Fitted::Irq)]
+    table: Fitted,
+    /// The cells to fit, as CSV in the columns of the published summary; by default the 24 that calibration may see (irq only).
     #[arg(long, value_name = "FILE")]
     cells: Option<PathBuf>,
     /// Parameters to start from; by default those that ship with lull.
@@ -80,9 +115,9 @@ fn write(path: &PathBuf, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }
 
-fn params(path: Option<&PathBuf>) -> Result<Params, Failure> {
-    let text = path.map_or_else(|| Ok(PARAMS_TOML.to_owned()), read)?;
-    Params::parse(&text, &KNOWN).map_err(|error| match path {
+fn params(path: Option<&PathBuf>, shipped: &str, known: &[(&'static str, &'static str)]) -> Result<Params, Failure> {
+    let text = path.map_or_else(|| Ok(shipped.to_owned()), read)?;
+    Params::parse(&text, known).map_err(|error| match path {
         Some(path) => format!("{}: {error}", path.display()).into(),
         None => error.into(),
     })
@@ -103,7 +138,32 @@ fn modes(names: &[&str]) -> Result<Vec<Mode>, Failure> {
 }
 
 fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
-    let params = params(args.params.as_ref())?;
+    if args.table == Which::All && args.params.is_some() {
+        return Err("--params is one table's: name the table with --table irq, tcp_rr or xsk_rr".into());
+    }
+    if matches!(args.table, Which::TcpRr | Which::XskRr) && (args.csv.is_some() || args.html.is_some()) {
+        return Err("--csv and --html are written for --table irq and all only: leave them out".into());
+    }
+    if matches!(args.table, Which::Irq | Which::All) {
+        irq(args)?;
+    }
+    if matches!(args.table, Which::TcpRr | Which::All) {
+        let params = params(args.params.as_ref(), tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN)?;
+        let simulated = tcp_rr::simulate(&params, args.seed)?;
+        let text = rows::text(&simulated, "transactions/s", &tcp_rr::statements(&simulated));
+        println!("TCP_RR, transactions per second\n\n{text}");
+    }
+    if matches!(args.table, Which::XskRr | Which::All) {
+        let params = params(args.params.as_ref(), xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?;
+        let simulated = xsk_rr::simulate(&params, xsk_rr::WINDOW_NS, args.seed)?;
+        let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
+        println!("AF_XDP request/response, latency in ns\n\n{text}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn irq(args: &PublishedArgs) -> Result<(), Failure> {
+    let params = params(args.params.as_ref(), PARAMS_TOML, &KNOWN)?;
     let loads: Vec<&str> = LOADS.iter().map(|(name, _)| *name).collect();
     let (v6, earlier) = (Table::parse(V6_CSV)?, Table::parse(V4_CSV)?);
     let begun = Instant::now();
@@ -135,7 +195,7 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         write(path, &page::render(&simulated.table, &v6, &sections))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The two designs that the series' FAQ rejects, the first with a short and a long coalescing time.
@@ -148,26 +208,46 @@ fn rejected_text(simulated: &Simulated, rejected: &Simulated) -> String {
 }
 
 fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
-    let start = params(args.params.as_ref())?;
-    let text = args.cells.as_ref().map_or_else(|| Ok(CALIBRATION_CSV.to_owned()), read)?;
-    let cells = Table::parse(&text)?;
-    if let Some(cell) = cells.cells.iter().find(|cell| cell.case.parse::<Mode>().is_err()) {
-        return Err(format!("the table's case '{}' is no delivery mode", cell.case).into());
-    }
     if args.evaluations == 0 {
         return Err("--evaluations is 0: a fit takes at least one".into());
     }
-    let budget = FitBudget { evaluations: args.evaluations, cell: Budget::short(), seed: args.seed };
-    let found = fit(&start, &cells, &budget, |evaluation, best| {
-        if evaluation % 20 == 0 {
+    if args.table != Fitted::Irq && args.cells.is_some() {
+        return Err("--cells is for --table irq only: the other tables' calibration rows are fixed".into());
+    }
+    let progress = |evaluation: usize, best: f64| {
+        if evaluation.is_multiple_of(20) {
             eprintln!("{evaluation} of {}: {best:.2}", args.evaluations);
         }
-    })?;
-    eprintln!("{} cells: {:.2} before, {:.2} after", cells.cells.len(), found.before, found.after);
+    };
+    let path = args.params.as_ref();
+    let found = match args.table {
+        Fitted::Irq => fit_irq(args, progress)?,
+        Fitted::TcpRr => {
+            let start = params(path, tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN)?;
+            tcp_rr::fit(&start, args.evaluations, args.seed, progress)?
+        }
+        Fitted::XskRr => {
+            let start = params(path, xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?;
+            xsk_rr::fit(&start, args.evaluations, args.seed, progress)?
+        }
+    };
+    eprintln!("{:.2} before, {:.2} after", found.before, found.after);
     let text = found.params.to_toml()?;
     match &args.out {
         Some(path) => write(path, &text)?,
         None => print!("{text}"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Failure> {
+    let start = params(args.params.as_ref(), PARAMS_TOML, &KNOWN)?;
+    let text = args.cells.as_ref().map_or_else(|| Ok(CALIBRATION_CSV.to_owned()), read)?;
+    let cells = Table::parse(&text)?;
+    if let Some(cell) = cells.cells.iter().find(|cell| cell.case.parse::<Mode>().is_err()) {
+        return Err(format!("the table's case '{}' is no delivery mode", cell.case).into());
+    }
+    eprintln!("{} cells", cells.cells.len());
+    let budget = FitBudget { evaluations: args.evaluations, cell: Budget::short(), seed: args.seed };
+    Ok(fit(&start, &cells, &budget, progress)?)
 }

@@ -3,4 +3,5 @@
 pub(crate) mod epoll_worker;
 pub(crate) mod ksoftirqd;
 pub(crate) mod napi_thread;
+pub(crate) mod peer;
 pub(crate) mod socket_reader;

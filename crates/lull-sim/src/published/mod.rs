@@ -16,11 +16,14 @@
 
 pub mod cells;
 pub mod page;
+pub mod rows;
 pub mod run;
 pub mod statements;
 pub mod summary;
+pub mod tcp_rr;
 pub mod v4;
 mod worlds;
+pub mod xsk_rr;
 
 pub use cells::{Cell, Column, Table, TableError};
 pub use run::{Budget, Simulated, simulate};

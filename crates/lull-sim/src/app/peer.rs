@@ -1,0 +1,243 @@
+//! A thread of a request/response pair: requester, responder, paced sender, receiver with an application delay, or a thread that
+//! only polls for others.
+//!
+//! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after the other);
+//! whether a call polls the device is the core's (`SocketBusy`).
+
+use crate::agenda::NEVER;
+use crate::busy::Busier;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// At the begin of its loop.
+    Look,
+    /// In a receive call, at its begin.
+    Called,
+    /// About to sleep in it.
+    Falling,
+    Slept,
+    /// A message was copied out.
+    Taken,
+    /// The frame is with the device, or in the transmit ring.
+    Sent,
+    /// A send call is about to busy poll.
+    Kick,
+    /// A send call is over.
+    Kicked,
+    /// Spends the application's delay, until then.
+    Delay(u64),
+    /// Waits until the next message is due.
+    Paced,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Peer {
+    spec: PeerSpec,
+    stage: Stage,
+    busier: Option<Busier>,
+    begun_ns: u64,
+    next_ns: u64,
+    /// It slept since its last send call.
+    slept: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(spec: &PeerSpec) -> Peer {
+        let first = match spec.kind {
+            PeerKind::Requester => Stage::Kicked,
+            PeerKind::Pacer { .. } => Stage::Paced,
+            PeerKind::Responder | PeerKind::Taker { .. } | PeerKind::Poller => Stage::Look,
+        };
+        Peer { spec: spec.clone(), stage: first, busier: None, begun_ns: 0, next_ns: 0, slept: false }
+    }
+
+    fn is_ready(&self, sim: &Sim) -> bool {
+        self.spec.kind != PeerKind::Poller && !sim.sockets[self.spec.socket as usize].ready.is_empty()
+    }
+
+    fn look(&mut self, sim: &Sim) -> Next {
+        if self.spec.receive == Receive::Spin {
+            if self.is_ready(sim) {
+                return self.take(sim);
+            }
+            self.stage = Stage::Look;
+            return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns)));
+        }
+        // The ring of an AF_XDP socket is user memory: no call if there is something.
+        if self.spec.receive == Receive::Call && self.is_ready(sim) {
+            return self.take(sim);
+        }
+        self.stage = Stage::Called;
+        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns), 0))
+    }
+
+    fn take(&mut self, sim: &Sim) -> Next {
+        self.stage = Stage::Taken;
+        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_take_ns), 0))
+    }
+
+    fn send(&mut self, sim: &Sim) -> Next {
+        self.stage = Stage::Sent;
+        Next::Run(Segment::mixed(u64::from(sim.world.costs.send_ns), 0))
+    }
+
+    /// In a receive call with nothing busy polling (any more).
+    fn after_polling(&mut self, sim: &Sim) -> Next {
+        if self.spec.receive == Receive::Call {
+            return self.look_again(sim);
+        }
+        if self.is_ready(sim) {
+            return self.take(sim);
+        }
+        self.stage = Stage::Falling;
+        Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)))
+    }
+
+    fn look_again(&mut self, sim: &Sim) -> Next {
+        if self.is_ready(sim) {
+            return self.take(sim);
+        }
+        self.stage = Stage::Look;
+        Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns)))
+    }
+
+    /// Busy polls as the socket's options say; `None` if they say nothing.
+    fn busy(&mut self, sim: &mut Sim, nonblocking: bool) -> Option<Next> {
+        let socket = &sim.sockets[self.spec.socket as usize];
+        let id = sim.queues[socket.spec.queue as usize].napi.id();
+        let plan = socket.busy.plan(id, nonblocking)?;
+        let (busier, next) = Busier::begin(sim, plan, self.spec.cpu)?;
+        self.busier = Some(busier);
+        Some(next)
+    }
+
+    /// After a send call, and at the begin.
+    fn sent(&mut self, sim: &Sim) -> Next {
+        match self.spec.kind {
+            PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
+            PeerKind::Requester if self.begun_ns == 0 => {
+                self.begun_ns = sim.now_ns;
+                self.send(sim)
+            }
+            _ => self.look(sim),
+        }
+    }
+
+    fn delay(&mut self, sim: &Sim, until_ns: u64) -> Next {
+        // The application watches the clock: what breaks into it does not make it longer.
+        let rest_ns = until_ns.saturating_sub(sim.now_ns);
+        if rest_ns == 0 {
+            return self.look(sim);
+        }
+        self.stage = Stage::Delay(until_ns);
+        Next::Run(Segment::mixed(0, rest_ns.min(u64::from(sim.world.costs.spin_ns).max(1))))
+    }
+
+    fn pace(&mut self, sim: &Sim, period_ns: u64) -> Next {
+        let now_ns = sim.now_ns;
+        if self.next_ns == 0 {
+            self.next_ns = now_ns + period_ns;
+        }
+        if now_ns < self.next_ns {
+            self.stage = Stage::Paced;
+            self.slept = true;
+            return Next::Sleep(self.next_ns);
+        }
+        self.next_ns += period_ns;
+        self.begun_ns = now_ns;
+        self.send(sim)
+    }
+}
+
+impl Program for Peer {
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+        if let Some(mut busier) = self.busier.take() {
+            let ready = self.is_ready(sim);
+            if let Some(next) = busier.step(sim, me, ready) {
+                self.busier = Some(busier);
+                return next;
+            }
+            if self.stage == Stage::Called {
+                return self.after_polling(sim);
+            }
+        }
+        match self.stage {
+            Stage::Look => self.look(sim),
+            Stage::Called => {
+                if self.is_ready(sim) && self.spec.receive == Receive::Block {
+                    return self.take(sim);
+                }
+                let nonblocking = self.spec.receive == Receive::Call;
+                match self.busy(sim, nonblocking) {
+                    Some(next) => next,
+                    None => self.after_polling(sim),
+                }
+            }
+            Stage::Falling => {
+                if self.is_ready(sim) {
+                    return self.take(sim);
+                }
+                sim.sockets[self.spec.socket as usize].waiter = Some(me);
+                self.stage = Stage::Slept;
+                Next::Sleep(NEVER)
+            }
+            Stage::Slept => self.take(sim),
+            Stage::Taken => {
+                let Some(begun_ns) = sim.sockets[self.spec.socket as usize].ready.pop_front() else {
+                    return self.look(sim);
+                };
+                self.begun_ns = begun_ns;
+                match self.spec.kind {
+                    PeerKind::Responder => {
+                        sim.counts.served += 1;
+                        self.send(sim)
+                    }
+                    PeerKind::Requester => {
+                        sim.transaction_over(begun_ns);
+                        self.begun_ns = sim.now_ns;
+                        self.send(sim)
+                    }
+                    PeerKind::Taker { delay_ns } => {
+                        sim.transaction_over(begun_ns);
+                        self.delay(sim, sim.now_ns + delay_ns)
+                    }
+                    PeerKind::Pacer { .. } | PeerKind::Poller => self.look(sim),
+                }
+            }
+            Stage::Sent => {
+                sim.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
+                sim.send(self.spec.socket, self.begun_ns, self.spec.cpu);
+                if sim.sockets[self.spec.socket as usize].spec.transmit != Transmit::BusyPoll {
+                    return self.sent(sim);
+                }
+                // The frame can be seen by whoever polls; this thread is on its way to do so.
+                self.stage = Stage::Kick;
+                let cold_ns = if std::mem::take(&mut self.slept) { sim.world.costs.cold_busy_ns } else { 0 };
+                Next::Run(Segment::sys(u64::from(cold_ns)))
+            }
+            Stage::Kick => {
+                self.stage = Stage::Kicked;
+                match self.busy(sim, true) {
+                    Some(next) => next,
+                    None => self.sent(sim),
+                }
+            }
+            Stage::Kicked => self.sent(sim),
+            Stage::Delay(until_ns) => self.delay(sim, until_ns),
+            Stage::Paced => match self.spec.kind {
+                PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
+                _ => self.look(sim),
+            },
+        }
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(busier) = self.busier {
+            busier.abandon();
+        }
+    }
+}

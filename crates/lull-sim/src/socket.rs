@@ -1,0 +1,102 @@
+//! Message sockets: the ends of a request/response pair, TCP or AF_XDP.
+//!
+//! A socket sends to one other socket, over a wire that keeps the order. Receiving goes through the queue's ring and NAPI as
+//! everything does. Sending has two ways: a TCP segment goes to the device from within the system call; an AF_XDP frame lies in
+//! the transmit ring until *somebody polls the NAPI*, as zero-copy drivers transmit (`ndo_xsk_wakeup`).
+
+use std::collections::VecDeque;
+
+use lull_core::{Schedule, SocketBusy};
+
+use crate::agenda::{Event, PacketKind};
+use crate::nic::Packet;
+use crate::sim::{Sim, cx};
+use crate::world::{SocketSpec, Transmit};
+
+/// One socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) spec: SocketSpec,
+    /// SO_BUSY_POLL and its kin.
+    pub(crate) busy: SocketBusy,
+    /// Messages on the wire to it, by the time at which their transaction began. The wire keeps the order, as the ring does.
+    wire: VecDeque<u64>,
+    ring: VecDeque<u64>,
+    /// Messages that a receive call would return.
+    pub(crate) ready: VecDeque<u64>,
+    /// The thread asleep in a receive call.
+    pub(crate) waiter: Option<u32>,
+}
+
+impl Socket {
+    pub(crate) fn new(spec: &SocketSpec, sysctl: &lull_core::Sysctl) -> Socket {
+        let busy = SocketBusy::new(sysctl);
+        // A world's options are its author's own, with every privilege; those beyond the limits stay at their defaults.
+        let _ = busy.set_usecs(spec.busy_poll_usecs);
+        let _ = busy.set_prefer(spec.prefer_busy_poll, true);
+        let _ = busy.set_budget(spec.busy_poll_budget, true);
+        let empty = VecDeque::new;
+        Socket { spec: spec.clone(), busy, wire: empty(), ring: empty(), ready: empty(), waiter: None }
+    }
+}
+
+impl Sim {
+    /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
+    pub(crate) fn send(&mut self, socket: u32, begun_ns: u64, cpu: u16) {
+        let spec = &self.sockets[socket as usize].spec;
+        let queue = spec.tx_queue;
+        match spec.transmit {
+            Transmit::Doorbell => self.put_on_wire(socket, begun_ns),
+            Transmit::Poll | Transmit::BusyPoll => self.queues[queue as usize].tx_ring.push((socket, begun_ns)),
+            Transmit::Wakeup => {
+                self.queues[queue as usize].tx_ring.push((socket, begun_ns));
+                self.transitions += 1;
+                let cx = cx(self.now_ns, cpu, &self.sink);
+                if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
+                    self.route(owner, cpu);
+                }
+            }
+        }
+    }
+
+    /// A message leaves.
+    pub(crate) fn put_on_wire(&mut self, socket: u32, begun_ns: u64) {
+        let spec = &self.sockets[socket as usize].spec;
+        let (peer, wire_ns, queue) = (spec.peer, u64::from(spec.wire_ns), spec.tx_queue);
+        self.counts.tx_packets += 1;
+        self.sockets[peer as usize].wire.push_back(begun_ns);
+        let conn = self.first_socket + peer;
+        self.agenda.push(self.now_ns + wire_ns, Event::Arrive { conn, kind: PacketKind::Message });
+        let sent_ns = self.now_ns + u64::from(self.world.net.tx_done_ns);
+        self.agenda.push(sent_ns, Event::TxDone { queue });
+    }
+
+    /// A message reaches its NIC. One that finds the ring full is lost.
+    pub(crate) fn message_arrives(&mut self, conn: u32) {
+        let socket = (conn - self.first_socket) as usize;
+        let Some(begun_ns) = self.sockets[socket].wire.pop_front() else { return };
+        let queue = self.sockets[socket].spec.queue;
+        if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Message }) {
+            self.sockets[socket].ring.push_back(begun_ns);
+        }
+    }
+
+    /// A message has passed the stack, on `cpu`.
+    pub(crate) fn message_delivered(&mut self, conn: u32, cpu: u16) {
+        let socket = &mut self.sockets[(conn - self.first_socket) as usize];
+        if let Some(begun_ns) = socket.ring.pop_front() {
+            socket.ready.push_back(begun_ns);
+        }
+        if let Some(thread) = socket.waiter.take() {
+            self.wake(thread, cpu);
+        }
+    }
+
+    /// A transaction that began then is over.
+    pub(crate) fn transaction_over(&mut self, begun_ns: u64) {
+        let latency_ns = self.now_ns - begun_ns;
+        self.counts.answered += 1;
+        self.latency_sum_ns += u128::from(latency_ns);
+        self.latency_ns.saturating_record(latency_ns);
+    }
+}

@@ -1,0 +1,147 @@
+//! The request/response worlds: runs replay, transactions take the time that one can add up by hand, modes are in force by the
+//! counters, and calibration sees its rows only.
+
+use lull_sim::params::Params;
+use lull_sim::published::xsk_rr::{MODES, POINTS, Polling};
+use lull_sim::published::{tcp_rr, xsk_rr};
+use lull_sim::{ModerationSpec, Outcome, Sim, World};
+
+const SHORT_NS: u64 = 5_000_000;
+/// Later than the end of a run.
+const NEVER_NS: u32 = 2_000_000_000;
+
+fn tcp_params() -> Params {
+    Params::parse(tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN).expect("the shipped parameters are within their ranges")
+}
+
+fn xsk_params() -> Params {
+    Params::parse(xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN).expect("the shipped parameters are within their ranges")
+}
+
+fn run(mut world: World) -> Outcome {
+    world.window_ns = SHORT_NS;
+    Sim::new(&world, 1).run().expect("within its bounds")
+}
+
+fn tcp(busy_usecs: u32) -> World {
+    tcp_rr::world(&tcp_params(), busy_usecs, ModerationSpec::Off, ModerationSpec::Off)
+}
+
+fn sum(params: &Params, names: &[&str]) -> u64 {
+    names.iter().map(|name| u64::from(params.whole(name))).sum()
+}
+
+#[test]
+fn a_transaction_by_interrupts_is_the_sum_of_its_parts() {
+    let mut world = tcp(0);
+    world.net.tx_done_ns = NEVER_NS;
+    let out = run(world);
+    // Each way: the send call, the wire, out of idle, the interrupt, softirq, a poll with one packet, the waker's cost, the switch,
+    // and the message is taken.
+    let parts = [
+        "send_ns",
+        "wire_ns",
+        "idle_exit_ns",
+        "irq_ns",
+        "softirq_ns",
+        "poll_ns",
+        "rx_ns",
+        "wake_ns",
+        "switch_ns",
+        "recv_take_ns",
+    ];
+    let expected_ns = 2 * sum(&tcp_params(), &parts);
+    let median_ns = out.latency_ns.value_at_quantile(0.5);
+    assert!(median_ns.abs_diff(expected_ns) <= 32, "median {median_ns}, expected {expected_ns}");
+    let per_transaction = out.counts.irqs as f64 / out.counts.answered as f64;
+    assert!((1.9..2.1).contains(&per_transaction), "an interrupt each way: {per_transaction}");
+    assert_eq!(out.napi.busy_polls, 0);
+}
+
+#[test]
+fn a_busy_polling_socket_neither_sleeps_nor_waits_for_coalescing() {
+    let slow = ModerationSpec::Fixed(lull_sim::dim::Moderation { usecs: 40, frames: 44 });
+    let world = |busy| World { net: tcp(0).net, ..tcp_rr::world(&tcp_params(), busy, slow, ModerationSpec::Off) };
+    let (interrupts, busy) = (run(world(0)), run(world(50)));
+    assert!(interrupts.latency_us(50.0) > busy.latency_us(50.0) + 2.0 * 40.0);
+    // Each host switches to its thread once a transaction; the window cuts one in two.
+    assert!(interrupts.counts.switches + 2 >= 2 * interrupts.counts.answered);
+    assert!(busy.counts.switches < busy.counts.answered / 10, "{} switches", busy.counts.switches);
+    assert!(busy.napi.busy_polls > 2 * busy.counts.answered);
+}
+
+/// No transmit completions: they have interrupts of their own.
+fn xsk(point: (u32, u64), mode: Polling) -> World {
+    let mut world = xsk_rr::world(&xsk_params(), point, mode, SHORT_NS);
+    world.net.tx_done_ns = NEVER_NS;
+    world
+}
+
+#[test]
+fn an_af_xdp_round_trip_by_interrupts_is_the_sum_of_its_parts() {
+    let world = xsk((12_000, 0), Polling::Interrupts);
+    let looks_ns = 2 * u64::from(world.costs.spin_ns);
+    let out = run(world);
+    // Each way: the send call, softirq with the poll that it scheduled, the wire, the interrupt, softirq, a poll with one packet, and
+    // the frame is taken after at most one look at the ring.
+    let transmit = ["send_ns", "softirq_ns", "poll_ns", "tx_frame_ns", "wire_ns"];
+    let receive = ["irq_ns", "softirq_ns", "poll_ns", "rx_ns", "recv_take_ns"];
+    let params = xsk_params();
+    let expected_ns = 2 * (sum(&params, &transmit) + sum(&params, &receive));
+    let median_ns = out.latency_ns.value_at_quantile(0.5);
+    assert!(
+        (expected_ns..=expected_ns + looks_ns + 16).contains(&median_ns),
+        "median {median_ns}, expected {expected_ns}"
+    );
+}
+
+#[test]
+fn the_rate_is_the_senders_whatever_the_mode_and_nothing_is_lost() {
+    for point in POINTS {
+        for mode in MODES {
+            let out = run(xsk_rr::world(&xsk_params(), point, mode, SHORT_NS));
+            let expected = f64::from(point.0) * SHORT_NS as f64 / 1e9;
+            assert!((out.counts.issued as f64 - expected).abs() <= 1.0, "{point:?} {mode:?}: {}", out.counts.issued);
+            assert!(out.counts.issued.abs_diff(out.counts.answered) <= 5, "{point:?} {mode:?}: {:?}", out.counts);
+            assert_eq!(out.counts.dropped, 0);
+        }
+    }
+}
+
+#[test]
+fn each_polling_mode_is_in_force_by_its_counters() {
+    for mode in MODES {
+        let out = run(xsk_rr::world(&xsk_params(), (25_000, 38), mode, SHORT_NS));
+        let (napi, counts) = (out.napi, out.counts);
+        let by_calls = matches!(mode, Polling::Inline | Polling::SeparateCore);
+        assert_eq!(mode == Polling::Interrupts, counts.irqs > 10, "{mode:?}: {} interrupts", counts.irqs);
+        assert_eq!(by_calls, napi.busy_polls > counts.issued, "{mode:?}: {} busy polls", napi.busy_polls);
+        assert_eq!(mode == Polling::Threaded, napi.thread_polls > counts.issued, "{mode:?}: {napi:?}");
+        assert_eq!(mode == Polling::Interrupts, napi.softirq_polls > counts.issued, "{mode:?}: {napi:?}");
+    }
+}
+
+#[test]
+fn runs_replay() {
+    for mode in MODES {
+        let world = || xsk_rr::world(&xsk_params(), (32_000, 30), mode, SHORT_NS);
+        let (one, again) = (run(world()), run(world()));
+        assert_eq!((one.digest, one.counts, one.napi), (again.digest, again.counts, again.napi), "{mode:?}");
+    }
+    let (one, again) = (run(tcp(50)), run(tcp(50)));
+    assert_eq!((one.digest, one.counts, one.napi), (again.digest, again.counts, again.napi));
+}
+
+#[test]
+fn calibration_sees_a_third_of_the_rows_at_most() {
+    let rows = tcp_rr::simulate(&tcp_params(), 1).unwrap();
+    assert!(3 * rows.iter().filter(|row| row.fitted).count() <= rows.len());
+    let rows = xsk_rr::simulate(&xsk_params(), 500_000, 1).unwrap();
+    // Of the twenty medians; of the other percentiles none.
+    let fitted: Vec<&str> = rows.iter().filter(|row| row.fitted).map(|row| row.name.as_str()).collect();
+    assert!(
+        3 * fitted.len() <= POINTS.len() * MODES.len() && fitted.iter().all(|name| name.ends_with("p50")),
+        "{fitted:?}"
+    );
+    assert!(rows.iter().all(|row| row.published.is_finite()));
+}
