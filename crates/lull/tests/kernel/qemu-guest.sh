@@ -166,12 +166,6 @@ check 'the new device has the settings that it began with' is "$(settings)" "$be
 run ls -A /run/lull
 check 'no state is left' is "$said" ''
 
-# The lab over this kernel: threads that busy poll are a case where the kernel has them.
-run lull compare --plane kernel --service own --modes base,threaded,threaded-busy,suspend50 --loads 200 --seconds 2 --runs 1 \
-    --connections 4 --records 500 --progress off
-check 'the lab measures busy-poll threads' says '^threaded-busy  *200 .*\(in force\|generator\)'
-check 'the NAPI thread polled for them' says '^threaded-busy  *200  *0.0  *0.0  *0.0  *0.0  *0.0  *100.0'
-
 run sh -c 'dmesg | grep -E "WARNING|BUG:|Oops"'
 check 'the kernel has not complained' is "$said" ''
 if [ $failed = 0 ]; then echo 'all checks passed'; else echo "$failed checks failed"; fi
