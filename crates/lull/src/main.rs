@@ -26,7 +26,8 @@ use clap::{Parser, Subcommand};
 /// How packets reach a network service: by interrupt when idle, by polling when busy.
 ///
 /// lull implements the NAPI delivery model (IRQ deferral, busy polling, preferred busy polling, IRQ suspension, NAPI
-/// threads) in user space, and measures every mode on a real TCP service.
+/// threads) on three planes: in user space (compare, serve), as Linux's own settings under unmodified programs (doctor,
+/// apply, attach, run, show, stat, undo), and simulated (predict, tune, sim).
 #[derive(Parser)]
 #[command(version, about, max_term_width = 110)]
 struct Cli {
@@ -44,7 +45,7 @@ enum Command {
     Predict(predict::Predict),
     /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
     Tune(tune::Tune),
-    /// The simulated plane: published tables as worlds, and their calibration.
+    /// The simulated plane: published tables as worlds, their calibration, and random worlds that check the core.
     Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
