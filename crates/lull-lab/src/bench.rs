@@ -168,6 +168,8 @@ pub struct Cores {
     pub service: Vec<usize>,
     /// One per generator thread.
     pub generator: Vec<usize>,
+    /// Those that are left.
+    pub spare: Vec<usize>,
     /// Whether a core is used twice, so that the figures say little.
     pub shared: bool,
 }
@@ -193,8 +195,9 @@ impl Cores {
         }
         let (service, rest) = available.split_at(config.workers);
         let shared = rest.is_empty();
-        let generator = if shared { vec![service[0]] } else { rest[..rest.len().min(config.workers)].to_vec() };
-        Ok(Cores { service: service.to_vec(), generator, shared })
+        let (generator, spare) = rest.split_at(rest.len().min(config.workers));
+        let generator = if shared { vec![service[0]] } else { generator.to_vec() };
+        Ok(Cores { service: service.to_vec(), generator, spare: spare.to_vec(), shared })
     }
 }
 

@@ -24,10 +24,13 @@ mod tracefs;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use format::Format;
+use page::DrainError;
 use tracefs::Instance;
 
 pub use account::{Account, Accounts, Comm, Tally, Who};
@@ -287,29 +290,28 @@ impl Polls {
         PACKET_EVENTS.iter().try_for_each(|event| self.instance.write(&format!("events/net/{event}/enable"), number))
     }
 
-    /// Hands what was recorded since the last call to `each`, CPU by CPU, each CPU's in the order of time. Returns how
-    /// many.
+    /// Hands what was recorded since the last call, up to this one, to `each`, CPU by CPU, each CPU's in the order of
+    /// time. Returns how many. It ends even where the kernel records faster than this reads, as the polls of a NAPI
+    /// thread that busy polls: what the ring buffers cannot hold until the next call is lost, and counted.
     ///
     /// # Errors
     /// A ring buffer that cannot be read, or a page that is not understood.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Result<u64, PollsError> {
+        // The clock that the trace was told to use.
+        let now = clock_gettime(ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         let mut count = 0;
-        for buffer in &mut self.buffers {
-            loop {
-                let got = match buffer.file.read(&mut self.page) {
-                    Ok(0) => break,
-                    Ok(got) => got,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => return Err(os(format!("read the ring buffer of CPU {}", buffer.cpu))(error)),
-                };
-                self.layout.events(&self.page[..got], |at_ns, event| {
-                    if let Some(record) = self.formats.record(buffer.cpu, at_ns, event) {
-                        count += 1;
-                        each(&record);
-                    }
-                })?;
-            }
+        for CpuBuffer { cpu, file } in &mut self.buffers {
+            let drained = self.layout.drain(file, &mut self.page, now_ns, |at_ns, event| {
+                if let Some(record) = self.formats.record(*cpu, at_ns, event) {
+                    count += 1;
+                    each(&record);
+                }
+            });
+            drained.map_err(|error| match error {
+                DrainError::Read(source) => os(format!("read the ring buffer of CPU {cpu}"))(source),
+                DrainError::Page(error) => error,
+            })?;
         }
         Ok(count)
     }

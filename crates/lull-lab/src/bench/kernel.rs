@@ -33,7 +33,7 @@ use lull_linux::polls::{Account, Accounts, Options, Polls, Record, What, Who};
 use self::check::{Evidence, split_ns, verdict};
 use self::pair::{Pair, linux};
 use self::program::{Program, ServiceKind};
-use self::usage::{Usage, Used, ksoftirqds};
+use self::usage::{Threads, Usage, Used, ksoftirqds};
 use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run};
 use crate::cell::{PolledBy, RunResult, Verdict};
 use crate::load::kernel::{KernelClient, KernelConfig};
@@ -140,11 +140,14 @@ impl Traced {
         (total > 0).then_some(by)
     }
 
-    fn evidence(&mut self, server: &[i32], queries: u64) -> Evidence {
+    fn evidence(&mut self, server: &[i32], queries: u64, thread_sleeps: u64) -> Evidence {
         let polls = |of: &dyn Fn(&Who) -> bool| self.account.sum(of).polls;
+        let threads = self.account.sum(|who| matches!(who, Who::Thread { .. }));
         Evidence {
             busy_polls: polls(&|who| matches!(who, Who::BusyPoll { tid } if server.contains(tid))),
-            thread_polls: polls(&|who| matches!(who, Who::Thread { .. })),
+            thread_polls: threads.polls,
+            thread_empty: threads.empty,
+            thread_sleeps,
             softirq_polls: polls(&|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. })),
             deferrals: self.account.timers.0,
             suspensions: self.account.timers.1,
@@ -196,8 +199,8 @@ impl KernelBench {
         let client = pair.client.within(connect)??;
         let ksoftirqds = ksoftirqds(&cores.service);
         let tsc_khz = lull_host::Clock::new().tsc_khz();
-        // What reads the trace must not do so on the server's cores.
-        pin_thread(&cores.generator)?;
+        // What reads the trace must not do so on the server's cores, and beside the generator only if it has to.
+        pin_thread(if cores.spare.is_empty() { &cores.generator } else { &cores.spare })?;
         Ok(KernelBench {
             client,
             program,
@@ -259,7 +262,7 @@ impl KernelBench {
         };
         let KernelBench { client, program, polls, pair, cores, .. } = self;
         let server = program.tids();
-        let delivering = [&self.ksoftirqds[..], &self.napi_threads[..]].concat();
+        let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
         let lost_before = polls.lost().map_err(trace_error)?;
         let (side, generator) = (&pair.client, &cores.generator);
         let generate = move || -> Result<Summary, BenchError> {
@@ -272,9 +275,9 @@ impl KernelBench {
         let (summary, before, after) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
             watch(polls, run.warm_up, run, |_| ())?;
-            let before = Usage::read(&cores.service, &server, &delivering);
+            let before = Usage::read(&cores.service, threads);
             watch(polls, run.window, run, |record| traced.add(record))?;
-            let after = Usage::read(&cores.service, &server, &delivering);
+            let after = Usage::read(&cores.service, threads);
             let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
             Ok::<_, BenchError>((summary?, before, after))
         })?;
@@ -284,7 +287,7 @@ impl KernelBench {
     }
 
     fn row(&self, run: &Run<'_>, summary: &Summary, traced: &mut Traced, server: &[i32], used: Used) -> RunResult {
-        let evidence = traced.evidence(server, summary.received);
+        let evidence = traced.evidence(server, summary.received, used.napi_sleeps);
         let total = traced.account.total();
         // A trace with holes still shows that something was; how much of it there was it does not.
         let whole = traced.lost == 0;
@@ -335,6 +338,9 @@ impl Bench for KernelBench {
             "On a veth, base is flattered: there is no interrupt to pay for, and the sender's core does the receiver's \
              work in its own softirq (client's softirq, below). For a base that pays for it on the server's core \
              compare with threaded: its NAPI thread is pinned there."
+                .to_owned(),
+            "In threaded-busy, too, the NAPI thread is pinned to the server's core. There it polls without pause and the \
+             service waits for its turn; the published set-up gives it a core of its own."
                 .to_owned(),
             "CPU is the run time of the service's threads, of NAPI threads and of ksoftirqd, and the softirq time of \
              the server's cores, to the kernel's tick: softirqs that interrupted one of those threads count twice. \

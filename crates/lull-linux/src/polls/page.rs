@@ -1,5 +1,7 @@
 //! A page of the kernel's ring buffer as `trace_pipe_raw` hands it out (`ring_buffer.h`, `events/header_page`).
 
+use std::io::{self, Read};
+
 use super::PollsError;
 use super::format::field;
 
@@ -12,6 +14,15 @@ const DELTA_BITS: u32 = 27;
 const DELTA_MASK: u64 = (1 << DELTA_BITS) - 1;
 /// Bits of `commit` that are its length; the two on top of the 32 say that events were lost before the page.
 const LENGTH_MASK: u64 = (1 << 30) - 1;
+
+/// Why a ring buffer could not be drained.
+#[derive(Debug)]
+pub(super) enum DrainError {
+    /// It cannot be read.
+    Read(io::Error),
+    /// A page is not understood.
+    Page(PollsError),
+}
 
 /// Where a page's parts lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +50,8 @@ impl Layout {
         self.data_at + self.data_bytes
     }
 
-    /// Hands each event of a page to `each`, with its time.
-    pub fn events(&self, page: &[u8], mut each: impl FnMut(u64, &[u8])) -> Result<(), PollsError> {
+    /// Hands each event of a page to `each`, with its time. Returns the time that the page ends with.
+    pub fn events(&self, page: &[u8], mut each: impl FnMut(u64, &[u8])) -> Result<u64, PollsError> {
         let torn = || PollsError::Format("a page of the ring buffer ends within an event".to_owned());
         let u32_at = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_ne_bytes(page.get(at..at + 8)?.try_into().ok()?));
@@ -87,7 +98,30 @@ impl Layout {
             }
             at = next;
         }
-        Ok(())
+        Ok(time)
+    }
+
+    /// Hands each event of the pages that `buffer` has to `each`, up to the page that ends after `until_ns`. What is
+    /// recorded meanwhile is the next call's: a reader that is slower than the kernel never sees its buffer empty.
+    pub fn drain(
+        &self,
+        buffer: &mut impl Read,
+        page: &mut [u8],
+        until_ns: u64,
+        mut each: impl FnMut(u64, &[u8]),
+    ) -> Result<(), DrainError> {
+        loop {
+            let got = match buffer.read(page) {
+                Ok(0) => return Ok(()),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(DrainError::Read(error)),
+            };
+            if self.events(&page[..got], &mut each).map_err(DrainError::Page)? > until_ns {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -113,7 +147,7 @@ mod tests {
 
     fn events(words: &[u32]) -> Result<Vec<(u64, Vec<u8>)>, PollsError> {
         let mut all = Vec::new();
-        layout().events(&page(words), |at, event| all.push((at, event.to_vec()))).map(|()| all)
+        layout().events(&page(words), |at, event| all.push((at, event.to_vec()))).map(|_| all)
     }
 
     #[test]
@@ -145,6 +179,41 @@ mod tests {
     #[test]
     fn an_absolute_time_replaces_the_sum() {
         assert_eq!(events(&[(6 << 5) | TIME_STAMP, 2, 1, 7]).unwrap()[0].0, (2 << 27) + 6);
+    }
+
+    /// A buffer that a NAPI thread fills as fast as it is read: a page of one event every 100 ns, without end.
+    struct Busy {
+        pages: u64,
+    }
+
+    impl Read for Busy {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let mut page = page(&[(5 << 5) | 1, 7]);
+            page[..8].copy_from_slice(&(100 * self.pages).to_ne_bytes());
+            self.pages += 1;
+            into[..page.len()].copy_from_slice(&page);
+            Ok(page.len())
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_is_filled_as_fast_as_it_is_read_is_drained_up_to_now() {
+        let (mut busy, mut seen) = (Busy { pages: 0 }, Vec::new());
+        let mut drain = |until_ns| {
+            layout().drain(&mut busy, &mut [0; 4096], until_ns, |at, _| seen.push(at)).unwrap();
+            std::mem::take(&mut seen)
+        };
+        assert_eq!(drain(210), [5, 105, 205, 305], "what was there, and the page that is later");
+        assert_eq!(drain(210), [405], "nothing twice, and nothing left out");
+    }
+
+    #[test]
+    fn a_buffer_is_drained_until_it_is_empty() {
+        let both = [page(&[(5 << 5) | 1, 7]), page(&[(6 << 5) | 1, 7])].concat();
+        let length = both.len() / 2;
+        let (mut buffer, mut seen) = (&both[..], Vec::new());
+        layout().drain(&mut buffer, &mut vec![0; length], u64::MAX, |at, _| seen.push(at)).unwrap();
+        assert_eq!(seen, [1_005, 1_006]);
     }
 
     #[test]

@@ -11,6 +11,10 @@ pub struct Evidence {
     pub busy_polls: u64,
     /// Polls by NAPI threads.
     pub thread_polls: u64,
+    /// Those of them that found nothing.
+    pub thread_empty: u64,
+    /// Times that a NAPI thread went to sleep.
+    pub thread_sleeps: u64,
     /// Polls by softirq, whatever raised it.
     pub softirq_polls: u64,
     /// Timers set for as long as a deferral.
@@ -21,6 +25,19 @@ pub struct Evidence {
     pub lateness_ns: Option<u64>,
     /// Queries answered.
     pub queries: u64,
+}
+
+impl Evidence {
+    /// Whether the NAPI threads busy polled: such a thread never sleeps (`napi_threaded_poll_loop`), and where it did,
+    /// for a lock of a real-time kernel, it still polls in vain for most of the time. A thread that is woken for its
+    /// work finds some, and sleeps after it.
+    fn threads_busy_polled(&self) -> bool {
+        self.thread_sleeps == 0 || self.polled_in_vain()
+    }
+
+    fn polled_in_vain(&self) -> bool {
+        self.thread_empty * 2 > self.thread_polls
+    }
 }
 
 /// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend
@@ -58,6 +75,12 @@ pub fn verdict(mode: &Mode, evidence: &Evidence) -> Verdict {
         Threaded::On | Threaded::BusyPoll if evidence.thread_polls == 0 => return no("no NAPI thread polled"),
         Threaded::On | Threaded::BusyPoll if evidence.softirq_polls != 0 => {
             return no("softirq polled beside the NAPI thread");
+        }
+        Threaded::BusyPoll if !evidence.threads_busy_polled() => {
+            return no("the NAPI thread slept until there was work: it did not busy poll");
+        }
+        Threaded::On if evidence.thread_sleeps == 0 && evidence.polled_in_vain() => {
+            return no("the NAPI thread busy polled");
         }
         _ => {}
     }
@@ -104,6 +127,23 @@ mod tests {
         assert_ne!(check("threaded", |_| ()), Verdict::InForce);
         assert_ne!(check("threaded", |e| e.thread_polls = 5), Verdict::InForce, "softirq, too");
         assert_eq!(check("threaded", |e| (e.thread_polls, e.softirq_polls) = (5, 0)), Verdict::InForce);
+    }
+
+    #[test]
+    fn a_napi_thread_that_busy_polls_is_known_by_polling_in_vain_and_never_sleeping() {
+        let threads = |polls, empty, sleeps| {
+            move |e: &mut Evidence| {
+                (e.softirq_polls, e.thread_polls, e.thread_empty, e.thread_sleeps) = (0, polls, empty, sleeps);
+            }
+        };
+        assert_eq!(check("threaded-busy", threads(1_000_000, 999_000, 0)), Verdict::InForce);
+        assert_eq!(check("threaded-busy", threads(1_000, 10, 0)), Verdict::InForce, "there was always work");
+        assert_eq!(check("threaded-busy", threads(1_000_000, 999_000, 3)), Verdict::InForce, "it slept for a lock");
+        assert_ne!(check("threaded-busy", threads(1_000, 10, 900)), Verdict::InForce);
+        assert_eq!(check("threaded", threads(1_000, 10, 900)), Verdict::InForce);
+        assert_eq!(check("threaded", threads(1_000, 0, 0)), Verdict::InForce, "there was always work");
+        assert_eq!(check("threaded", threads(1_000, 600, 400)), Verdict::InForce, "woken in vain");
+        assert_ne!(check("threaded", threads(1_000_000, 999_000, 0)), Verdict::InForce);
     }
 
     #[test]

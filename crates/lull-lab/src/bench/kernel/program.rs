@@ -19,6 +19,8 @@ use crate::memcached::{Store, StoreConfig};
 
 /// How long memcached may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one connection to it may take meanwhile.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Its memory limit, in MiB.
 const MEMORY_MIB: u32 = 4096;
 
@@ -156,7 +158,7 @@ impl Memcached {
         let mut child = spawned?;
         back?;
         let until = Instant::now() + START_TIMEOUT;
-        while server.within(|| TcpStream::connect(address).is_err())? {
+        while server.within(|| TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).is_err())? {
             if let Some(status) = child.try_wait()? {
                 // setpriv's status for a program that it cannot find, as a shell's.
                 return Err(match status.code() {

@@ -24,6 +24,19 @@ pub struct Usage {
     run_ns: Option<u64>,
     /// Times that a thread of the server went to sleep.
     sleeps: u64,
+    /// Times that a NAPI's thread went to sleep.
+    napi_sleeps: u64,
+}
+
+/// The threads whose run time is the server's CPU time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Threads<'a> {
+    /// The service's.
+    pub server: &'a [i32],
+    /// Its cores' ksoftirqd.
+    pub ksoftirqds: &'a [i32],
+    /// The NAPIs' own, if they have some.
+    pub napi: &'a [i32],
 }
 
 /// What happened between two moments.
@@ -41,11 +54,14 @@ pub struct Used {
     pub softirq_ms: f64,
     /// Times that a thread of the server went to sleep.
     pub sleeps: u64,
+    /// Times that a NAPI's thread went to sleep.
+    pub napi_sleeps: u64,
 }
 
 impl Usage {
-    /// Reads the counters of `cores`, of the server's threads, and of those that deliver for it.
-    pub fn read(cores: &[usize], server: &[i32], delivering: &[i32]) -> Usage {
+    /// Reads the counters of `cores` and of the threads.
+    pub fn read(cores: &[usize], threads: Threads<'_>) -> Usage {
+        let Threads { server, ksoftirqds, napi } = threads;
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let of_cores: Vec<Vec<u64>> = cores.iter().filter_map(|core| core_ticks(&stat, *core)).collect();
         let sum = |field: usize| of_cores.iter().filter_map(|ticks| ticks.get(field)).sum::<u64>();
@@ -53,8 +69,9 @@ impl Usage {
             at: Instant::now(),
             idle_ticks: sum(3) + sum(4),
             softirq_ticks: sum(6),
-            run_ns: server.iter().chain(delivering).map(|tid| run_ns(*tid)).sum(),
+            run_ns: server.iter().chain(ksoftirqds).chain(napi).map(|tid| run_ns(*tid)).sum(),
             sleeps: server.iter().filter_map(|tid| sleeps(*tid)).sum(),
+            napi_sleeps: napi.iter().filter_map(|tid| sleeps(*tid)).sum(),
         }
     }
 
@@ -75,6 +92,7 @@ impl Usage {
             cpu_s,
             softirq_ms: softirq_s * 1e3,
             sleeps: self.sleeps.saturating_sub(before.sleeps),
+            napi_sleeps: self.napi_sleeps.saturating_sub(before.napi_sleeps),
         }
     }
 }
@@ -116,12 +134,19 @@ mod tests {
 
     #[test]
     fn what_is_not_idle_is_busy() {
-        let before = Usage { at: Instant::now(), idle_ticks: 100, softirq_ticks: 5, run_ns: Some(7), sleeps: 1 };
-        let run_ns = Some(1_000_000_007);
-        let after =
-            Usage { at: before.at + Duration::from_secs(2), idle_ticks: 200, softirq_ticks: 15, run_ns, sleeps: 4 };
+        let before =
+            Usage { idle_ticks: 100, softirq_ticks: 5, run_ns: Some(7), ..Usage::read(&[], Threads::default()) };
+        let after = Usage {
+            at: before.at + Duration::from_secs(2),
+            idle_ticks: 200,
+            softirq_ticks: 15,
+            run_ns: Some(1_000_000_007),
+            sleeps: 3,
+            napi_sleeps: 2,
+        };
         let used = after.since(&before, 2);
-        assert_eq!((used.busy_percent, used.softirq_ms, used.sleeps), (75.0, 100.0, 3));
+        assert_eq!((used.busy_percent, used.softirq_ms), (75.0, 100.0));
+        assert_eq!((used.sleeps, used.napi_sleeps), (3, 2));
         assert_eq!((used.cpu_s, used.cpu_percent.round()), (1.1, 28.0), "the threads' time and the softirqs'");
         let busier = Usage { run_ns: Some(9_000_000_000), ..after };
         assert_eq!(busier.since(&before, 2).cpu_s, 3.0, "never more than the cores were busy");
@@ -131,8 +156,9 @@ mod tests {
 
     #[test]
     fn threads_that_are_there_are_counted() {
-        assert!(Usage::read(&[0], &[std::process::id() as i32], &[]).run_ns.is_none_or(|ns| ns > 0));
-        assert_eq!(Usage::read(&[0], &[i32::MAX], &[]).run_ns, None);
+        let read = |tid| Usage::read(&[0], Threads { server: &[tid], ..Threads::default() });
+        assert!(read(std::process::id() as i32).run_ns.is_none_or(|ns| ns > 0));
+        assert_eq!(read(i32::MAX).run_ns, None);
     }
 
     #[test]
