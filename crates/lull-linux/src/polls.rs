@@ -26,6 +26,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -199,6 +200,22 @@ pub struct Polls {
     instance: Instance,
 }
 
+/// Turns the recording of a [`Polls`] off and on; it is on at first. What was recorded stays to be drained.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    path: PathBuf,
+}
+
+impl Switch {
+    /// Turns it on or off.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the recording has ended.
+    pub fn set(&self, on: bool) -> Result<(), PollsError> {
+        std::fs::write(&self.path, if on { "1" } else { "0" }).map_err(os("turn the recording off or on"))
+    }
+}
+
 struct Formats {
     poll: PollFormat,
     /// Id and place of the NAPI id in each of [`PACKET_EVENTS`].
@@ -288,6 +305,11 @@ impl Polls {
     pub fn trace_packets(&self, on: bool) -> Result<(), PollsError> {
         let number = if on { "1" } else { "0" };
         PACKET_EVENTS.iter().try_for_each(|event| self.instance.write(&format!("events/net/{event}/enable"), number))
+    }
+
+    /// What turns the recording off and on again, from any thread.
+    pub fn switch(&self) -> Switch {
+        Switch { path: self.instance.path("tracing_on") }
     }
 
     /// Hands what was recorded since the last call, up to this one, to `each`, CPU by CPU, each CPU's in the order of

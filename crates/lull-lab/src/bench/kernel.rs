@@ -18,7 +18,7 @@ mod usage;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::{Mode, Threaded};
@@ -28,7 +28,7 @@ use lull_linux::device::Device;
 use lull_linux::machine::kernel_release;
 use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::plan::check_policy;
-use lull_linux::polls::{Account, Accounts, Options, Polls, Record, What, Who};
+use lull_linux::polls::{Account, Accounts, Options, Polls, Record, Switch, What, Who};
 
 use self::check::{Evidence, split_ns, verdict};
 use self::pair::{Pair, linux};
@@ -41,6 +41,8 @@ use crate::load::{Load, Summary, Workload};
 
 /// How often the trace is read during a window.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+/// How late a stop is noticed.
+const STOP_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a NAPI thread may take to appear.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
@@ -52,6 +54,8 @@ pub struct KernelBench {
     client: KernelClient,
     program: Program,
     polls: Polls,
+    /// The trace records windows only.
+    recording: Switch,
     netdev: Netdev,
     ifindex: u32,
     pair: Pair,
@@ -168,7 +172,8 @@ impl KernelBench {
         let pair = Pair::make(config.workers)?;
         let address = SocketAddr::new(pair.server.address(), PORT);
         let options = Options { timers: true, buffer_kib: TRACE_KIB };
-        let polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
+        let mut polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
+        let recording = polls.switch();
         let open = || {
             let mut netdev = Netdev::new();
             let device = Device::open(pair.server.device(), &mut netdev, &Roots::default())?;
@@ -197,6 +202,8 @@ impl KernelBench {
             Ok(client)
         };
         let client = pair.client.within(connect)??;
+        recording.set(false).map_err(trace_error)?;
+        polls.drain(|_| ()).map_err(trace_error)?;
         let ksoftirqds = ksoftirqds(&cores.service);
         let tsc_khz = lull_host::Clock::new().tsc_khz();
         // What reads the trace must not do so on the server's cores, and beside the generator only if it has to.
@@ -205,6 +212,7 @@ impl KernelBench {
             client,
             program,
             polls,
+            recording,
             netdev,
             ifindex,
             pair,
@@ -260,7 +268,7 @@ impl KernelBench {
             None => Load::Closed { depth: self.config.depth },
             Some(qps) => Load::Open { qps, arrivals: self.config.arrivals, depth: self.config.depth },
         };
-        let KernelBench { client, program, polls, pair, cores, .. } = self;
+        let KernelBench { client, program, polls, recording, pair, cores, .. } = self;
         let server = program.tids();
         let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
         let lost_before = polls.lost().map_err(trace_error)?;
@@ -272,13 +280,23 @@ impl KernelBench {
             Ok(client.run(load, run.warm_up, run.window, run.stop)?)
         };
         let mut traced = Traced::new(split_ns(run.mode));
+        let over = AtomicBool::new(false);
         let (summary, before, after) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
-            watch(polls, run.warm_up, run, |_| ())?;
-            let before = Usage::read(&cores.service, threads);
-            watch(polls, run.window, run, |record| traced.add(record))?;
-            let after = Usage::read(&cores.service, threads);
+            let reading = scope.spawn(|| read_trace(polls, &over, |record| traced.add(record)));
+            let window = || -> Result<(Usage, Usage), BenchError> {
+                pass(run.warm_up, run.stop);
+                let before = Usage::read(&cores.service, threads);
+                recording.set(true).map_err(trace_error)?;
+                pass(run.window, run.stop);
+                recording.set(false).map_err(trace_error)?;
+                Ok((before, Usage::read(&cores.service, threads)))
+            };
+            let window = window();
+            over.store(true, Ordering::Release);
+            reading.join().map_err(|_| BenchError::Invalid("the reader of the trace panicked".to_owned()))??;
             let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
+            let (before, after) = window?;
             Ok::<_, BenchError>((summary?, before, after))
         })?;
         traced.lost = self.polls.lost().map_err(trace_error)? - lost_before;
@@ -316,7 +334,13 @@ impl KernelBench {
             timer_lag_us: evidence.lateness_ns.map(|ns| ns as f64 / 1_000.0),
             suspensions: whole.then_some(evidence.suspensions),
             polled_by: traced.polled_by(server).filter(|_| whole),
-            verdict: verdict(run.mode, &evidence),
+            verdict: match verdict(run.mode, &evidence) {
+                // What is missing may be what was lost.
+                Verdict::NotInForce { reason } if !whole => {
+                    Verdict::NotInForce { reason: format!("{reason}; the trace lost {} events", traced.lost) }
+                }
+                verdict => verdict,
+            },
             ..RunResult::new(run.mode.name(), run.load, run.run, used.seconds, summary.qps)
         }
     }
@@ -359,16 +383,29 @@ impl Bench for KernelBench {
     }
 }
 
-/// Reads the trace for `time`, or until it is stopped.
-fn watch(polls: &mut Polls, time: Duration, run: &Run<'_>, mut each: impl FnMut(&Record)) -> Result<(), BenchError> {
+/// Waits for `time`, or until it is stopped.
+fn pass(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        std::thread::sleep(left.min(DRAIN_INTERVAL));
+        if left.is_zero() || stop.load(Ordering::Relaxed) {
+            return;
+        }
+        std::thread::sleep(left.min(STOP_INTERVAL));
+    }
+}
+
+/// Reads the trace until the window is over, and then what is left of it. That the recording ends with the window, and
+/// not with its reader, keeps the window as long as it is: a NAPI thread that busy polls may record faster than this
+/// reads.
+fn read_trace(polls: &mut Polls, over: &AtomicBool, mut each: impl FnMut(&Record)) -> Result<(), BenchError> {
+    loop {
+        let last = over.load(Ordering::Acquire);
         polls.drain(&mut each).map_err(trace_error)?;
-        if left <= DRAIN_INTERVAL || run.stop.load(Ordering::Relaxed) {
+        if last {
             return Ok(());
         }
+        std::thread::sleep(DRAIN_INTERVAL);
     }
 }
 
