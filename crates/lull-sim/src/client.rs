@@ -96,14 +96,14 @@ impl Sim {
             Load::Noise { per_s } => {
                 self.next_arrival(source, per_s);
                 let queue = self.connections[conn as usize].queue;
-                let _ = self.packet_arrives(queue, Packet { conn, kind: PacketKind::Ack });
+                let _ = self.packet_arrives(queue, Packet::new(conn, PacketKind::Ack));
             }
             Load::Datagrams { per_s } => {
                 self.next_arrival(source, per_s);
                 self.counts.issued += 1;
                 let queue = self.connections[conn as usize].queue;
                 // A lost one is lost.
-                if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Request }) {
+                if self.packet_arrives(queue, Packet::new(conn, PacketKind::Request)) {
                     self.inside += 1;
                 }
             }
@@ -131,7 +131,7 @@ impl Sim {
             return;
         }
         let queue = self.connections[conn as usize].queue;
-        let taken = self.packet_arrives(queue, Packet { conn, kind });
+        let taken = self.packet_arrives(queue, Packet::new(conn, kind));
         if kind == PacketKind::Request {
             if taken {
                 self.on_wire -= 1;
