@@ -85,6 +85,7 @@ pub(crate) struct Flood {
     datagram_bytes: u32,
     frames: u32,
     wire_ns: [u64; 2],
+    datagram_wire_ns: u64,
     gap_ns: f64,
     flow: u32,
     datagram: u32,
@@ -102,6 +103,7 @@ impl Flood {
             datagram_bytes: (0..frames).map(|part| spec.frame_memory(part)).sum(),
             frames,
             wire_ns: [spec.wire_ns(0), spec.wire_ns(frames - 1)],
+            datagram_wire_ns: (0..frames).map(|part| spec.wire_ns(part)).sum(),
             gap_ns: spec.gap_ns(),
             flow: 0,
             datagram: 0,
@@ -149,7 +151,7 @@ impl Sim {
             flood.flow = flood.rng.below(flood.spec.flows);
             flood.datagram = flood.datagram.wrapping_add(1);
             self.counts.issued += 1;
-            flood.next_ns = flood.next_ns.max(now_ns) + flood.rng.gamma4(flood.gap_ns) as u64;
+            flood.next_ns += flood.rng.uniform_ns(0.5 * flood.gap_ns, 1.5 * flood.gap_ns);
         }
         let (flow, part) = (flood.flow, flood.part);
         let packet = Packet {
@@ -161,8 +163,10 @@ impl Sim {
         let last_next = flood.part + 1 == flood.frames;
         let wire_free_ns = now_ns + flood.wire_ns[usize::from(last_next)];
         let at_ns = if flood.part == 0 { wire_free_ns.max(flood.next_ns) } else { wire_free_ns };
-        // Senders that the wire held up do not catch up faster than they can send.
-        flood.next_ns = flood.next_ns.max(at_ns.saturating_sub(flood.wire_ns[0]));
+        // Senders run ahead of the wire by the datagram that their sockets hold, and no further.
+        if flood.part == 0 {
+            flood.next_ns = flood.next_ns.max(at_ns.saturating_sub(flood.datagram_wire_ns));
+        }
         let queue = flood.spec.queues[flow as usize % flood.spec.queues.len()];
         self.agenda.push(at_ns, Event::Flood);
         let _ = self.packet_arrives(queue, packet);

@@ -94,11 +94,11 @@ pub mod worldfile;
 pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use faults::FaultSpec;
-pub use metrics::{Counts, CpuUse, Outcome};
+pub use metrics::{Counts, CpuUse, Latencies, Outcome};
 pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
     ConnectionsSpec, ContextSpec, FloodSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec,
-    Receive, RelaySpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
+    Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
 };
 pub use worldfile::{WorldFile, WorldFileError};

@@ -85,14 +85,17 @@ impl Sim {
         Ok(copy_ns + u64::from(bytes) * u64::from(self.world.costs.copy_byte_ps) / 1_000)
     }
 
-    /// A frame was copied, on `cpu`.
-    pub(crate) fn relayed(&mut self, cpu: u16) {
+    /// What interrupting the guest for the frame that was copied costs, if its NAPI waits for an interrupt.
+    pub(crate) fn signal_ns(&self) -> Option<u64> {
+        let relay = self.relay.as_ref()?;
+        self.queues[relay.spec.guest_queue as usize].rx.armed.then_some(u64::from(relay.spec.signal_ns))
+    }
+
+    /// A frame was copied, and the guest signalled if it waits: the interrupt is there at the end of that.
+    pub(crate) fn relayed(&mut self) {
         let Some(relay) = &mut self.relay else { return };
         let Some(packet) = relay.frames.pop_front() else { return };
-        let (queue, signal_ns) = (relay.spec.guest_queue, relay.spec.signal_ns);
-        if self.queues[queue as usize].rx.armed {
-            self.cpus[usize::from(cpu)].debt_ns += u64::from(signal_ns);
-        }
+        let queue = relay.spec.guest_queue;
         let _ = self.packet_arrives(queue, packet);
     }
 

@@ -19,7 +19,7 @@ use crate::cpu::{Cpu, Irq};
 use crate::epoll::{Context, OTHER_EVENT};
 use crate::faults::Faults;
 use crate::flood::Flood;
-use crate::metrics::{Counts, CpuUse, Outcome};
+use crate::metrics::{Counts, CpuUse, Latencies, Outcome};
 use crate::nic::{Queue, Side};
 use crate::random::script::Script;
 use crate::recorder::{Entry, Recorder, What, Whom};
@@ -173,6 +173,8 @@ pub struct Sim {
     pub(crate) sockets: Vec<Socket>,
     /// The connection of the first socket: each socket has one, after those of the groups.
     pub(crate) first_socket: u32,
+    /// The second application's latencies, if there is one.
+    pub(crate) second: Option<Latencies>,
     pub(crate) flood: Option<Flood>,
     pub(crate) relay: Option<Relay>,
     pub(crate) vcpu: Option<Vcpu>,
@@ -239,6 +241,7 @@ impl Sim {
             sources: Vec::new(),
             sockets: Vec::new(),
             first_socket: 0,
+            second: world.second.map(|_| Latencies::default()),
             flood: None,
             relay: None,
             vcpu: None,
@@ -349,7 +352,7 @@ impl Sim {
             self.vcpu = Some(Vcpu::new(&spec, self.threads.len() as u32 - 1));
         }
         if let Some(spec) = self.world.relay.clone() {
-            self.start(spec.cpu, Box::new(Vhost::new(spec.cpu)));
+            self.start(spec.cpu, Box::new(Vhost::new()));
             self.relay = Some(Relay::new(&spec, self.threads.len() as u32 - 1));
         }
         if let Some(spec) = self.world.flood.clone() {
@@ -539,6 +542,7 @@ impl Sim {
         self.counts = Counts::default();
         self.latency_ns.reset();
         self.latency_sum_ns = 0;
+        self.second.iter_mut().for_each(Latencies::reset);
         self.rung_ns = [0; 5];
         self.broken_into = 0;
         self.counting_since_ns = self.now_ns;
@@ -557,6 +561,7 @@ impl Sim {
             window_ns: self.now_ns - self.counting_since_ns,
             latency_ns: self.latency_ns.clone(),
             latency_sum_ns: self.latency_sum_ns,
+            second: self.second.clone(),
             counts: self.counts,
             cpu: CpuUse {
                 user_ns: now.user_ns - before.user_ns,

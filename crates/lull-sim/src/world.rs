@@ -38,6 +38,9 @@ pub struct QueueSpec {
     pub napi: NapiSettings,
     /// Where its NAPI thread runs, if it is threaded.
     pub thread_cpu: u16,
+    /// Packets after which its NAPI thread, while it goes on polling, lets other threads run. 0: after each poll, as Linux since
+    /// 5.12; the letter of 2016 had a scheduling point every `netdev_budget` packets.
+    pub thread_packets: u32,
     /// Moderation of the receive completions.
     pub rx: ModerationSpec,
     /// Moderation of the transmit completions.
@@ -74,6 +77,7 @@ impl QueueSpec {
             cpu,
             napi: NapiSettings::default(),
             thread_cpu: cpu,
+            thread_packets: 0,
             rx: ModerationSpec::Off,
             tx: ModerationSpec::Off,
             rx_period: Period::Completion,
@@ -273,6 +277,19 @@ pub struct UpstreamSpec {
     pub random_ns: u32,
 }
 
+/// A second application on the queues of the first: a service with an epoll context, worker and connections of its own.
+///
+/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, that is the first
+/// application alone, between two of its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecondSpec {
+    /// Groups of connections from this one on are its.
+    pub first_group: u32,
+    /// What a request costs it, in nanoseconds; the first application's is [`Costs::request_sys_ns`] and
+    /// [`Costs::request_user_ns`].
+    pub request_ns: u32,
+}
+
 /// The machine that a flood comes from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SenderSpec {
@@ -387,6 +404,8 @@ pub struct World {
     pub peers: Vec<PeerSpec>,
     /// Connections.
     pub connections: Vec<ConnectionsSpec>,
+    /// Which connections are a second application's, if there is one.
+    pub second: Option<SecondSpec>,
     /// A flood of datagrams. A world that has one has no other load.
     pub flood: Option<FloodSpec>,
     /// What a hypervisor puts between its NIC and its guest's.
@@ -427,6 +446,7 @@ impl Default for World {
             sockets: Vec::new(),
             peers: Vec::new(),
             connections: Vec::new(),
+            second: None,
             flood: None,
             relay: None,
             vcpu: None,

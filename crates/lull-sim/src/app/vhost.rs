@@ -12,26 +12,30 @@ const WHOLE_NS: u64 = 1_000_000_000_000;
 enum Stage {
     Look,
     Copied,
+    Signalled,
     Falling,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Vhost {
-    cpu: u16,
     stage: Stage,
 }
 
 impl Vhost {
-    pub(crate) fn new(cpu: u16) -> Vhost {
-        Vhost { cpu, stage: Stage::Look }
+    pub(crate) fn new() -> Vhost {
+        Vhost { stage: Stage::Look }
     }
 }
 
 impl Program for Vhost {
     fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
-        if self.stage == Stage::Copied {
-            sim.relayed(self.cpu);
+        if let (Stage::Copied, Some(signal_ns)) = (self.stage, sim.signal_ns()) {
+            self.stage = Stage::Signalled;
+            return Next::Run(Segment::mixed(signal_ns, 0));
+        }
+        if matches!(self.stage, Stage::Copied | Stage::Signalled) {
+            sim.relayed();
         }
         match (sim.relay_next(), self.stage) {
             (Ok(cost_ns), _) => {
@@ -45,7 +49,7 @@ impl Program for Vhost {
                 self.stage = Stage::Look;
                 Next::Sleep(NEVER)
             }
-            (Err(Waits::No | Waits::Frames | Waits::Room), Stage::Look | Stage::Copied) => {
+            (Err(Waits::No | Waits::Frames | Waits::Room), _) => {
                 self.stage = Stage::Falling;
                 Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)))
             }
