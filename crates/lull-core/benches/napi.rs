@@ -66,7 +66,7 @@ fn empty_busy_round(bencher: Bencher<'_, '_>) {
         }
     });
     if let Some(stop) = busy.stop(&napi, &cx) {
-        match stop.polled(&napi, 0, &cx, |_| ()) {
+        match stop.polled(&napi, 0, false, &cx, |_| ()) {
             lull_core::BusyStopped::Completed(Completion::Released(release)) => {
                 let _ = black_box(release.settle(&napi, &cx));
             }

@@ -150,6 +150,19 @@ pub struct BusyStop {
     timeout_ns: u64,
 }
 
+/// The last poll of a stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastPoll {
+    /// Packets that it took, ...
+    pub(crate) work: u32,
+    /// ... that it might have taken, ...
+    pub(crate) budget: u32,
+    /// ... and whether GRO holds some back.
+    pub(crate) gro_held: bool,
+    /// The timer of a stop that took the whole budget; 0 is none.
+    pub(crate) timeout_ns: u64,
+}
+
 /// What is owed after the last poll.
 #[must_use]
 #[derive(Debug)]
@@ -166,10 +179,23 @@ impl BusyStop {
         self.budget
     }
 
-    /// The last poll took `work` packets.
+    /// The last poll took `work` packets, and `gro_held` says whether GRO holds some back.
+    ///
+    /// The driver completes within this poll as within any other (§4): what GRO holds after a poll that took packets waits for the
+    /// timer if `gro_flush_timeout` is set, whether or not interrupts are deferred, else it is flushed at once. A full budget is no
+    /// completion: old packets are flushed when the instance is parked with its timer, and softirq sees to GRO when it is handed
+    /// over (`__busy_poll_stop`).
     #[inline]
-    pub fn polled(self, napi: &Napi, work: u32, cx: &Cx<'_>, flush: impl FnOnce(GroFlush)) -> BusyStopped {
-        let stopped = napi.busy_stop_polled(self.owner, work, self.budget, self.timeout_ns, cx, flush);
+    pub fn polled(
+        self,
+        napi: &Napi,
+        work: u32,
+        gro_held: bool,
+        cx: &Cx<'_>,
+        flush: impl FnOnce(GroFlush),
+    ) -> BusyStopped {
+        let last = LastPoll { work, budget: self.budget, gro_held, timeout_ns: self.timeout_ns };
+        let stopped = napi.busy_stop_polled(self.owner, &last, cx, flush);
         cx.emit(napi.index(), EventKind::BusyEnd);
         stopped
     }

@@ -166,7 +166,7 @@ impl World {
         }
         let Some(stop) = busy.stop(&self.napi, &cx) else { return };
         let work = self.poll(stop.budget());
-        match stop.polled(&self.napi, work, &cx, |_| ()) {
+        match stop.polled(&self.napi, work, false, &cx, |_| ()) {
             BusyStopped::Completed(Completion::Released(release)) => self.settle(release, NOW),
             BusyStopped::Completed(Completion::Again(owner)) | BusyStopped::ToSoftirq(owner) => self.run(owner, NOW),
             BusyStopped::Completed(Completion::Kept(_)) => panic!("the stop is no busy poller any more"),

@@ -6,6 +6,7 @@
 // Settings are read and written relaxed by anybody; nothing synchronises on them.
 use std::sync::atomic::{AtomicU8, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
 
+use crate::busy::LastPoll;
 use crate::event::{Event, EventKind, EventSink};
 use crate::settings::{NapiSettings, Threaded, WEIGHT_DEFAULT};
 use crate::state::{self, Prep, Snapshot, State};
@@ -564,12 +565,11 @@ impl Napi {
     pub(crate) fn busy_stop_polled(
         &self,
         owner: Owner,
-        work: u32,
-        budget: u32,
-        timeout_ns: u64,
+        last: &LastPoll,
         cx: &Cx<'_>,
         flush: impl FnOnce(GroFlush),
     ) -> crate::BusyStopped {
+        let LastPoll { work, budget, gro_held, timeout_ns } = *last;
         assert!(work <= budget, "the device took {work} packets with a budget of {budget}");
         self.count_busy_poll();
         self.note_poll(work, cx);
@@ -577,7 +577,7 @@ impl Napi {
             self.state.clear_missed();
         }
         if work < budget {
-            return crate::BusyStopped::Completed(self.complete(owner, work, false, cx, flush));
+            return crate::BusyStopped::Completed(self.complete(owner, work, gro_held, cx, flush));
         }
         if timeout_ns == 0 {
             cx.emit(self.index, EventKind::HandOver);

@@ -40,7 +40,10 @@ enum Op {
     },
     StopBegin(usize),
     StopPoll(usize),
-    StopDone(usize),
+    StopDone {
+        who: usize,
+        gro: bool,
+    },
     Suspend(u16),
     Resume(u16),
     Set {
@@ -287,7 +290,7 @@ impl Model {
             },
             Op::StopBegin(who) => matches!(self.pollers[who], Poller::Looping { .. }),
             Op::StopPoll(who) => matches!(self.pollers[who], Poller::Stopping { work: None, .. }),
-            Op::StopDone(who) => matches!(self.pollers[who], Poller::Stopping { work: Some(_), .. }),
+            Op::StopDone { who, .. } => matches!(self.pollers[who], Poller::Stopping { work: Some(_), .. }),
             Op::DisableBegin => !self.disable && !self.npsvc,
             Op::DisableClaim => self.disable,
             Op::Enable => self.npsvc,
@@ -380,14 +383,14 @@ impl Model {
                 let work = Some(self.device.take(budget));
                 self.pollers[who] = Poller::Stopping { timeout_ns, budget, work };
             }
-            Op::StopDone(who) => {
+            Op::StopDone { who, gro } => {
                 let Poller::Stopping { timeout_ns, budget, work: Some(work) } = self.pollers[who] else {
                     panic!("it applies")
                 };
                 self.pollers[who] = Poller::Away;
                 let cpu = who as u16;
                 if work < budget {
-                    let done = self.complete(work, false);
+                    let done = self.complete(work, gro);
                     self.done(done, cpu);
                     return format!("{done:?}");
                 }
@@ -505,8 +508,8 @@ impl Model {
             Op::RxDone { gro: false },
             Op::RxPoll(0),
             Op::RxPoll(1),
-            Op::StopDone(0),
-            Op::StopDone(1),
+            Op::StopDone { who: 0, gro: false },
+            Op::StopDone { who: 1, gro: false },
             Op::StopPoll(0),
             Op::StopPoll(1),
             Op::StopBegin(0),
@@ -670,13 +673,13 @@ impl Real {
                 };
                 *work = self.device.take(stop.budget());
             }
-            Op::StopDone(who) => {
+            Op::StopDone { who, gro } => {
                 let RealPoller::Stopping(stop, work) = std::mem::replace(&mut self.pollers[who], RealPoller::Away)
                 else {
                     panic!("the model has it stopping")
                 };
                 let cpu = who as u16;
-                match stop.polled(&self.napi, work, &self.cx(cpu), |_| ()) {
+                match stop.polled(&self.napi, work, gro && work > 0, &self.cx(cpu), |_| ()) {
                     BusyStopped::Completed(completion) => return self.completion(completion, cpu),
                     BusyStopped::ToSoftirq(owner) => {
                         self.route(owner, cpu);
@@ -816,7 +819,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (who(), any::<bool>(), budget).prop_map(|(who, prefer, budget)| Op::BusyRound { who, prefer, budget }),
         4 => who().prop_map(Op::StopBegin),
         4 => who().prop_map(Op::StopPoll),
-        4 => who().prop_map(Op::StopDone),
+        4 => (who(), any::<bool>()).prop_map(|(who, gro)| Op::StopDone { who, gro }),
         3 => cpu().prop_map(Op::Suspend),
         3 => cpu().prop_map(Op::Resume),
         2 => (0..4u32, timeout(), timeout())

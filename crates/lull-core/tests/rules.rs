@@ -329,6 +329,39 @@ fn the_stop_decides_by_prefer_and_credits() {
 }
 
 #[test]
+fn a_stop_that_leaves_packets_in_gro_owes_the_timer_or_a_flush() {
+    // One packet each: in the round, and in the stop's own poll, whose completion decides about GRO.
+    for (timeout_ns, flushed) in [(GRO_FLUSH, GroFlush::Old), (0, GroFlush::All)] {
+        let mut toy = Toy::new(1, settings(0, timeout_ns, 0));
+        toy.queues[0].gro_holds = true;
+        // Masked and owned by nobody, as after an interrupt that lost to the poller.
+        (toy.queues[0].masked, toy.queues[0].ring) = (true, 1);
+        let mut busier = toy.busy_begin(one_round(&toy, 0, false), 1).expect("the id is known");
+        assert!(toy.busy_round(&mut busier));
+        toy.queues[0].ring = 1;
+        toy.busy_stop(busier);
+        assert_eq!(toy.polls_since(0), [(By::Busy, 1), (By::Stop, 1)]);
+        assert_eq!(toy.queues[0].flushes, [flushed]);
+        assert_eq!(toy.timer_in(0), (timeout_ns != 0).then_some(timeout_ns));
+        assert!(!toy.queues[0].masked, "GRO alone does not mask");
+        toy.run_for(GRO_FLUSH);
+        assert_eq!(toy.queues[0].flushes.last(), Some(&GroFlush::All), "nothing stays in GRO");
+        toy.assert_invariants();
+    }
+}
+
+#[test]
+fn a_stop_that_takes_nothing_flushes_what_its_rounds_left_in_gro() {
+    let mut toy = Toy::new(1, settings(0, GRO_FLUSH, 0));
+    toy.queues[0].gro_holds = true;
+    (toy.queues[0].masked, toy.queues[0].ring) = (true, 1);
+    toy.busy(one_round(&toy, 0, false), 1, |_| false);
+    assert_eq!(toy.polls_since(0), [(By::Busy, 1), (By::Stop, 0)]);
+    assert_eq!(toy.queues[0].flushes, [GroFlush::All], "without work there is no timer to wait for");
+    assert_eq!(toy.timer_in(0), None);
+}
+
+#[test]
 fn the_busy_clock_counts_units_of_1024_ns() {
     // Fifty "microseconds" end with the first reading beyond 51 200 ns, by the clock's own ticks.
     let end = BusyEnd::AfterUsecs(50);

@@ -423,7 +423,7 @@ impl BusyPoller<'_> {
         let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
         let work = instance.receiver.poll(host, stop.budget());
         let cx = host.cx(cpu.index, host.clock.now_ns());
-        let owner = match stop.polled(&instance.napi, work, &cx, |_| ()) {
+        let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {
             BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
             BusyStopped::ToSoftirq(owner) => Some(owner),
         };

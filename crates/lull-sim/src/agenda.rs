@@ -23,6 +23,8 @@ pub enum PacketKind {
     Ack,
     /// A message to a socket of a request/response pair: makes it readable.
     Message,
+    /// A frame of a flood's datagram.
+    Frame,
 }
 
 /// What a one-shot event is.
@@ -65,6 +67,8 @@ pub enum Event {
         /// The queue.
         queue: u32,
     },
+    /// The next frame of the flood reaches the NIC.
+    Flood,
     /// A program's own event.
     Program {
         /// The thread whose program asked for it.

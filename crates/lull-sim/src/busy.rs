@@ -89,7 +89,8 @@ impl Busier {
                 assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
                 let q = &sim.queues[queue as usize];
                 sim.transitions += 1;
-                match stop.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
+                let gro_held = q.spec.gro_holds && q.poll.work > 0;
+                match stop.polled(&q.napi, q.poll.work, gro_held, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
                     BusyStopped::Completed(completion) => sim.completion(queue, completion, cpu),
                     BusyStopped::ToSoftirq(owner) => sim.route(owner, cpu),
                 }

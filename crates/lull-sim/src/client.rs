@@ -8,7 +8,7 @@ use crate::nic::Packet;
 use crate::rng::Stream;
 use crate::sim::{NO_QUEUE, Sim};
 use crate::thread::Segment;
-use crate::world::{Load, NetSpec};
+use crate::world::{Load, NetSpec, World};
 
 /// One connection.
 #[derive(Debug)]
@@ -96,14 +96,14 @@ impl Sim {
             Load::Noise { per_s } => {
                 self.next_arrival(source, per_s);
                 let queue = self.connections[conn as usize].queue;
-                let _ = self.packet_arrives(queue, Packet { conn, kind: PacketKind::Ack });
+                let _ = self.packet_arrives(queue, Packet::new(conn, PacketKind::Ack));
             }
             Load::Datagrams { per_s } => {
                 self.next_arrival(source, per_s);
                 self.counts.issued += 1;
                 let queue = self.connections[conn as usize].queue;
                 // A lost one is lost.
-                if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Request }) {
+                if self.packet_arrives(queue, Packet::new(conn, PacketKind::Request)) {
                     self.inside += 1;
                 }
             }
@@ -131,7 +131,7 @@ impl Sim {
             return;
         }
         let queue = self.connections[conn as usize].queue;
-        let taken = self.packet_arrives(queue, Packet { conn, kind });
+        let taken = self.packet_arrives(queue, Packet::new(conn, kind));
         if kind == PacketKind::Request {
             if taken {
                 self.on_wire -= 1;
@@ -152,6 +152,9 @@ impl Sim {
             self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
         connection.touched = cpu.touched;
+        if let Some(second) = self.world.second.filter(|second| connection.source >= second.first_group) {
+            return Segment::mixed(u64::from(second.request_ns) + cold_ns, 0);
+        }
         let random_ns = if costs.request_random_ns == 0 {
             0
         } else {
@@ -220,9 +223,14 @@ impl Sim {
         if connection.outstanding {
             let latency_ns = now_ns - connection.start_ns;
             connection.outstanding = false;
-            self.counts.answered += 1;
-            self.latency_sum_ns += u128::from(latency_ns);
-            self.latency_ns.saturating_record(latency_ns);
+            match &mut self.second {
+                Some(second) if is_second(&self.world, connection.source) => second.record(latency_ns),
+                _ => {
+                    self.counts.answered += 1;
+                    self.latency_sum_ns += u128::from(latency_ns);
+                    self.latency_ns.saturating_record(latency_ns);
+                }
+            }
         }
         let source = connection.source;
         let closed = self.sources[source as usize].load == Load::Closed;
@@ -234,6 +242,11 @@ impl Sim {
             self.issue(conn);
         }
     }
+}
+
+/// Whether a group of connections is the second application's.
+fn is_second(world: &World, source: u32) -> bool {
+    world.second.is_some_and(|second| source >= second.first_group)
 }
 
 /// How long an answer takes to the client's kernel, and to its program.

@@ -48,6 +48,12 @@ pub struct Costs {
     pub recv_take_ns: u32,
     /// Going to sleep in a receive call: wait queue, schedule.
     pub recv_sleep_ns: u32,
+    /// Receiving a frame of a flood's datagram: driver, IP, UDP, socket, without the wake-up.
+    pub rx_frame_ns: u32,
+    /// What a frame costs besides if it is a fragment.
+    pub reassemble_ns: u32,
+    /// Copying a byte, in picoseconds.
+    pub copy_byte_ps: u32,
     /// A send call on a socket, until the device has the frame (TCP) or the transmit ring has it (AF_XDP).
     pub send_ns: u32,
     /// Until the busy polling of a send call is under way in a thread that has slept: its core has nothing of it in its caches.
@@ -91,6 +97,9 @@ impl Default for Costs {
             recv_call_ns: 200,
             recv_take_ns: 500,
             recv_sleep_ns: 300,
+            rx_frame_ns: 600,
+            reassemble_ns: 150,
+            copy_byte_ps: 100,
             send_ns: 1_500,
             cold_busy_ns: 0,
             tx_frame_ns: 100,

@@ -153,6 +153,10 @@ impl Sim {
             return;
         }
         self.cpus[index].pending.push_back(irq);
+        if self.is_frozen(cpu) {
+            self.guest_interrupted(irq);
+            return;
+        }
         // A CPU in the middle of its own effects takes it when it dispatches.
         if self.cpus[index].level != Level::Hard && !self.cpus[index].in_effects {
             self.pause(cpu);
@@ -161,7 +165,7 @@ impl Sim {
     }
 
     /// Stops what the CPU executes; the rest of its segment is kept.
-    fn pause(&mut self, cpu: u16) {
+    pub(crate) fn pause(&mut self, cpu: u16) {
         let index = usize::from(cpu);
         let slot = self.slots.cpu(cpu);
         let rest_ns = self.agenda.slot_ns(slot).saturating_sub(self.now_ns);
@@ -171,6 +175,7 @@ impl Sim {
             Level::Thread => {
                 let thread = &mut self.threads[self.cpus[index].current as usize];
                 thread.segment.rest_ns = rest_ns;
+                self.host_stops(cpu);
             }
             Level::Soft => self.cpus[index].soft.rest_ns = rest_ns,
             Level::Idle | Level::Hard => {}
@@ -179,6 +184,10 @@ impl Sim {
 
     /// Charges the time since the CPU began what it executes.
     pub(crate) fn account(&mut self, cpu: u16) {
+        if self.is_frozen(cpu) {
+            self.restart_clock(cpu);
+            return;
+        }
         let now_ns = self.now_ns;
         let cpu = &mut self.cpus[usize::from(cpu)];
         let spent_ns = now_ns - cpu.started_ns;
@@ -196,6 +205,9 @@ impl Sim {
                 } else if cpu.current != NO_THREAD && cpu.current == cpu.ksoftirqd {
                     // ksoftirqd's time is system time in its thread clock, softirq time for the CPU.
                     cpu.used.softirq_ns += spent_ns;
+                    if self.world.ksoftirqd_pays && cpu.level == Level::Soft {
+                        self.threads[cpu.current as usize].vruntime_ns += spent_ns;
+                    }
                 } else if cpu.level == Level::Soft && cpu.soft.in_thread {
                     cpu.used.sys_ns += spent_ns;
                 } else {
@@ -212,7 +224,8 @@ impl Sim {
         }
     }
 
-    fn begin(&mut self, cpu: u16, level: Level, cost_ns: u64) {
+    fn begin(&mut self, at: u16, level: Level, cost_ns: u64) {
+        let cpu = at;
         let slot = self.slots.cpu(cpu);
         let now_ns = self.now_ns;
         let cpu = &mut self.cpus[usize::from(cpu)];
@@ -220,6 +233,9 @@ impl Sim {
         cpu.started_ns = now_ns;
         let cost_ns = cost_ns + std::mem::take(&mut cpu.debt_ns);
         self.agenda.set(slot, now_ns + cost_ns);
+        if level == Level::Thread {
+            self.host_runs(at);
+        }
     }
 
     /// A segment ended: its effects happen, and the CPU goes on.
@@ -237,6 +253,7 @@ impl Sim {
             Level::Soft => self.softirq_step(cpu),
             Level::Thread => {
                 let thread = self.cpus[index].current;
+                self.host_stops(cpu);
                 self.threads[thread as usize].segment.rest_ns = 0;
                 self.thread_step(thread);
             }
@@ -247,6 +264,9 @@ impl Sim {
 
     /// Decides what the CPU executes now: interrupts, softirq, the thread it has, another thread, or nothing.
     pub(crate) fn dispatch(&mut self, cpu: u16) {
+        if self.is_frozen(cpu) {
+            return;
+        }
         let index = usize::from(cpu);
         // Whatever was going on before this call has been accounted for.
         let was_idle = self.cpus[index].level == Level::Idle;
@@ -258,6 +278,9 @@ impl Sim {
             });
             if was_idle {
                 cost_ns += self.leave_idle(cpu);
+            }
+            if self.is_guest(cpu) {
+                cost_ns += self.vm_exit_ns();
             }
             self.cpus[index].hard = Some(irq);
             self.begin(cpu, Level::Hard, cost_ns);
@@ -313,7 +336,8 @@ impl Sim {
         self.begin(cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
     }
 
-    fn enter_idle(&mut self, cpu: u16) {
+    fn enter_idle(&mut self, at: u16) {
+        let cpu = at;
         let index = usize::from(cpu);
         if self.cpus[index].level != Level::Idle {
             let timer_ns = self.next_timer_ns(cpu).saturating_sub(self.now_ns);
@@ -328,6 +352,12 @@ impl Sim {
         cpu.level = Level::Idle;
         cpu.started_ns = now_ns;
         cpu.from_idle = false;
+        self.guest_halts(at);
+    }
+
+    /// The CPU begins to execute what it was stopped in.
+    pub(crate) fn restart_clock(&mut self, cpu: u16) {
+        self.cpus[usize::from(cpu)].started_ns = self.now_ns;
     }
 
     /// What leaving idle costs now.

@@ -16,6 +16,8 @@
 //! | --- | --- |
 //! | [`world`] | the description of a world |
 //! | `client` | load, connections, network and client latency |
+//! | `flood` | a flood of datagrams, the wire, and the sinks' sockets |
+//! | `relay`, `vcpu` | a hypervisor between the NIC and a guest |
 //! | `nic` | rings, completion queues, arming |
 //! | [`dim`] | adaptive interrupt moderation |
 //! | `cpu` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
@@ -24,7 +26,7 @@
 //! | `epoll` | contexts: ready lists and waiters; suspend and resume |
 //! | `socket` | message sockets: the ends of a request/response pair |
 //! | `thread` | programs and the fair scheduler |
-//! | `app` | the programs: epoll worker, request/response peer, ksoftirqd, NAPI thread |
+//! | `app` | the programs: epoll worker, request/response peer, UDP sink, vhost, ksoftirqd, NAPI thread |
 //! | `busy` | the busy loop in a thread |
 //! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
 //! | [`agenda`] | the queue of events |
@@ -66,6 +68,7 @@ pub mod dim;
 mod epoll;
 pub mod faults;
 pub mod fit;
+mod flood;
 pub mod metrics;
 mod nic;
 pub mod params;
@@ -75,6 +78,7 @@ pub mod profile;
 pub mod published;
 pub mod random;
 mod recorder;
+mod relay;
 pub mod rng;
 pub mod sim;
 mod socket;
@@ -83,17 +87,18 @@ mod thread;
 pub mod transition;
 pub mod tune;
 pub mod units;
+mod vcpu;
 pub mod world;
 pub mod worldfile;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
 pub use faults::FaultSpec;
-pub use metrics::{Counts, CpuUse, Outcome};
+pub use metrics::{Counts, CpuUse, Latencies, Outcome};
 pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
-    SocketSpec, Transmit, UpstreamSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, FloodSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec,
+    Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
 };
 pub use worldfile::{WorldFile, WorldFileError};

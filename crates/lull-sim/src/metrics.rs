@@ -72,6 +72,49 @@ pub struct Counts {
     pub switches: u64,
 }
 
+/// Latencies of answers, within the window.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    /// Each of them, in nanoseconds.
+    pub ns: Histogram<u64>,
+    /// Their sum.
+    pub sum_ns: u128,
+}
+
+/// Latencies beyond this are recorded as this: 100 s.
+const LATENCY_MAX_NS: u64 = 100_000_000_000;
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
+            Ok(ns) => Latencies { ns, sum_ns: 0 },
+            Err(_) => unreachable!("constant bounds in order"),
+        }
+    }
+}
+
+impl Latencies {
+    pub(crate) fn record(&mut self, latency_ns: u64) {
+        self.sum_ns += u128::from(latency_ns);
+        self.ns.saturating_record(latency_ns);
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.ns.reset();
+        self.sum_ns = 0;
+    }
+
+    /// Mean, in microseconds.
+    pub fn mean_us(&self) -> f64 {
+        self.sum_ns as f64 / self.ns.len().max(1) as f64 / 1_000.0
+    }
+
+    /// A percentile, in microseconds.
+    pub fn us(&self, percentile: f64) -> f64 {
+        self.ns.value_at_percentile(percentile) as f64 / 1_000.0
+    }
+}
+
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -81,6 +124,8 @@ pub struct Outcome {
     pub latency_ns: Histogram<u64>,
     /// Sum of them.
     pub latency_sum_ns: u128,
+    /// Latencies of the second application's answers, if there is one. Answers and latencies elsewhere are the first's alone.
+    pub second: Option<Latencies>,
     /// Counters in the window.
     pub counts: Counts,
     /// Use of the service's CPUs, summed.

@@ -24,6 +24,15 @@ const BYTES_PER_FRAME: u64 = 200;
 pub(crate) struct Packet {
     pub(crate) conn: u32,
     pub(crate) kind: PacketKind,
+    /// Of a flood's frame: the datagram's number and the frame's in it.
+    pub(crate) part: u32,
+}
+
+impl Packet {
+    /// A packet that is no part of anything.
+    pub(crate) fn new(conn: u32, kind: PacketKind) -> Packet {
+        Packet { conn, kind, part: 0 }
+    }
 }
 
 /// Which completion queue.

@@ -42,7 +42,7 @@ impl Sim {
         }
         let mut batch = std::mem::take(&mut self.queues[queue as usize].poll.batch);
         for packet in batch.drain(..) {
-            self.deliver(packet, cpu);
+            self.deliver(queue, packet, cpu);
         }
         let q = &mut self.queues[queue as usize];
         q.poll.batch = batch;
@@ -53,11 +53,15 @@ impl Sim {
             return Some(self.take_chunk(queue, cpu));
         }
         q.poll.looked_last = true;
+        self.guest_polled(queue, cpu);
         let tail_ns = self.faults.tail_ns();
         (tail_ns > 0).then_some(tail_ns)
     }
 
     fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
+        if self.flood.is_some() {
+            return self.take_frames(queue, cpu);
+        }
         let costs = &self.world.costs;
         let q = &mut self.queues[queue as usize];
         q.looked_at(self.now_ns);
@@ -73,7 +77,7 @@ impl Sim {
             connection.touched = clock;
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
-                    PacketKind::Request | PacketKind::Message => costs.rx_request_ns,
+                    PacketKind::Request | PacketKind::Message | PacketKind::Frame => costs.rx_request_ns,
                     PacketKind::Ack => costs.rx_ack_ns,
                 });
             q.poll.batch.push(packet);
@@ -81,8 +85,28 @@ impl Sim {
         cost_ns
     }
 
+    /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
+    fn take_frames(&mut self, queue: u32, cpu: u16) -> u64 {
+        let q = &mut self.queues[queue as usize];
+        q.looked_at(self.now_ns);
+        let room = (q.poll.budget - q.poll.work).min(CHUNK);
+        let mut cost_ns = 0;
+        for _ in 0..room {
+            let Some(packet) = self.queues[queue as usize].ring.pop_front() else { break };
+            cost_ns += self.frame_cost(queue, packet, cpu);
+            let poll = &mut self.queues[queue as usize].poll;
+            poll.work += 1;
+            poll.batch.push(packet);
+        }
+        cost_ns
+    }
+
     /// A packet has passed the stack.
-    fn deliver(&mut self, packet: Packet, cpu: u16) {
+    fn deliver(&mut self, queue: u32, packet: Packet, cpu: u16) {
+        if packet.kind == PacketKind::Frame {
+            self.frame_delivered(queue, packet, cpu);
+            return;
+        }
         if packet.kind == PacketKind::Ack {
             return;
         }

@@ -11,19 +11,24 @@ use crate::app::epoll_worker::EpollWorker;
 use crate::app::ksoftirqd::Ksoftirqd;
 use crate::app::napi_thread::NapiThreadProgram;
 use crate::app::peer::Peer;
+use crate::app::udp_sink::UdpSink;
+use crate::app::vhost::{VcpuThread, Vhost};
 use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
 use crate::epoll::{Context, OTHER_EVENT};
 use crate::faults::Faults;
-use crate::metrics::{Counts, CpuUse, Outcome};
+use crate::flood::Flood;
+use crate::metrics::{Counts, CpuUse, Latencies, Outcome};
 use crate::nic::{Queue, Side};
 use crate::random::script::Script;
 use crate::recorder::{Entry, Recorder, What, Whom};
+use crate::relay::Relay;
 use crate::rng::{Component, Stream};
 use crate::socket::Socket;
 use crate::thread::{Program, Thread};
 use crate::transition::{Coverage, Transition};
+use crate::vcpu::Vcpu;
 use crate::world::{QueueSpec, World};
 
 /// No epoll context: the connection is a socket's own.
@@ -168,6 +173,11 @@ pub struct Sim {
     pub(crate) sockets: Vec<Socket>,
     /// The connection of the first socket: each socket has one, after those of the groups.
     pub(crate) first_socket: u32,
+    /// The second application's latencies, if there is one.
+    pub(crate) second: Option<Latencies>,
+    pub(crate) flood: Option<Flood>,
+    pub(crate) relay: Option<Relay>,
+    pub(crate) vcpu: Option<Vcpu>,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) faults: Faults,
@@ -231,6 +241,10 @@ impl Sim {
             sources: Vec::new(),
             sockets: Vec::new(),
             first_socket: 0,
+            second: world.second.map(|_| Latencies::default()),
+            flood: None,
+            relay: None,
+            vcpu: None,
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             faults: Faults::new(&world.faults, seed),
@@ -323,10 +337,31 @@ impl Sim {
             self.threads[thread as usize].state = crate::thread::ThreadState::Running;
             self.cpus[usize::from(spec.cpu)].runnable.push(thread);
         }
+        self.build_flood(seed);
         for cpu in 0..self.cpus.len() as u16 {
             self.dispatch(cpu);
         }
         self.start_load();
+        self.start_flood();
+    }
+
+    /// The guest's CPU, the relay to it, and the flood with its sinks.
+    fn build_flood(&mut self, seed: u64) {
+        if let Some(spec) = self.world.vcpu.clone() {
+            self.start(spec.host_cpu, Box::new(VcpuThread));
+            self.vcpu = Some(Vcpu::new(&spec, self.threads.len() as u32 - 1));
+        }
+        if let Some(spec) = self.world.relay.clone() {
+            self.start(spec.cpu, Box::new(Vhost::new()));
+            self.relay = Some(Relay::new(&spec, self.threads.len() as u32 - 1));
+        }
+        if let Some(spec) = self.world.flood.clone() {
+            self.flood = Some(Flood::new(&spec, self.connections.len() as u32, seed));
+            for flow in 0..spec.flows {
+                self.connections.push(Connection::new(spec.queues[0], NO_CONTEXT, NO_SOURCE));
+                self.start(spec.sink_cpu, Box::new(UdpSink::new(flow, spec.sink_cpu)));
+            }
+        }
     }
 
     /// Adds a thread that runs from now on; its CPU learns of it when it is dispatched next.
@@ -420,6 +455,7 @@ impl Sim {
             Due::Event(Event::Other { context }) => (5 << 40) | u64::from(context),
             Due::Event(Event::Script { step }) => (7 << 40) | u64::from(step),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
+            Due::Event(Event::Flood) => 9 << 40,
             Due::Event(Event::Program { thread, token }) => (6 << 40) | (u64::from(thread) << 20) | u64::from(token),
         };
         self.digest = (self.digest ^ at_ns.rotate_left(20) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
@@ -437,6 +473,7 @@ impl Sim {
             }
             Event::Script { step } => self.script_due(step),
             Event::Settle { queue } => self.settle_late(queue),
+            Event::Flood => self.flood_due(),
             Event::Program { thread, token } => {
                 if let Some(mut program) = self.threads[thread as usize].program.take() {
                     program.event(self, thread, token);
@@ -505,6 +542,7 @@ impl Sim {
         self.counts = Counts::default();
         self.latency_ns.reset();
         self.latency_sum_ns = 0;
+        self.second.iter_mut().for_each(Latencies::reset);
         self.rung_ns = [0; 5];
         self.broken_into = 0;
         self.counting_since_ns = self.now_ns;
@@ -523,6 +561,7 @@ impl Sim {
             window_ns: self.now_ns - self.counting_since_ns,
             latency_ns: self.latency_ns.clone(),
             latency_sum_ns: self.latency_sum_ns,
+            second: self.second.clone(),
             counts: self.counts,
             cpu: CpuUse {
                 user_ns: now.user_ns - before.user_ns,

@@ -76,7 +76,7 @@ impl Sim {
         let socket = (conn - self.first_socket) as usize;
         let Some(begun_ns) = self.sockets[socket].wire.pop_front() else { return };
         let queue = self.sockets[socket].spec.queue;
-        if self.packet_arrives(queue, Packet { conn, kind: PacketKind::Message }) {
+        if self.packet_arrives(queue, Packet::new(conn, PacketKind::Message)) {
             self.sockets[socket].ring.push_back(begun_ns);
         }
     }

@@ -16,8 +16,10 @@ pub(crate) const NO_THREAD: u32 = u32::MAX;
 const SLEEPER_CREDIT_NS: u64 = 3_000_000;
 /// How far ahead a current thread must be to be preempted by a woken one.
 const WAKE_GRANULARITY_NS: u64 = 1_000_000;
-/// How long a thread runs while others wait.
-const SLICE_NS: u64 = 3_000_000;
+/// What the runnable threads of a CPU share (`sched_latency` of one CPU) ...
+const LATENCY_NS: u64 = 6_000_000;
+/// ... and what each of them has at least (`sched_min_granularity`).
+const SLICE_MIN_NS: u64 = 750_000;
 
 /// A stretch of work.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,8 +128,9 @@ impl Sim {
             Next::Run(segment) | Next::Yield(segment) => {
                 self.threads[index].segment = Segment { rest_ns: segment.cost_ns, ..segment };
                 let ran_ns = self.threads[index].vruntime_ns - self.threads[index].picked_vruntime_ns;
-                let waits = !self.cpus[usize::from(cpu)].runnable.is_empty();
-                if waits && (ran_ns > SLICE_NS || matches!(next, Next::Yield(_))) {
+                let waiting = self.cpus[usize::from(cpu)].runnable.len() as u64;
+                let slice_ns = (LATENCY_NS / (waiting + 1)).max(SLICE_MIN_NS);
+                if waiting > 0 && (ran_ns > slice_ns || matches!(next, Next::Yield(_))) {
                     self.cpus[usize::from(cpu)].need_resched = true;
                     self.threads[index].segment.preemptible = true;
                 }

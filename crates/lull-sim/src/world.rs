@@ -38,6 +38,9 @@ pub struct QueueSpec {
     pub napi: NapiSettings,
     /// Where its NAPI thread runs, if it is threaded.
     pub thread_cpu: u16,
+    /// Packets after which its NAPI thread, while it goes on polling, lets other threads run. 0: after each poll, as Linux since
+    /// 5.12; the letter of 2016 had a scheduling point every `netdev_budget` packets.
+    pub thread_packets: u32,
     /// Moderation of the receive completions.
     pub rx: ModerationSpec,
     /// Moderation of the transmit completions.
@@ -74,6 +77,7 @@ impl QueueSpec {
             cpu,
             napi: NapiSettings::default(),
             thread_cpu: cpu,
+            thread_packets: 0,
             rx: ModerationSpec::Off,
             tx: ModerationSpec::Off,
             rx_period: Period::Completion,
@@ -273,6 +277,110 @@ pub struct UpstreamSpec {
     pub random_ns: u32,
 }
 
+/// A second application on the queues of the first: a service with an epoll context, worker and connections of its own.
+///
+/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, that is the first
+/// application alone, between two of its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecondSpec {
+    /// Groups of connections from this one on are its.
+    pub first_group: u32,
+    /// What a request costs it, in nanoseconds; the first application's is [`Costs::request_sys_ns`] and
+    /// [`Costs::request_user_ns`].
+    pub request_ns: u32,
+}
+
+/// The machine that a flood comes from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SenderSpec {
+    /// A send call of one frame, without its bytes, in nanoseconds.
+    pub datagram_ns: u32,
+    /// Each further frame of a datagram, in nanoseconds.
+    pub fragment_ns: u32,
+    /// A byte, in picoseconds.
+    pub byte_ps: u32,
+    /// Senders that make progress at once, at most: its cores, less what they take from each other.
+    pub cores: f64,
+}
+
+/// A flood of datagrams, and a sink for each of its flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FloodSpec {
+    /// Flows, each with a sender and a sink.
+    pub flows: u32,
+    /// Payload of a datagram, in bytes.
+    pub bytes: u32,
+    /// The wire's MTU, in bytes.
+    pub mtu: u32,
+    /// The wire, in bits per second.
+    pub wire_bits_per_s: u64,
+    /// The queues that the flows arrive on, in turn. Fragments carry no ports: their flows have one queue.
+    pub queues: Vec<u32>,
+    /// The senders.
+    pub sender: SenderSpec,
+    /// The CPU of the sinks.
+    pub sink_cpu: u16,
+    /// SO_RCVBUF as the kernel counts it, in bytes.
+    pub receive_buffer_bytes: u32,
+    /// Memory that a packet takes in it (`truesize`), in bytes.
+    pub buffer_small_bytes: u32,
+    /// What is added to that by a packet that is not copied into its head, in bytes.
+    pub buffer_large_bytes: u32,
+    /// Packets up to this size are copied into their head, in bytes.
+    pub copied_bytes: u32,
+}
+
+impl Default for FloodSpec {
+    /// 10 Gbit/s, and the buffers of Linux's virtio_net.
+    fn default() -> FloodSpec {
+        FloodSpec {
+            flows: 1,
+            bytes: 64,
+            mtu: 1_500,
+            wire_bits_per_s: 10_000_000_000,
+            queues: vec![0],
+            sender: SenderSpec::default(),
+            sink_cpu: 0,
+            receive_buffer_bytes: 212_992,
+            buffer_small_bytes: 768,
+            buffer_large_bytes: 1_536,
+            copied_bytes: 114,
+        }
+    }
+}
+
+/// What a hypervisor puts between its NIC and its guest's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelaySpec {
+    /// The CPU of the thread that copies frames to the guest (vhost).
+    pub cpu: u16,
+    /// The guest's queue; all others are the hypervisor's.
+    pub guest_queue: u32,
+    /// Frames that the guest's device holds in the hypervisor (tun).
+    pub queue_frames: u32,
+    /// Receiving a frame and handing it to that device, in nanoseconds.
+    pub forward_ns: u32,
+    /// Copying a frame to the guest, without its bytes, in nanoseconds.
+    pub copy_ns: u32,
+    /// How long a CPU holds the lock of the device's queue, with the lock's way between caches, in nanoseconds.
+    pub lock_ns: u32,
+    /// Interrupting the guest, in nanoseconds of the thread that does.
+    pub signal_ns: u32,
+}
+
+/// A CPU that is a thread of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VcpuSpec {
+    /// The guest's CPU.
+    pub guest_cpu: u16,
+    /// The hypervisor's CPU that its thread runs on.
+    pub host_cpu: u16,
+    /// The hypervisor's CPU that interrupts it, and wakes its thread.
+    pub interrupted_by: u16,
+    /// Leaving the guest and coming back, in nanoseconds.
+    pub exit_ns: u32,
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct World {
@@ -296,6 +404,17 @@ pub struct World {
     pub peers: Vec<PeerSpec>,
     /// Connections.
     pub connections: Vec<ConnectionsSpec>,
+    /// Which connections are a second application's, if there is one.
+    pub second: Option<SecondSpec>,
+    /// A flood of datagrams. A world that has one has no other load.
+    pub flood: Option<FloodSpec>,
+    /// What a hypervisor puts between its NIC and its guest's.
+    pub relay: Option<RelaySpec>,
+    /// The guest's CPU.
+    pub vcpu: Option<VcpuSpec>,
+    /// Whether softirq in ksoftirqd counts as its run time for the scheduler, as in Linux. Without it (as the worlds that were
+    /// calibrated so far have it) ksoftirqd goes before every other thread until it is done.
+    pub ksoftirqd_pays: bool,
     /// Network and clients.
     pub net: NetSpec,
     /// What goes wrong.
@@ -327,6 +446,11 @@ impl Default for World {
             sockets: Vec::new(),
             peers: Vec::new(),
             connections: Vec::new(),
+            second: None,
+            flood: None,
+            relay: None,
+            vcpu: None,
+            ksoftirqd_pays: false,
             net: NetSpec::default(),
             faults: FaultSpec::default(),
             warmup_ns: 50_000_000,

@@ -12,7 +12,7 @@ use lull_sim::fit::{Fit, FitBudget, fit};
 use lull_sim::params::Params;
 use lull_sim::published::{
     Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows, simulate,
-    statements, summary, tcp_rr, v4, xsk_rr,
+    statements, summary, tcp_rr, udp_stream, v4, xsk_rr,
 };
 
 use crate::Failure;
@@ -50,6 +50,8 @@ enum Which {
     TcpRr,
     /// AF_XDP request/response by polling mode, net-next v4: 20 cells.
     XskRr,
+    /// UDP_STREAM into a guest with NAPI threads, 2016: 30 rows by 3 modes.
+    UdpStream,
     /// All of them.
     All,
 }
@@ -64,6 +66,8 @@ enum Fitted {
     TcpRr,
     /// AF_XDP request/response: 6 of 20 cells.
     XskRr,
+    /// UDP_STREAM: 10 of 30 rows.
+    UdpStream,
 }
 
 #[derive(Args)]
@@ -141,7 +145,7 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
     if args.table == Which::All && args.params.is_some() {
         return Err("--params is one table's: name the table with --table irq, tcp_rr or xsk_rr".into());
     }
-    if matches!(args.table, Which::TcpRr | Which::XskRr) && (args.csv.is_some() || args.html.is_some()) {
+    if matches!(args.table, Which::TcpRr | Which::XskRr | Which::UdpStream) && (args.csv.is_some() || args.html.is_some()) {
         return Err("--csv and --html are written for --table irq and all only: leave them out".into());
     }
     if matches!(args.table, Which::Irq | Which::All) {
@@ -159,7 +163,21 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
         let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
         println!("AF_XDP request/response, latency in ns\n\n{text}");
     }
+    if matches!(args.table, Which::UdpStream | Which::All) {
+        udp_stream(args)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn udp_stream(args: &PublishedArgs) -> Result<(), Failure> {
+    let params = params(args.params.as_ref(), udp_stream::PARAMS_TOML, &udp_stream::KNOWN)?;
+    let begun = Instant::now();
+    let simulated = udp_stream::simulate(&params, udp_stream::FULL, args.seed)?;
+    let text = rows::text(&simulated, "thousands/s", &udp_stream::statements(&simulated));
+    let columns = udp_stream::columns_text(&simulated);
+    println!("UDP_STREAM, thousands of datagrams per second\n\n{text}\n{columns}");
+    println!("{:.1} s", begun.elapsed().as_secs_f64());
+    Ok(())
 }
 
 fn irq(args: &PublishedArgs) -> Result<(), Failure> {
@@ -229,6 +247,10 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
         Fitted::XskRr => {
             let start = params(path, xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?;
             xsk_rr::fit(&start, args.evaluations, args.seed, progress)?
+        }
+        Fitted::UdpStream => {
+            let start = params(path, udp_stream::PARAMS_TOML, &udp_stream::KNOWN)?;
+            udp_stream::fit(&start, args.evaluations, args.seed, progress)?
         }
     };
     eprintln!("{:.2} before, {:.2} after", found.before, found.after);

@@ -457,8 +457,8 @@ impl Toy {
     fn busy_last_poll(&mut self, queue: usize, stop: BusyStop, cpu: u16) {
         let work = self.poll_device(queue, stop.budget(), By::Stop, cpu);
         let cx = self.cx(cpu);
-        let Queue { napi, flushes, .. } = &mut self.queues[queue];
-        match stop.polled(napi, work, &cx, |what| flushes.push(what)) {
+        let Queue { napi, flushes, gro_holds, .. } = &mut self.queues[queue];
+        match stop.polled(napi, work, *gro_holds && work > 0, &cx, |what| flushes.push(what)) {
             BusyStopped::Completed(completion) => self.completion(queue, completion, cpu),
             BusyStopped::ToSoftirq(owner) => self.route(queue, owner, cpu),
         }

@@ -5,3 +5,5 @@ pub(crate) mod ksoftirqd;
 pub(crate) mod napi_thread;
 pub(crate) mod peer;
 pub(crate) mod socket_reader;
+pub(crate) mod udp_sink;
+pub(crate) mod vhost;

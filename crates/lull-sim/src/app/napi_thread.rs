@@ -13,11 +13,13 @@ pub(crate) struct NapiThreadProgram {
     cpu: u16,
     napi_thread: NapiThread,
     polling: bool,
+    /// Packets since others could run.
+    packets: u32,
 }
 
 impl NapiThreadProgram {
     pub(crate) fn new(queue: u32, cpu: u16) -> NapiThreadProgram {
-        NapiThreadProgram { queue, cpu, napi_thread: NapiThread::new(), polling: false }
+        NapiThreadProgram { queue, cpu, napi_thread: NapiThread::new(), polling: false, packets: 0 }
     }
 }
 
@@ -38,7 +40,12 @@ impl Program for NapiThreadProgram {
                 sim.completion(queue, completion, cpu);
             }
             // Between rounds bottom halves are on and others may run.
-            let between = Segment { preemptible: true, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
+            self.packets += work;
+            let preemptible = self.packets >= sim.queues[queue as usize].spec.thread_packets;
+            if preemptible {
+                self.packets = 0;
+            }
+            let between = Segment { preemptible, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
             return Next::Run(between);
         }
         let napi = &sim.queues[queue as usize].napi;

@@ -21,6 +21,7 @@ pub mod run;
 pub mod statements;
 pub mod summary;
 pub mod tcp_rr;
+pub mod udp_stream;
 pub mod v4;
 mod worlds;
 pub mod xsk_rr;

@@ -266,7 +266,7 @@ impl Sim {
             }
             Action::Burst { queue, packets } => {
                 for _ in 0..packets {
-                    let _ = self.packet_arrives(queue, Packet { conn: BURST_CONNECTION, kind: PacketKind::Ack });
+                    let _ = self.packet_arrives(queue, Packet::new(BURST_CONNECTION, PacketKind::Ack));
                 }
             }
             Action::Kick { queue } => {

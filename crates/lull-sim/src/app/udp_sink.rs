@@ -1,0 +1,55 @@
+//! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`, UDP_STREAM).
+
+use crate::agenda::NEVER;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Before a receive call.
+    Look,
+    /// A datagram was copied out.
+    Taken,
+    /// About to sleep in the call.
+    Falling,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct UdpSink {
+    flow: u32,
+    cpu: u16,
+    stage: Stage,
+}
+
+impl UdpSink {
+    pub(crate) fn new(flow: u32, cpu: u16) -> UdpSink {
+        UdpSink { flow, cpu, stage: Stage::Look }
+    }
+
+    fn is_ready(&self, sim: &Sim) -> bool {
+        sim.flood.as_ref().is_some_and(|flood| flood.sockets[self.flow as usize].ready > 0)
+    }
+}
+
+impl Program for UdpSink {
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+        if self.stage == Stage::Taken {
+            let _ = sim.received(self.flow);
+        }
+        if self.is_ready(sim) {
+            self.stage = Stage::Taken;
+            let cost_ns = sim.receive_cost_ns(self.flow, self.cpu);
+            return Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns) + cost_ns, 0));
+        }
+        if self.stage != Stage::Falling {
+            self.stage = Stage::Falling;
+            return Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)));
+        }
+        if let Some(flood) = &mut sim.flood {
+            flood.sockets[self.flow as usize].waiter = Some(me);
+        }
+        self.stage = Stage::Look;
+        Next::Sleep(NEVER)
+    }
+}

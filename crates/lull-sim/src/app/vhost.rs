@@ -1,0 +1,68 @@
+//! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that the guest's CPU is.
+
+use crate::agenda::NEVER;
+use crate::relay::Waits;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+
+/// Longer than anything that runs: the guest's thread goes on until something stops it.
+const WHOLE_NS: u64 = 1_000_000_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Look,
+    Copied,
+    Signalled,
+    Falling,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Vhost {
+    stage: Stage,
+}
+
+impl Vhost {
+    pub(crate) fn new() -> Vhost {
+        Vhost { stage: Stage::Look }
+    }
+}
+
+impl Program for Vhost {
+    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+        if let (Stage::Copied, Some(signal_ns)) = (self.stage, sim.signal_ns()) {
+            self.stage = Stage::Signalled;
+            return Next::Run(Segment::mixed(signal_ns, 0));
+        }
+        if matches!(self.stage, Stage::Copied | Stage::Signalled) {
+            sim.relayed();
+        }
+        match (sim.relay_next(), self.stage) {
+            (Ok(cost_ns), _) => {
+                self.stage = Stage::Copied;
+                Next::Run(Segment::mixed(cost_ns, 0))
+            }
+            (Err(waits), Stage::Falling) => {
+                if let Some(relay) = &mut sim.relay {
+                    relay.waits = waits;
+                }
+                self.stage = Stage::Look;
+                Next::Sleep(NEVER)
+            }
+            (Err(Waits::No | Waits::Frames | Waits::Room), _) => {
+                self.stage = Stage::Falling;
+                Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)))
+            }
+        }
+    }
+}
+
+/// The thread that is the guest's CPU.
+#[derive(Debug)]
+pub(crate) struct VcpuThread;
+
+impl Program for VcpuThread {
+    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+        if sim.guest_is_idle() { Next::Sleep(NEVER) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
+    }
+}
