@@ -23,8 +23,9 @@
 //! | `poll` | one poll of a queue, in chunks |
 //! | `epoll` | contexts: ready lists and waiters; suspend and resume |
 //! | `socket` | message sockets: the ends of a request/response pair |
+//! | `xsk` | AF_XDP sockets of a responder |
 //! | `thread` | programs and the fair scheduler |
-//! | `app` | the programs: epoll worker, request/response peer, ksoftirqd, NAPI thread |
+//! | `app` | the programs: epoll worker, AF_XDP responder, request/response peer, ksoftirqd, NAPI thread |
 //! | `busy` | the busy loop in a thread |
 //! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
 //! | [`agenda`] | the queue of events |
@@ -85,6 +86,7 @@ pub mod tune;
 pub mod units;
 pub mod world;
 pub mod worldfile;
+mod xsk;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
@@ -94,6 +96,6 @@ pub use predict::{Job, Offered, PredictError};
 pub use sim::{RunError, Sim};
 pub use world::{
     ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
-    SocketSpec, Transmit, UpstreamSpec, WorkerSpec, World,
+    SocketSpec, Transmit, UpstreamSpec, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
 };
 pub use worldfile::{WorldFile, WorldFileError};

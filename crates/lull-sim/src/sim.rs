@@ -11,6 +11,7 @@ use crate::app::epoll_worker::EpollWorker;
 use crate::app::ksoftirqd::Ksoftirqd;
 use crate::app::napi_thread::NapiThreadProgram;
 use crate::app::peer::Peer;
+use crate::app::xsk_responder::XskResponder;
 use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
@@ -25,6 +26,7 @@ use crate::socket::Socket;
 use crate::thread::{Program, Thread};
 use crate::transition::{Coverage, Transition};
 use crate::world::{QueueSpec, World};
+use crate::xsk::Xsk;
 
 /// No epoll context: the connection is a socket's own.
 const NO_CONTEXT: u32 = u32::MAX;
@@ -168,6 +170,9 @@ pub struct Sim {
     pub(crate) sockets: Vec<Socket>,
     /// The connection of the first socket: each socket has one, after those of the groups.
     pub(crate) first_socket: u32,
+    pub(crate) xsks: Vec<Xsk>,
+    /// The connection of the first AF_XDP socket of a responder: each has one, after those of the sockets.
+    pub(crate) first_xsk: u32,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) faults: Faults,
@@ -213,7 +218,8 @@ impl Sim {
         let slots = Slots {
             cpus: world.cpus.len() as u32,
             queues: world.queues.len() as u32,
-            threads: (world.cpus.len() + threaded + world.workers.len() + world.peers.len()) as u32,
+            threads: (world.cpus.len() + threaded + world.workers.len() + world.peers.len()) as u32
+                + world.xsk_threads.len() as u32,
         };
         let latency_ns = match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
             Ok(histogram) => histogram,
@@ -231,6 +237,8 @@ impl Sim {
             sources: Vec::new(),
             sockets: Vec::new(),
             first_socket: 0,
+            xsks: Vec::new(),
+            first_xsk: 0,
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             faults: Faults::new(&world.faults, seed),
@@ -308,6 +316,17 @@ impl Sim {
             self.connections.push(Connection::new(spec.queue, NO_CONTEXT, NO_SOURCE));
             self.sockets.push(Socket::new(spec, &self.world.sysctl));
         }
+        self.first_xsk = self.connections.len() as u32;
+        for spec in self.world.xsks.clone() {
+            let context = spec.context.unwrap_or(NO_CONTEXT);
+            self.connections.push(Connection::new(spec.queue, context, NO_SOURCE));
+            if let Some(context) = self.contexts.get(context as usize) {
+                // EPOLL_CTL_ADD notes the NAPI that the socket got when it was bound.
+                let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
+            }
+            self.queues[spec.queue as usize].xsk = Some(self.xsks.len() as u32);
+            self.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+        }
         for queue in 0..self.queues.len() as u32 {
             self.unmask(queue);
             if self.queues[queue as usize].spec.napi.threaded == Threaded::BusyPoll {
@@ -322,6 +341,9 @@ impl Sim {
             let thread = self.spawn(spec.cpu, Box::new(Peer::new(&spec)) as Box<dyn Program>);
             self.threads[thread as usize].state = crate::thread::ThreadState::Running;
             self.cpus[usize::from(spec.cpu)].runnable.push(thread);
+        }
+        for spec in self.world.xsk_threads.clone() {
+            self.start(spec.cpu, Box::new(XskResponder::new(spec)));
         }
         for cpu in 0..self.cpus.len() as u16 {
             self.dispatch(cpu);

@@ -5,3 +5,4 @@ pub(crate) mod ksoftirqd;
 pub(crate) mod napi_thread;
 pub(crate) mod peer;
 pub(crate) mod socket_reader;
+pub(crate) mod xsk_responder;
