@@ -52,7 +52,8 @@ pub static XSK_RR: Profile = Profile {
 /// The costs of the published AF_XDP machines.
 fn af_xdp() -> Costs {
     // As above.
-    Params::parse(xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN).map_or_else(|_| Costs::default(), |params| xsk_rr::costs(&params))
+    Params::parse(xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)
+        .map_or_else(|_| Costs::default(), |params| xsk_rr::costs(&params))
 }
 
 /// The costs of the published machine.

@@ -197,6 +197,8 @@ pub struct Sim {
     pub(crate) counting_since_ns: u64,
     napi_before: Stats,
     cpu_before: CpuUse,
+    /// Busy time of each CPU of the service when the window began.
+    busy_before_ns: Vec<u64>,
     digest: u64,
 }
 
@@ -267,6 +269,7 @@ impl Sim {
             counting_since_ns: 0,
             napi_before: Stats::default(),
             cpu_before: CpuUse::default(),
+            busy_before_ns: vec![0; world.cpus.len()],
             digest: 0xcbf2_9ce4_8422_2325,
             world: world.clone(),
         };
@@ -515,6 +518,12 @@ impl Sim {
         sum
     }
 
+    /// Busy time of each CPU of the service; 0 for others.
+    fn busy_ns(&self) -> Vec<u64> {
+        let counted = self.cpus.iter().zip(&self.world.cpus);
+        counted.map(|(cpu, counted)| if *counted { cpu.used.busy_ns() } else { 0 }).collect()
+    }
+
     fn napi_stats(&self) -> Stats {
         self.queues.iter().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
     }
@@ -532,6 +541,7 @@ impl Sim {
         self.counting_since_ns = self.now_ns;
         self.napi_before = self.napi_stats();
         self.cpu_before = self.cpu_use();
+        self.busy_before_ns = self.busy_ns();
     }
 
     /// What was counted since the window began.
@@ -541,6 +551,8 @@ impl Sim {
         }
         self.close_rungs();
         let (now, before) = (self.cpu_use(), self.cpu_before);
+        let busy_ns = self.busy_ns();
+        let busy_ns = busy_ns.iter().zip(&self.busy_before_ns).map(|(now_ns, before_ns)| now_ns - before_ns);
         Outcome {
             window_ns: self.now_ns - self.counting_since_ns,
             latency_ns: self.latency_ns.clone(),
@@ -553,6 +565,7 @@ impl Sim {
                 uncharged_ns: now.uncharged_ns - before.uncharged_ns,
                 idle_ns: now.idle_ns - before.idle_ns,
             },
+            busiest_ns: busy_ns.max().unwrap_or(0),
             napi: self.napi_stats() - self.napi_before,
             events: self.events,
             transitions: self.transitions,

@@ -145,9 +145,9 @@ pub(super) fn resolve(
             None => check.error("service.kind", &service.kind, problem),
         });
     }
-    let wait = word(check, "service.wait", &service.wait, &[("epoll", Wait::Epoll), ("spin", Wait::Spin)], Wait::Epoll)?;
-    let separate =
-        word(check, "service.polling", &service.polling, &[("inline", false), ("separate", true)], false)?;
+    let wait =
+        word(check, "service.wait", &service.wait, &[("epoll", Wait::Epoll), ("spin", Wait::Spin)], Wait::Epoll)?;
+    let separate = word(check, "service.polling", &service.polling, &[("inline", false), ("separate", true)], false)?;
     if let Some(polling) = &service.polling {
         if wait == Wait::Epoll {
             let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or set \
@@ -183,7 +183,8 @@ pub(super) fn resolve(
         let problem = "missing, and it has no default: what the program does with a frame, such as \"150ns\"";
         return Err(check.error("service.handle_cost", &service.kind, problem));
     };
-    let cost = |key: &str, value: &Option<Spanned<Time>>, default_ns: u32| check.time_or(key, value, &FRAME, default_ns);
+    let cost =
+        |key: &str, value: &Option<Spanned<Time>>, default_ns: u32| check.time_or(key, value, &FRAME, default_ns);
     costs.rx_request_ns = cost("service.receive_cost", &service.receive_cost, costs.rx_request_ns)?;
     costs.recv_take_ns = check.time("service.handle_cost", handle, &FRAME)?;
     costs.send_ns = cost("service.send_cost", &service.send_cost, costs.send_ns)?;
@@ -342,7 +343,8 @@ impl AfXdp {
             world.cpus.extend([false; TWIN_CPUS as usize]);
             let like = world.queues[usize::from(pair)].clone();
             world.queues.push(QueueSpec { cpu: receiver, thread_cpu: poller, ..like });
-            let peer = |cpu: u16, kind: PeerKind, receive: Receive| PeerSpec { cpu, socket: u32::from(pair), kind, receive };
+            let peer =
+                |cpu: u16, kind: PeerKind, receive: Receive| PeerSpec { cpu, socket: u32::from(pair), kind, receive };
             world.peers.push(peer(receiver, kind, receive));
             world.peers.push(peer(sender, PeerKind::Pacer { period_ns }, Receive::Spin));
             if calls && self.separate {

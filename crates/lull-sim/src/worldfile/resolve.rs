@@ -98,7 +98,12 @@ impl Check<'_> {
         value.as_ref().map_or(Ok(default.into()), |value| self.count(key, value, range))
     }
 
-    pub(super) fn time(&self, key: &str, value: &Spanned<Time>, range: &RangeInclusive<u64>) -> Result<u32, WorldFileError> {
+    pub(super) fn time(
+        &self,
+        key: &str,
+        value: &Spanned<Time>,
+        range: &RangeInclusive<u64>,
+    ) -> Result<u32, WorldFileError> {
         // Every range of times ends below 2^32 ns.
         Ok(self.within(key, value, value.get_ref().0, range, time_text)? as u32)
     }
