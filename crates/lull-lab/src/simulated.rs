@@ -227,7 +227,8 @@ pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome)
     let answered = counts.answered > 0;
     let us = |percentile: f64| answered.then(|| outcome.latency_us(percentile));
     let epoll_calls = counts.epoll_calls + counts.epoll_timeouts;
-    let busy_percent = 100.0 * cpu.busy_ns() as f64 / (cpu.busy_ns() + cpu.idle_ns).max(1) as f64;
+    // Of the busiest core: a machine may have cores to spare for NAPI threads that the mode does not have.
+    let busy_percent = 100.0 * outcome.busiest_ns as f64 / outcome.window_ns.max(1) as f64;
     let evidence = Evidence { stats: *napi, interrupts: counts.irqs, lateness_ns: None, queries: counts.answered };
     RunResult {
         offered_qps: match job.offered {

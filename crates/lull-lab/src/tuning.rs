@@ -115,6 +115,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let objective = &answer.objective;
     let meeting = answer.tried.iter().filter(|tried| tried.excess(objective) < 1.0).count();
+    let run = answer.tried.iter().filter(|tried| !is_left_out(tried)).count();
     let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
     let spare = match (objective.spare_percent > 0.0, answer.spares()) {
         (false, _) => String::new(),
@@ -125,17 +126,24 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
          point of \
          CPU the lowest {} decides.",
-        answer.tried.len(),
+        run,
         recommended.setting,
         objective.slo.first().statistic
     )];
+    reasons.extend(refinement(answer));
     let cheaper = answer
         .tried
         .iter()
         .filter(|tried| cpu(tried) < cpu(recommended) && tried.carries() && tried.setting != recommended.setting)
+        // What other values did was said already.
+        .filter(|tried| !(tried.setting.is_refined() && tried.excess(objective) < 1.0))
         .min_by(|a, b| a.excess(objective).total_cmp(&b.excess(objective)));
     if let Some(cheaper) = cheaper {
-        let but = if cheaper.excess(objective) < 1.0 { "meets it too closely" } else { "misses it" };
+        let but = match cheaper.excess(objective) {
+            excess if excess >= 1.0 => "misses it".to_owned(),
+            excess if excess >= 1.0 - objective.spare_percent / 100.0 => "meets it too closely".to_owned(),
+            _ => format!("is within a point of CPU, with a higher {}", objective.slo.first().statistic),
+        };
         reasons.push(format!(
             "Of the cheaper ones {} comes nearest and {but}: {}, CPU {:.1} %.",
             cheaper.setting,
@@ -168,6 +176,41 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         ));
     }
     reasons
+}
+
+/// Whether a setting is none that the described service can have.
+fn is_left_out(tried: &Tried) -> bool {
+    matches!(tried.error, Some(PredictError::Mode(_)))
+}
+
+/// What other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own do, in a sentence; `None` if none were
+/// tried.
+fn refinement(answer: &Answer) -> Option<String> {
+    let tried = answer.tried.iter().filter(|tried| tried.setting.is_refined() && !tried.runs.is_empty()).count();
+    if tried == 0 {
+        return None;
+    }
+    let first = answer.objective.slo.first().statistic;
+    let figures = |tried: &Tried| {
+        let latency = us_text(tried.mean(|run| first.of(run)));
+        format!("{} (CPU {:.1} %, {first} {latency})", tried.setting, tried.mean(|run| run.cpu_percent))
+    };
+    let recommended = answer.recommended.as_ref()?;
+    let searched =
+        format!("{tried} of them have other values of irq_suspend_timeout or defer_hard_irqs than their modes'");
+    Some(match (answer.refinement(), recommended.setting.is_refined()) {
+        ((_, Some(own)), true) => {
+            format!("{searched}, and these earn it: the best with a mode's own values is {}.", figures(own))
+        }
+        ((_, None), true) => format!("{searched}: with the modes' own values nothing meets the objective."),
+        ((Some(other), _), false) => format!(
+            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, or 5 % \
+             of latency at no more CPU).",
+            figures(other),
+            figures(recommended)
+        ),
+        ((None, _), false) => format!("{searched}: none of those meets the objective."),
+    })
 }
 
 /// How the answer stands at another load, in a sentence.
@@ -255,7 +298,15 @@ pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> S
 /// What else the reader has to know.
 pub fn notes(file: &WorldFile, answer: &Answer) -> Vec<String> {
     let modes: Vec<Mode> = answer.recommended.iter().map(|tried| tried.setting.mode.clone()).collect();
-    mixed_queues(file, &modes).into_iter().collect()
+    let left_out: Vec<&Tried> = answer.tried.iter().filter(|tried| is_left_out(tried)).collect();
+    let left_out = left_out.first().and_then(|first| {
+        let others = match left_out.len() - 1 {
+            0 => String::new(),
+            others => format!(" (and {others} more)"),
+        };
+        first.error.as_ref().map(|error| format!("Left out{others}: {error}."))
+    });
+    mixed_queues(file, &modes).into_iter().chain(left_out).collect()
 }
 
 fn grid(answer: &Answer, rows: &[&Tried]) -> Grid {

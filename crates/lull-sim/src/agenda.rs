@@ -11,8 +11,9 @@ use std::collections::BinaryHeap;
 
 /// A slot that is not armed.
 pub const NEVER: u64 = u64::MAX;
-/// Bits of a slot's word that hold its number. The rest reaches 2^54 ns, 208 days of virtual time.
-const SLOT_BITS: u32 = 10;
+/// Bits of a slot's word that hold its number: as many as the largest world that a file can describe has. The rest reaches
+/// 2^51 ns, 26 days of virtual time.
+const SLOT_BITS: u32 = 13;
 
 /// A packet's meaning to the receiving side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +115,7 @@ impl Agenda {
     /// Makes room for `slots` slots.
     ///
     /// # Panics
-    /// If there are to be more than 1024.
+    /// If there are to be more than 8192.
     pub fn grow(&mut self, slots: usize) {
         assert!(slots <= 1 << SLOT_BITS, "a world of {slots} slots: at most {} are possible", 1 << SLOT_BITS);
         if slots > self.slots.len() {

@@ -216,6 +216,16 @@ impl Sim {
         self.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
     }
 
+    /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
+    pub(crate) fn frame_answers(&mut self, conn: u32, queue: u32) {
+        self.inside -= 1;
+        self.counts.tx_packets += 1;
+        let (_, program_ns) = client_ns(&self.world.net, &mut self.network);
+        let tx_done_ns = u64::from(self.world.net.tx_done_ns);
+        self.agenda.push(self.now_ns + tx_done_ns, Event::TxDone { queue });
+        self.agenda.push(self.now_ns + program_ns, Event::Answer { conn });
+    }
+
     /// The client has its answer.
     pub(crate) fn answered(&mut self, conn: u32) {
         let now_ns = self.now_ns;

@@ -25,8 +25,9 @@
 //! | `poll` | one poll of a queue, in chunks |
 //! | `epoll` | contexts: ready lists and waiters; suspend and resume |
 //! | `socket` | message sockets: the ends of a request/response pair |
+//! | `xsk` | AF_XDP sockets of a responder |
 //! | `thread` | programs and the fair scheduler |
-//! | `app` | the programs: epoll worker, request/response peer, UDP sink, vhost, ksoftirqd, NAPI thread |
+//! | `app` | the programs: epoll worker, AF_XDP responder, request/response peer, UDP sink, vhost, ksoftirqd, NAPI thread |
 //! | `busy` | the busy loop in a thread |
 //! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
 //! | [`agenda`] | the queue of events |
@@ -90,6 +91,7 @@ pub mod units;
 mod vcpu;
 pub mod world;
 pub mod worldfile;
+mod xsk;
 
 pub use cache::CacheSpec;
 pub use costs::Costs;
@@ -100,5 +102,6 @@ pub use sim::{RunError, Sim};
 pub use world::{
     ConnectionsSpec, ContextSpec, FloodSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec,
     Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
+    XskSpec, XskThreadSpec, XskWait,
 };
 pub use worldfile::{WorldFile, WorldFileError};

@@ -130,6 +130,8 @@ pub struct Outcome {
     pub counts: Counts,
     /// Use of the service's CPUs, summed.
     pub cpu: CpuUse,
+    /// Busy time of the busiest of them, in nanoseconds: whether the service is at its limit, if it has cores to spare.
+    pub busiest_ns: u64,
     /// Counters of all NAPIs, summed, in the window.
     pub napi: Stats,
     /// Events of the agenda, over the whole run.

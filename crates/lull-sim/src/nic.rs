@@ -15,6 +15,7 @@ use crate::dim::{Dim, Moderation, RX_CQE, TX_EQE};
 use crate::recorder::What;
 use crate::sim::{Sim, cx};
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
+use crate::xsk::Frame;
 
 /// Bytes that a frame counts for in adaptive moderation: sizes do not differ enough here to matter.
 const BYTES_PER_FRAME: u64 = 200;
@@ -99,7 +100,7 @@ pub(crate) struct Poll {
     /// It looked at the ring for the last time.
     pub(crate) looked_last: bool,
     /// Frames that it sends.
-    pub(crate) sending: Vec<(u32, u64)>,
+    pub(crate) sending: Vec<Frame>,
     /// It broke into a thread.
     pub(crate) breaking_in: bool,
 }
@@ -112,8 +113,10 @@ pub(crate) struct Queue {
     pub(crate) ring: VecDeque<Packet>,
     /// Transmit completions that no poll has reaped.
     pub(crate) tx_done: u32,
-    /// Frames of AF_XDP sockets that the next poll sends: the socket, and when its transaction began.
-    pub(crate) tx_ring: Vec<(u32, u64)>,
+    /// Frames of AF_XDP sockets that the next poll sends.
+    pub(crate) tx_ring: Vec<Frame>,
+    /// The responder's AF_XDP socket that its packets go to.
+    pub(crate) xsk: Option<u32>,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
@@ -139,6 +142,7 @@ impl Queue {
             ring: VecDeque::with_capacity(spec.ring_packets as usize),
             tx_done: 0,
             tx_ring: Vec::new(),
+            xsk: None,
             rx: CompletionQueue::new(spec.rx, RX_CQE),
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },

@@ -35,8 +35,8 @@ impl Sim {
     pub(crate) fn poll_goes_on(&mut self, queue: u32, cpu: u16) -> Option<u64> {
         if !self.queues[queue as usize].poll.sending.is_empty() {
             let mut sending = std::mem::take(&mut self.queues[queue as usize].poll.sending);
-            for (socket, begun_ns) in sending.drain(..) {
-                self.put_on_wire(socket, begun_ns);
+            for frame in sending.drain(..) {
+                self.frame_leaves(frame, queue);
             }
             self.queues[queue as usize].poll.sending = sending;
         }
@@ -108,6 +108,10 @@ impl Sim {
             return;
         }
         if packet.kind == PacketKind::Ack {
+            return;
+        }
+        if let Some(xsk) = self.queues[self.connections[packet.conn as usize].queue as usize].xsk {
+            self.xsk_delivered(xsk, packet, cpu);
             return;
         }
         if packet.kind == PacketKind::Message {

@@ -39,6 +39,8 @@ pub struct Job {
 pub enum PredictError {
     /// The simulated service cannot be run in the mode.
     Mode(String),
+    /// The clients of the world cannot be asked for the load.
+    Load(String),
     /// The load does not fit the wire.
     Wire {
         /// Requests per second that were asked for, or served.
@@ -53,7 +55,7 @@ pub enum PredictError {
 impl fmt::Display for PredictError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PredictError::Mode(why) => f.write_str(why),
+            PredictError::Mode(why) | PredictError::Load(why) => f.write_str(why),
             PredictError::Wire { per_s, wire_per_s } => write!(
                 f,
                 "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} \
@@ -96,6 +98,7 @@ pub fn run(file: &WorldFile, job: &Job) -> Result<Outcome, PredictError> {
         }
         Offered::Max => Load::Closed,
     };
+    file.can_offer(load).map_err(PredictError::Load)?;
     let world = file.world(&job.mode, load, job.window_ns);
     let outcome = Sim::new(&world, job.seed).run().map_err(PredictError::Bound)?;
     fits_wire(file, outcome.qps())?;

@@ -3,7 +3,7 @@
 use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::params::Params;
-use crate::published::{KNOWN, PARAMS_TOML, service_world};
+use crate::published::{KNOWN, PARAMS_TOML, service_world, xsk_rr};
 
 /// A set of costs.
 #[derive(Debug)]
@@ -24,22 +24,37 @@ impl Profile {
     }
 }
 
-/// The profiles; the first is the default.
-pub static PROFILES: [Profile; 2] = [
-    Profile {
-        name: "epyc-7662",
-        what: "fitted to 24 of the 72 published cells of the IRQ suspension series v6: memcached, EPYC 7662, \
-        ConnectX-5",
-        hz: 3_300_000_000,
-        costs: fitted,
-    },
-    Profile {
-        name: "round",
-        what: "round figures of a server of the 2020s, fitted to nothing",
-        hz: 3_000_000_000,
-        costs: || (Costs::default(), CacheSpec::default()),
-    },
-];
+/// The profiles; the first is the default of services that wait in epoll.
+pub static PROFILES: [&Profile; 3] = [&EPYC_7662, &ROUND, &XSK_RR];
+
+static EPYC_7662: Profile = Profile {
+    name: "epyc-7662",
+    what: "fitted to 24 of the 72 published cells of the IRQ suspension series v6: memcached, EPYC 7662, ConnectX-5",
+    hz: 3_300_000_000,
+    costs: fitted,
+};
+
+static ROUND: Profile = Profile {
+    name: "round",
+    what: "round figures of a server of the 2020s, fitted to nothing",
+    hz: 3_000_000_000,
+    costs: || (Costs::default(), CacheSpec::default()),
+};
+
+/// The default of AF_XDP responders.
+pub static XSK_RR: Profile = Profile {
+    name: "xsk-rr",
+    what: "AF_XDP: fitted to 6 of the 20 published medians of the threaded NAPI busy poll series v4, and round figures",
+    hz: 3_000_000_000,
+    costs: || (af_xdp(), CacheSpec::default()),
+};
+
+/// The costs of the published AF_XDP machines.
+fn af_xdp() -> Costs {
+    // As above.
+    Params::parse(xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)
+        .map_or_else(|_| Costs::default(), |params| xsk_rr::costs(&params))
+}
 
 /// The costs of the published machine.
 fn fitted() -> (Costs, CacheSpec) {
@@ -52,7 +67,7 @@ fn fitted() -> (Costs, CacheSpec) {
 
 /// The profile of this name.
 pub fn find(name: &str) -> Option<&'static Profile> {
-    PROFILES.iter().find(|profile| profile.name == name)
+    PROFILES.into_iter().find(|profile| profile.name == name)
 }
 
 /// The names of all, for messages.

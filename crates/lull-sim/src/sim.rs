@@ -13,6 +13,7 @@ use crate::app::napi_thread::NapiThreadProgram;
 use crate::app::peer::Peer;
 use crate::app::udp_sink::UdpSink;
 use crate::app::vhost::{VcpuThread, Vhost};
+use crate::app::xsk_responder::XskResponder;
 use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
@@ -30,6 +31,7 @@ use crate::thread::{Program, Thread};
 use crate::transition::{Coverage, Transition};
 use crate::vcpu::Vcpu;
 use crate::world::{QueueSpec, World};
+use crate::xsk::Xsk;
 
 /// No epoll context: the connection is a socket's own.
 const NO_CONTEXT: u32 = u32::MAX;
@@ -178,6 +180,9 @@ pub struct Sim {
     pub(crate) flood: Option<Flood>,
     pub(crate) relay: Option<Relay>,
     pub(crate) vcpu: Option<Vcpu>,
+    pub(crate) xsks: Vec<Xsk>,
+    /// The connection of the first AF_XDP socket of a responder: each has one, after those of the sockets.
+    pub(crate) first_xsk: u32,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) faults: Faults,
@@ -202,6 +207,8 @@ pub struct Sim {
     pub(crate) counting_since_ns: u64,
     napi_before: Stats,
     cpu_before: CpuUse,
+    /// Busy time of each CPU of the service when the window began.
+    busy_before_ns: Vec<u64>,
     digest: u64,
 }
 
@@ -223,7 +230,8 @@ impl Sim {
         let slots = Slots {
             cpus: world.cpus.len() as u32,
             queues: world.queues.len() as u32,
-            threads: (world.cpus.len() + threaded + world.workers.len() + world.peers.len()) as u32,
+            threads: (world.cpus.len() + threaded + world.workers.len() + world.peers.len()) as u32
+                + world.xsk_threads.len() as u32,
         };
         let latency_ns = match Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3) {
             Ok(histogram) => histogram,
@@ -245,6 +253,8 @@ impl Sim {
             flood: None,
             relay: None,
             vcpu: None,
+            xsks: Vec::new(),
+            first_xsk: 0,
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             faults: Faults::new(&world.faults, seed),
@@ -273,6 +283,7 @@ impl Sim {
             counting_since_ns: 0,
             napi_before: Stats::default(),
             cpu_before: CpuUse::default(),
+            busy_before_ns: vec![0; world.cpus.len()],
             digest: 0xcbf2_9ce4_8422_2325,
             world: world.clone(),
         };
@@ -322,6 +333,17 @@ impl Sim {
             self.connections.push(Connection::new(spec.queue, NO_CONTEXT, NO_SOURCE));
             self.sockets.push(Socket::new(spec, &self.world.sysctl));
         }
+        self.first_xsk = self.connections.len() as u32;
+        for spec in self.world.xsks.clone() {
+            let context = spec.context.unwrap_or(NO_CONTEXT);
+            self.connections.push(Connection::new(spec.queue, context, NO_SOURCE));
+            if let Some(context) = self.contexts.get(context as usize) {
+                // EPOLL_CTL_ADD notes the NAPI that the socket got when it was bound.
+                let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
+            }
+            self.queues[spec.queue as usize].xsk = Some(self.xsks.len() as u32);
+            self.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+        }
         for queue in 0..self.queues.len() as u32 {
             self.unmask(queue);
             if self.queues[queue as usize].spec.napi.threaded == Threaded::BusyPoll {
@@ -338,6 +360,9 @@ impl Sim {
             self.cpus[usize::from(spec.cpu)].runnable.push(thread);
         }
         self.build_flood(seed);
+        for spec in self.world.xsk_threads.clone() {
+            self.start(spec.cpu, Box::new(XskResponder::new(spec)));
+        }
         for cpu in 0..self.cpus.len() as u16 {
             self.dispatch(cpu);
         }
@@ -530,6 +555,12 @@ impl Sim {
         sum
     }
 
+    /// Busy time of each CPU of the service; 0 for others.
+    fn busy_ns(&self) -> Vec<u64> {
+        let counted = self.cpus.iter().zip(&self.world.cpus);
+        counted.map(|(cpu, counted)| if *counted { cpu.used.busy_ns() } else { 0 }).collect()
+    }
+
     fn napi_stats(&self) -> Stats {
         self.queues.iter().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
     }
@@ -548,6 +579,7 @@ impl Sim {
         self.counting_since_ns = self.now_ns;
         self.napi_before = self.napi_stats();
         self.cpu_before = self.cpu_use();
+        self.busy_before_ns = self.busy_ns();
     }
 
     /// What was counted since the window began.
@@ -557,6 +589,8 @@ impl Sim {
         }
         self.close_rungs();
         let (now, before) = (self.cpu_use(), self.cpu_before);
+        let busy_ns = self.busy_ns();
+        let busy_ns = busy_ns.iter().zip(&self.busy_before_ns).map(|(now_ns, before_ns)| now_ns - before_ns);
         Outcome {
             window_ns: self.now_ns - self.counting_since_ns,
             latency_ns: self.latency_ns.clone(),
@@ -570,6 +604,7 @@ impl Sim {
                 uncharged_ns: now.uncharged_ns - before.uncharged_ns,
                 idle_ns: now.idle_ns - before.idle_ns,
             },
+            busiest_ns: busy_ns.max().unwrap_or(0),
             napi: self.napi_stats() - self.napi_before,
             events: self.events,
             transitions: self.transitions,

@@ -12,6 +12,7 @@ use crate::agenda::{Event, PacketKind};
 use crate::nic::Packet;
 use crate::sim::{Sim, cx};
 use crate::world::{SocketSpec, Transmit};
+use crate::xsk::Frame;
 
 /// One socket.
 #[derive(Debug)]
@@ -44,18 +45,23 @@ impl Sim {
     /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
     pub(crate) fn send(&mut self, socket: u32, begun_ns: u64, cpu: u16) {
         let spec = &self.sockets[socket as usize].spec;
-        let queue = spec.tx_queue;
-        match spec.transmit {
-            Transmit::Doorbell => self.put_on_wire(socket, begun_ns),
-            Transmit::Poll | Transmit::BusyPoll => self.queues[queue as usize].tx_ring.push((socket, begun_ns)),
-            Transmit::Wakeup => {
-                self.queues[queue as usize].tx_ring.push((socket, begun_ns));
-                self.transitions += 1;
-                let cx = cx(self.now_ns, cpu, &self.sink);
-                if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
-                    self.route(owner, cpu);
-                }
-            }
+        let (queue, transmit) = (spec.tx_queue, spec.transmit);
+        if transmit == Transmit::Doorbell {
+            self.put_on_wire(socket, begun_ns);
+            return;
+        }
+        self.queues[queue as usize].tx_ring.push(Frame::Message { socket, begun_ns });
+        if transmit == Transmit::Wakeup {
+            self.xsk_wakeup(queue, cpu);
+        }
+    }
+
+    /// `ndo_xsk_wakeup` of a driver that schedules the NAPI on the caller's CPU.
+    pub(crate) fn xsk_wakeup(&mut self, queue: u32, cpu: u16) {
+        self.transitions += 1;
+        let cx = cx(self.now_ns, cpu, &self.sink);
+        if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
+            self.route(owner, cpu);
         }
     }
 
@@ -79,6 +85,11 @@ impl Sim {
         if self.packet_arrives(queue, Packet::new(conn, PacketKind::Message)) {
             self.sockets[socket].ring.push_back(begun_ns);
         }
+    }
+
+    /// A message of this socket leaves the ring: when its transaction began.
+    pub(crate) fn take_message(&mut self, socket: u32) -> Option<u64> {
+        self.sockets[socket as usize].ring.pop_front()
     }
 
     /// A message has passed the stack, on `cpu`.

@@ -97,6 +97,50 @@ fn nothing_cheaper_that_was_tried_meets_the_objective_with_something_to_spare() 
     assert!(frontier.len() > 3 && frontier.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 > pair[1].1));
 }
 
+/// A queue whose packets are a millisecond apart, on a NIC that holds interrupts back for 100 us. Timeouts short enough for the
+/// objective end before the next packet comes if there are 100 of them, and it waits for the interrupt.
+#[test]
+fn more_timer_polls_than_the_modes_own_100_bridge_the_gaps_of_a_quiet_queue() {
+    let file = WorldFile::parse("quiet.toml", &SMALL.replace("\"50us\"", "\"100us\"")).unwrap();
+    let objective = Objective { window_ns: 300_000_000, ..objective("p99<50us", 1_000.0, None) };
+    let answer = search(&file, &objective);
+    let recommended = answer.recommended.as_ref().unwrap();
+    assert!(recommended.setting.is_refined(), "{}", recommended.setting);
+    let line = recommended.setting.apply_line("eth0");
+    assert!(line.ends_with(" --defer-hard-irqs 1000"), "{line}");
+    // With the modes' own values it takes a core that spins.
+    let (other, own) = answer.refinement();
+    let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
+    assert!(cpu(other.unwrap()) < 5.0 && own.is_none_or(|own| cpu(own) > 90.0));
+    // What is in force is what was simulated: the same mode without the override waits for the interrupt.
+    let job = |mode| Job { mode, offered: Offered::PerSecond(1_000.0), seed: 7, window_ns: 300_000_000 };
+    let figures = run(&file, &[job(recommended.setting.mode.clone()), job(recommended.setting.unrefined().mode)]);
+    let p99 = |index: usize| figures[index].as_ref().unwrap().p99_us;
+    assert!(p99(0) < 50.0 && p99(1) > 100.0, "{} {}", p99(0), p99(1));
+}
+
+/// Requests of microseconds: no batch comes near the 20 ms for which interrupts stay suspended.
+#[test]
+fn other_suspend_timeouts_are_tried_and_passed_over_where_they_earn_nothing() {
+    let file = small();
+    let answer = search(&file, &objective("p99<150us", 50_000.0, None));
+    let names: Vec<String> = answer.tried.iter().map(|tried| tried.setting.to_string()).collect();
+    assert!(names.iter().any(|name| name.ends_with("/suspend=1ms")), "{names:?}");
+    assert!(names.iter().any(|name| name.ends_with("/defer=5")), "{names:?}");
+    let recommended = answer.recommended.as_ref().unwrap();
+    assert!(!recommended.setting.is_refined(), "{}", recommended.setting);
+    assert!(!recommended.setting.apply_line("eth0").contains("--irq-suspend-timeout"));
+    // None of the frontier stands there for values that make no difference.
+    let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
+    for point in answer.frontier().into_iter().filter(|point| point.setting.is_refined()) {
+        let own = answer.tried.iter().find(|tried| tried.setting == point.setting.unrefined());
+        let same = |own: &lull_sim::tune::Tried| {
+            (cpu(own) - cpu(point)).abs() < 0.1 && own.mean(|run| run.p99_us) < 1.01 * point.mean(|run| run.p99_us)
+        };
+        assert!(!own.is_some_and(same), "{}", point.setting);
+    }
+}
+
 #[test]
 fn the_impossible_is_refused_and_the_nearest_is_named() {
     let file = small();

@@ -14,6 +14,7 @@ use lull_sim::published::{
     Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows, simulate,
     statements, summary, tcp_rr, udp_stream, v4, xsk_rr,
 };
+use lull_sim::worldfile::EXAMPLES;
 
 use crate::Failure;
 use crate::sim_replay::{self, Replay, Worlds};
@@ -38,6 +39,14 @@ enum SimCommand {
     Replay(Replay),
     /// Runs random worlds, with the invariants of delivery looked at after every step.
     Worlds(Worlds),
+    /// Lists the commented world files that ship, or prints one: a start for one's own, for lull predict and lull tune.
+    Example(Example),
+}
+
+#[derive(Args)]
+struct Example {
+    /// Its name; without one, all are listed.
+    name: Option<String>,
 }
 
 /// A published table.
@@ -134,7 +143,27 @@ pub fn run(args: SimArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         SimCommand::Fit(args) => calibrate(&args),
         SimCommand::Replay(args) => sim_replay::replay(&args),
         SimCommand::Worlds(args) => sim_replay::worlds(&args, stop),
+        SimCommand::Example(args) => example(args.name.as_deref()),
     }
+}
+
+fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
+    let Some(name) = name else {
+        for (file, text) in EXAMPLES {
+            // The first sentence of a file says what it is.
+            let first: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
+            let what = first.join(" ");
+            let what = what.split_once(": ").map_or(what.as_str(), |(what, _)| what);
+            println!("{:<12} {what}", file.trim_end_matches(".toml"));
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Some((_, text)) = EXAMPLES.iter().find(|(file, _)| file.trim_end_matches(".toml") == name) else {
+        let names: Vec<&str> = EXAMPLES.iter().map(|(file, _)| file.trim_end_matches(".toml")).collect();
+        return Err(format!("no example is named '{name}': there are {}", names.join(", ")).into());
+    };
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn modes(names: &[&str]) -> Result<Vec<Mode>, Failure> {
@@ -145,7 +174,9 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
     if args.table == Which::All && args.params.is_some() {
         return Err("--params is one table's: name the table with --table irq, tcp_rr or xsk_rr".into());
     }
-    if matches!(args.table, Which::TcpRr | Which::XskRr | Which::UdpStream) && (args.csv.is_some() || args.html.is_some()) {
+    if matches!(args.table, Which::TcpRr | Which::XskRr | Which::UdpStream)
+        && (args.csv.is_some() || args.html.is_some())
+    {
         return Err("--csv and --html are written for --table irq and all only: leave them out".into());
     }
     if matches!(args.table, Which::Irq | Which::All) {

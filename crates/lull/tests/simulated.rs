@@ -127,9 +127,14 @@ fn an_answer_has_the_line_to_type_and_a_page() {
     let typed = said.lines().find(|line| line.contains("lull apply eth7 --mode ")).unwrap_or_else(|| panic!("{said}"));
     let mode = typed.trim().trim_start_matches("lull apply eth7 --mode ").split_whitespace().next().unwrap();
     mode.parse::<lull_core::Mode>().unwrap();
-    for part in
-        ["SIMULATED small", "Against base: ", "each of 5 seeds", "Frontier of p99 against CPU", "0.5 times the load"]
-    {
+    for part in [
+        "SIMULATED small",
+        "Against base: ",
+        "each of 5 seeds",
+        "Frontier of p99 against CPU",
+        "0.5 times the load",
+        "have other values of irq_suspend_timeout or defer_hard_irqs",
+    ] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
     let page = std::fs::read_to_string(page).unwrap();
@@ -148,6 +153,25 @@ fn an_answer_has_the_line_to_type_and_a_page() {
         "{error}"
     );
     assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+}
+
+#[test]
+fn the_examples_that_ship_are_listed_printed_and_predicted() {
+    let listed = lull(&["sim", "example"]);
+    let names: Vec<String> =
+        text(&listed.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["af_xdp", "memcached", "proxy"]);
+    let directory = Directory::new("examples");
+    let printed = lull(&["sim", "example", "af_xdp"]);
+    let world = directory.write("mine.toml", &text(&printed.stdout));
+    let arguments = ["predict", &world, "--modes", "base,suspend20,threaded-busy", "--loads", "100K"];
+    let output = lull(&[&arguments[..], &["--runs", "1", "--seconds", "0.02"]].concat());
+    let said = text(&output.stdout);
+    assert!(output.status.success() && said.contains("AF_XDP responder waiting in epoll"), "{said}");
+    assert!(!said.contains("not in force"), "{said}");
+    let spins = directory.write("spins.toml", &text(&printed.stdout).replace("wait = \"epoll\"", "wait = \"spin\""));
+    refused(&["predict", &spins, "--modes", "base,suspend20"], &["suspend20 acts in epoll_wait", "busyread"]);
+    refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, memcached, proxy"]);
 }
 
 #[test]

@@ -117,7 +117,8 @@ fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
     let first = answer.objective.slo.first().statistic;
     let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));
     let mut named: Vec<&Tried> = answer.recommended.iter().collect();
-    let modes = answer.tried.iter().filter(|tried| tried.setting.family.is_none() && tried.carries());
+    let plain = |tried: &&Tried| tried.setting.family.is_none() && !tried.setting.is_refined();
+    let modes = answer.tried.iter().filter(plain).filter(|tried| tried.carries());
     named.extend(modes);
     for tried in frontier {
         let (cpu, latency) = place(tried);

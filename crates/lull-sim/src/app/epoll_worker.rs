@@ -1,10 +1,12 @@
-//! A worker of an event-driven service: `epoll_wait`, then each event in turn: read, serve, write.
+//! A worker of an event-driven service: `epoll_wait`, then each event in turn: read, serve, write; or, of an AF_XDP socket, take and
+//! answer its frames.
 //!
 //! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
 
 use lull_core::{BusyEnd, BusyPlan, EpollWait, WaitStep};
 
 use crate::agenda::NEVER;
+use crate::app::xsk_responder::XskBatch;
 use crate::busy::Busier;
 use crate::epoll::OTHER_EVENT;
 use crate::recorder::Whom;
@@ -41,6 +43,8 @@ pub(crate) struct EpollWorker {
     owed: Option<WaitStep>,
     busier: Option<Busier>,
     batch: Vec<u32>,
+    /// Frames of an AF_XDP socket, the event that is being served.
+    frames: Option<XskBatch>,
     sleep_until_ns: u64,
 }
 
@@ -56,6 +60,7 @@ impl EpollWorker {
             owed: None,
             busier: None,
             batch: Vec::with_capacity(1_024),
+            frames: None,
             sleep_until_ns: NEVER,
         }
     }
@@ -162,9 +167,21 @@ impl EpollWorker {
             let stall_ns = sim.faults.stall_ns();
             return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.request_user_ns) + stall_ns));
         }
+        if conn >= sim.first_xsk {
+            let xsk = conn - sim.first_xsk;
+            sim.xsk_returned(xsk);
+            let Some((frames, next)) = XskBatch::begin(sim, xsk, self.cpu) else { return self.served(sim, place) };
+            self.frames = Some(frames);
+            return next;
+        }
         let mut segment = sim.request_cost(conn, self.cpu);
         segment.cost_ns += sim.faults.stall_ns();
         Next::Run(segment)
+    }
+
+    fn served(&mut self, sim: &mut Sim, place: usize) -> Next {
+        self.stage = Stage::Serve(place + 1);
+        self.serve(sim, place + 1)
     }
 
     fn call(&mut self, sim: &Sim) -> Next {
@@ -225,12 +242,18 @@ impl Program for EpollWorker {
                 self.steps(sim)
             }
             Stage::Serve(place) => {
+                if let Some(mut frames) = self.frames.take() {
+                    if let Some(next) = frames.step(sim, me) {
+                        self.frames = Some(frames);
+                        return next;
+                    }
+                    return self.served(sim, place);
+                }
                 let conn = self.batch[place];
                 if conn != OTHER_EVENT {
                     sim.answer(conn, self.cpu);
                 }
-                self.stage = Stage::Serve(place + 1);
-                self.serve(sim, place + 1)
+                self.served(sim, place)
             }
         }
     }
@@ -238,6 +261,9 @@ impl Program for EpollWorker {
     fn abandon(self: Box<Self>) {
         if let Some(busier) = self.busier {
             busier.abandon();
+        }
+        if let Some(frames) = self.frames {
+            frames.abandon();
         }
     }
 }

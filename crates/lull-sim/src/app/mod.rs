@@ -7,3 +7,4 @@ pub(crate) mod peer;
 pub(crate) mod socket_reader;
 pub(crate) mod udp_sink;
 pub(crate) mod vhost;
+pub(crate) mod xsk_responder;

@@ -155,7 +155,8 @@ pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, wind
     }
 }
 
-fn costs(params: &Params) -> Costs {
+/// The costs of both machines.
+pub(crate) fn costs(params: &Params) -> Costs {
     Costs {
         irq_ns: params.whole("irq_ns"),
         timer_irq_ns: params.whole("timer_irq_ns"),

@@ -4,9 +4,11 @@
 //!
 //! 1. every mode, and a grid of timeouts, with a few seeds each;
 //! 2. timeouts between those of the grid, around the best of each family;
-//! 3. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound
+//! 3. other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own around the best so far and the best of each
+//!    family, twice. They are taken only if they earn it: a point of CPU, or 5 % of latency at no more CPU;
+//! 4. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound
 //!    that holds for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
-//! 4. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is
+//! 5. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is
 //!    judged: the limit of CPU belongs to the load that was asked for.
 //!
 //! Settings that stay below every latency bound with something to spare are preferred ([`Objective::spare_percent`]);
@@ -262,7 +264,15 @@ impl Answer {
     pub fn frontier(&self) -> Vec<&Tried> {
         let statistic = self.objective.slo.first().statistic;
         let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| statistic.of(run)));
-        let mut carrying: Vec<&Tried> = self.tried.iter().filter(|tried| tried.carries()).collect();
+        // Other values than a mode's own that make no difference to speak of would take the mode's own place.
+        let as_own = |tried: &&Tried| {
+            let own = tried.setting.unrefined();
+            let recommended = self.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
+            let own =
+                self.tried.iter().filter(|_| tried.setting.is_refined() && !recommended).find(|t| t.setting == own);
+            own.is_some_and(|own| search::as_good(at(tried), at(own)))
+        };
+        let mut carrying: Vec<&Tried> = self.tried.iter().filter(|t| t.carries() && !as_own(t)).collect();
         carrying.sort_by(|a, b| at(a).0.total_cmp(&at(b).0).then(at(a).1.total_cmp(&at(b).1)));
         let mut lowest = f64::INFINITY;
         carrying.retain(|tried| {
@@ -287,6 +297,15 @@ impl Answer {
         };
         let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
         self.tried.iter().filter(steady).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
+    }
+
+    /// The best setting that was tried with other values of `irq_suspend_timeout` or `defer_hard_irqs` than its mode's own, of those
+    /// that meet the objective (by the search's own runs), and the best with the mode's own; either may be missing.
+    pub fn refinement(&self) -> (Option<&Tried>, Option<&Tried>) {
+        let best = |wanted: &dyn Fn(&Setting) -> bool| {
+            search::best_of(&self.tried, &self.objective, &self.refuted, wanted).map(|index| &self.tried[index])
+        };
+        (best(&Setting::is_refined), best(&|setting| !setting.is_refined()))
     }
 
     /// Whether the recommendation keeps every latency bound with what was to be spared.

@@ -1,6 +1,6 @@
 //! The search of [`super::tune`].
 
-use super::setting::{Family, grid};
+use super::setting::{Family, around, grid};
 use super::{Answer, Elsewhere, Objective, Runner, Setting, Tried, TuneError};
 use crate::predict::{Job, Offered, PredictError};
 
@@ -13,6 +13,12 @@ const RATIO_MIN: f64 = 1.2;
 /// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
 /// those the one with the lowest latency wins.
 const CPU_TIE_PERCENT: f64 = 1.0;
+/// Rounds of other `irq_suspend_timeout` and `defer_hard_irqs` around the best so far.
+const REFINED_ROUNDS: u32 = 2;
+/// What values that are not the mode's own have to earn: so many points of CPU less, or so much lower a latency at no more CPU,
+/// in percent. Less is within what seeds and the model's error make of it, and nobody should have to type it.
+const REFINED_CPU_PERCENT: f64 = 1.0;
+const REFINED_LATENCY_PERCENT: f64 = 5.0;
 /// Settings that are put to confirmation at most.
 const CONFIRMED_MAX: usize = 8;
 /// Loads at which the answer is tried again, as multiples of the load.
@@ -34,6 +40,13 @@ pub fn tune(objective: &Objective, runner: &mut Runner<'_>) -> Result<Answer, Tu
             break;
         }
         tried.extend(search.run(between, objective.per_s, SEARCH_SEEDS)?);
+    }
+    for _ in 0..REFINED_ROUNDS {
+        let refined = refined(&tried, objective);
+        if refined.is_empty() {
+            break;
+        }
+        tried.extend(search.run(refined, objective.per_s, SEARCH_SEEDS)?);
     }
     let mut refuted = Vec::new();
     let mut recommended = None;
@@ -153,16 +166,80 @@ impl Search<'_, '_> {
 
 /// The best of what meets the objective on average with something to spare, or else of what just meets it.
 fn best(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
-    cheapest(tried, &objective.with_spare(), refuted).or_else(|| cheapest(tried, objective, refuted))
+    better(tried, &objective.with_spare(), refuted).or_else(|| better(tried, objective, refuted))
+}
+
+/// The cheapest of those with their modes' own values, unless one with others is better by what it has to earn.
+fn better(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+    let own = cheapest(tried, objective, refuted, &|setting| !setting.is_refined());
+    let other = cheapest(tried, objective, refuted, &Setting::is_refined);
+    match (own, other) {
+        (Some(own), Some(other)) if !earns(&tried[other], &tried[own], objective) => Some(own),
+        (own, other) => other.or(own),
+    }
+}
+
+/// The cheapest of the wanted ones that meets the objective with something to spare, or else of those that just meet it.
+pub(super) fn best_of(
+    tried: &[Tried],
+    objective: &Objective,
+    refuted: &[Setting],
+    wanted: &dyn Fn(&Setting) -> bool,
+) -> Option<usize> {
+    cheapest(tried, &objective.with_spare(), refuted, wanted).or_else(|| cheapest(tried, objective, refuted, wanted))
+}
+
+/// Whether a setting with other values than its mode's is enough better than one with the mode's own.
+fn earns(other: &Tried, own: &Tried, objective: &Objective) -> bool {
+    let statistic = objective.slo.first().statistic;
+    let cpu = |t: &Tried| t.mean(|run| run.cpu_percent);
+    let latency = |t: &Tried| t.mean(|run| statistic.of(run));
+    cpu(other) + REFINED_CPU_PERCENT <= cpu(own)
+        || (cpu(other) <= cpu(own) && latency(other) <= latency(own) * (1.0 - REFINED_LATENCY_PERCENT / 100.0))
+}
+
+/// Whether two (CPU, latency) differ by less than other values have to earn.
+pub(super) fn as_good(a: (f64, f64), b: (f64, f64)) -> bool {
+    (a.0 - b.0).abs() < REFINED_CPU_PERCENT && (a.1 / b.1 - 1.0).abs() < REFINED_LATENCY_PERCENT / 100.0
+}
+
+/// Other values of `irq_suspend_timeout` and `defer_hard_irqs` around the best so far, and around the best of each family that has
+/// them: what is not best with its mode's own values may be with others.
+fn refined(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
+    let mut centres: Vec<&Setting> =
+        best(tried, objective, &[]).map(|index| &tried[index].setting).into_iter().collect();
+    for family in [Family::Defer, Family::Suspend] {
+        let members: Vec<Tried> =
+            tried.iter().filter(|t| t.setting.family.is_some_and(|(of, _)| of == family)).cloned().collect();
+        let nearest = || {
+            let excess = |index: &usize| members[*index].excess(objective);
+            (0..members.len()).min_by(|a, b| excess(a).total_cmp(&excess(b))).filter(|index| excess(index).is_finite())
+        };
+        if let Some(index) = best(&members, objective, &[]).or_else(nearest) {
+            centres.extend(tried.iter().map(|t| &t.setting).find(|setting| **setting == members[index].setting));
+        }
+    }
+    let mut settings: Vec<Setting> = Vec::new();
+    for setting in centres.into_iter().flat_map(around) {
+        if !settings.contains(&setting) && !tried.iter().any(|t| t.setting == setting) {
+            settings.push(setting);
+        }
+    }
+    settings
 }
 
 /// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first
 /// statistic.
-fn cheapest(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+fn cheapest(
+    tried: &[Tried],
+    objective: &Objective,
+    refuted: &[Setting],
+    wanted: &dyn Fn(&Setting) -> bool,
+) -> Option<usize> {
     let statistic = objective.slo.first().statistic;
     let meeting = || {
         let all = tried.iter().enumerate();
-        all.filter(|(_, t)| !refuted.contains(&t.setting) && t.excess(objective) < 1.0)
+        all.filter(|(_, t)| wanted(&t.setting) && !refuted.contains(&t.setting) && t.excess(objective) < 1.0)
     };
     let cpu = |t: &Tried| t.mean(|run| run.cpu_percent);
     let cheapest = meeting().map(|(_, t)| cpu(t)).fold(f64::INFINITY, f64::min);
@@ -178,6 +255,7 @@ fn between(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     for family in Family::ALL {
         let mut members: Vec<(u32, &Tried)> = tried
             .iter()
+            .filter(|t| !t.setting.is_refined())
             .filter_map(|t| t.setting.family.filter(|(of, _)| *of == family).map(|(_, us)| (us, t)))
             .collect();
         members.sort_by_key(|(us, _)| *us);

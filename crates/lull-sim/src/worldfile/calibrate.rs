@@ -39,8 +39,7 @@ pub(super) struct Division {
 /// # Errors
 /// What stands against it: a measured cost that delivery alone exceeds.
 pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String> {
-    let (RequestCost::Thread(measured_ns) | RequestCost::Everything(measured_ns)) = file.request_cost;
-    let measured_ns = f64::from(measured_ns);
+    let measured_ns = f64::from(file.request_cost.ns());
     let times_served = if file.upstream.is_some() { 2.0 } else { 1.0 };
     let mut own_ns = measured_ns / times_served;
     // The nearest below and above that were tried: (the application's part, the figure shown).
@@ -92,7 +91,7 @@ fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
 
 /// What a core or two of the service, saturated in base, show a request to cost, in nanoseconds.
 fn shown_ns(file: &WorldFile) -> Result<f64, String> {
-    let (RequestCost::Thread(measured_ns) | RequestCost::Everything(measured_ns)) = file.request_cost;
+    let measured_ns = file.request_cost.ns();
     // Where workers run on other cores than their queues', it takes two cores to be that.
     let lanes = if file.workers_elsewhere { file.workers.min(file.cores).min(2) } else { 1 };
     let lane = WorldFile {
@@ -109,7 +108,7 @@ fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     world.warmup_ns = window_ns / 4 + 4 * u64::from(world.net.request_ns);
     let outcome = Sim::new(&world, SEED).run().map_err(|error| error.to_string())?;
     let spent_ns = match file.request_cost {
-        RequestCost::Thread(_) => outcome.cpu.user_ns + outcome.cpu.sys_ns,
+        RequestCost::Thread(_) | RequestCost::Frame(_) => outcome.cpu.user_ns + outcome.cpu.sys_ns,
         RequestCost::Everything(_) => outcome.cpu.busy_ns(),
     };
     Ok(spent_ns as f64 / outcome.counts.served.max(1) as f64)

@@ -23,6 +23,7 @@
 //! interference). So it is not put into the world as it stands: [`calibrate`] finds the application's own part with
 //! which the simulated service, saturated in `base`, shows the measured figure.
 
+mod af_xdp;
 pub mod calibrate;
 mod error;
 mod raw;
@@ -32,6 +33,7 @@ use std::path::Path;
 
 use lull_core::{AppPolicy, EpollOptions, Mode};
 
+pub use self::af_xdp::{AfXdp, Wait};
 pub use self::error::WorldFileError;
 pub use self::resolve::WIRE_SHARE_MAX;
 use crate::cache::CacheSpec;
@@ -43,7 +45,8 @@ use crate::world::{
 };
 
 /// The examples that ship, by name.
-pub const EXAMPLES: [(&str, &str); 2] = [
+pub const EXAMPLES: [(&str, &str); 3] = [
+    ("af_xdp.toml", include_str!("../../worlds/af_xdp.toml")),
     ("memcached.toml", include_str!("../../worlds/memcached.toml")),
     ("proxy.toml", include_str!("../../worlds/proxy.toml")),
 ];
@@ -55,6 +58,17 @@ pub enum RequestCost {
     Thread(u32),
     /// CPU time of everything on the service's cores, in nanoseconds a request (`request_cost_total`).
     Everything(u32),
+    /// CPU time of an AF_XDP responder for a frame that comes alone, in nanoseconds: given part by part
+    /// (`receive_cost`, `handle_cost`, `send_cost`), and not calibrated.
+    Frame(u32),
+}
+
+impl RequestCost {
+    /// In nanoseconds.
+    pub fn ns(self) -> u32 {
+        let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Frame(ns)) = self;
+        ns
+    }
 }
 
 /// Bounds of a run.
@@ -112,6 +126,8 @@ pub struct WorldFile {
     pub net: NetSpec,
     /// The server behind, if the service is a proxy.
     pub upstream: Option<UpstreamSpec>,
+    /// What it is, if the service is an AF_XDP responder.
+    pub xdp: Option<AfXdp>,
     /// Events that a call of `epoll_wait` returns at most (`service.events_max`; default 1024).
     pub events_max: u32,
     /// Core frequency, in Hz (`machine.frequency`; default: the profile's).
@@ -167,12 +183,23 @@ impl WorldFile {
     /// # Errors
     /// Why not: a mode that is not in force must not look as if it were.
     pub fn can_run(&self, mode: &Mode) -> Result<(), String> {
+        if let Some(xdp) = &self.xdp {
+            return xdp.can_run(mode, (self.cores, self.workers));
+        }
         if mode.socket_busy_poll_usecs != 0 {
             return Err(format!(
                 "{mode} busy polls in receive calls, and the simulated service waits in epoll: leave {mode} out"
             ));
         }
         Ok(())
+    }
+
+    /// Whether its clients can be asked for a load.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_offer(&self, load: Load) -> Result<(), String> {
+        self.xdp.as_ref().map_or(Ok(()), |xdp| xdp.can_offer(load))
     }
 
     /// Requests per second that the wire carries, in the direction that is full first.
@@ -215,7 +242,7 @@ impl WorldFile {
             timeout_ns,
             events_max: self.events_max,
         };
-        World {
+        let world = World {
             cpus: vec![true; usize::from(self.cores)],
             costs: self.costs.clone(),
             cache: self.cache.clone(),
@@ -233,6 +260,10 @@ impl WorldFile {
             pending_max: self.bounds.memory_max_bytes / AGENDA_EVENT_BYTES,
             backlog_max: self.bounds.backlog_max,
             ..World::default()
+        };
+        match &self.xdp {
+            None => world,
+            Some(xdp) => xdp.complete(self, mode, load, world),
         }
     }
 
@@ -290,9 +321,14 @@ impl WorldFile {
         let cost = match self.request_cost {
             RequestCost::Thread(ns) => format!("{} a request", crate::units::time_text(u64::from(ns))),
             RequestCost::Everything(ns) => format!("{} a request, all told", crate::units::time_text(u64::from(ns))),
+            RequestCost::Frame(_) => self.xdp.map_or(String::new(), |xdp| xdp.describe(&self.costs)),
+        };
+        let connections = match self.connections {
+            0 => String::new(),
+            connections => format!("{}, ", plural(connections, "connection")),
         };
         format!(
-            "{}: {} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {}, {cost}",
+            "{}: {} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {connections}{cost}",
             self.name,
             plural(u32::from(self.cores), "core"),
             self.hz as f64 / 1e9,
@@ -300,7 +336,6 @@ impl WorldFile {
             plural(u32::from(self.queues), "queue"),
             if self.upstream.is_some() { "proxy, " } else { "" },
             plural(u32::from(self.workers), "worker"),
-            plural(self.connections, "connection"),
         )
     }
 
@@ -310,6 +345,17 @@ impl WorldFile {
             [] => String::new(),
             keys => format!(", but for {} from the world file", keys.join(", ")),
         };
+        if let Some(xdp) = &self.xdp {
+            let counted = match xdp.twin_delay_ns {
+                None => "",
+                Some(_) => " Interrupts and polls are those of both ends, CPU is the responder's.",
+            };
+            return format!(
+                "All figures are simulated, not measured: costs of profile '{}' ({}){but}; what a frame costs the \
+                 responder is the world file's.{counted}",
+                self.profile.name, self.profile.what
+            );
+        }
         format!(
             "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a \
              request \

@@ -3,11 +3,12 @@
 //! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be
 //! simulated.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
 use toml::Spanned;
 
+use super::af_xdp;
 use super::calibrate::{self, Division};
 use super::error::{Source, WorldFileError};
 use super::raw::Raw;
@@ -26,7 +27,7 @@ const FRAMES: RangeInclusive<u64> = 1..=65_535;
 const USECS: RangeInclusive<u64> = 0..=65_535_000;
 const COST: RangeInclusive<u64> = 100..=100_000_000;
 const STEP: RangeInclusive<u64> = 0..=10_000_000;
-const LATENCY: RangeInclusive<u64> = 0..=1_000_000_000;
+pub(super) const LATENCY: RangeInclusive<u64> = 0..=1_000_000_000;
 const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
 const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
@@ -41,6 +42,10 @@ const MEMORY: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
 pub const WIRE_SHARE_MAX: f64 = 0.95;
 /// Ethernet frame, preamble, gap, IP and TCP with time stamps around each segment.
 const HEADER_BYTES: u64 = 38 + 20 + 32;
+/// Ethernet frame, preamble, gap, IP and UDP around a datagram of an AF_XDP responder.
+const DATAGRAM_HEADER_BYTES: u64 = 38 + 20 + 8;
+/// Payload of a frame that fits a UMEM chunk of 2048 bytes behind the headroom and its headers.
+const DATAGRAM: RangeInclusive<u64> = 1..=1_448;
 /// Payload of a segment.
 const SEGMENT_BYTES: u64 = 1_448;
 /// What a connection, a packet in a ring, and a core with its queues take.
@@ -49,11 +54,16 @@ const PACKET_BYTES: u64 = 16;
 const CORE_BYTES: u64 = 65_536;
 
 /// A value's checks, with where it stands.
-struct Check<'a>(&'a Source<'a>);
+pub(super) struct Check<'a>(&'a Source<'a>);
 
 impl Check<'_> {
-    fn error<T>(&self, key: &str, value: &Spanned<T>, problem: impl Into<String>) -> WorldFileError {
+    pub(super) fn error<T>(&self, key: &str, value: &Spanned<T>, problem: impl Into<String>) -> WorldFileError {
         self.0.error(key, &value.span(), problem)
+    }
+
+    /// What is wrong at a place.
+    pub(super) fn at(&self, key: &str, at: &Range<usize>, problem: impl Into<String>) -> WorldFileError {
+        self.0.error(key, at, problem)
     }
 
     fn within<T>(
@@ -75,7 +85,7 @@ impl Check<'_> {
         self.within(key, value, value.get_ref().0, range, |n| n.to_string())
     }
 
-    fn count_or<T>(
+    pub(super) fn count_or<T>(
         &self,
         key: &str,
         value: &Option<Spanned<Count>>,
@@ -88,12 +98,17 @@ impl Check<'_> {
         value.as_ref().map_or(Ok(default.into()), |value| self.count(key, value, range))
     }
 
-    fn time(&self, key: &str, value: &Spanned<Time>, range: &RangeInclusive<u64>) -> Result<u32, WorldFileError> {
+    pub(super) fn time(
+        &self,
+        key: &str,
+        value: &Spanned<Time>,
+        range: &RangeInclusive<u64>,
+    ) -> Result<u32, WorldFileError> {
         // Every range of times ends below 2^32 ns.
         Ok(self.within(key, value, value.get_ref().0, range, time_text)? as u32)
     }
 
-    fn time_or(
+    pub(super) fn time_or(
         &self,
         key: &str,
         value: &Option<Spanned<Time>>,
@@ -124,6 +139,7 @@ impl Check<'_> {
 
 pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, WorldFileError> {
     let check = Check(source);
+    af_xdp::refuse_strangers(&check, raw)?;
     let profile = profile_of(&check, raw)?;
     let (mut costs, cache) = profile.costs();
     let overridden = raw.costs.put_over(&mut costs, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
@@ -142,14 +158,26 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
     let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
     let queues = check.count_or("nic.queues", &raw.nic.queues, &CORES, workers)? as u16;
-    let connections = check.count("service.connections", &raw.service.connections, &CONNECTIONS)? as u32;
-    if connections < u32::from(workers.max(queues)) {
+    let xdp = match af_xdp::is_meant(raw) {
+        true => Some(af_xdp::resolve(&check, raw, (cores, workers, queues), &mut costs)?),
+        false => None,
+    };
+    let has_twins = xdp.is_some_and(|(xdp, _)| xdp.twin_delay_ns.is_some());
+    let connections = match &raw.service.connections {
+        Some(connections) => check.count("service.connections", connections, &CONNECTIONS)? as u32,
+        None if has_twins => 0,
+        None => {
+            let problem = "missing, and it has no default: over how many connections clients ask";
+            return Err(check.error("service.connections", &raw.service.kind, problem));
+        }
+    };
+    if let (Some(value), true) = (&raw.service.connections, connections < u32::from(workers.max(queues))) {
         let problem = format!(
             "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} \
              or more",
             workers.max(queues)
         );
-        return Err(check.error("service.connections", &raw.service.connections, problem));
+        return Err(check.error("service.connections", value, problem));
     }
     let frequency = raw.machine.frequency.as_ref();
     let hz = frequency.map_or(Ok(profile.hz), |hz| {
@@ -159,12 +187,17 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let speed = &raw.nic.speed;
     let gbit = |bits: u64| format!("{}Gbit/s", bits as f64 / 1e9);
     let bits_per_s = check.within("nic.speed", speed, speed.get_ref().0, &SPEED, gbit)?;
-    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, &MESSAGE, 64)?;
-    let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, &MESSAGE, 512)?;
-    let bits = (bits_on_wire(request_bytes), bits_on_wire(answer_bytes));
+    let sizes = if xdp.is_some() { &DATAGRAM } else { &MESSAGE };
+    let answer_default = if xdp.is_some() { 64 } else { 512 };
+    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, sizes, 64)?;
+    let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, sizes, answer_default)?;
+    let on_wire = |bytes: u64| if xdp.is_some() { (bytes + DATAGRAM_HEADER_BYTES) * 8 } else { bits_on_wire(bytes) };
+    let bits = (on_wire(request_bytes), on_wire(answer_bytes));
     let net = network(&check, raw, bits, bits_per_s)?;
-    let upstream = upstream(&check, raw)?;
-    let (request_cost, division) = request(&check, raw)?;
+    let (upstream, (request_cost, division)) = match xdp {
+        None => (upstream(&check, raw)?, request(&check, raw)?),
+        Some((_, cost)) => (None, (cost, Division { user_permille: 1_000, random_permille: 0 })),
+    };
     let workers_elsewhere = match &raw.service.worker_cores {
         None => false,
         Some(place) => match place.get_ref().as_str() {
@@ -205,7 +238,10 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
             needed_bytes >> 20,
             bounds.memory_max_bytes >> 20
         );
-        return Err(check.error("service.connections", &raw.service.connections, problem));
+        return Err(match &raw.service.connections {
+            Some(connections) => check.error("service.connections", connections, problem),
+            None => check.error("service.kind", &raw.service.kind, problem),
+        });
     }
     let warmup_ns = match &raw.run.warmup {
         None => WARMUP_DEFAULT_NS,
@@ -229,6 +265,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         bits,
         net,
         upstream,
+        xdp: xdp.map(|(xdp, _)| xdp),
         events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, 1_024u64)? as u32,
         hz,
         profile,
@@ -238,6 +275,9 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         warmup_ns,
         bounds,
     };
+    if file.xdp.is_some() {
+        return Ok(file);
+    }
     calibrate::fit(&mut file, division).map_err(|problem| {
         match (&raw.service.request_cost, &raw.service.request_cost_total) {
             (Some(value), _) => check.error("service.request_cost", value, problem),
@@ -254,7 +294,9 @@ fn name(file: &str) -> String {
 }
 
 fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
-    let Some(name) = &raw.costs.profile else { return Ok(&PROFILES[0]) };
+    let Some(name) = &raw.costs.profile else {
+        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { &PROFILES[0] });
+    };
     profile::find(name.get_ref()).ok_or_else(|| {
         let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
         check.error("costs.profile", name, problem)
@@ -361,7 +403,7 @@ fn upstream(check: &Check<'_>, raw: &Raw) -> Result<Option<UpstreamSpec>, WorldF
             Err(check.error("service.kind", &service.kind, problem))
         }
         (other, _, _) => {
-            let problem = format!("'{other}' is no kind of service: allowed are \"epoll\" and \"proxy\"");
+            let problem = format!("'{other}' is no kind of service: allowed are \"epoll\", \"proxy\" and \"af_xdp\"");
             Err(check.error("service.kind", &service.kind, problem))
         }
     }

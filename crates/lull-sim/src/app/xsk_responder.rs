@@ -1,0 +1,182 @@
+//! An AF_XDP responder: takes frames from its socket's ring, some at a time, and answers each inline.
+//!
+//! [`XskBatch`] is what it does with frames, whoever told it that there are some: `epoll_wait` (the epoll worker) or its own look at
+//! the ring ([`XskResponder`], which also is the thread that only polls for another). Whether a call polls the device is the
+//! core's (`SocketBusy`).
+
+use crate::busy::Busier;
+use crate::sim::Sim;
+use crate::thread::{Next, Program, Segment};
+use crate::world::{Transmit, XskThreadSpec, XskWait};
+use crate::xsk::Frame;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Frames were taken and handled: so many.
+    Handled(usize),
+    /// The answers are in the transmit ring, and the send call is made.
+    Sent,
+    /// The send call busy polls.
+    Kicked,
+}
+
+/// Frames that are being answered.
+#[derive(Debug)]
+pub(crate) struct XskBatch {
+    xsk: u32,
+    cpu: u16,
+    stage: Stage,
+    answers: Vec<Frame>,
+    busier: Option<Busier>,
+}
+
+impl XskBatch {
+    /// Begins with what the socket has, up to its batch; `None` if it has nothing.
+    pub(crate) fn begin(sim: &mut Sim, xsk: u32, cpu: u16) -> Option<(XskBatch, Next)> {
+        let socket = &sim.xsks[xsk as usize];
+        let count = socket.ready.len().min(socket.spec.batch as usize);
+        if count == 0 {
+            return None;
+        }
+        let handle_ns = count as u64 * u64::from(sim.world.costs.recv_take_ns) + sim.faults.stall_ns();
+        let batch = XskBatch { xsk, cpu, stage: Stage::Handled(count), answers: Vec::new(), busier: None };
+        Some((batch, Next::Run(Segment::mixed(0, handle_ns))))
+    }
+
+    /// The segment before ended. `None` when all are answered.
+    pub(crate) fn step(&mut self, sim: &mut Sim, me: u32) -> Option<Next> {
+        if let Some(mut busier) = self.busier.take()
+            && let Some(next) = busier.step(sim, me, !sim.xsks[self.xsk as usize].ready.is_empty())
+        {
+            self.busier = Some(busier);
+            return Some(next);
+        }
+        match self.stage {
+            Stage::Handled(count) => {
+                self.answers.extend(sim.xsks[self.xsk as usize].ready.drain(..count));
+                sim.counts.served += count as u64;
+                self.stage = Stage::Sent;
+                Some(Next::Run(Segment::sys(u64::from(sim.world.costs.send_ns))))
+            }
+            Stage::Sent => {
+                let socket = &sim.xsks[self.xsk as usize].spec;
+                let (queue, transmit) = (socket.queue, socket.transmit);
+                sim.queues[queue as usize].tx_ring.append(&mut self.answers);
+                self.stage = Stage::Kicked;
+                match transmit {
+                    Transmit::Wakeup => sim.xsk_wakeup(queue, self.cpu),
+                    Transmit::BusyPoll => {
+                        if let Some((busier, next)) = busy(sim, self.xsk, self.cpu) {
+                            self.busier = Some(busier);
+                            return Some(next);
+                        }
+                    }
+                    Transmit::Poll | Transmit::Doorbell => {}
+                }
+                self.over(sim)
+            }
+            Stage::Kicked => self.over(sim),
+        }
+    }
+
+    fn over(&self, sim: &mut Sim) -> Option<Next> {
+        sim.xsk_taken(self.xsk, self.cpu);
+        None
+    }
+
+    /// Gives up what it owns at the end of a run.
+    pub(crate) fn abandon(self) {
+        if let Some(busier) = self.busier {
+            busier.abandon();
+        }
+    }
+}
+
+/// A non-blocking call on the socket polls as its options say; `None` if they say nothing.
+fn busy(sim: &mut Sim, xsk: u32, cpu: u16) -> Option<(Busier, Next)> {
+    let socket = &sim.xsks[xsk as usize];
+    let id = sim.queues[socket.spec.queue as usize].napi.id();
+    let plan = socket.busy.plan(id, true)?;
+    Busier::begin(sim, plan, cpu)
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct XskResponder {
+    spec: XskThreadSpec,
+    /// In a receive call, at its begin.
+    called: bool,
+    batch: Option<XskBatch>,
+    busier: Option<Busier>,
+}
+
+impl XskResponder {
+    pub(crate) fn new(spec: XskThreadSpec) -> XskResponder {
+        XskResponder { spec, called: false, batch: None, busier: None }
+    }
+
+    fn is_ready(&self, sim: &Sim) -> bool {
+        self.spec.wait != XskWait::PollOnly && !sim.xsks[self.spec.xsk as usize].ready.is_empty()
+    }
+
+    /// At the begin of its loop: the ring is user memory, and no call is made if there is something in it.
+    fn look(&mut self, sim: &mut Sim) -> Next {
+        if self.is_ready(sim)
+            && let Some((batch, next)) = XskBatch::begin(sim, self.spec.xsk, self.spec.cpu)
+        {
+            self.batch = Some(batch);
+            return next;
+        }
+        if self.spec.wait == XskWait::Spin {
+            return spin(sim);
+        }
+        self.called = true;
+        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns), 0))
+    }
+
+    /// After a receive call.
+    fn returned(&mut self, sim: &mut Sim) -> Next {
+        if self.is_ready(sim) { self.look(sim) } else { spin(sim) }
+    }
+}
+
+fn spin(sim: &Sim) -> Next {
+    Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns).max(1)))
+}
+
+impl Program for XskResponder {
+    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+        if let Some(mut batch) = self.batch.take() {
+            if let Some(next) = batch.step(sim, me) {
+                self.batch = Some(batch);
+                return next;
+            }
+            return self.look(sim);
+        }
+        if let Some(mut busier) = self.busier.take() {
+            let ready = self.is_ready(sim);
+            if let Some(next) = busier.step(sim, me, ready) {
+                self.busier = Some(busier);
+                return next;
+            }
+            return self.returned(sim);
+        }
+        if std::mem::take(&mut self.called) {
+            if let Some((busier, next)) = busy(sim, self.spec.xsk, self.spec.cpu) {
+                self.busier = Some(busier);
+                return next;
+            }
+            return self.returned(sim);
+        }
+        self.look(sim)
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(busier) = self.busier {
+            busier.abandon();
+        }
+        if let Some(batch) = self.batch {
+            batch.abandon();
+        }
+    }
+}
