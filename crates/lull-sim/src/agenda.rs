@@ -53,6 +53,11 @@ pub enum Event {
         /// The source.
         source: u32,
     },
+    /// The next request of a connection that has gaps of its own.
+    Request {
+        /// The connection.
+        conn: u32,
+    },
     /// Something other than a socket makes an epoll context ready (an eventfd, a timerfd).
     Other {
         /// The context.

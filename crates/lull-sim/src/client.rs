@@ -8,6 +8,7 @@ use crate::nic::Packet;
 use crate::rng::Stream;
 use crate::sim::{NO_QUEUE, Sim};
 use crate::thread::Segment;
+use crate::traffic::GeneralizedPareto;
 use crate::world::{Load, NetSpec, World};
 
 /// One connection.
@@ -58,6 +59,13 @@ impl Sim {
                         self.next_arrival(source, per_s);
                     }
                 }
+                Load::Renewal { per_s, .. } => {
+                    for conn in first..first + count {
+                        if per_s > 0.0 {
+                            self.next_request(source, conn);
+                        }
+                    }
+                }
                 Load::Closed => {
                     for conn in first..first + count {
                         // Clients connect one after the other; the first answers spread them further.
@@ -75,6 +83,34 @@ impl Sim {
         self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
     }
 
+    /// A connection with gaps of its own draws the next.
+    fn next_request(&mut self, source: u32, conn: u32) {
+        let group = &mut self.sources[source as usize];
+        let Load::Renewal { per_s, shape } = group.load else { return };
+        let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
+        let gap_ns = gaps.draw(&mut group.rng) as u64;
+        self.agenda.push(self.now_ns + gap_ns, Event::Request { conn });
+    }
+
+    /// The next request of a connection with gaps of its own.
+    pub(crate) fn request_due(&mut self, conn: u32) {
+        if self.faults.quiet {
+            return;
+        }
+        self.next_request(self.connections[conn as usize].source, conn);
+        self.request_or_wait(conn);
+    }
+
+    /// An arrival of an open loop: the connection issues it, or it waits for the answer to the one before.
+    fn request_or_wait(&mut self, conn: u32) {
+        if self.connections[conn as usize].outstanding {
+            self.connections[conn as usize].backlog += 1;
+            self.backlog += 1;
+        } else {
+            self.issue(conn);
+        }
+    }
+
     /// An arrival of an open loop, or a packet of noise.
     pub(crate) fn arrival(&mut self, source: u32) {
         if self.faults.quiet {
@@ -86,12 +122,7 @@ impl Sim {
         match load {
             Load::Open { per_s } => {
                 self.next_arrival(source, per_s);
-                if self.connections[conn as usize].outstanding {
-                    self.connections[conn as usize].backlog += 1;
-                    self.backlog += 1;
-                } else {
-                    self.issue(conn);
-                }
+                self.request_or_wait(conn);
             }
             Load::Noise { per_s } => {
                 self.next_arrival(source, per_s);
@@ -107,7 +138,7 @@ impl Sim {
                     self.inside += 1;
                 }
             }
-            Load::Closed => {}
+            Load::Renewal { .. } | Load::Closed => {}
         }
     }
 

@@ -85,6 +85,7 @@ pub mod sim;
 mod socket;
 mod softirq;
 mod thread;
+pub mod traffic;
 pub mod transition;
 pub mod tune;
 pub mod units;

@@ -58,6 +58,8 @@ pub struct Counts {
     pub tx_packets: u64,
     /// Device interrupts.
     pub irqs: u64,
+    /// Steps of adaptive moderation, each a command to the device.
+    pub moderation_changes: u64,
     /// Timer interrupts of NAPIs.
     pub timer_irqs: u64,
     /// Calls of `epoll_wait` that returned events.

@@ -17,9 +17,6 @@ use crate::sim::{Sim, cx};
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
 use crate::xsk::Frame;
 
-/// Bytes that a frame counts for in adaptive moderation: sizes do not differ enough here to matter.
-const BYTES_PER_FRAME: u64 = 200;
-
 /// A packet in a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
@@ -57,6 +54,7 @@ pub(crate) struct CompletionQueue {
     event_ns: u64,
     /// Totals.
     completions: u64,
+    bytes: u64,
     events: u64,
 }
 
@@ -71,6 +69,7 @@ impl CompletionQueue {
             last_ns: 0,
             event_ns: 0,
             completions: 0,
+            bytes: 0,
             events: 0,
         }
     }
@@ -192,17 +191,19 @@ impl Sim {
         q.unseen_since_ns = q.unseen_since_ns.min(self.now_ns);
         self.counts.rx_packets += 1;
         self.tell(self.queues[queue as usize].spec.cpu, What::Packet(queue));
-        self.completion_written(queue, Side::Rx);
+        let bytes = self.world.frames.received(packet.kind, &mut self.sizes);
+        self.completion_written(queue, Side::Rx, bytes);
         true
     }
 
     /// A frame has left.
     pub(crate) fn frame_sent(&mut self, queue: u32) {
         self.queues[queue as usize].tx_done += 1;
-        self.completion_written(queue, Side::Tx);
+        let bytes = self.world.frames.sent(&mut self.sizes);
+        self.completion_written(queue, Side::Tx, bytes);
     }
 
-    fn completion_written(&mut self, queue: u32, side: Side) {
+    fn completion_written(&mut self, queue: u32, side: Side, bytes: u64) {
         let now_ns = self.now_ns;
         let cq = self.queues[queue as usize].side(side);
         if cq.since == 0 {
@@ -211,6 +212,7 @@ impl Sim {
         cq.since += 1;
         cq.last_ns = now_ns;
         cq.completions += 1;
+        cq.bytes += bytes;
         if cq.armed {
             self.moderate(queue, side);
         }
@@ -305,7 +307,8 @@ impl Sim {
             return;
         }
         let rung = cq.dim.rung();
-        let changed = cq.dim.sample(now_ns, cq.completions, cq.completions * BYTES_PER_FRAME, cq.events);
+        let changed = cq.dim.sample(now_ns, cq.completions, cq.bytes, cq.events);
+        self.counts.moderation_changes += u64::from(changed);
         if changed && side == Side::Rx {
             let since_ns = std::mem::replace(&mut q.rung_since_ns, now_ns);
             self.rung_ns[rung] += now_ns - since_ns.max(self.counting_since_ns).min(now_ns);

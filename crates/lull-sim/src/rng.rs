@@ -24,6 +24,8 @@ pub enum Component {
     Worlds = 6,
     /// Faults: lateness, stalls, slow polls.
     Faults = 7,
+    /// Sizes of frames.
+    Sizes = 8,
 }
 
 /// A stream of random numbers.

@@ -185,6 +185,7 @@ pub struct Sim {
     pub(crate) first_xsk: u32,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
+    pub(crate) sizes: Stream,
     pub(crate) faults: Faults,
     pub(crate) script: Script,
     pub(crate) covered: Coverage,
@@ -257,6 +258,7 @@ impl Sim {
             first_xsk: 0,
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
+            sizes: Stream::new(seed, Component::Sizes, 0),
             faults: Faults::new(&world.faults, seed),
             script: Script::default(),
             covered: Coverage::default(),
@@ -481,6 +483,7 @@ impl Sim {
             Due::Event(Event::Script { step }) => (7 << 40) | u64::from(step),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
             Due::Event(Event::Flood) => 9 << 40,
+            Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn),
             Due::Event(Event::Program { thread, token }) => (6 << 40) | (u64::from(thread) << 20) | u64::from(token),
         };
         self.digest = (self.digest ^ at_ns.rotate_left(20) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
@@ -492,6 +495,7 @@ impl Sim {
             Event::TxDone { queue } => self.frame_sent(queue),
             Event::Answer { conn } => self.answered(conn),
             Event::Issue { source } => self.arrival(source),
+            Event::Request { conn } => self.request_due(conn),
             Event::Other { context } => {
                 // Made ready by another CPU of the machine, which bears the cost; here it is the first.
                 self.make_ready(context, OTHER_EVENT, 0);

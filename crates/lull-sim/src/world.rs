@@ -6,6 +6,7 @@ use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::faults::FaultSpec;
+use crate::traffic::FrameSizes;
 
 /// How a completion queue's interrupt is moderated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,6 +256,14 @@ pub enum Load {
         /// Requests per second, over the whole group.
         per_s: f64,
     },
+    /// Open loop: every connection has gaps of its own, which are independent of one another and follow a generalised Pareto
+    /// distribution (mutilate's `fb_ia`). An arrival for a connection that still waits is treated as under `Open`.
+    Renewal {
+        /// Requests per second, over the whole group.
+        per_s: f64,
+        /// Shape of the distribution, above 0 and below 1.
+        shape: f64,
+    },
     /// Closed loop: a connection issues its next request as soon as it has its answer.
     Closed,
     /// Datagrams that are served and not answered, as a Poisson process.
@@ -462,6 +471,8 @@ pub struct World {
     pub ksoftirqd_pays: bool,
     /// Network and clients.
     pub net: NetSpec,
+    /// Sizes of frames, which adaptive moderation looks at.
+    pub frames: FrameSizes,
     /// What goes wrong.
     pub faults: FaultSpec,
     /// Before anything is counted.
@@ -499,6 +510,7 @@ impl Default for World {
             vcpu: None,
             ksoftirqd_pays: false,
             net: NetSpec::default(),
+            frames: FrameSizes::Same(200),
             faults: FaultSpec::default(),
             warmup_ns: 50_000_000,
             window_ns: 200_000_000,
@@ -520,6 +532,7 @@ impl World {
         };
         let per_core = match load {
             Load::Open { per_s } => Load::Open { per_s: per_s / f64::from(cores) },
+            Load::Renewal { per_s, shape } => Load::Renewal { per_s: per_s / f64::from(cores), shape },
             other => other,
         };
         World {

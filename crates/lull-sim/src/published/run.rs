@@ -9,11 +9,11 @@ use crate::metrics::Outcome;
 use crate::params::Params;
 use crate::published::LOADS;
 use crate::published::cells::{Cell, Column, Table};
-use crate::published::worlds::{CONNECTIONS, CORES, other_world, service_world};
+use crate::published::worlds::{ALL_CONNECTIONS, QUEUES, service_world, unloaded_world};
 use crate::sim::{RunError, Sim};
 
-/// The other traffic is thin: it is simulated for so many times the window of a cell.
-const OTHER_WINDOWS: u64 = 16;
+/// How long a queue without load is simulated: its packets are few.
+const UNLOADED_NS: u64 = 20_000_000_000;
 
 /// Length of the published counters' window, in seconds.
 const COUNTED_S: f64 = 30.0;
@@ -116,15 +116,18 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     world.warmup_ns = budget.warmup_ms * 1_000_000;
     world.window_ns = if busy { budget.busy_ms } else { budget.open_ms } * 1_000_000;
     let out = Sim::new(&world, seed).run()?;
-    let other = Sim::new(&other_world(params, mode, OTHER_WINDOWS * budget.open_ms * 1_000_000), seed).run()?;
-    let other_queues = params.get("other_queues");
+    let unloaded = Sim::new(&unloaded_world(params, mode, UNLOADED_NS), seed).run()?;
     let window_s = out.window_ns as f64 / 1e9;
-    let cores = CONNECTIONS.len() as f64;
-    // The simulated cores stand for eight.
-    let total = |count: u64| count as f64 / window_s * COUNTED_S * CORES / cores;
-    let others = |count: u64| count as f64 / (other.window_ns as f64 / 1e9) * COUNTED_S * other_queues;
+    let total = |count: u64| count as f64 / window_s * COUNTED_S;
+    // Every connection is opened once and closed once while interrupts are counted.
+    let openings = f64::from(2 * ALL_CONNECTIONS) / unloaded.counts.rx_packets.max(1) as f64;
+    let idle = params.get("trace_idle_s") * f64::from(QUEUES) * 1e9 / unloaded.window_ns as f64;
+    let irqs = total(out.counts.irqs + out.counts.moderation_changes)
+        + unloaded.counts.irqs as f64 * openings
+        + params.get("command_irqs");
+    let polls = total(out.napi.polls) + unloaded.napi.polls as f64 * idle + params.get("other_polls_per_s") * COUNTED_S;
     let mut cell = Cell::new(mode.name(), load);
-    cell.set(Column::Qps, out.qps() * CORES / cores);
+    cell.set(Column::Qps, out.qps());
     cell.set(Column::Avg, out.latency_mean_us());
     cell.set(Column::P50, out.latency_us(50.0));
     cell.set(Column::P95, out.latency_us(95.0));
@@ -134,20 +137,17 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     cell.set(Column::Usr, shares[0]);
     cell.set(Column::Sys, shares[1]);
     cell.set(Column::Softirq, shares[2]);
-    cell.set(
-        Column::Irqs,
-        total(out.counts.irqs) + others(other.counts.irqs) + COUNTED_S * params.get("other_irqs_per_s"),
-    );
+    cell.set(Column::Irqs, irqs);
     cell.set(Column::RxPackets, total(out.counts.rx_packets));
-    cell.set(Column::Polls, total(out.napi.polls) + others(other.napi.polls));
-    cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + others(other.napi.empty_polls));
+    cell.set(Column::Polls, polls);
+    cell.set(Column::EmptyPolls, total(out.napi.empty_polls) + unloaded.napi.empty_polls as f64 * idle);
     cell.set(Column::EpollCalls, total(out.counts.epoll_calls));
     cell.set(Column::EpollEvents, out.counts.epoll_events as f64 / out.counts.epoll_calls.max(1) as f64);
     Ok(Ran {
         cell,
         busy_ns_per_query: out.cpu.busy_ns() as f64 / out.counts.served.max(1) as f64,
-        events: out.events + other.events,
-        transitions: out.transitions + other.transitions,
+        events: out.events + unloaded.events,
+        transitions: out.transitions + unloaded.transitions,
     })
 }
 

@@ -6,10 +6,11 @@ use crate::cache::CacheSpec;
 use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::params::Params;
+use crate::traffic::{FrameSizes, KeyValueSizes};
 use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 36] = [
+pub const KNOWN: [(&str, &str); 37] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
     ("softirq_ns", "ns"),
@@ -43,17 +44,22 @@ pub const KNOWN: [(&str, &str); 36] = [
     ("client_slow_max_ns", "ns"),
     ("ack_ns", "ns"),
     ("tx_completion_ns", "ns"),
-    ("other_queues", "queues"),
-    ("other_packets_per_s", "1/s"),
-    ("other_irqs_per_s", "1/s"),
+    ("openings_per_s", "1/s"),
+    ("trace_idle_s", "s"),
+    ("other_polls_per_s", "1/s"),
+    ("command_irqs", "interrupts"),
 ];
 
-/// Connections of the simulated cores' queues: the mean, and a standard deviation of RSS to either side.
-pub(crate) const CONNECTIONS: [u32; 3] = [560, 538, 582];
+/// Connections of the eight queues: the hash spreads 4480 binomially, and these are the means of the ordered counts.
+const CONNECTIONS: [u32; 8] = [563, 591, 541, 570, 529, 550, 579, 557];
 /// Which core each queue's worker runs on.
-const WORKER_CPUS: [u16; 3] = [0, 2, 1];
-/// Cores of the published machine.
-pub(crate) const CORES: f64 = 8.0;
+const WORKER_CPUS: [u16; 8] = [0, 2, 1, 4, 5, 3, 6, 7];
+/// All connections.
+pub(crate) const ALL_CONNECTIONS: u32 = 4_480;
+/// Queues of the published machine.
+pub(crate) const QUEUES: u32 = 8;
+/// Shape of mutilate's `fb_ia`.
+const GAP_SHAPE: f64 = 0.154_971;
 
 /// Whether the NIC's moderation is the published runs' or a fixed one (the counter-design `coalesce-X`).
 fn moderation(mode: &Mode) -> ModerationSpec {
@@ -78,9 +84,9 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
 
 /// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop.
 pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
-    let per_connection = qps.map(|qps| qps / (CORES * 560.0));
+    let per_connection = qps.map(|qps| qps / f64::from(ALL_CONNECTIONS));
     let load = |count: u32| match per_connection {
-        Some(per_s) => Load::Open { per_s: per_s * f64::from(count) },
+        Some(per_s) => Load::Renewal { per_s: per_s * f64::from(count), shape: GAP_SHAPE },
         None => Load::Closed,
     };
     let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Load::Closed);
@@ -113,6 +119,7 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
         tx_done_ns: params.whole("tx_completion_ns"),
         ..NetSpec::default()
     };
+    world.frames = FrameSizes::KeyValue(KeyValueSizes::FACEBOOK);
     world
 }
 
@@ -141,9 +148,9 @@ fn costs(params: &Params) -> Costs {
     }
 }
 
-/// One queue that sees a trickle of packets which nobody serves, on a CPU that is not counted.
-pub(crate) fn other_world(params: &Params, mode: &Mode, window_ns: u64) -> World {
-    let noise = Load::Noise { per_s: params.get("other_packets_per_s") };
+/// One queue before and after the load, while connections are opened and closed.
+pub(crate) fn unloaded_world(params: &Params, mode: &Mode, window_ns: u64) -> World {
+    let noise = Load::Noise { per_s: params.get("openings_per_s") };
     World {
         cpus: vec![false],
         costs: costs(params),
