@@ -77,9 +77,10 @@ pub fn recognise(settings: &NapiSettings, programs: &Programs) -> Recognised {
     }
     let fits = |mode: &&&Mode| programs.polling.iter().all(|params| *params == mode.epoll);
     match with_programs.iter().find(fits) {
-        Some(mode) if mode.name() == "fullbusy" => {
-            named("fullbusy", Some("if the program waits in epoll_wait, with a timeout of 1 ms".to_owned()))
-        }
+        Some(mode) if mode.name() == "fullbusy" => named(
+            "fullbusy",
+            Some("if the program waits in epoll_wait for 1 ms at a time, as under `lull run`".to_owned()),
+        ),
         Some(mode) => named(mode.name(), None),
         None => {
             let half = candidates.first().map(|mode| format!("the settings of {}, ", mode.name())).unwrap_or_default();

@@ -7,7 +7,7 @@ use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX};
 
 use crate::say;
 
-/// Longest time that a zero timeout may be lifted to, in milliseconds: beyond it a program's other work starves.
+/// Longest time that no time may be lifted to, in milliseconds: beyond it a program's other work starves.
 const TIMEOUT_MS_MAX: u64 = 1_000;
 /// In [`EPOLL`]: parameters are to be set.
 const EPOLL_ON: u64 = 1 << 63;
@@ -15,7 +15,7 @@ const EPOLL_ON: u64 = 1 << 63;
 /// Parameters of epoll contexts in one word: usecs, budget above 32 bits, prefer above 48, [`EPOLL_ON`]; 0: leave
 /// alone.
 static EPOLL: AtomicU64 = AtomicU64::new(0);
-/// What a zero timeout becomes, in milliseconds; 0: it stays.
+/// How long is waited at a time, in milliseconds; 0: as long as the program asks for.
 static TIMEOUT_MS: AtomicI32 = AtomicI32::new(0);
 /// SO_BUSY_POLL in microseconds; 0: sockets are left alone.
 static SOCKET_USECS: AtomicI32 = AtomicI32::new(0);
@@ -48,7 +48,7 @@ pub(crate) fn epoll_off() {
     EPOLL.store(0, Relaxed);
 }
 
-/// What a zero timeout becomes, in milliseconds; 0: it stays.
+/// How long is waited at a time, in milliseconds; 0: as long as the program asks for.
 pub(crate) fn timeout_ms() -> i32 {
     TIMEOUT_MS.load(Relaxed)
 }

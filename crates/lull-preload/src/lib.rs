@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `config` | what the environment asks for, read once at load |
 //! | `real` | the C library's own functions, looked up once at load |
-//! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_wait` and kin: a zero timeout lifted where asked |
+//! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_wait` and kin: waits of a given length, where asked |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
 //! | `say` | one line on stderr, at most once a process |
 //!
@@ -19,12 +19,13 @@
 //! | `LULL_EPOLL_USECS` | `busy_poll_usecs` of every epoll context, microseconds, 0 to 2^31-1 |
 //! | `LULL_EPOLL_BUDGET` | `busy_poll_budget`, packets, 0 to 65535; above 64 takes CAP_NET_ADMIN |
 //! | `LULL_EPOLL_PREFER` | `prefer_busy_poll`, 0 or 1 |
-//! | `LULL_EPOLL_TIMEOUT_MS` | what a zero timeout of `epoll_wait` becomes, milliseconds, 1 to 1000; unset: it stays |
+//! | `LULL_EPOLL_TIMEOUT_MS` | `epoll_wait` waits this long at a time, milliseconds, 1 to 1000; unset: as it is told |
 //! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
 //! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
 //! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
 //! | `LULL_QUIET` | set: nothing is said on stderr |
 //!
+//! With `LULL_EPOLL_TIMEOUT_MS` a timeout of 0 becomes that long, and a longer one is waited for in several calls.
 //! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
 //! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
 //! turns the whole library into a pass-through, and that is said once.

@@ -72,14 +72,24 @@ fn errors_are_those_of_the_c_library() {
 }
 
 #[test]
-fn zero_timeouts_are_lifted_where_asked_and_others_never() {
-    let Some(probe) = probe("zero_timeouts_are_lifted_where_asked_and_others_never") else { return };
+fn zero_timeouts_are_lifted_where_asked_and_no_result_changes() {
+    let Some(probe) = probe("zero_timeouts_are_lifted_where_asked_and_no_result_changes") else { return };
     let rest = "short 0 0 0\nfor ever 1 1 1\n";
     // Not lifted: the timer of an hour is not waited for. Lifted to a second: the one of 20 ms is.
     let (said, _) = run(probe, "timeouts", &[SUSPEND[2], ("DUE_MS", "3600000")]);
     assert_eq!(said, format!("zero 0 0 0\n{rest}"));
     let (said, _) = run(probe, "timeouts", &[("LULL_EPOLL_TIMEOUT_MS", "1000"), ("DUE_MS", "20")]);
     assert_eq!(said, format!("zero 1 1 1\n{rest}"));
+    let (said, _) = run(probe, "timeouts", &[("LULL_EPOLL_TIMEOUT_MS", "1"), ("DUE_MS", "3600000")]);
+    assert_eq!(said, format!("zero 0 0 0\n{rest}"), "a wait of several slices ends as one");
+}
+
+#[test]
+fn a_long_wait_comes_back_to_be_polled_for_where_asked() {
+    let Some(probe) = probe("a_long_wait_comes_back_to_be_polled_for_where_asked") else { return };
+    let shown = |how: &str| format!("for ever 1, slept {how}\n50 ms 0\n");
+    assert_eq!(run(probe, "slept", &SUSPEND).0, shown("once"));
+    assert_eq!(run(probe, "slept", &[("LULL_EPOLL_TIMEOUT_MS", "1")]).0, shown("often"));
 }
 
 #[test]
@@ -96,7 +106,10 @@ fn internet_sockets_busy_poll_where_asked() {
 #[test]
 fn threads_are_cancelled_as_without_it() {
     let Some(probe) = probe("threads_are_cancelled_as_without_it") else { return };
-    assert_eq!(run(probe, "cancelled", &SUSPEND), ("cancelled\n".to_owned(), String::new()));
+    let sliced = ("LULL_EPOLL_TIMEOUT_MS", "1");
+    for variables in [&SUSPEND[..], &[sliced]] {
+        assert_eq!(run(probe, "cancelled", variables), ("cancelled\n".to_owned(), String::new()));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -103,6 +104,18 @@ static void timeouts(void) {
 	printf(" %d\n", epoll_pwait2(with_timer(20), &event, 1, NULL, NULL));
 }
 
+/* Times that this thread slept while it waited for a second: once, or time and again. */
+static void slept(void) {
+	struct epoll_event event;
+	struct rusage before, after;
+	must(getrusage(RUSAGE_THREAD, &before) == 0, "getrusage");
+	int ready = epoll_wait(with_timer(1000), &event, 1, -1);
+	must(getrusage(RUSAGE_THREAD, &after) == 0, "getrusage");
+	printf("for ever %d, slept %s\n", ready, after.ru_nvcsw - before.ru_nvcsw >= 5 ? "often" : "once");
+	ready = epoll_wait(with_timer(3600 * 1000), &event, 1, 50);
+	printf("50 ms %d\n", ready);
+}
+
 static int busy_poll(int fd) {
 	int usecs = -1;
 	socklen_t size = sizeof usecs;
@@ -181,6 +194,8 @@ int main(int count, char **words) {
 		errors();
 	else if (!strcmp(what, "timeouts"))
 		timeouts();
+	else if (!strcmp(what, "slept"))
+		slept();
 	else if (!strcmp(what, "sockets"))
 		sockets();
 	else if (!strcmp(what, "cancelled"))

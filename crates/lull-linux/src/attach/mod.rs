@@ -117,9 +117,9 @@ impl Request {
         let mode = self.mode.as_ref()?;
         let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
         Some(format!(
-            "mode {mode} is NOT fully in force: the zero timeouts of a program's epoll_wait cannot be lifted to \
-             {ms} ms from outside, and a call with timeout 0 never busy polls; `lull run --mode {mode}` lifts them \
-             in programs that load its preload library"
+            "mode {mode} is NOT fully in force: from outside a program's epoll_wait cannot be made to wait {ms} ms at a \
+             time; a call with timeout 0 never busy polls, and a longer one does so once and sleeps; `lull run --mode \
+             {mode}` changes the timeouts of programs that load its preload library"
         ))
     }
 
