@@ -201,12 +201,18 @@ fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> 
     if let Some(value) = &raw.service.connections {
         return Err(check.error("service.connections", value, problem));
     }
-    if let Some(value) = &raw.network.jitter {
-        return Err(check.error("network.jitter", value, problem));
+    let times = [
+        ("network.jitter", &raw.network.jitter),
+        ("network.slow_from", &raw.network.slow_from),
+        ("network.slow_to", &raw.network.slow_to),
+    ];
+    if let Some((key, value)) = times.iter().find_map(|(key, value)| Some((*key, value.as_ref()?))) {
+        return Err(check.error(key, value, problem));
     }
-    match &raw.network.slow_share {
-        Some(value) => Err(check.error("network.slow_share", value, problem)),
-        None => Ok(()),
+    match (&raw.network.slow_share, &raw.nic.rss) {
+        (Some(value), _) => Err(check.error("network.slow_share", value, problem)),
+        (None, Some(value)) => Err(check.error("nic.rss", value, problem)),
+        (None, None) => Ok(()),
     }
 }
 
