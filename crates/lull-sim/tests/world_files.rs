@@ -232,7 +232,8 @@ fn contradictions_are_named() {
     refused(
         "[run]",
         "worker_cores = \"other\"\n[run]",
-        "small.toml:12: service.worker_cores: there is no other core that has a worker: allowed with two workers on two \
+        "small.toml:12: service.worker_cores: there is no other core that has a worker: allowed with two workers on \
+        two \
          cores or more",
     );
     let said = |text: &str| WorldFile::parse("small.toml", text).unwrap_err().to_string();
@@ -290,7 +291,8 @@ fn the_largest_machine_that_a_file_can_describe_is_simulated() {
 /// Whatever a file holds, it is read or refused with its name in one line.
 #[test]
 fn no_file_makes_the_reader_panic() {
-    let xdp = "[machine]\ncores = 2\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"20us\"\n[service]\nkind = \"af_xdp\"\n\
+    let xdp = "[machine]\ncores = 2\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"20us\"\n[service]\nkind = \
+    \"af_xdp\"\n\
                wait = \"spin\"\npolling = \"inline\"\nbatch = 8\nreceive_cost = \"250ns\"\nhandle_cost = \"1us\"\n\
                send_cost = \"250ns\"\nclient = \"twin\"\nclient_delay = \"8us\"\n";
     for small in [SMALL, xdp] {

@@ -138,7 +138,8 @@ pub(super) fn resolve(
     let service = &raw.service;
     if queues != workers {
         let problem = format!(
-            "an AF_XDP socket is bound to one queue, and each of the {workers} workers has one socket: allowed is {workers}"
+            "an AF_XDP socket is bound to one queue, and each of the {workers} workers has one socket: allowed is \
+            {workers}"
         );
         return Err(match &raw.nic.queues {
             Some(value) => check.error("nic.queues", value, problem),
@@ -150,13 +151,15 @@ pub(super) fn resolve(
     let separate = word(check, "service.polling", &service.polling, &[("inline", false), ("separate", true)], false)?;
     if let Some(polling) = &service.polling {
         if wait == Wait::Epoll {
-            let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or set \
+            let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or \
+            set \
                            wait = \"spin\"";
             return Err(check.error("service.polling", polling, problem));
         }
         if separate && cores < 2 * workers {
             let problem = format!(
-                "\"separate\" takes a core besides each of {workers} workers': allowed with machine.cores of {} or more",
+                "\"separate\" takes a core besides each of {workers} workers': allowed with machine.cores of {} or \
+                more",
                 2 * workers
             );
             return Err(check.error("service.polling", polling, problem));
@@ -196,7 +199,8 @@ pub(super) fn resolve(
 
 /// What a world with twins has no place for.
 fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
-    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, or set \
+    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, \
+    or set \
                    client = \"remote\"";
     if let Some(value) = &raw.service.connections {
         return Err(check.error("service.connections", value, problem));

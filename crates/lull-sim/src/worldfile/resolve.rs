@@ -299,7 +299,7 @@ fn name(file: &str) -> String {
 
 fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
     let Some(name) = &raw.costs.profile else {
-        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { &PROFILES[0] });
+        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { PROFILES[0] });
     };
     profile::find(name.get_ref()).ok_or_else(|| {
         let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
