@@ -204,7 +204,8 @@ fn refinement(answer: &Answer) -> Option<String> {
         }
         ((_, None), true) => format!("{searched}: with the modes' own values nothing meets the objective."),
         ((Some(other), _), false) => format!(
-            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, or 5 % \
+            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, \
+            or 5 % \
              of latency at no more CPU).",
             figures(other),
             figures(recommended)

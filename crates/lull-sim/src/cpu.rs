@@ -384,14 +384,9 @@ impl Sim {
         match irq {
             Irq::Device(queue) => {
                 self.counts.irqs += 1;
-                let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
-                let napi = &self.queues[queue as usize].napi;
-                cx.emit(queue, EventKind::Irq);
-                self.transitions += 1;
-                if let Schedule::Owned(owner) = napi.schedule(&cx) {
-                    cx.emit(queue, EventKind::Mask);
-                    self.mask(queue);
-                    self.route(owner, cpu);
+                self.device_interrupts(queue, cpu);
+                while let Some(sharing) = self.pending_on_vector(queue, cpu) {
+                    self.device_interrupts(sharing, cpu);
                 }
             }
             Irq::NapiTimer(queue) => {
@@ -409,5 +404,30 @@ impl Sim {
         }
         // An interrupt's return runs pending softirqs, whoever they were handed to.
         self.cpus[usize::from(cpu)].softirq_handed_over = false;
+    }
+
+    /// The device reports events of this queue.
+    fn device_interrupts(&mut self, queue: u32, cpu: u16) {
+        let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
+        let napi = &self.queues[queue as usize].napi;
+        cx.emit(queue, EventKind::Irq);
+        self.transitions += 1;
+        if let Schedule::Owned(owner) = napi.schedule(&cx) {
+            cx.emit(queue, EventKind::Mask);
+            self.mask(queue);
+            self.route(owner, cpu);
+        }
+    }
+
+    /// Takes another queue of the same vector that has reported events to this CPU since.
+    fn pending_on_vector(&mut self, queue: u32, cpu: u16) -> Option<u32> {
+        let vector = self.queues[queue as usize].spec.vector?;
+        let (queues, pending) = (&self.queues, &mut self.cpus[usize::from(cpu)].pending);
+        let shares =
+            |irq: &Irq| matches!(irq, Irq::Device(other) if queues[*other as usize].spec.vector == Some(vector));
+        match pending.iter().position(shares).and_then(|place| pending.remove(place)) {
+            Some(Irq::Device(sharing)) => Some(sharing),
+            _ => None,
+        }
     }
 }

@@ -58,6 +58,10 @@ pub struct QueueSpec {
     pub masking: Masking,
     /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
     pub has_thread: bool,
+    /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What queues of a
+    /// vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector of its receive ring,
+    /// and `mlx4_eq_int` goes on until the event queue is empty).
+    pub vector: Option<u32>,
 }
 
 /// How a device's interrupt is masked.
@@ -87,6 +91,7 @@ impl QueueSpec {
             gro_holds: false,
             masking: Masking::Disarm,
             has_thread: false,
+            vector: None,
         }
     }
 }

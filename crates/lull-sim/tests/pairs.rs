@@ -70,6 +70,22 @@ fn a_busy_polling_socket_neither_sleeps_nor_waits_for_coalescing() {
     assert!(busy.napi.busy_polls > 2 * busy.counts.answered);
 }
 
+/// mlx4's transmit ring has the interrupt vector of its receive ring: what it reports while the receive ring's interrupt is handled
+/// costs no interrupt of its own.
+#[test]
+fn queues_of_one_vector_are_handled_by_one_interrupt() {
+    let fixed = |usecs, frames| ModerationSpec::Fixed(lull_sim::dim::Moderation { usecs, frames });
+    let world = || tcp_rr::world(&tcp_params(), 0, fixed(1, 1), fixed(16, 16));
+    let mut apart = world();
+    apart.queues.iter_mut().for_each(|queue| queue.vector = None);
+    let (shared, apart) = (run(world()), run(apart));
+    let per_transaction = |out: &Outcome| out.counts.irqs as f64 / out.counts.answered as f64;
+    assert!(per_transaction(&shared) < 3.0 && per_transaction(&apart) > 3.5, "{shared:?}");
+    assert!(shared.latency_us(50.0) + 2.0 < apart.latency_us(50.0));
+    // Nobody's completions are lost by that.
+    assert!(shared.napi.polls as f64 > 3.5 * shared.counts.answered as f64, "{:?}", shared.napi);
+}
+
 /// No transmit completions: they have interrupts of their own.
 fn xsk(point: (u32, u64), mode: Polling) -> World {
     let mut world = xsk_rr::world(&xsk_params(), point, mode, SHORT_NS);

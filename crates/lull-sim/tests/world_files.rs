@@ -224,6 +224,18 @@ fn contradictions_are_named() {
          rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, \
          recv_call, cold_busy, tx_frame, spin, idle_shallow_exit, idle_deep_exit, idle_deep_residency",
     );
+    refused(
+        "[service]",
+        "slow_to = \"90us\"\n[service]",
+        "small.toml:8: network.slow_to: needs slow_share, how many of the answers take longer, such as \"1%\"",
+    );
+    refused(
+        "[run]",
+        "worker_cores = \"other\"\n[run]",
+        "small.toml:12: service.worker_cores: there is no other core that has a worker: allowed with two workers on \
+        two \
+         cores or more",
+    );
     let said = |text: &str| WorldFile::parse("small.toml", text).unwrap_err().to_string();
     let heavy = SMALL.replace("warmup = \"5ms\"", "memory_max = \"64MiB\"").replace("= 32", "= 900000");
     assert!(said(&heavy).starts_with("small.toml:10: service.connections: 900000 connections on 1 queues take about"));
@@ -256,27 +268,57 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     assert!(error.to_string().contains("memory_max"), "{error}");
 }
 
+/// What the limits of the keys allow, the simulator can hold.
+#[test]
+fn the_largest_machine_that_a_file_can_describe_is_simulated() {
+    let text = SMALL.replace("cores = 1", "cores = 256").replace("connections = 32", "connections = 256");
+    let text = text.replace("[nic]", "[nic]\nqueues = 256").replace("[service]", "[service]\nworkers = 256");
+    let file = WorldFile::parse("small.toml", &text).unwrap();
+    for name in ["base", "threaded"] {
+        let world = file.world(&mode(name), Load::Open { per_s: 100_000.0 }, 1_000_000);
+        assert!(Sim::new(&world, 1).run().unwrap().counts.answered > 50, "{name}");
+    }
+    let twins = text
+        .replace("kind = \"epoll\"\nconnections = 256\nrequest_cost = \"6us\"", "kind = \"af_xdp\"\nwait = \"spin\"");
+    let twins = twins
+        .replace("workers = 256", "workers = 128\npolling = \"separate\"\nhandle_cost = \"1us\"\nclient = \"twin\"");
+    let file = WorldFile::parse("small.toml", &twins.replace("queues = 256", "queues = 128")).unwrap();
+    let world = file.world(&mode("busyread"), Load::Open { per_s: 100_000.0 }, 20_000);
+    let out = Sim::new(&World { warmup_ns: 0, ..world }, 1).run().unwrap();
+    assert_eq!(out.counts.dropped, 0);
+}
+
 /// Whatever a file holds, it is read or refused with its name in one line.
 #[test]
 fn no_file_makes_the_reader_panic() {
+    let xdp = "[machine]\ncores = 2\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"20us\"\n[service]\nkind = \
+    \"af_xdp\"\n\
+               wait = \"spin\"\npolling = \"inline\"\nbatch = 8\nreceive_cost = \"250ns\"\nhandle_cost = \"1us\"\n\
+               send_cost = \"250ns\"\nclient = \"twin\"\nclient_delay = \"8us\"\n";
+    for small in [SMALL, xdp] {
+        never_panics(small);
+    }
+}
+
+fn never_panics(small: &str) {
     let check = |text: &str| {
         if let Err(error) = WorldFile::parse("small.toml", text) {
             let said = error.to_string();
             assert!(said.starts_with("small.toml:") && !said.contains('\n'), "{said}");
         }
     };
-    let places: Vec<usize> = SMALL.char_indices().map(|(at, _)| at).collect();
+    let places: Vec<usize> = small.char_indices().map(|(at, _)| at).collect();
     for &at in &places {
-        check(&SMALL[..at]);
+        check(&small[..at]);
         for character in ["µ", "\"", "[", "=", "\n", "9"] {
-            check(&format!("{}{character}{}", &SMALL[..at], &SMALL[at + 1..]));
+            check(&format!("{}{character}{}", &small[..at], &small[at + 1..]));
         }
     }
     for value in ["\"\"", "{}", "[]", "1e400", "-1", "99999999999999999999", "\"99999999999999999999s\"", "1979-05-27"]
     {
-        for line in SMALL.lines().filter(|line| line.contains('=')) {
+        for line in small.lines().filter(|line| line.contains('=')) {
             let key = line.split('=').next().unwrap();
-            check(&SMALL.replace(line, &format!("{key}= {value}")));
+            check(&small.replace(line, &format!("{key}= {value}")));
         }
     }
 }

@@ -138,7 +138,8 @@ pub(super) fn resolve(
     let service = &raw.service;
     if queues != workers {
         let problem = format!(
-            "an AF_XDP socket is bound to one queue, and each of the {workers} workers has one socket: allowed is {workers}"
+            "an AF_XDP socket is bound to one queue, and each of the {workers} workers has one socket: allowed is \
+            {workers}"
         );
         return Err(match &raw.nic.queues {
             Some(value) => check.error("nic.queues", value, problem),
@@ -150,13 +151,15 @@ pub(super) fn resolve(
     let separate = word(check, "service.polling", &service.polling, &[("inline", false), ("separate", true)], false)?;
     if let Some(polling) = &service.polling {
         if wait == Wait::Epoll {
-            let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or set \
+            let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or \
+            set \
                            wait = \"spin\"";
             return Err(check.error("service.polling", polling, problem));
         }
         if separate && cores < 2 * workers {
             let problem = format!(
-                "\"separate\" takes a core besides each of {workers} workers': allowed with machine.cores of {} or more",
+                "\"separate\" takes a core besides each of {workers} workers': allowed with machine.cores of {} or \
+                more",
                 2 * workers
             );
             return Err(check.error("service.polling", polling, problem));
@@ -196,17 +199,24 @@ pub(super) fn resolve(
 
 /// What a world with twins has no place for.
 fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
-    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, or set \
+    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, \
+    or set \
                    client = \"remote\"";
     if let Some(value) = &raw.service.connections {
         return Err(check.error("service.connections", value, problem));
     }
-    if let Some(value) = &raw.network.jitter {
-        return Err(check.error("network.jitter", value, problem));
+    let times = [
+        ("network.jitter", &raw.network.jitter),
+        ("network.slow_from", &raw.network.slow_from),
+        ("network.slow_to", &raw.network.slow_to),
+    ];
+    if let Some((key, value)) = times.iter().find_map(|(key, value)| Some((*key, value.as_ref()?))) {
+        return Err(check.error(key, value, problem));
     }
-    match &raw.network.slow_share {
-        Some(value) => Err(check.error("network.slow_share", value, problem)),
-        None => Ok(()),
+    match (&raw.network.slow_share, &raw.nic.rss) {
+        (Some(value), _) => Err(check.error("network.slow_share", value, problem)),
+        (None, Some(value)) => Err(check.error("nic.rss", value, problem)),
+        (None, None) => Ok(()),
     }
 }
 

@@ -202,6 +202,10 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         None => false,
         Some(place) => match place.get_ref().as_str() {
             "queue" => false,
+            "other" if workers.min(cores) < 2 => {
+                let problem = "there is no other core that has a worker: allowed with two workers on two cores or more";
+                return Err(check.error("service.worker_cores", place, problem));
+            }
             "other" => true,
             other => {
                 let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
@@ -295,7 +299,7 @@ fn name(file: &str) -> String {
 
 fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
     let Some(name) = &raw.costs.profile else {
-        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { &PROFILES[0] });
+        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { PROFILES[0] });
     };
     profile::find(name.get_ref()).ok_or_else(|| {
         let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
@@ -362,6 +366,13 @@ fn network(check: &Check<'_>, raw: &Raw, bits: (u64, u64), bits_per_s: u64) -> R
         (Some(share), None) => {
             let problem = "needs slow_from and slow_to, between which these answers take longer";
             return Err(check.error("network.slow_share", share, problem));
+        }
+        (None, _) if network.slow_from.is_some() || network.slow_to.is_some() => {
+            let keys = [("network.slow_from", &network.slow_from), ("network.slow_to", &network.slow_to)];
+            if let Some((key, value)) = keys.iter().find_map(|(key, value)| Some((*key, value.as_ref()?))) {
+                let problem = "needs slow_share, how many of the answers take longer, such as \"1%\"";
+                return Err(check.error(key, value, problem));
+            }
         }
         (_, Some(to)) if slow_max_ns < slow_min_ns => {
             let problem = format!("is below slow_from: allowed is {} or more", time_text(u64::from(slow_min_ns)));
