@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lull_core::{Mode, ModeError};
 use lull_sim::predict::{self, Job, Offered, PredictError};
-use lull_sim::{Outcome, WorldFile};
+use lull_sim::{Latencies, Outcome, WorldFile};
 
 use crate::cell::report::REPORT_SCHEMA;
 use crate::cell::{Load, Report, RunResult, summarise};
@@ -115,6 +115,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
             .to_owned(),
     );
     notes.extend(mixed_queues(file, modes));
+    notes.extend(second_application(&asked, &outcomes, modes, loads));
     for ((load, run, job), outcome) in asked.iter().zip(outcomes) {
         match outcome {
             None => {}
@@ -152,6 +153,38 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
         notes,
         cells: summarise(results),
     })
+}
+
+/// What the second application's clients see beside each cell, if the world has one: means of the runs.
+fn second_application(
+    asked: &[(Load, u32, Job)],
+    outcomes: &[Option<Result<Outcome, PredictError>>],
+    modes: &[Mode],
+    loads: &[Load],
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    for load in loads {
+        for mode in modes {
+            let of_cell = asked.iter().zip(outcomes).filter(|((at, _, job), _)| at == load && job.mode == *mode);
+            let seen: Vec<&Latencies> = of_cell
+                .filter_map(|(_, outcome)| outcome.as_ref()?.as_ref().ok()?.second.as_ref())
+                .filter(|second| !second.ns.is_empty())
+                .collect();
+            if seen.is_empty() {
+                continue;
+            }
+            let mean =
+                |us: &dyn Fn(&Latencies) -> f64| seen.iter().map(|&second| us(second)).sum::<f64>() / seen.len() as f64;
+            notes.push(format!(
+                "second application beside {mode} at {load}: avg {:.1} us, p50 {:.1} us, p95 {:.1} us, p99 {:.1} us",
+                mean(&Latencies::mean_us),
+                mean(&|second| second.us(50.0)),
+                mean(&|second| second.us(95.0)),
+                mean(&|second| second.us(99.0)),
+            ));
+        }
+    }
+    notes
 }
 
 /// A trap of a world in which a worker has the connections of several queues.

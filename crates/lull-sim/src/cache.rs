@@ -16,7 +16,8 @@ pub struct CacheSpec {
     pub cold_packet_ns: u32,
     /// Added to serving a request whose data has gone cold since its delivery.
     pub cold_request_ns: u32,
-    /// Requests that have to be worked on in between until 63 % of a connection's data is cold.
+    /// Requests that have to be worked on in between until 63 % of a connection's data is cold. In a world with a flood: KiB of
+    /// datagrams received since, and `cold_request_ns` is added to a receive call for each frame of its datagram.
     pub capacity_requests: u32,
     /// Added to every packet that is delivered by breaking into a thread.
     pub broken_packet_ns: u32,

@@ -197,7 +197,9 @@ impl Sim {
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
     fn pass_on(&mut self, conn: u32, cpu: u16) -> bool {
         let connection = &mut self.connections[conn as usize];
-        let Some(upstream) = self.world.upstream else { return false };
+        let Some(upstream) = self.world.upstream.filter(|_| !is_second(&self.world, connection.source)) else {
+            return false;
+        };
         connection.passed_on = !connection.passed_on;
         if !connection.passed_on {
             return false;

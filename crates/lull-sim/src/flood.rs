@@ -5,6 +5,8 @@
 //! What the receiving side cannot take is lost, at the first full queue that it meets: the ring, the hypervisor's device
 //! ([`crate::relay`]), or the socket's receive buffer. A datagram of which one frame is lost is lost as a whole.
 
+use std::collections::VecDeque;
+
 use crate::agenda::{Event, PacketKind};
 use crate::nic::Packet;
 use crate::rng::{Component, Stream};
@@ -20,6 +22,9 @@ const FRAME_PAYLOAD_MIN: u32 = 46;
 const FRAME_BYTES: u32 = 14 + 4 + 8 + 12;
 /// Bits of [`Packet::part`] that hold a fragment's number: a datagram has at most 44 frames at an MTU of 1500.
 const PART_BITS: u32 = 8;
+
+/// Interference has its capacity in these units, where a flood is concerned.
+pub(crate) const COLD_UNIT_BYTES: u64 = 1_024;
 
 impl FloodSpec {
     /// Data of a fragment: a multiple of eight bytes.
@@ -64,8 +69,8 @@ impl FloodSpec {
 /// The socket of a sink, by flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SinkSocket {
-    /// Datagrams that a receive call would return.
-    pub(crate) ready: u32,
+    /// Datagrams that a receive call would return: what had been received by all sockets, in bytes of memory, when each came.
+    pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in it.
     pub(crate) waiter: Option<u32>,
     /// The datagram being put together, and its frames so far.
@@ -83,6 +88,8 @@ pub(crate) struct Flood {
     pub(crate) first: u32,
     /// Memory that a datagram holds in a receive buffer.
     datagram_bytes: u32,
+    /// Memory that all datagrams so far took, in bytes: the clock of what has left the caches since.
+    received_bytes: u64,
     frames: u32,
     wire_ns: [u64; 2],
     datagram_wire_ns: u64,
@@ -101,6 +108,7 @@ impl Flood {
             sockets: vec![SinkSocket::default(); spec.flows as usize],
             first,
             datagram_bytes: (0..frames).map(|part| spec.frame_memory(part)).sum(),
+            received_bytes: 0,
             frames,
             wire_ns: [spec.wire_ns(0), spec.wire_ns(frames - 1)],
             datagram_wire_ns: (0..frames).map(|part| spec.wire_ns(part)).sum(),
@@ -169,19 +177,14 @@ impl Sim {
         let _ = self.packet_arrives(queue, packet);
     }
 
-    /// What receiving this frame costs a poll of this queue on this CPU, without the driver's own.
-    pub(crate) fn frame_cost(&mut self, queue: u32, packet: Packet, cpu: u16) -> u64 {
+    /// What receiving a frame costs a poll of this queue, without the driver's own.
+    pub(crate) fn frame_cost(&self, queue: u32) -> u64 {
         if let Some(forward_ns) = self.forwards(queue) {
             return forward_ns;
         }
         let Some(flood) = &self.flood else { return 0 };
         let costs = &self.world.costs;
-        let fragment_ns = if flood.is_fragmented() { costs.reassemble_ns } else { 0 };
-        let clock = self.cpus[usize::from(cpu)].touched;
-        let connection = &mut self.connections[packet.conn as usize];
-        let cold_ns = self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
-        connection.touched = clock;
-        u64::from(costs.rx_frame_ns + fragment_ns) + cold_ns
+        u64::from(costs.rx_frame_ns + if flood.is_fragmented() { costs.reassemble_ns } else { 0 })
     }
 
     /// A frame has passed the stack.
@@ -202,38 +205,35 @@ impl Sim {
             return;
         }
         // `sock_queue_rcv_skb`: what holds less than its limit takes one more.
-        if u64::from(socket.ready) * u64::from(flood.datagram_bytes) >= u64::from(flood.spec.receive_buffer_bytes) {
+        if socket.ready.len() as u64 * u64::from(flood.datagram_bytes) >= u64::from(flood.spec.receive_buffer_bytes) {
             self.counts.socket_dropped += 1;
             return;
         }
-        socket.ready += 1;
+        socket.ready.push_back(flood.received_bytes);
+        flood.received_bytes += u64::from(flood.datagram_bytes);
         if let Some(thread) = socket.waiter.take() {
             self.wake(thread, cpu);
         }
     }
 
-    /// What taking a datagram of this flow out of its socket costs now.
-    pub(crate) fn receive_cost_ns(&mut self, flow: u32, cpu: u16) -> u64 {
+    /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came after it.
+    pub(crate) fn receive_cost_ns(&self, flow: u32) -> u64 {
         let Some(flood) = &self.flood else { return 0 };
-        let (conn, bytes) = (flood.first + flow, u64::from(flood.spec.bytes));
-        let cpu = &mut self.cpus[usize::from(cpu)];
-        let connection = &mut self.connections[conn as usize];
-        let distance = cpu.touched.saturating_sub(connection.touched);
-        cpu.touched += 1;
-        connection.touched = cpu.touched;
+        let bytes = u64::from(flood.spec.bytes);
+        let since_bytes = flood.sockets[flow as usize].ready.front().map_or(0, |came| flood.received_bytes - came);
         let costs = &self.world.costs;
-        let cold_ns = self.coldness.of(self.world.cache.cold_request_ns, distance);
-        u64::from(costs.recv_take_ns) + bytes * u64::from(costs.copy_byte_ps) / 1_000 + cold_ns
+        let cold_ns = self.coldness.of(self.world.cache.cold_request_ns, since_bytes / COLD_UNIT_BYTES);
+        u64::from(costs.recv_take_ns)
+            + bytes * u64::from(costs.copy_byte_ps) / 1_000
+            + cold_ns * u64::from(flood.frames)
     }
 
     /// The sink of a flow has taken a datagram.
-    pub(crate) fn received(&mut self, flow: u32) -> bool {
-        let Some(flood) = &mut self.flood else { return false };
-        let socket = &mut flood.sockets[flow as usize];
-        let taken = socket.ready > 0;
-        socket.ready -= u32::from(taken);
-        self.counts.served += u64::from(taken);
-        taken
+    pub(crate) fn received(&mut self, flow: u32) {
+        let Some(flood) = &mut self.flood else { return };
+        if flood.sockets[flow as usize].ready.pop_front().is_some() {
+            self.counts.served += 1;
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Sim {
 
     fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
         if self.flood.is_some() {
-            return self.take_frames(queue, cpu);
+            return self.take_frames(queue);
         }
         let costs = &self.world.costs;
         let q = &mut self.queues[queue as usize];
@@ -86,14 +86,15 @@ impl Sim {
     }
 
     /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
-    fn take_frames(&mut self, queue: u32, cpu: u16) -> u64 {
+    fn take_frames(&mut self, queue: u32) -> u64 {
         let q = &mut self.queues[queue as usize];
         q.looked_at(self.now_ns);
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let mut cost_ns = 0;
+        let frame_ns = self.frame_cost(queue);
         for _ in 0..room {
             let Some(packet) = self.queues[queue as usize].ring.pop_front() else { break };
-            cost_ns += self.frame_cost(queue, packet, cpu);
+            cost_ns += frame_ns;
             let poll = &mut self.queues[queue as usize].poll;
             poll.work += 1;
             poll.batch.push(packet);

@@ -386,7 +386,7 @@ impl Sim {
             self.flood = Some(Flood::new(&spec, self.connections.len() as u32, seed));
             for flow in 0..spec.flows {
                 self.connections.push(Connection::new(spec.queues[0], NO_CONTEXT, NO_SOURCE));
-                self.start(spec.sink_cpu, Box::new(UdpSink::new(flow, spec.sink_cpu)));
+                self.start(spec.sink_cpu, Box::new(UdpSink::new(flow)));
             }
         }
     }

@@ -123,7 +123,7 @@ fn wrong_keys_are_named_with_their_line_and_what_is_allowed() {
     refused(
         "[network]",
         "[netwrk]",
-        "small.toml:6: netwrk: unknown; the sections are machine, nic, network, service, costs, run",
+        "small.toml:6: netwrk: unknown; the sections are machine, nic, network, service, second, costs, run",
     );
     refused("latency = \"20us\"\n", "", "small.toml:6: network.latency: missing, and it has no default");
     refused("[network]\nlatency = \"20us\"\n", "", "small.toml:1: [network]: this section is missing");
@@ -321,4 +321,40 @@ fn never_panics(small: &str) {
             check(&small.replace(line, &format!("{key}= {value}")));
         }
     }
+}
+
+const SECOND: &str = "[second]\nconnections = 4\nload = \"2K\"\nrequest_cost = \"3us\"\n[run]";
+
+#[test]
+fn a_second_application_shares_the_queues_and_is_reported_apart() {
+    let run = |service: &str, mode_name: &str| {
+        let text = SMALL
+            .replace("cores = 1", "cores = 2")
+            .replace("[service]", &format!("[service]\nworkers = 1\n{service}"))
+            .replace("[run]", SECOND);
+        let file = WorldFile::parse("small.toml", &text).unwrap();
+        let out = Sim::new(&file.world(&mode(mode_name), Load::Closed, 200_000_000), 1).run().unwrap();
+        let second = out.second.clone().unwrap();
+        // 2000 a second, for a fifth of a second; none of them among the answers of the service.
+        assert!((320..480).contains(&second.ns.len()), "{}", second.ns.len());
+        assert_eq!(out.counts.answered, out.latency_ns.len());
+        second.us(99.0)
+    };
+    let (linux, batched) =
+        (run("events_max = 4", "suspend20"), run("events_max = 4\npoll_after_returns = 1", "suspend20"));
+    // 32 requests of 6 us are before its packet, or two batches of 4.
+    assert!(linux > 180.0 && batched < 140.0, "{linux} {batched}");
+    assert!(WorldFile::parse("small.toml", SMALL).unwrap().second.is_none());
+}
+
+#[test]
+fn what_is_wrong_with_a_second_application_is_said() {
+    let with = |second: &str| SMALL.replace("[run]", &format!("{second}\n[run]"));
+    let said = |second: &str| WorldFile::parse("small.toml", &with(second)).unwrap_err().to_string();
+    let missing = said("[second]\nconnections = 4\nload = \"2K\"");
+    assert!(missing.contains("small.toml") && missing.contains("request_cost"), "{missing}");
+    let none = said("[second]\nconnections = 4\nload = 0\nrequest_cost = \"3us\"");
+    assert!(none.contains("second.load") && none.contains("allowed is 1"), "{none}");
+    let unit = said("[second]\nconnections = 4\nload = 10\nrequest_cost = 3");
+    assert!(unit.contains("request_cost") && unit.contains("has no unit"), "{unit}");
 }

@@ -18,28 +18,27 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct UdpSink {
     flow: u32,
-    cpu: u16,
     stage: Stage,
 }
 
 impl UdpSink {
-    pub(crate) fn new(flow: u32, cpu: u16) -> UdpSink {
-        UdpSink { flow, cpu, stage: Stage::Look }
+    pub(crate) fn new(flow: u32) -> UdpSink {
+        UdpSink { flow, stage: Stage::Look }
     }
 
     fn is_ready(&self, sim: &Sim) -> bool {
-        sim.flood.as_ref().is_some_and(|flood| flood.sockets[self.flow as usize].ready > 0)
+        sim.flood.as_ref().is_some_and(|flood| flood.sockets[self.flow as usize].ready.front().is_some())
     }
 }
 
 impl Program for UdpSink {
     fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
         if self.stage == Stage::Taken {
-            let _ = sim.received(self.flow);
+            sim.received(self.flow);
         }
         if self.is_ready(sim) {
             self.stage = Stage::Taken;
-            let cost_ns = sim.receive_cost_ns(self.flow, self.cpu);
+            let cost_ns = sim.receive_cost_ns(self.flow);
             return Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns) + cost_ns, 0));
         }
         if self.stage != Stage::Falling {

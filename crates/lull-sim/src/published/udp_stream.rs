@@ -39,7 +39,7 @@ pub const CALIBRATION_CSV: &str = include_str!("../../data/udp_stream_calibratio
 pub const PARAMS_TOML: &str = include_str!("../../data/udp_stream.toml");
 
 /// The parameters and their units.
-pub const KNOWN: [(&str, &str); 22] = [
+pub const KNOWN: [(&str, &str); 21] = [
     ("irq_ns", "ns"),
     ("softirq_ns", "ns"),
     ("poll_ns", "ns"),
@@ -55,16 +55,15 @@ pub const KNOWN: [(&str, &str); 22] = [
     ("switch_ns", "ns"),
     ("recv_ns", "ns"),
     ("recv_sleep_ns", "ns"),
-    ("cold_packet_ns", "ns"),
     ("cold_receive_ns", "ns"),
-    ("cache_datagrams", "datagrams"),
+    ("cache_kib", "KiB"),
     ("send_ns", "ns"),
     ("send_fragment_ns", "ns"),
     ("send_byte_ps", "ps"),
     ("sender_cores", "cores"),
 ];
 /// Those that the fit may change.
-const FITTED: [&str; 18] = [
+const FITTED: [&str; 17] = [
     "forward_ns",
     "copy_ns",
     "lock_ns",
@@ -76,9 +75,8 @@ const FITTED: [&str; 18] = [
     "switch_ns",
     "recv_ns",
     "recv_sleep_ns",
-    "cold_packet_ns",
     "cold_receive_ns",
-    "cache_datagrams",
+    "cache_kib",
     "send_ns",
     "send_fragment_ns",
     "send_byte_ps",
@@ -174,9 +172,8 @@ pub fn world(params: &Params, bytes: u32, flows: u32, mode: Threads, span: Span)
         cpus: (0..=HOST_CPUS).map(|cpu| cpu == GUEST).collect(),
         costs: costs(params),
         cache: CacheSpec {
-            cold_packet_ns: params.whole("cold_packet_ns"),
             cold_request_ns: params.whole("cold_receive_ns"),
-            capacity_requests: params.whole("cache_datagrams"),
+            capacity_requests: params.whole("cache_kib"),
             ..CacheSpec::default()
         },
         queues: (0..HOST_CPUS).map(host_queue).chain([guest_queue]).collect(),

@@ -106,8 +106,17 @@ pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), World
             return stranger(key, value.span(), "no server behind it: remove this, or use kind = \"proxy\"");
         }
     }
-    match &service.events_max {
-        Some(value) => stranger("events_max", value.span(), "one event a socket: batch is what bounds its frames"),
+    for (key, value) in [("events_max", &service.events_max), ("poll_after_returns", &service.poll_after_returns)] {
+        if let Some(value) = value {
+            return stranger(key, value.span(), "one event a socket: batch is what bounds its frames");
+        }
+    }
+    match &raw.second {
+        Some(second) => {
+            let problem = "every frame of its queues goes to its own sockets, so no second application can share them: \
+                           remove [second]";
+            Err(check.error("second.connections", &second.connections, problem))
+        }
         None => Ok(()),
     }
 }

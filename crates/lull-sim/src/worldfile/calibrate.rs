@@ -100,6 +100,7 @@ fn shown_ns(file: &WorldFile) -> Result<f64, String> {
         queues: lanes,
         connections: (file.connections / u32::from(file.workers)).max(1) * u32::from(lanes),
         bounds: Bounds::default(),
+        second: None,
         ..file.clone()
     };
     let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| error.to_string())?;

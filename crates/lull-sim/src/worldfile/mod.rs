@@ -41,7 +41,8 @@ use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::profile::Profile;
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, UpstreamSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, SecondSpec, UpstreamSpec,
+    WorkerSpec, World,
 };
 
 /// The examples that ship, by name.
@@ -69,6 +70,18 @@ impl RequestCost {
         let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Frame(ns)) = self;
         ns
     }
+}
+
+/// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an `epoll_wait`
+/// that never busy polls, on the first core that has no worker of the service, or else on the last core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// Connections, spread evenly over the queues (`second.connections`).
+    pub connections: u32,
+    /// Requests per second over all of them, open loop (`second.load`).
+    pub per_s: u32,
+    /// CPU time of its thread for a request, in nanoseconds (`second.request_cost`).
+    pub request_ns: u32,
 }
 
 /// Bounds of a run.
@@ -130,6 +143,11 @@ pub struct WorldFile {
     pub xdp: Option<AfXdp>,
     /// Events that a call of `epoll_wait` returns at most (`service.events_max`; default 1024).
     pub events_max: u32,
+    /// Returns in a row that did not poll the queue, after which `epoll_wait` polls before it returns more events
+    /// (`service.poll_after_returns`; default 0: never, as Linux).
+    pub poll_after_returns: u32,
+    /// A second application on the same queues.
+    pub second: Option<Second>,
     /// Core frequency, in Hz (`machine.frequency`; default: the profile's).
     pub hz: u64,
     /// The profile of costs.
@@ -242,14 +260,13 @@ impl WorldFile {
             timeout_ns,
             events_max: self.events_max,
         };
+        let options = EpollOptions { poll_after_returns: self.poll_after_returns, ..EpollOptions::strict_linux() };
         let world = World {
             cpus: vec![true; usize::from(self.cores)],
             costs: self.costs.clone(),
             cache: self.cache.clone(),
             queues: (0..self.queues).map(queue).collect(),
-            contexts: (0..self.workers)
-                .map(|_| ContextSpec { params: mode.epoll, options: EpollOptions::default() })
-                .collect(),
+            contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
             workers: (0..self.workers).map(worker).collect(),
             connections: self.groups(load),
             net: self.net.clone(),
@@ -261,10 +278,28 @@ impl WorldFile {
             backlog_max: self.bounds.backlog_max,
             ..World::default()
         };
-        match &self.xdp {
-            None => world,
-            Some(xdp) => xdp.complete(self, mode, load, world),
+        match (&self.xdp, &self.second) {
+            (Some(xdp), _) => xdp.complete(self, mode, load, world),
+            (None, Some(second)) => self.with_second(world, second),
+            (None, None) => world,
         }
+    }
+
+    fn with_second(&self, mut world: World, second: &Second) -> World {
+        let cpu = if self.cores > self.workers { self.workers } else { self.cores - 1 };
+        let context = world.contexts.len() as u32;
+        world.contexts.push(ContextSpec::default());
+        world.workers.push(WorkerSpec { cpu, context, timeout_ns: None, events_max: EVENTS_DEFAULT });
+        world.second = Some(SecondSpec { first_group: world.connections.len() as u32, request_ns: second.request_ns });
+        let queues = u32::from(self.queues);
+        for queue in 0..queues {
+            let count = second.connections / queues + u32::from(queue < second.connections % queues);
+            let per_s = f64::from(second.per_s) * f64::from(count) / f64::from(second.connections);
+            if count > 0 {
+                world.connections.push(ConnectionsSpec { count, queue, context, load: Load::Open { per_s } });
+            }
+        }
+        world
     }
 
     /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers
@@ -368,6 +403,9 @@ impl WorldFile {
         )
     }
 }
+
+/// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
+const EVENTS_DEFAULT: u32 = 1_024;
 
 /// Longer world files are not read.
 const FILE_BYTES_MAX: u64 = 1 << 20;

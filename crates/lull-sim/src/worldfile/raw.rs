@@ -14,6 +14,7 @@ pub(super) struct Raw {
     pub(super) nic: Nic,
     pub(super) network: Network,
     pub(super) service: Service,
+    pub(super) second: Option<Second>,
     #[serde(default)]
     pub(super) costs: RawCosts,
     #[serde(default)]
@@ -69,6 +70,7 @@ pub(super) struct Service {
     pub(super) user_share: Option<Spanned<Share>>,
     pub(super) random_share: Option<Spanned<Share>>,
     pub(super) events_max: Option<Spanned<Count>>,
+    pub(super) poll_after_returns: Option<Spanned<Count>>,
     pub(super) request_size: Option<Spanned<Size>>,
     pub(super) answer_size: Option<Spanned<Size>>,
     pub(super) upstream_latency: Option<Spanned<Time>>,
@@ -81,6 +83,15 @@ pub(super) struct Service {
     pub(super) send_cost: Option<Spanned<Time>>,
     pub(super) client: Option<Spanned<String>>,
     pub(super) client_delay: Option<Spanned<Time>>,
+}
+
+/// `[second]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Second {
+    pub(super) connections: Spanned<Count>,
+    pub(super) load: Spanned<Count>,
+    pub(super) request_cost: Spanned<Time>,
 }
 
 /// `[run]`.

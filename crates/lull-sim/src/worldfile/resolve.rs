@@ -12,7 +12,7 @@ use super::af_xdp;
 use super::calibrate::{self, Division};
 use super::error::{Source, WorldFileError};
 use super::raw::Raw;
-use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, WorldFile};
+use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, Second, WorldFile};
 use crate::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Share, Size, Time, time_text};
@@ -34,6 +34,8 @@ const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
 const WARMUP: RangeInclusive<u64> = 0..=60_000_000_000;
 /// Long enough for adaptive moderation to find its rung and for queues to fill.
 const WARMUP_DEFAULT_NS: u64 = 50_000_000;
+const RETURNS: RangeInclusive<u64> = 0..=1_000_000;
+const SECOND_LOAD: RangeInclusive<u64> = 1..=100_000_000;
 const EVENTS: RangeInclusive<u64> = 10_000..=100_000_000_000;
 const BACKLOG: RangeInclusive<u64> = 1..=1_000_000_000;
 const MEMORY: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
@@ -270,7 +272,19 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         net,
         upstream,
         xdp: xdp.map(|(xdp, _)| xdp),
-        events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, 1_024u64)? as u32,
+        events_max: check.count_or(
+            "service.events_max",
+            &raw.service.events_max,
+            &EVENTS_PER_CALL,
+            super::EVENTS_DEFAULT,
+        )? as u32,
+        poll_after_returns: check.count_or(
+            "service.poll_after_returns",
+            &raw.service.poll_after_returns,
+            &RETURNS,
+            0u64,
+        )? as u32,
+        second: second(&check, raw)?,
         hz,
         profile,
         overridden,
@@ -418,6 +432,15 @@ fn upstream(check: &Check<'_>, raw: &Raw) -> Result<Option<UpstreamSpec>, WorldF
             Err(check.error("service.kind", &service.kind, problem))
         }
     }
+}
+
+fn second(check: &Check<'_>, raw: &Raw) -> Result<Option<Second>, WorldFileError> {
+    let Some(second) = &raw.second else { return Ok(None) };
+    Ok(Some(Second {
+        connections: check.count("second.connections", &second.connections, &CONNECTIONS)? as u32,
+        per_s: check.count("second.load", &second.load, &SECOND_LOAD)? as u32,
+        request_ns: check.time("second.request_cost", &second.request_cost, &COST)?,
+    }))
 }
 
 fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
