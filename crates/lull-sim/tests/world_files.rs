@@ -358,3 +358,14 @@ fn what_is_wrong_with_a_second_application_is_said() {
     let unit = said("[second]\nconnections = 4\nload = 10\nrequest_cost = 3");
     assert!(unit.contains("request_cost") && unit.contains("has no unit"), "{unit}");
 }
+
+#[test]
+fn an_af_xdp_responder_shares_its_queues_with_nobody() {
+    let xdp = SMALL.replace("request_cost = \"6us\"", "handle_cost = \"1us\"").replace("\"epoll\"", "\"af_xdp\"");
+    WorldFile::parse("small.toml", &xdp).unwrap();
+    let error = WorldFile::parse("small.toml", &xdp.replace("[run]", SECOND)).unwrap_err().to_string();
+    assert!(error.contains("second.connections: every frame of its queues goes to its own sockets"), "{error}");
+    let returns = xdp.replace("kind = \"af_xdp\"", "kind = \"af_xdp\"\npoll_after_returns = 1");
+    let error = WorldFile::parse("small.toml", &returns).unwrap_err().to_string();
+    assert!(error.contains("service.poll_after_returns: an AF_XDP responder has"), "{error}");
+}

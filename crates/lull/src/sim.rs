@@ -31,7 +31,8 @@ enum SimCommand {
     /// Simulates published tables and shows them beside the published values.
     ///
     /// Tables: irq (IRQ suspension, 12 cases at 6 loads), tcp_rr (TCP_RR with interrupts and with busy polling, 4 rows), xsk_rr
-    /// (AF_XDP request/response, 5 rates and delays by 4 polling modes), all.
+    /// (AF_XDP request/response, 5 rates and delays by 4 polling modes), udp_stream (UDP_STREAM into a guest with NAPI threads, 30
+    /// rows by 3 modes), all.
     Published(PublishedArgs),
     /// Calibrates the parameters of the simulated machine on published cells.
     Fit(FitArgs),
@@ -87,10 +88,10 @@ struct PublishedArgs {
     /// Parameters of the table's machine; by default those that ship with lull. Not with --table all.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Write the simulated table as CSV (irq only).
+    /// Write the simulated table as CSV (irq and udp_stream; with all, that of irq).
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Write everything as a self-contained page (irq only).
+    /// Write everything as a self-contained page (irq and udp_stream; with all, that of irq).
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Seed of the runs.
@@ -172,12 +173,10 @@ fn modes(names: &[&str]) -> Result<Vec<Mode>, Failure> {
 
 fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
     if args.table == Which::All && args.params.is_some() {
-        return Err("--params is one table's: name the table with --table irq, tcp_rr or xsk_rr".into());
+        return Err("--params is one table's: name the table with --table irq, tcp_rr, xsk_rr or udp_stream".into());
     }
-    if matches!(args.table, Which::TcpRr | Which::XskRr | Which::UdpStream)
-        && (args.csv.is_some() || args.html.is_some())
-    {
-        return Err("--csv and --html are written for --table irq and all only: leave them out".into());
+    if matches!(args.table, Which::TcpRr | Which::XskRr) && (args.csv.is_some() || args.html.is_some()) {
+        return Err("--csv and --html are written for --table irq, udp_stream and all only: leave them out".into());
     }
     if matches!(args.table, Which::Irq | Which::All) {
         irq(args)?;
@@ -208,6 +207,17 @@ fn udp_stream(args: &PublishedArgs) -> Result<(), Failure> {
     let columns = udp_stream::columns_text(&simulated);
     println!("UDP_STREAM, thousands of datagrams per second\n\n{text}\n{columns}");
     println!("{:.1} s", begun.elapsed().as_secs_f64());
+    // With --table all, the files are the irq table's.
+    if args.table == Which::UdpStream {
+        if let Some(path) = &args.csv {
+            write(path, &rows::to_csv(&simulated, "kpps"))?;
+        }
+        if let Some(path) = &args.html {
+            let title = "Simulated against published: UDP_STREAM into a guest, thousands of datagrams per second";
+            let modes = udp_stream::MODES.map(udp_stream::Threads::name);
+            write(path, &page::render_rows(title, &simulated, &modes, &format!("{text}\n{columns}")))?;
+        }
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::published::CALIBRATION_CASES;
 use crate::published::cells::{Column, Table};
+use crate::published::rows::Row;
 
 /// Side of a chart, in pixels.
 const SIDE: f64 = 280.0;
@@ -12,7 +13,9 @@ const MARGIN: f64 = 34.0;
 
 /// Renders the page. `sections` are titles and preformatted texts.
 pub fn render(simulated: &Table, published: &Table, sections: &[(&str, String)]) -> String {
-    let mut page = String::from(HEAD);
+    let mut page = format!(
+        "{STYLE}<main><h1>Simulated against published: IRQ suspension, 12 cases at 6 loads</h1><p>{LEGEND}</p>"
+    );
     page.push_str("<div class=charts>");
     for column in [
         Column::Qps,
@@ -34,6 +37,20 @@ pub fn render(simulated: &Table, published: &Table, sections: &[(&str, String)])
     page
 }
 
+/// Renders the page of a table of rows: a chart for each of `groups`, which are ends of the rows' names, and `text`.
+pub fn render_rows(title: &str, rows: &[Row], groups: &[&str], text: &str) -> String {
+    let mut page = format!("{STYLE}<main><h1>{}</h1><p>{LEGEND}</p><div class=charts>", escape(title));
+    for group in groups {
+        let points = rows.iter().filter(|row| row.name.ends_with(group)).map(|row| {
+            let name = format!("{}: simulated {:.0}, published {:.0}", row.name, row.simulated, row.published);
+            (row.published, row.simulated, name, row.fitted)
+        });
+        page.push_str(&scatter(group, points.filter(|point| point.0 > 0.0 && point.1 > 0.0).collect()));
+    }
+    let _ = write!(page, "</div><pre>{}</pre></main>", escape(text));
+    page
+}
+
 /// Published across, simulated up, both logarithmic; on the diagonal the model is right.
 fn chart(column: Column, simulated: &Table, published: &Table) -> String {
     let points: Vec<(f64, f64, String, bool)> = simulated
@@ -45,6 +62,11 @@ fn chart(column: Column, simulated: &Table, published: &Table) -> String {
             (x > 0.0 && y > 0.0).then(|| (x, y, name, CALIBRATION_CASES.contains(&cell.case.as_str())))
         })
         .collect();
+    scatter(column.name(), points)
+}
+
+/// Points of published value, simulated value, name, and whether calibration saw it.
+fn scatter(caption: &str, points: Vec<(f64, f64, String, bool)>) -> String {
     let low = points.iter().map(|point| point.0.min(point.1)).fold(f64::MAX, f64::min) * 0.8;
     let high = points.iter().map(|point| point.0.max(point.1)).fold(0.0, f64::max) * 1.25;
     let (log_low, log_high) = (libm::log(low), libm::log(high));
@@ -79,7 +101,7 @@ fn chart(column: Column, simulated: &Table, published: &Table) -> String {
             escape(&name)
         );
     }
-    let _ = write!(svg, "</svg><figcaption>{}</figcaption></figure>", column.name());
+    let _ = write!(svg, "</svg><figcaption>{}</figcaption></figure>", escape(caption));
     svg
 }
 
@@ -95,16 +117,16 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-const HEAD: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>lull: simulated against published</title><style>
+const STYLE: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>lull: simulated against published</title><style>
 body{font:15px/1.5 system-ui,sans-serif;margin:0;background:#fafaf8;color:#1d1d1b}main{max-width:1400px;margin:auto;padding:24px}
 h1{font-size:22px}h2{font-size:17px;margin-top:32px}pre{overflow-x:auto;font:12px/1.4 ui-monospace,monospace}
 .charts{display:flex;flex-wrap:wrap;gap:12px}figure{margin:0}figcaption{text-align:center;font-size:13px}
 svg{background:#fff;border:1px solid #ddd}svg text{font-size:10px;fill:#666}.ideal{stroke:#bbb}
 .fitted{fill:#8a8a86;opacity:.7}.predicted{fill:#c2410c;opacity:.75}
 @media(prefers-color-scheme:dark){body{background:#171715;color:#e8e8e4}svg{background:#1f1f1d;border-color:#333}}
-</style><main><h1>Simulated against published: IRQ suspension, 12 cases at 6 loads</h1>
-<p>Each point is a cell: published value across, simulated value up, both logarithmic. Grey cells were seen by calibration,
-orange ones are predictions. Point at one for its name.</p>";
+</style>";
+const LEGEND: &str = "Each point is a cell: published value across, simulated value up, both logarithmic. Grey cells were seen by \
+    calibration, orange ones are predictions. Point at one for its name.";
 
 #[cfg(test)]
 mod tests {

@@ -61,6 +61,23 @@ pub fn text(rows: &[Row], unit: &str, verdicts: &[Verdict]) -> String {
     out
 }
 
+/// Rows as CSV.
+pub fn to_csv(rows: &[Row], unit: &str) -> String {
+    let mut out = format!("row,published_{unit},simulated_{unit},error_percent,calibration\n");
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "\"{}\",{},{:.1},{:.1},{}",
+            row.name,
+            row.published,
+            row.simulated,
+            row.error_percent(),
+            if row.fitted { "fitted" } else { "predicted" }
+        );
+    }
+    out
+}
+
 /// Fits the named parameters to the rows that `simulate` marks as fitted, by the sum of squared errors in percent.
 ///
 /// # Errors
