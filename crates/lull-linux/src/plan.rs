@@ -13,6 +13,9 @@ use crate::netdev::{NapiChange, Policy, threaded_number};
 use crate::sched::{ThreadPolicy, shown_ns};
 use crate::values::Values;
 
+/// The longest timeout that is applied: published ones end at 20 ms.
+const TIMEOUT_NS_MAX: u64 = 10_000_000_000;
+
 /// What is asked of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -82,6 +85,8 @@ impl Request {
             settings.irq_suspend_timeout_ns = value;
         }
         settings.check()?;
+        check_timeout("gro-flush-timeout", settings.gro_flush_timeout_ns)?;
+        check_timeout("irq-suspend-timeout", settings.irq_suspend_timeout_ns)?;
         Ok(settings)
     }
 
@@ -103,6 +108,21 @@ impl Request {
         }
         Ok(())
     }
+}
+
+/// Refuses a timeout that the kernel takes, and that could not be taken back: a timer that runs is not shortened by a
+/// new setting, so the queue stays without interrupts for as long as it was set to, whatever is undone.
+fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
+    if value_ns <= TIMEOUT_NS_MAX {
+        return Ok(());
+    }
+    Err(Error::Input {
+        what: format!("{setting} of {}", shown_ns(value_ns)),
+        remedy: format!(
+            "use {} at most: a queue may stay without interrupts for that long, even after undo",
+            shown_ns(TIMEOUT_NS_MAX)
+        ),
+    })
 }
 
 /// Refuses a mode whose short timeout is the NIC's coalescing: neither `napi-set` nor an epoll context has that, and without

@@ -103,7 +103,9 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
     let mut session = session;
     let status = with_device(run, options, &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
-    if undone.is_ok()
+    // What was refused before the first change has left nothing to undo, and is told once.
+    let nothing_left = || session.as_ref().is_some_and(|session| matches!(session.state(), Ok(None)));
+    if (undone.is_ok() || status.is_err() && nothing_left())
         && let Some(supervisor) = supervisor
     {
         supervisor.dismiss();
