@@ -11,9 +11,10 @@ pub(crate) fn pin_to(core: usize) -> io::Result<()> {
 
 /// Gives the calling thread SCHED_FIFO at the lowest real-time priority.
 pub(crate) fn make_realtime() -> io::Result<()> {
-    let param = libc::sched_param { sched_priority: 1 };
+    // The kernel's `struct sched_param` is this number alone. musl's has more, and its function refuses (ENOSYS).
+    let priority: libc::c_int = 1;
     // SAFETY: the parameter block outlives the call; pid 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

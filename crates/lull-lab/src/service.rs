@@ -1,15 +1,16 @@
 //! The memcached service on lull sockets: N worker threads, each with one epoll context and one NAPI.
 
 mod talk;
+pub(crate) mod worker;
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lull_core::{AppPolicy, Mode};
+use lull_core::Mode;
 use lull_host::Worker;
 use lull_net::shard::ListenOptions;
 use lull_net::{Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
@@ -17,6 +18,7 @@ use lull_nic::Moderation;
 
 use crate::memcached::Store;
 pub(crate) use talk::{Next, READ_BYTES, Stream, Talk};
+use worker::{Slots, wait_ms};
 
 /// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
 /// libevent, starts with 32 and doubles as needed.
@@ -92,17 +94,9 @@ impl Service {
         epoll.add(&listener, LISTENER, Interest::READABLE)?;
         let notifier = epoll.notifier(NOTICE);
         let (shared, network, own_epoll) = (self.shared.clone(), self.network.clone(), epoll.clone());
-        let (started, starting) = mpsc::channel();
-        let join = std::thread::Builder::new().name(format!("worker/{queue}")).spawn(move || {
-            let pinned = worker.pin_thread().map_err(io::Error::other);
-            let go = pinned.is_ok();
-            // The starter waits for this message.
-            let _ = started.send(pinned.map(|()| lull_host::thread_id()));
-            if go {
-                WorkerLoop::new(shared, network, queue, worker, own_epoll, listener).run();
-            }
-        })?;
-        let tid = starting.recv().map_err(io::Error::other)??;
+        let pin = |worker: &Worker| worker.pin_thread().map_err(io::Error::other);
+        let run = move |worker| WorkerLoop::new(shared, network, queue, worker, own_epoll, listener).run();
+        let (join, tid) = worker::start(queue, worker, pin, run)?;
         Ok(Running { join, tid, epoll, notifier })
     }
 
@@ -121,11 +115,7 @@ impl Service {
             // In our own stack we are the administrator: budgets above 64 take no privilege.
             worker.epoll.set_busy_poll(&mode.epoll, true).map_err(io::Error::other)?;
         }
-        let wait_ms = match mode.app {
-            AppPolicy::Blocking => 0,
-            AppPolicy::TimeoutMs(ms) => u64::from(ms),
-        };
-        self.shared.wait_ms.store(wait_ms, Ordering::Release);
+        self.shared.wait_ms.store(wait_ms(mode.app), Ordering::Release);
         self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
         // Whoever waits in the old way comes back and waits in the new one.
         self.workers.iter().for_each(|worker| worker.notifier.notify());
@@ -191,8 +181,7 @@ struct WorkerLoop {
     worker: Worker,
     epoll: Epoll,
     listener: TcpListener,
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    connections: Slots<Connection>,
     input: Vec<u8>,
     output: Vec<u8>,
     /// What was read of the batch's connections, [`AHEAD_BYTES`] for each event.
@@ -216,8 +205,7 @@ impl WorkerLoop {
             worker,
             epoll,
             listener,
-            connections: Vec::new(),
-            free: Vec::new(),
+            connections: Slots::new(),
             input: vec![0; READ_BYTES],
             output: Vec::with_capacity(READ_BYTES),
             ahead: vec![0; EVENTS_MAX * AHEAD_BYTES],
@@ -239,7 +227,7 @@ impl WorkerLoop {
             let now_s = unix_s();
             // With thousands of connections each is cold: touched together, their cache misses overlap.
             for event in &events {
-                let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
+                let connection = self.connections.get(event.key as usize);
                 std::hint::black_box(connection.map(|it| (it.stream.ready(), it.talk.is_idle())));
             }
             let network = self.network.clone();
@@ -259,7 +247,7 @@ impl WorkerLoop {
     fn read_ahead(&mut self, events: &[Event]) {
         self.ahead_bytes.clear();
         for (event, ahead) in events.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
-            let connection = self.connections.get(event.key as usize).and_then(Option::as_ref);
+            let connection = self.connections.get(event.key as usize);
             let read = match connection {
                 Some(connection) if !connection.talk.is_writing() => connection.stream.recv(ahead).unwrap_or(0),
                 _ => 0,
@@ -275,22 +263,19 @@ impl WorkerLoop {
             // WouldBlock, or a connection that died in the queue: the listener says when there is more.
             let Ok((stream, _peer)) = self.listener.accept() else { return };
             stream.set_nonblocking(true);
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() - 1
-            });
+            let slot = self.connections.reserve();
             if self.epoll.add(&stream, slot as u64, Interest::READABLE).is_err() {
-                self.free.push(slot);
+                self.connections.release(slot);
                 continue;
             }
             self.shared.store.connection_opened();
             let connection = Connection { stream, talk: Talk::default(), busy_poll_usecs: 0 };
-            self.connections[slot] = Some(connection);
+            self.connections.put(slot, connection);
         }
     }
 
     fn serve(&mut self, slot: usize, at: usize, now_s: u32) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else { return };
         let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
         if connection.busy_poll_usecs != busy_poll_usecs {
             // A mode's times are within the limits.
@@ -318,7 +303,7 @@ impl WorkerLoop {
     }
 
     fn watch(&mut self, slot: usize, interest: Interest) {
-        let Some(connection) = &self.connections[slot] else { return };
+        let Some(connection) = self.connections.get(slot) else { return };
         if self.epoll.modify(&connection.stream, slot as u64, interest).is_err() {
             self.close(slot);
         }
@@ -326,9 +311,8 @@ impl WorkerLoop {
 
     fn close(&mut self, slot: usize) {
         // Dropping the stream closes it and takes it out of the set.
-        if self.connections[slot].take().is_some() {
+        if self.connections.take(slot).is_some() {
             self.shared.store.connection_closed();
-            self.free.push(slot);
         }
     }
 }

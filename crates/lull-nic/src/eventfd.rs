@@ -79,7 +79,7 @@ impl IrqSink for EventFdSink {
 pub(crate) fn readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let spec = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

@@ -4,17 +4,18 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use lull_core::{AppPolicy, EpollParams, Mode};
+use lull_core::{EpollParams, Mode};
 use lull_linux::os::set_epoll_params;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use crate::memcached::Store;
+use crate::service::worker::{self, Slots, wait_ms};
 use crate::service::{Next, READ_BYTES, Stream, Talk, unix_s};
 
 /// Events taken from epoll at a time.
@@ -72,22 +73,11 @@ impl KernelService {
             epoll: epoll.clone(),
             notice: notice.clone(),
             listener,
-            connections: Vec::new(),
-            free: Vec::new(),
+            connections: Slots::new(),
             input: vec![0; READ_BYTES],
             output: Vec::with_capacity(READ_BYTES),
         };
-        let (started, starting) = mpsc::channel();
-        let join = std::thread::Builder::new().name(format!("worker/{nth}")).spawn(move || {
-            let pinned = lull_host::pin_thread(&[core]);
-            let go = pinned.is_ok();
-            // The starter waits for this message.
-            let _ = started.send(pinned.map(|()| lull_host::thread_id()));
-            if go {
-                worker.run();
-            }
-        })?;
-        let tid = starting.recv().map_err(io::Error::other)??;
+        let (join, tid) = worker::start(nth, worker, move |_| lull_host::pin_thread(&[core]), Worker::run)?;
         Ok(Running { join, tid, epoll, notice })
     }
 
@@ -110,11 +100,7 @@ impl KernelService {
     /// The kernel refuses a value.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
         self.set_epoll(&mode.epoll)?;
-        let wait_ms = match mode.app {
-            AppPolicy::Blocking => 0,
-            AppPolicy::TimeoutMs(ms) => u64::from(ms),
-        };
-        self.shared.wait_ms.store(wait_ms, Ordering::Release);
+        self.shared.wait_ms.store(wait_ms(mode.app), Ordering::Release);
         self.notify();
         Ok(())
     }
@@ -169,8 +155,7 @@ struct Worker {
     epoll: Arc<OwnedFd>,
     notice: Arc<OwnedFd>,
     listener: TcpListener,
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    connections: Slots<Connection>,
     input: Vec<u8>,
     output: Vec<u8>,
 }
@@ -206,22 +191,19 @@ impl Worker {
         // WouldBlock, or a connection that died in the queue: epoll says when there is more.
         while let Ok((stream, _)) = self.listener.accept() {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            let slot = self.free.pop().unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() - 1
-            });
+            let slot = self.connections.reserve();
             let watch = || epoll::add(&*self.epoll, &stream, EventData::new_u64(slot as u64), EventFlags::IN);
             if ready.is_err() || watch().is_err() {
-                self.free.push(slot);
+                self.connections.release(slot);
                 continue;
             }
             self.shared.store.connection_opened();
-            self.connections[slot] = Some(Connection { stream, talk: Talk::default() });
+            self.connections.put(slot, Connection { stream, talk: Talk::default() });
         }
     }
 
     fn serve(&mut self, slot: usize, now_s: u32) {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(connection) = self.connections.get_mut(slot) else { return };
         let Connection { stream, talk } = connection;
         let was_writing = talk.is_writing();
         let next = talk.serve(stream, &mut self.input, &mut self.output, &self.shared.store, now_s);
@@ -234,7 +216,7 @@ impl Worker {
     }
 
     fn watch(&mut self, slot: usize, flags: EventFlags) {
-        let Some(connection) = &self.connections[slot] else { return };
+        let Some(connection) = self.connections.get(slot) else { return };
         if epoll::modify(&*self.epoll, &connection.stream, EventData::new_u64(slot as u64), flags).is_err() {
             self.close(slot);
         }
@@ -242,9 +224,8 @@ impl Worker {
 
     fn close(&mut self, slot: usize) {
         // Dropping the stream closes it and takes it out of the set.
-        if self.connections[slot].take().is_some() {
+        if self.connections.take(slot).is_some() {
             self.shared.store.connection_closed();
-            self.free.push(slot);
         }
     }
 }
