@@ -58,11 +58,8 @@ pub enum Event {
         /// The connection.
         conn: u32,
     },
-    /// Something other than a socket makes an epoll context ready (an eventfd, a timerfd).
-    Other {
-        /// The context.
-        context: u32,
-    },
+    /// Whoever runs the world wants to be asked here.
+    End,
     /// A step of the world's script.
     Script {
         /// Its number.
@@ -190,7 +187,7 @@ mod tests {
     #[test]
     fn events_come_by_time_then_by_the_order_in_which_they_were_made_and_before_slots() {
         let mut agenda = Agenda::new(2);
-        let event = |context| Event::Other { context };
+        let event = |source| Event::Issue { source };
         agenda.push(20, event(1));
         agenda.push(10, event(9));
         agenda.push(10, event(2));

@@ -62,7 +62,7 @@ impl Sim {
                 Load::Renewal { per_s, .. } => {
                     for conn in first..first + count {
                         if per_s > 0.0 {
-                            self.next_request(source, conn);
+                            self.next_request(source, conn, true);
                         }
                     }
                 }
@@ -83,11 +83,12 @@ impl Sim {
         self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
     }
 
-    /// A connection with gaps of its own draws the next.
-    fn next_request(&mut self, source: u32, conn: u32) {
+    /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
+    fn next_request(&mut self, source: u32, conn: u32, first: bool) {
         let group = &mut self.sources[source as usize];
         let Load::Renewal { per_s, shape } = group.load else { return };
         let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
+        let gaps = if first { gaps.residual() } else { gaps };
         let gap_ns = gaps.draw(&mut group.rng) as u64;
         self.agenda.push(self.now_ns + gap_ns, Event::Request { conn });
     }
@@ -97,7 +98,7 @@ impl Sim {
         if self.faults.quiet {
             return;
         }
-        self.next_request(self.connections[conn as usize].source, conn);
+        self.next_request(self.connections[conn as usize].source, conn, false);
         self.request_or_wait(conn);
     }
 

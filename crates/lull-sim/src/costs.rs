@@ -10,6 +10,8 @@ pub struct Costs {
     pub irq_ns: u32,
     /// A timer interrupt: entry, handler, exit.
     pub timer_irq_ns: u32,
+    /// Starting the timer of a NAPI (`hrtimer_start`, with the write to the clock event device).
+    pub timer_start_ns: u32,
     /// An inter-processor interrupt that asks a core to reschedule.
     pub ipi_ns: u32,
     /// Entering `handle_softirqs` and `net_rx_action`.
@@ -78,6 +80,7 @@ impl Default for Costs {
         Costs {
             irq_ns: 600,
             timer_irq_ns: 400,
+            timer_start_ns: 0,
             ipi_ns: 500,
             softirq_ns: 200,
             poll_ns: 200,

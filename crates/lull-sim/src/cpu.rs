@@ -96,6 +96,10 @@ pub(crate) struct Cpu {
     /// What runs came out of idle, and no thread has been switched to yet.
     from_idle: bool,
     idle_since_ns: u64,
+    /// Costs that were left when it went idle: nobody waits for them.
+    owed_ns: u64,
+    /// What is left of a switch out of idle, which accounting does not see.
+    unseen_ns: u64,
     pub(crate) idle: Idle,
     /// Delivery took packets while the current thread was interrupted.
     pub(crate) broken_into: bool,
@@ -125,6 +129,8 @@ impl Cpu {
             vruntime_min_ns: 0,
             from_idle: false,
             idle_since_ns: 0,
+            owed_ns: 0,
+            unseen_ns: 0,
             idle: Idle::new(),
             broken_into: false,
             in_effects: false,
@@ -193,7 +199,13 @@ impl Sim {
         let spent_ns = now_ns - cpu.started_ns;
         cpu.started_ns = now_ns;
         match cpu.level {
-            Level::Idle => cpu.used.idle_ns += spent_ns,
+            Level::Idle => {
+                // What was owed when it went idle came first.
+                let paid_ns = cpu.owed_ns.min(spent_ns);
+                cpu.owed_ns -= paid_ns;
+                cpu.used.softirq_ns += paid_ns;
+                cpu.used.idle_ns += spent_ns - paid_ns;
+            }
             // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never sees; of the
             // softirq that follows it sees most.
             Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
@@ -208,8 +220,6 @@ impl Sim {
                     if self.world.ksoftirqd_pays && cpu.level == Level::Soft {
                         self.threads[cpu.current as usize].vruntime_ns += spent_ns;
                     }
-                } else if cpu.level == Level::Soft && cpu.soft.in_thread {
-                    cpu.used.sys_ns += spent_ns;
                 } else {
                     cpu.used.softirq_ns += spent_ns;
                 }
@@ -217,9 +227,13 @@ impl Sim {
             Level::Thread => {
                 let thread = &mut self.threads[cpu.current as usize];
                 thread.vruntime_ns += spent_ns;
-                let user_ns = spent_ns * u64::from(thread.segment.user_share) / 1_024;
+                let unseen_ns = cpu.unseen_ns.min(spent_ns);
+                cpu.unseen_ns -= unseen_ns;
+                cpu.used.uncharged_ns += unseen_ns;
+                let seen_ns = spent_ns - unseen_ns;
+                let user_ns = seen_ns * u64::from(thread.segment.user_share) / 1_024;
                 cpu.used.user_ns += user_ns;
-                cpu.used.sys_ns += spent_ns - user_ns;
+                cpu.used.sys_ns += seen_ns - user_ns;
             }
         }
     }
@@ -325,7 +339,9 @@ impl Sim {
             self.counts.switches += 1;
             self.cpus[index].current = next;
             self.cpus[index].need_resched = false;
-            self.cpus[index].from_idle = false;
+            // The idle task switches with interrupts off: the tick comes when another thread runs.
+            let out_of_idle = std::mem::take(&mut self.cpus[index].from_idle);
+            self.cpus[index].unseen_ns = if out_of_idle { switch_ns } else { 0 };
         }
         if std::mem::take(&mut self.cpus[index].broken_into) && switch_ns == 0 {
             self.cpus[index].debt_ns += u64::from(self.world.cache.broken_thread_ns);
@@ -350,6 +366,7 @@ impl Sim {
         let now_ns = self.now_ns;
         let cpu = &mut self.cpus[index];
         cpu.level = Level::Idle;
+        cpu.owed_ns += std::mem::take(&mut cpu.debt_ns);
         cpu.started_ns = now_ns;
         cpu.from_idle = false;
         self.guest_halts(at);

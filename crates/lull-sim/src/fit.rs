@@ -2,7 +2,9 @@
 //!
 //! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that the model
 //! cannot reach count little more than one that it misses, so that it does not bend the others. Every evaluation uses the same
-//! seed and a short window. The optimiser is CMA-ES, seeded, on parameters scaled to their plausible ranges.
+//! seed and a short window. Parameters are scaled to their plausible ranges. The many parameters of this table are found one at a
+//! time ([`descend`]), until [`REFINED`] of the evaluations are left; CMA-ES, seeded, takes those, and the small fits of the other
+//! tables alone.
 
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
@@ -27,8 +29,14 @@ const WEIGHTS: [(Column, f64); 12] = [
     (Column::EpollCalls, 0.15),
 ];
 
-/// First step of the search, as a share of the plausible ranges: a start that was derived from the counters is near.
+/// First step of CMA-ES, as a share of the plausible ranges.
 const STEP: f64 = 0.02;
+/// First step of the descent, and the steps between which it stays.
+const DESCENT: [f64; 3] = [0.08, 0.005, 0.2];
+/// By how much a step of the descent has to be better: what is less may be the noise of short windows.
+const BETTER: f64 = 0.1;
+/// Share of the evaluations that CMA-ES takes after the descent: one in so many.
+pub const REFINED: usize = 6;
 
 /// How much a fit may take.
 #[derive(Clone, Copy, Debug)]
@@ -95,12 +103,72 @@ pub fn fit(
     start: &Params,
     cells: &Table,
     budget: &FitBudget,
-    progress: impl FnMut(usize, f64),
+    mut progress: impl FnMut(usize, f64),
 ) -> Result<Fit, RunError> {
     let names: Vec<&str> =
         start.iter().filter(|(_, param)| param.range[1] > param.range[0]).map(|(name, _)| name).collect();
     let distance = |params: &Params| distance(params, cells, budget);
-    search(start, &names, STEP, budget.evaluations, budget.seed, distance, progress)
+    let refined = budget.evaluations / REFINED;
+    let descended = budget.evaluations - refined;
+    let coarse = descend(start, &names, descended, distance, &mut progress)?;
+    if refined == 0 {
+        return Ok(coarse);
+    }
+    let fine = search(&coarse.params, &names, STEP, refined, budget.seed, distance, |evaluation, best| {
+        progress(descended + evaluation, best);
+    })?;
+    Ok(Fit { before: coarse.before, ..fine })
+}
+
+/// Searches the named parameters one after the other, over and over: a step in the direction that was right last time, else one in the
+/// other. A parameter's steps grow while they are right and shrink when neither is.
+fn descend(
+    start: &Params,
+    names: &[&str],
+    most: usize,
+    distance: impl Fn(&Params) -> Result<f64, RunError>,
+    mut progress: impl FnMut(usize, f64),
+) -> Result<Fit, RunError> {
+    let [first, least, greatest] = DESCENT;
+    let ranges: Vec<[f64; 2]> =
+        start.iter().filter(|(name, _)| names.contains(name)).map(|(_, param)| param.range).collect();
+    let mut steps = vec![first; names.len()];
+    let before = distance(start)?;
+    let mut best = (before, start.clone());
+    let mut evaluations = 0;
+    // Ends, too, when no parameter can be moved any more.
+    while evaluations < most {
+        let swept = evaluations;
+        for ((name, [low, high]), step) in names.iter().zip(&ranges).zip(&mut steps) {
+            let mut right = false;
+            for sign in [1.0, -1.0] {
+                let mut params = best.1.clone();
+                params.set(name, params.get(name) + sign * *step * (high - low));
+                if params == best.1 || evaluations == most {
+                    continue;
+                }
+                let value = distance(&params).unwrap_or(f64::MAX);
+                evaluations += 1;
+                right = value < best.0 - BETTER;
+                if right {
+                    best = (value, params);
+                    // The other direction next time if this was backwards.
+                    *step = sign * (1.5 * step.abs()).min(greatest) * step.signum();
+                }
+                progress(evaluations, best.0);
+                if right {
+                    break;
+                }
+            }
+            if !right {
+                *step = (0.5 * step.abs()).max(least) * step.signum();
+            }
+        }
+        if evaluations == swept {
+            break;
+        }
+    }
+    Ok(Fit { params: best.1, before, after: best.0 })
 }
 
 /// Searches the named parameters for the least `distance`. The first step is `step`, a share of their ranges.

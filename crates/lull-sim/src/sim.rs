@@ -17,7 +17,7 @@ use crate::app::xsk_responder::XskResponder;
 use crate::cache::Coldness;
 use crate::client::{Connection, Source};
 use crate::cpu::{Cpu, Irq};
-use crate::epoll::{Context, OTHER_EVENT};
+use crate::epoll::Context;
 use crate::faults::Faults;
 use crate::flood::Flood;
 use crate::metrics::{Counts, CpuUse, Latencies, Outcome};
@@ -416,7 +416,7 @@ impl Sim {
     /// # Errors
     /// The bound that was hit.
     pub fn run_until(&mut self, until_ns: u64) -> Result<(), RunError> {
-        let end = Event::Other { context: u32::MAX };
+        let end = Event::End;
         self.agenda.push(until_ns.max(self.now_ns), end);
         while let Some((at_ns, due)) = self.agenda.pop() {
             debug_assert!(at_ns >= self.now_ns, "time runs backwards");
@@ -479,7 +479,7 @@ impl Sim {
             Due::Event(Event::TxDone { queue }) => (2 << 40) | u64::from(queue),
             Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn),
             Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source),
-            Due::Event(Event::Other { context }) => (5 << 40) | u64::from(context),
+            Due::Event(Event::End) => 5 << 40,
             Due::Event(Event::Script { step }) => (7 << 40) | u64::from(step),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
             Due::Event(Event::Flood) => 9 << 40,
@@ -496,10 +496,8 @@ impl Sim {
             Event::Answer { conn } => self.answered(conn),
             Event::Issue { source } => self.arrival(source),
             Event::Request { conn } => self.request_due(conn),
-            Event::Other { context } => {
-                // Made ready by another CPU of the machine, which bears the cost; here it is the first.
-                self.make_ready(context, OTHER_EVENT, 0);
-            }
+            // One that an earlier end left behind says nothing.
+            Event::End => {}
             Event::Script { step } => self.script_due(step),
             Event::Settle { queue } => self.settle_late(queue),
             Event::Flood => self.flood_due(),
@@ -534,7 +532,14 @@ impl Sim {
         let pending = self.queues[queue as usize].napi.timer().pending();
         let late_ns = if pending.is_some() { self.faults.timer_late_ns() } else { 0 };
         let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(self.now_ns).saturating_add(late_ns));
-        self.agenda.set(self.slots.napi_timer(queue), at_ns);
+        let slot = self.slots.napi_timer(queue);
+        if let Some((_, cpu)) = pending
+            && self.world.costs.timer_start_ns != 0
+            && self.agenda.slot_ns(slot) != at_ns
+        {
+            self.cpus[usize::from(cpu)].debt_ns += u64::from(self.world.costs.timer_start_ns);
+        }
+        self.agenda.set(slot, at_ns);
     }
 
     /// Warm-up, window, outcome.

@@ -24,6 +24,13 @@ impl GeneralizedPareto {
         GeneralizedPareto { location: 0.0, scale: mean * (1.0 - shape), shape }
     }
 
+    /// The time to the next event, for somebody who looks at a stream of events with these gaps at any moment. For one that
+    /// begins at 0.
+    pub fn residual(&self) -> GeneralizedPareto {
+        let rest = 1.0 - self.shape;
+        GeneralizedPareto { location: 0.0, scale: self.scale / rest, shape: self.shape / rest }
+    }
+
     /// A value.
     #[inline]
     pub fn draw(&self, rng: &mut Stream) -> f64 {
@@ -120,6 +127,9 @@ mod tests {
         assert!((mean - 1_000.0).abs() < 10.0, "{mean}");
         // 1 / (1 - 2 shape) times the mean squared.
         assert!((variance / (mean * mean) - 1.449).abs() < 0.08, "{}", variance / (mean * mean));
+        // From any moment on it takes (1 + variation) / 2 mean gaps.
+        let mean = (0..400_000).map(|_| gaps.residual().draw(&mut rng)).sum::<f64>() / 400_000.0;
+        assert!((mean / 1_000.0 - 1.225).abs() < 0.03, "{mean}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use lull_core::Mode;
 use lull_sim::fit::{FitBudget, distance, fit};
 use lull_sim::params::Params;
 use lull_sim::published::{
-    Budget, CALIBRATION_CASES, CALIBRATION_CSV, Column, KNOWN, PARAMS_TOML, Table, V6_CSV, simulate,
+    Budget, CALIBRATION_CASES, CALIBRATION_CSV, Column, KNOWN, PARAMS_TOML, START_TOML, Table, V6_CSV, simulate,
 };
 
 fn params() -> Params {
@@ -45,6 +45,29 @@ fn altering_the_other_48_cells_changes_no_parameter() {
     let run = |table: &str| fit(&params(), &calibration_of(table), &budget, |_, _| ()).unwrap().params;
     let (one, other) = (run(V6_CSV), run(&altered));
     assert_eq!(one, other);
+}
+
+#[test]
+fn what_the_fit_found_differs_from_its_start_in_values_only() {
+    let (found, start) = (params(), Params::parse(START_TOML, &KNOWN).expect("the start is within its ranges"));
+    let mut moved = 0;
+    for ((name, found), (_, start)) in found.iter().zip(start.iter()) {
+        assert_eq!((&found.unit, found.range, &found.meaning), (&start.unit, start.range, &start.meaning), "{name}");
+        moved += usize::from(found.value != start.value);
+    }
+    assert!(moved > 30, "{moved} moved");
+}
+
+#[test]
+fn deferred_interrupts_fall_with_the_timeout_and_do_not_depend_on_the_load() {
+    let names = ["defer10", "defer50", "suspend50"];
+    let table = simulate(&params(), &modes(&names), &["200K", "MAX"], TINY, 1).unwrap().table;
+    let irqs = |case: &str, load: &str| table.cell(case, load).unwrap().get(Column::Irqs);
+    for case in names {
+        assert_eq!(irqs(case, "200K"), irqs(case, "MAX"), "{case}");
+    }
+    assert_eq!(irqs("defer50", "MAX"), irqs("suspend50", "MAX"));
+    assert!(irqs("defer10", "MAX") > 1.3 * irqs("defer50", "MAX"));
 }
 
 #[test]

@@ -11,8 +11,8 @@ use lull_core::mode::PUBLISHED;
 use lull_sim::fit::{Fit, FitBudget, fit};
 use lull_sim::params::Params;
 use lull_sim::published::{
-    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows, simulate,
-    statements, summary, tcp_rr, udp_stream, v4, xsk_rr,
+    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, START_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows,
+    simulate, statements, summary, tcp_rr, udp_stream, v4, xsk_rr,
 };
 use lull_sim::worldfile::EXAMPLES;
 
@@ -107,7 +107,8 @@ struct FitArgs {
     /// The cells to fit, as CSV in the columns of the published summary; by default the 24 that calibration may see (irq only).
     #[arg(long, value_name = "FILE")]
     cells: Option<PathBuf>,
-    /// Parameters to start from; by default those that ship with lull.
+    /// Parameters to start from; by default those that ship with lull: for irq the start of its fit, otherwise what the last fit
+    /// found.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
     /// Where the parameters found go; by default standard output.
@@ -295,7 +296,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
         }
     };
     eprintln!("{:.2} before, {:.2} after", found.before, found.after);
-    let text = found.params.to_toml()?;
+    let text = origin(args, &found) + &found.params.to_toml()?;
     match &args.out {
         Some(path) => write(path, &text)?,
         None => print!("{text}"),
@@ -303,8 +304,25 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Where the parameters come from, as the head of their file.
+fn origin(args: &FitArgs, found: &Fit) -> String {
+    let table = args.table.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let option = |name: &str, path: &Option<PathBuf>| {
+        path.as_ref().map_or_else(String::new, |path| format!(" --{name} {}", path.display()))
+    };
+    format!(
+        "# What `lull sim fit --table {table} --evaluations {}{}{}` found: {:.2} before, {:.2} after.\n# No parameter belongs to \
+         a cell or a case.\n\n",
+        args.evaluations,
+        format_args!(" --seed {}", args.seed),
+        option("cells", &args.cells) + &option("params", &args.params),
+        found.before,
+        found.after,
+    )
+}
+
 fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Failure> {
-    let start = params(args.params.as_ref(), PARAMS_TOML, &KNOWN)?;
+    let start = params(args.params.as_ref(), START_TOML, &KNOWN)?;
     let text = args.cells.as_ref().map_or_else(|| Ok(CALIBRATION_CSV.to_owned()), read)?;
     let cells = Table::parse(&text)?;
     if let Some(cell) = cells.cells.iter().find(|cell| cell.case.parse::<Mode>().is_err()) {

@@ -1,7 +1,7 @@
 //! Running the published cells.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use lull_core::Mode;
 
@@ -12,8 +12,15 @@ use crate::published::cells::{Cell, Column, Table};
 use crate::published::worlds::{ALL_CONNECTIONS, QUEUES, service_world, unloaded_world};
 use crate::sim::{RunError, Sim};
 
-/// How long a queue without load is simulated: its packets are few.
-const UNLOADED_NS: u64 = 20_000_000_000;
+/// How long a queue without load is simulated: its packets are few, and of those few interrupt if the timeout is long.
+fn unloaded_ns(mode: &Mode) -> u64 {
+    (mode.napi.gro_flush_timeout_ns * UNLOADED_TIMEOUTS).clamp(UNLOADED_NS[0], UNLOADED_NS[1])
+}
+
+/// In timeouts, which is what its polls take.
+const UNLOADED_TIMEOUTS: u64 = 1_000_000;
+/// At least and at most.
+const UNLOADED_NS: [u64; 2] = [10_000_000_000, 200_000_000_000];
 
 /// Length of the published counters' window, in seconds.
 const COUNTED_S: f64 = 30.0;
@@ -34,12 +41,12 @@ pub struct Budget {
 impl Budget {
     /// What `lull sim published` takes.
     pub fn full() -> Budget {
-        Budget { warmup_ms: 150, open_ms: 1_200, busy_ms: 600, threads: threads() }
+        Budget { warmup_ms: 150, open_ms: 600, busy_ms: 400, threads: threads() }
     }
 
     /// What a fit takes for each cell.
     pub fn short() -> Budget {
-        Budget { warmup_ms: 40, open_ms: 200, busy_ms: 120, threads: threads() }
+        Budget { warmup_ms: 25, open_ms: 60, busy_ms: 60, threads: threads() }
     }
 }
 
@@ -72,7 +79,9 @@ pub fn simulate(
     budget: Budget,
     seed: u64,
 ) -> Result<Simulated, RunError> {
-    let jobs: Vec<(&Mode, &str)> = modes.iter().flat_map(|mode| loads.iter().map(move |load| (mode, *load))).collect();
+    // The time without load is the same at every load: once for each mode.
+    let modes: Vec<(&Mode, OnceLock<_>)> = modes.iter().map(|mode| (mode, OnceLock::new())).collect();
+    let jobs: Vec<_> = modes.iter().flat_map(|mode| loads.iter().map(move |load| (mode, *load))).collect();
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<Option<Result<Ran, RunError>>>> = Mutex::new((0..jobs.len()).map(|_| None).collect());
     std::thread::scope(|scope| {
@@ -80,8 +89,13 @@ pub fn simulate(
             scope.spawn(|| {
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(mode, load)) = jobs.get(job) else { return };
-                    let ran = cell(params, mode, load, budget, seed);
+                    let Some(&((mode, unloaded), load)) = jobs.get(job) else { return };
+                    let unloaded =
+                        unloaded.get_or_init(|| Sim::new(&unloaded_world(params, mode, unloaded_ns(mode)), seed).run());
+                    let ran = match unloaded {
+                        Ok(unloaded) => cell(params, mode, load, unloaded, budget, seed),
+                        Err(error) => Err(*error),
+                    };
                     if let Ok(mut done) = done.lock() {
                         done[job] = Some(ran);
                     }
@@ -109,14 +123,20 @@ struct Ran {
     transitions: u64,
 }
 
-fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> Result<Ran, RunError> {
+fn cell(
+    params: &Params,
+    mode: &Mode,
+    load: &str,
+    unloaded: &Outcome,
+    budget: Budget,
+    seed: u64,
+) -> Result<Ran, RunError> {
     let qps = LOADS.iter().find(|(name, _)| *name == load).and_then(|(_, qps)| *qps);
     let mut world = service_world(params, mode, qps);
     let busy = qps.is_none_or(|qps| qps >= 1e6);
     world.warmup_ns = budget.warmup_ms * 1_000_000;
     world.window_ns = if busy { budget.busy_ms } else { budget.open_ms } * 1_000_000;
     let out = Sim::new(&world, seed).run()?;
-    let unloaded = Sim::new(&unloaded_world(params, mode, UNLOADED_NS), seed).run()?;
     let window_s = out.window_ns as f64 / 1e9;
     let total = |count: u64| count as f64 / window_s * COUNTED_S;
     // Every connection is opened once and closed once while interrupts are counted.
@@ -146,8 +166,8 @@ fn cell(params: &Params, mode: &Mode, load: &str, budget: Budget, seed: u64) -> 
     Ok(Ran {
         cell,
         busy_ns_per_query: out.cpu.busy_ns() as f64 / out.counts.served.max(1) as f64,
-        events: out.events + unloaded.events,
-        transitions: out.transitions + unloaded.transitions,
+        events: out.events,
+        transitions: out.transitions,
     })
 }
 

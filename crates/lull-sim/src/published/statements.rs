@@ -1,6 +1,8 @@
 //! What the published table says, statement by statement, checked on a simulated table.
 //!
-//! Each check has the statement's own figures with room for what two runs of the published machine differ by (v4 against v6).
+//! Each check has the statement's own figures: the range that it gives for the later run (v6), and for the earlier one (v4) if it gives
+//! both, with half a unit of the last digit. A single figure has two standard errors of the runs that it comes from, where these are
+//! known. A statement that the model misses fails here: its band is not widened.
 
 use crate::published::cells::Column;
 use crate::published::run::Simulated;
@@ -31,8 +33,8 @@ impl Verdict {
 
 const BELOW_MAX: [&str; 5] = ["200K", "400K", "600K", "800K", "1000K"];
 const TIMEOUTS: [&str; 4] = ["10", "20", "50", "200"];
-/// Two simulated values that differ by less are the same.
-const NOISE: f64 = 1.02;
+/// Two values whose ratio is less are the same: latencies are given in whole microseconds of about a hundred.
+const SAME: f64 = 1.005;
 
 struct Checker<'t> {
     simulated: &'t Simulated,
@@ -80,43 +82,42 @@ fn named(family: &str, timeout: &str) -> String {
 type Check = (u32, &'static str, fn(&mut Checker<'_>));
 
 const CHECKS: [Check; 10] = [
-    (1, "at MAX suspendX is 16 % above base, its p99 31 % below", |c| {
+    (1, "at MAX suspendX is 16 to 21 % above base, its p99 14 to 31 % below", |c| {
         for timeout in TIMEOUTS {
             let case = named("suspend", timeout);
-            c.ratio(Column::Qps, [&case, "base"], "MAX", 1.10, 1.23);
-            c.ratio(Column::P99, [&case, "base"], "MAX", 0.60, 0.88);
+            c.ratio(Column::Qps, [&case, "base"], "MAX", 1.1625, 1.2135);
+            c.ratio(Column::P99, [&case, "base"], "MAX", 0.685, 0.865);
         }
     }),
-    (2, "suspendX reaches fullbusy's throughput at MAX", |c| {
+    (2, "suspendX reaches 98.3 to 98.6 % of fullbusy's throughput at MAX, its average within 2 %", |c| {
         for timeout in TIMEOUTS {
             let case = named("suspend", timeout);
-            c.ratio(Column::Qps, [&case, "fullbusy"], "MAX", 0.97, 1.01);
-            c.ratio(Column::Avg, [&case, "fullbusy"], "MAX", 0.98, 1.03);
+            c.ratio(Column::Qps, [&case, "fullbusy"], "MAX", 0.9825, 0.9865);
+            c.ratio(Column::Avg, [&case, "fullbusy"], "MAX", 0.975, 1.025);
         }
     }),
-    (
-        3,
-        "suspendX is no worse than deferX below MAX, at CPU within 4 points, and 3 or more below it from 800K up",
-        |c| {
-            for (timeout, load) in TIMEOUTS.iter().flat_map(|timeout| BELOW_MAX.map(|load| (*timeout, load))) {
-                let cases = [&*named("suspend", timeout), &*named("defer", timeout)];
-                for column in [Column::Avg, Column::P95, Column::P99] {
-                    c.ratio(column, cases, load, 0.0, NOISE);
-                }
-                let high = if matches!(load, "800K" | "1000K") { -2.0 } else { 5.0 };
-                c.points(cases, load, -40.0, high);
+    (3, "suspendX is no worse than deferX below MAX, at CPU within 4 points, and 3 to 20 below it from 800K up", |c| {
+        for (timeout, load) in TIMEOUTS.iter().flat_map(|timeout| BELOW_MAX.map(|load| (*timeout, load))) {
+            let cases = [&*named("suspend", timeout), &*named("defer", timeout)];
+            for column in [Column::Avg, Column::P95, Column::P99] {
+                c.ratio(column, cases, load, 0.0, SAME);
             }
-        },
-    ),
+            let (low, high) = if matches!(load, "800K" | "1000K") { (-20.5, -2.5) } else { (-40.0, 5.5) };
+            c.points(cases, load, low, high);
+        }
+    }),
     (4, "below MAX the small timeout sets suspendX's price against fullbusy", |c| {
         for load in BELOW_MAX {
             for (case, low, high) in [
-                ("suspend10", 1.0, 1.30),
-                ("suspend20", 1.05, 1.35),
-                ("suspend50", 1.25, 1.65),
-                ("suspend200", 2.0, 3.5),
+                ("suspend10", 1.075, 1.265),
+                ("suspend20", 1.075, 1.265),
+                ("suspend50", 1.285, 1.595),
+                ("suspend200", 2.15, 3.27),
             ] {
                 c.ratio(Column::Avg, [case, "fullbusy"], load, low, high);
+            }
+            for case in ["suspend10", "suspend20"] {
+                c.ratio(Column::P99, [case, "fullbusy"], load, 1.035, 1.15);
             }
         }
     }),
@@ -132,54 +133,60 @@ const CHECKS: [Check; 10] = [
                 }
             }
             for timeout in &TIMEOUTS[1..] {
-                c.ratio(Column::Qps, [&named("suspend", timeout), "suspend10"], "MAX", 0.99, 1.01);
+                c.ratio(Column::Qps, [&named("suspend", timeout), "suspend10"], "MAX", 0.9965, 1.0035);
             }
-            let ordered = ["600K", "800K", "1000K"].iter().all(|load| {
-                TIMEOUTS.windows(2).all(|pair| {
-                    c.get(&named("defer", pair[0]), load, Column::Avg)
-                        < c.get(&named("defer", pair[1]), load, Column::Avg)
-                })
-            });
-            if ordered {
-                c.broken.push("deferX keeps its order of latencies at 600K to 1000K".into());
+            for load in ["600K", "800K", "1000K"] {
+                let rises = |column| {
+                    TIMEOUTS.windows(2).all(|pair| {
+                        c.get(&named("defer", pair[0]), load, column) < c.get(&named("defer", pair[1]), load, column)
+                    })
+                };
+                if [Column::Avg, Column::P95, Column::P99].into_iter().all(rises) {
+                    c.broken.push(format!("deferX keeps its order of latencies at {load}"));
+                }
             }
         },
     ),
     (6, "a small defer timeout hurts at MAX, a large one the average at low load but not p99", |c| {
-        c.ratio(Column::Qps, ["defer10", "base"], "MAX", 0.84, 0.95);
-        c.ratio(Column::Qps, ["defer20", "base"], "MAX", 0.90, 0.98);
-        c.ratio(Column::Avg, ["defer200", "base"], "200K", 1.2, 1.8);
-        c.ratio(Column::P99, ["defer200", "base"], "200K", 0.3, 1.0);
+        c.ratio(Column::Qps, ["defer10", "base"], "MAX", 0.863, 0.913);
+        c.ratio(Column::Qps, ["defer20", "base"], "MAX", 0.912, 0.964);
+        c.ratio(Column::Avg, ["defer200", "base"], "200K", 1.434, 1.476);
+        c.ratio(Column::P99, ["defer200", "base"], "200K", 0.0, 1.0);
     }),
-    (7, "suspend0 is base in throughput and interrupts, yet faster at 800K and 1000K, with half the softirq", |c| {
-        c.ratio(Column::Qps, ["suspend0", "base"], "MAX", 0.95, 1.06);
-        for load in ["200K", "400K", "600K", "800K", "1000K", "MAX"] {
-            c.ratio(Column::Irqs, ["suspend0", "base"], load, 0.80, 1.15);
-        }
-        for load in ["800K", "1000K"] {
-            c.ratio(Column::Avg, ["suspend0", "base"], load, 0.5, 0.8);
-        }
-        c.ratio(Column::Softirq, ["suspend0", "base"], "800K", 0.2, 0.6);
-    }),
+    (
+        7,
+        "suspend0 is base in throughput and interrupts, yet faster at 800K and 1000K, with less than half the softirq",
+        |c| {
+            for load in ["200K", "400K", "600K", "800K", "1000K", "MAX"] {
+                c.ratio(Column::Qps, ["suspend0", "base"], load, 0.9805, 1.0495);
+                c.ratio(Column::Irqs, ["suspend0", "base"], load, 0.875, 1.055);
+            }
+            for load in ["800K", "1000K"] {
+                c.ratio(Column::Avg, ["suspend0", "base"], load, 0.635, 0.705);
+            }
+            c.ratio(Column::Softirq, ["suspend0", "base"], "800K", 0.413, 0.452);
+        },
+    ),
     (8, "napibusy: dear at low load, as fullbusy from 800K, worse than both at MAX", |c| {
-        let at = |c: &Checker<'_>, load: &str| c.get("napibusy", load, Column::Cpu);
-        for (load, published) in [("200K", 56.3), ("400K", 83.0)] {
-            let value = at(c, load);
-            c.within(&format!("CPU of napibusy at {load}"), value, published - 8.0, published + 8.0);
+        for (load, published) in [("200K", 56.0), ("400K", 83.0)] {
+            let value = c.get("napibusy", load, Column::Cpu);
+            c.within(&format!("CPU of napibusy at {load}"), value, published - 0.5, published + 0.5);
         }
         for load in ["800K", "1000K"] {
-            c.ratio(Column::Avg, ["napibusy", "fullbusy"], load, 0.9, 1.1);
+            c.ratio(Column::Avg, ["napibusy", "fullbusy"], load, 0.95, 1.05);
         }
-        c.ratio(Column::P95, ["napibusy", "fullbusy"], "MAX", 1.5, 2.6);
-        c.ratio(Column::P99, ["napibusy", "fullbusy"], "MAX", 1.9, 3.5);
-        c.ratio(Column::P99, ["napibusy", "base"], "MAX", 1.0, 3.0);
+        c.ratio(Column::P95, ["napibusy", "fullbusy"], "MAX", 1.95, 2.05);
+        c.ratio(Column::P99, ["napibusy", "fullbusy"], "MAX", 2.4, 3.0);
+        for column in [Column::P95, Column::P99] {
+            c.ratio(column, ["napibusy", "base"], "MAX", SAME, 3.0);
+        }
         for case in ["defer10", "defer20", "defer50"] {
             c.ratio(Column::Avg, ["napibusy", case], "200K", 1.0, 3.0);
         }
     }),
     (9, "base to fullbusy at MAX: 15 % fewer cycles per query", |c| {
         let value = c.busy_ns("fullbusy", "MAX") / c.busy_ns("base", "MAX");
-        c.within("busy time per query of fullbusy to base at MAX", value, 0.80, 0.90);
+        c.within("busy time per query of fullbusy to base at MAX", value, 0.845, 0.855);
     }),
     (10, "at 200K defer10 dominates suspend20 and defer20 suspend50; from 400K to 1000K suspend is undominated", |c| {
         for (better, worse) in [("defer10", "suspend20"), ("defer20", "suspend50")] {

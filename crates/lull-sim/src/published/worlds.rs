@@ -10,9 +10,10 @@ use crate::traffic::{FrameSizes, KeyValueSizes};
 use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 37] = [
+pub const KNOWN: [(&str, &str); 38] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
+    ("timer_start_ns", "ns"),
     ("softirq_ns", "ns"),
     ("poll_ns", "ns"),
     ("rx_request_ns", "ns"),
@@ -127,6 +128,7 @@ fn costs(params: &Params) -> Costs {
     Costs {
         irq_ns: params.whole("irq_ns"),
         timer_irq_ns: params.whole("timer_irq_ns"),
+        timer_start_ns: params.whole("timer_start_ns"),
         softirq_ns: params.whole("softirq_ns"),
         poll_ns: params.whole("poll_ns"),
         rx_request_ns: params.whole("rx_request_ns"),
