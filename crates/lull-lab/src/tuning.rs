@@ -67,12 +67,14 @@ pub fn objective_text(objective: &Objective) -> String {
 }
 
 /// The lines to type for the recommendation, each with what it is for; empty without one.
-pub fn lines(answer: &Answer, dev: &str) -> Vec<(String, String)> {
+pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, String)> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let setting = &recommended.setting;
     let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
     let mut lines = vec![(setting.apply_line(dev), caveat)];
-    lines.extend(setting.program_line().map(|line| (line, "the application's half".to_owned())));
+    // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.
+    let own = file.socket_options(&setting.mode).map(|options| (format!("# {options}"), String::new()));
+    lines.extend(own.or_else(|| setting.program_line().map(|line| (line, "the application's half".to_owned()))));
     lines
 }
 
@@ -270,7 +272,7 @@ pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> S
     let _ = writeln!(out, "Objective: {}", objective_text(&answer.objective));
     if let Some(recommended) = &answer.recommended {
         let _ = writeln!(out, "\nRecommended: {}\n", recommended.setting);
-        for (line, note) in lines(answer, dev) {
+        for (line, note) in lines(file, answer, dev) {
             let note = if note.is_empty() { note } else { format!("   # {note}") };
             let _ = writeln!(out, "  {line}{note}");
         }
