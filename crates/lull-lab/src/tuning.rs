@@ -16,6 +16,9 @@ const REQUESTS: f64 = 20_000.0;
 /// The shortest and the longest window chosen, in nanoseconds.
 const WINDOW_NS: (f64, f64) = (50e6, 1e9);
 
+/// From how much time that accounting does not see it is spoken of, in percent of the cores.
+const UNSEEN_PERCENT: f64 = 5.0;
+
 /// How near the calibration of the published table aims to come for p99, in percent.
 const FIT_GOAL_P99_PERCENT: f64 = 25.0;
 
@@ -103,8 +106,18 @@ pub fn against_base(answer: &Answer) -> Option<String> {
         true => String::new(),
         false => format!(" Base does not carry the load: it answers {:.0} %.", 100.0 * base.carried()),
     };
+    let busy = |tried: &Tried| tried.mean(|run| run.busy_percent);
+    let unseen = match busy(recommended) - cpu(recommended) >= UNSEEN_PERCENT {
+        false => String::new(),
+        true => format!(
+            " Cores are not idle for {:.0} % of the time instead of {:.0} %: accounting does not see what interrupts and \
+             timers take out of idle.",
+            busy(recommended),
+            busy(base)
+        ),
+    };
     Some(format!(
-        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{carried}",
+        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{unseen}{carried}",
         parts.join(", "),
         cpu(recommended),
         cpu(base),
@@ -126,8 +139,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     };
     let mut reasons = vec![format!(
         "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
-         point of \
-         CPU the lowest {} decides.",
+         point of CPU, and five of time that cores are not idle, the lowest {} decides.",
         run,
         recommended.setting,
         objective.slo.first().statistic
