@@ -16,6 +16,9 @@ const REQUESTS: f64 = 20_000.0;
 /// The shortest and the longest window chosen, in nanoseconds.
 const WINDOW_NS: (f64, f64) = (50e6, 1e9);
 
+/// From how much time that accounting does not see it is spoken of, in percent of the cores.
+const UNSEEN_PERCENT: f64 = 5.0;
+
 /// How near the calibration of the published table aims to come for p99, in percent.
 const FIT_GOAL_P99_PERCENT: f64 = 25.0;
 
@@ -67,12 +70,14 @@ pub fn objective_text(objective: &Objective) -> String {
 }
 
 /// The lines to type for the recommendation, each with what it is for; empty without one.
-pub fn lines(answer: &Answer, dev: &str) -> Vec<(String, String)> {
+pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, String)> {
     let Some(recommended) = &answer.recommended else { return Vec::new() };
     let setting = &recommended.setting;
     let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
     let mut lines = vec![(setting.apply_line(dev), caveat)];
-    lines.extend(setting.program_line().map(|line| (line, "the application's half".to_owned())));
+    // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.
+    let own = file.socket_options(&setting.mode).map(|options| (format!("# {options}"), String::new()));
+    lines.extend(own.or_else(|| setting.program_line().map(|line| (line, "the application's half".to_owned()))));
     lines
 }
 
@@ -101,8 +106,18 @@ pub fn against_base(answer: &Answer) -> Option<String> {
         true => String::new(),
         false => format!(" Base does not carry the load: it answers {:.0} %.", 100.0 * base.carried()),
     };
+    let busy = |tried: &Tried| tried.mean(|run| run.busy_percent);
+    let unseen = match busy(recommended) - cpu(recommended) >= UNSEEN_PERCENT {
+        false => String::new(),
+        true => format!(
+            " Cores are not idle for {:.0} % of the time instead of {:.0} %: accounting does not see what interrupts and \
+             timers take out of idle.",
+            busy(recommended),
+            busy(base)
+        ),
+    };
     Some(format!(
-        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{carried}",
+        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{unseen}{carried}",
         parts.join(", "),
         cpu(recommended),
         cpu(base),
@@ -124,8 +139,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     };
     let mut reasons = vec![format!(
         "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
-         point of \
-         CPU the lowest {} decides.",
+         point of CPU, and five of time that cores are not idle, the lowest {} decides.",
         run,
         recommended.setting,
         objective.slo.first().statistic
@@ -270,7 +284,7 @@ pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> S
     let _ = writeln!(out, "Objective: {}", objective_text(&answer.objective));
     if let Some(recommended) = &answer.recommended {
         let _ = writeln!(out, "\nRecommended: {}\n", recommended.setting);
-        for (line, note) in lines(answer, dev) {
+        for (line, note) in lines(file, answer, dev) {
             let note = if note.is_empty() { note } else { format!("   # {note}") };
             let _ = writeln!(out, "  {line}{note}");
         }

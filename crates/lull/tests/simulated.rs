@@ -171,6 +171,14 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     assert!(!said.contains("not in force"), "{said}");
     let spins = directory.write("spins.toml", &text(&printed.stdout).replace("wait = \"epoll\"", "wait = \"spin\""));
     refused(&["predict", &spins, "--modes", "base,suspend20"], &["suspend20 acts in epoll_wait", "busyread"]);
+    // What lull run does not reach is said, and not typed. One thread: spinning takes many events.
+    let small = text(&printed.stdout).replace("wait = \"epoll\"", "wait = \"spin\"").replace("cores = 8", "cores = 2");
+    let small = small.replace("queues = 4", "queues = 1").replace("workers = 4", "workers = 1").replace("20ms", "2ms");
+    let spins = directory.write("spins.toml", &small);
+    let arguments = ["tune", &spins, "--slo", "p99<40us", "--load", "25K", "--seconds", "0.02", "--seeds", "3"];
+    let said = text(&lull(&arguments).stdout);
+    assert!(said.contains("lull apply DEV --mode busyread") && said.contains("SO_PREFER_BUSY_POLL 1"), "{said}");
+    assert!(!said.contains("lull run") && said.contains("Left out (and "), "{said}");
     refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, memcached, proxy"]);
 }
 

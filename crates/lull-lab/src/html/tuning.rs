@@ -47,7 +47,7 @@ fn head(file: &WorldFile, answer: &Answer, dev: &str, command: &str) -> String {
         None => vec![refusal(answer) + "."],
     };
     let words: String = words.iter().map(|sentence| format!("<p>{}</p>", escape(&capital(sentence)))).collect();
-    let typed: String = lines_to_type(answer, dev)
+    let typed: String = lines_to_type(file, answer, dev)
         .into_iter()
         .map(|(line, note)| if note.is_empty() { line + "\n" } else { format!("{line}   # {note}\n") })
         .collect();

@@ -80,8 +80,11 @@ pub struct Figures {
     pub p95_us: f64,
     /// 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// CPU of the service's cores, in percent.
+    /// CPU of the service's cores as Linux's accounting shows it, in percent.
     pub cpu_percent: f64,
+    /// How long they were not idle, charged or not, in percent: accounting does not see interrupts that come out of idle, such as a
+    /// NAPI's timer.
+    pub busy_percent: f64,
 }
 
 impl Figures {
@@ -94,6 +97,8 @@ impl Figures {
             p95_us: outcome.latency_us(95.0),
             p99_us: outcome.latency_us(99.0),
             cpu_percent: outcome.cpu.percent(),
+            busy_percent: 100.0 * outcome.cpu.busy_ns() as f64
+                / (outcome.cpu.busy_ns() + outcome.cpu.idle_ns).max(1) as f64,
         }
     }
 }

@@ -13,6 +13,8 @@ const RATIO_MIN: f64 = 1.2;
 /// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
 /// those the one with the lowest latency wins.
 const CPU_TIE_PERCENT: f64 = 1.0;
+/// And of those only such whose cores are idle about as long: timers that accounting does not see still take the time.
+const BUSY_TIE_PERCENT: f64 = 5.0;
 /// Rounds of other `irq_suspend_timeout` and `defer_hard_irqs` around the best so far.
 const REFINED_ROUNDS: u32 = 2;
 /// What values that are not the mode's own have to earn: so many points of CPU less, or so much lower a latency at no more CPU,
@@ -228,8 +230,8 @@ fn refined(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     settings
 }
 
-/// The cheapest that meets the objective on average, and among equally cheap ones the one with the lowest first
-/// statistic.
+/// The cheapest that meets the objective on average, and among equally cheap ones (by accounting, and by time not idle) the one with
+/// the lowest first statistic.
 fn cheapest(
     tried: &[Tried],
     objective: &Objective,
@@ -241,10 +243,12 @@ fn cheapest(
         let all = tried.iter().enumerate();
         all.filter(|(_, t)| wanted(&t.setting) && !refuted.contains(&t.setting) && t.excess(objective) < 1.0)
     };
-    let cpu = |t: &Tried| t.mean(|run| run.cpu_percent);
+    let (cpu, busy) = (|t: &Tried| t.mean(|run| run.cpu_percent), |t: &Tried| t.mean(|run| run.busy_percent));
     let cheapest = meeting().map(|(_, t)| cpu(t)).fold(f64::INFINITY, f64::min);
-    meeting()
-        .filter(|(_, t)| cpu(t) <= cheapest + CPU_TIE_PERCENT)
+    let cheap = || meeting().filter(|(_, t)| cpu(t) <= cheapest + CPU_TIE_PERCENT);
+    let quietest = cheap().map(|(_, t)| busy(t)).fold(f64::INFINITY, f64::min);
+    cheap()
+        .filter(|(_, t)| busy(t) <= quietest + BUSY_TIE_PERCENT)
         .min_by(|(_, a), (_, b)| a.mean(|run| statistic.of(run)).total_cmp(&b.mean(|run| statistic.of(run))))
         .map(|(index, _)| index)
 }

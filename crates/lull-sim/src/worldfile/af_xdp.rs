@@ -274,6 +274,20 @@ impl AfXdp {
         }
     }
 
+    /// What its program sets on its sockets for a mode that busy polls in their calls.
+    pub(super) fn socket_options(&self, mode: &Mode) -> String {
+        let whose = if self.separate {
+            "and a thread on a core of its own makes their calls"
+        } else {
+            "and makes their calls itself"
+        };
+        format!(
+            "the program sets on its AF_XDP sockets: SO_BUSY_POLL {}, SO_PREFER_BUSY_POLL 1, SO_BUSY_POLL_BUDGET \
+             {BUSY_BUDGET}, {whose}",
+            mode.socket_busy_poll_usecs
+        )
+    }
+
     /// What it is, for a line that describes the world.
     pub(super) fn describe(&self, costs: &Costs) -> String {
         let text = |ns: u32| time_text(u64::from(ns));

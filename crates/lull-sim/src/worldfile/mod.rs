@@ -19,6 +19,9 @@
 //! what is left out has the default that [`WorldFile`] names. Costs come from a profile ([`crate::profile`]) and can be
 //! overridden one by one.
 //!
+//! There are three kinds of service: `epoll`, `proxy` (its [`upstream`](WorldFile::upstream)), and `af_xdp` ([`AfXdp`]), whose costs a
+//! frame are given part by part and not calibrated.
+//!
 //! `request_cost` is what was measured, and a measured cost has parts that the simulator charges apart (`epoll_wait`,
 //! interference). So it is not put into the world as it stands: [`calibrate`] finds the application's own part with
 //! which the simulated service, saturated in `base`, shows the measured figure.
@@ -210,6 +213,11 @@ impl WorldFile {
             ));
         }
         Ok(())
+    }
+
+    /// What the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy polls in their calls.
+    pub fn socket_options(&self, mode: &Mode) -> Option<String> {
+        self.xdp.filter(|_| mode.socket_busy_poll_usecs != 0).map(|xdp| xdp.socket_options(mode))
     }
 
     /// Whether its clients can be asked for a load.
