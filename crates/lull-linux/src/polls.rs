@@ -108,6 +108,12 @@ pub enum What {
     },
 }
 
+/// The time on the clock of [`Record::at_ns`].
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Whether a timer's address is that of the NAPI at `napi`.
 pub fn timer_of(napi: u64, timer: u64) -> bool {
     timer > napi && timer - napi < NAPI_BYTES_MAX
@@ -319,9 +325,7 @@ impl Polls {
     /// # Errors
     /// A ring buffer that cannot be read, or a page that is not understood.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Result<u64, PollsError> {
-        // The clock that the trace was told to use.
-        let now = clock_gettime(ClockId::Monotonic);
-        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let now_ns = now_ns();
         let mut count = 0;
         for CpuBuffer { cpu, file } in &mut self.buffers {
             let drained = self.layout.drain(file, &mut self.page, now_ns, |at_ns, event| {

@@ -230,7 +230,7 @@ fn the_kernel_plane_shows_each_mode_in_force_or_says_why_not() {
     let file = std::env::temp_dir().join(format!("lull-who-polls-{}.json", std::process::id()));
     let modes = "base,defer200,suspend20,threaded,threaded-busy,busyread";
     let output = Command::new(LULL)
-        .args(["compare", "--plane", "kernel", "--modes", modes, "--loads", "MAX", "--runs", "1", "--seconds", "0.3"])
+        .args(["compare", "--plane", "kernel", "--modes", modes, "--loads", "MAX", "--runs", "1", "--seconds", "1"])
         .args(["--connections", "4", "--records", "100", "--progress", "off", "--json"])
         .arg(&file)
         .output()
@@ -255,7 +255,8 @@ fn the_kernel_plane_shows_each_mode_in_force_or_says_why_not() {
     assert_eq!(verdict("threaded-busy"), if threads_poll { "in_force" } else { "refused" }, "{text}");
     let share = |mode: &str, who: &str| number(&run(mode)["polled_by"][who]);
     assert_eq!(share("base", "busy_poll") + share("base", "timer") + share("base", "napi_thread"), 0.0, "{text}");
-    assert!(share("defer200", "timer") > 0.0, "{text}");
+    // On a machine that is busy otherwise the timer's softirqs are left to ksoftirqd.
+    assert!(share("defer200", "timer") + share("defer200", "ksoftirqd") > 0.0, "{text}");
     assert!(share("suspend20", "busy_poll") > 0.0 && number(&run("suspend20")["suspensions"]) > 0.0, "{text}");
     assert_eq!(share("threaded", "napi_thread"), 100.0, "{text}");
     for said in ["Who polled the packets", "base is flattered", "refused: "] {

@@ -18,7 +18,7 @@ mod usage;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::{Mode, Threaded};
@@ -54,7 +54,7 @@ pub struct KernelBench {
     client: KernelClient,
     program: Program,
     polls: Polls,
-    /// The trace records windows only.
+    /// The trace records while a cell runs, and not between two.
     recording: Switch,
     netdev: Netdev,
     ifindex: u32,
@@ -273,30 +273,37 @@ impl KernelBench {
         let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
         let lost_before = polls.lost().map_err(trace_error)?;
         let (side, generator) = (&pair.client, &cores.generator);
+        let (begun_ns, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let begun = &begun_ns;
         let generate = move || -> Result<Summary, BenchError> {
             side.enter()?;
             // The client's threads inherit it.
             pin_thread(generator)?;
+            begun.store(lull_linux::polls::now_ns(), Ordering::Release);
             Ok(client.run(load, run.warm_up, run.window, run.stop)?)
         };
         let mut traced = Traced::new(split_ns(run.mode));
-        let over = AtomicBool::new(false);
+        // The window is the generator's, however late this thread gets to run on a busy machine.
+        let (from_ns, length_ns) = (run.warm_up.as_nanos() as u64, run.window.as_nanos() as u64);
+        let of_window = |record: &Record| {
+            let begun_ns = begun.load(Ordering::Acquire);
+            if begun_ns != 0 && (from_ns..from_ns + length_ns).contains(&record.at_ns.saturating_sub(begun_ns)) {
+                traced.add(record);
+            }
+        };
+        recording.set(true).map_err(trace_error)?;
         let (summary, before, after) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
-            let reading = scope.spawn(|| read_trace(polls, &over, |record| traced.add(record)));
-            let window = || -> Result<(Usage, Usage), BenchError> {
-                pass(run.warm_up, run.stop);
-                let before = Usage::read(&cores.service, threads);
-                recording.set(true).map_err(trace_error)?;
-                pass(run.window, run.stop);
-                recording.set(false).map_err(trace_error)?;
-                Ok((before, Usage::read(&cores.service, threads)))
-            };
-            let window = window();
+            let reading = scope.spawn(|| read_trace(polls, &over, of_window));
+            pass(run.warm_up, run.stop);
+            let before = Usage::read(&cores.service, threads);
+            pass(run.window, run.stop);
+            let after = Usage::read(&cores.service, threads);
+            let ended = recording.set(false).map_err(trace_error);
             over.store(true, Ordering::Release);
             reading.join().map_err(|_| BenchError::Invalid("the reader of the trace panicked".to_owned()))??;
             let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
-            let (before, after) = window?;
+            ended?;
             Ok::<_, BenchError>((summary?, before, after))
         })?;
         traced.lost = self.polls.lost().map_err(trace_error)? - lost_before;
