@@ -173,9 +173,8 @@ fn second_application(
             if seen.is_empty() {
                 continue;
             }
-            let mean = |us: &dyn Fn(&Latencies) -> f64| {
-                seen.iter().map(|&second| us(second)).sum::<f64>() / seen.len() as f64
-            };
+            let mean =
+                |us: &dyn Fn(&Latencies) -> f64| seen.iter().map(|&second| us(second)).sum::<f64>() / seen.len() as f64;
             notes.push(format!(
                 "second application beside {mode} at {load}: avg {:.1} us, p50 {:.1} us, p95 {:.1} us, p99 {:.1} us",
                 mean(&Latencies::mean_us),

@@ -162,11 +162,8 @@ impl Sim {
             flood.next_ns += flood.rng.uniform_ns(0.5 * flood.gap_ns, 1.5 * flood.gap_ns);
         }
         let (flow, part) = (flood.flow, flood.part);
-        let packet = Packet {
-            conn: flood.first + flow,
-            kind: PacketKind::Frame,
-            part: (flood.datagram << PART_BITS) | part,
-        };
+        let packet =
+            Packet { conn: flood.first + flow, kind: PacketKind::Frame, part: (flood.datagram << PART_BITS) | part };
         flood.part = (part + 1) % flood.frames;
         let last_next = flood.part + 1 == flood.frames;
         let wire_free_ns = now_ns + flood.wire_ns[usize::from(last_next)];

@@ -297,7 +297,8 @@ fn a_second_application_shares_the_queues_and_is_reported_apart() {
         assert_eq!(out.counts.answered, out.latency_ns.len());
         second.us(99.0)
     };
-    let (linux, batched) = (run("events_max = 4", "suspend20"), run("events_max = 4\npoll_after_returns = 1", "suspend20"));
+    let (linux, batched) =
+        (run("events_max = 4", "suspend20"), run("events_max = 4\npoll_after_returns = 1", "suspend20"));
     // 32 requests of 6 us are before its packet, or two batches of 4.
     assert!(linux > 180.0 && batched < 140.0, "{linux} {batched}");
     assert!(WorldFile::parse("small.toml", SMALL).unwrap().second.is_none());

@@ -137,10 +137,8 @@ const THREAD_PACKETS: u32 = 300;
 
 /// The world of one size and number of flows in one mode.
 pub fn world(params: &Params, bytes: u32, flows: u32, mode: Threads, span: Span) -> World {
-    let threaded = |on: bool| NapiSettings {
-        threaded: if on { Threaded::On } else { Threaded::Off },
-        ..NapiSettings::default()
-    };
+    let threaded =
+        |on: bool| NapiSettings { threaded: if on { Threaded::On } else { Threaded::Off }, ..NapiSettings::default() };
     let host_queue = |cpu: u16| QueueSpec {
         napi: threaded(mode == Threads::Both),
         thread_cpu: 2 + cpu % (HOST_CPUS - 2),
@@ -229,7 +227,7 @@ pub struct Span {
 }
 
 /// What `lull sim published` simulates.
-pub const FULL: Span = Span { warmup_ns: 100_000_000, window_ns: 100_000_000 };
+pub const FULL: Span = Span { warmup_ns: 200_000_000, window_ns: 100_000_000 };
 /// What the fit simulates.
 const SHORT: Span = Span { warmup_ns: 60_000_000, window_ns: 60_000_000 };
 

@@ -39,8 +39,8 @@ use crate::costs::Costs;
 use crate::dim::Moderation;
 use crate::profile::Profile;
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, SecondSpec, UpstreamSpec, WorkerSpec,
-    World,
+    ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, SecondSpec, UpstreamSpec,
+    WorkerSpec, World,
 };
 
 /// The examples that ship, by name.
@@ -239,9 +239,7 @@ impl WorldFile {
             costs: self.costs.clone(),
             cache: self.cache.clone(),
             queues: (0..self.queues).map(queue).collect(),
-            contexts: (0..self.workers)
-                .map(|_| ContextSpec { params: mode.epoll, options })
-                .collect(),
+            contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
             workers: (0..self.workers).map(worker).collect(),
             connections: self.groups(load),
             net: self.net.clone(),
@@ -264,8 +262,7 @@ impl WorldFile {
         let context = world.contexts.len() as u32;
         world.contexts.push(ContextSpec::default());
         world.workers.push(WorkerSpec { cpu, context, timeout_ns: None, events_max: EVENTS_DEFAULT });
-        world.second =
-            Some(SecondSpec { first_group: world.connections.len() as u32, request_ns: second.request_ns });
+        world.second = Some(SecondSpec { first_group: world.connections.len() as u32, request_ns: second.request_ns });
         let queues = u32::from(self.queues);
         for queue in 0..queues {
             let count = second.connections / queues + u32::from(queue < second.connections % queues);

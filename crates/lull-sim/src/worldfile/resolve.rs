@@ -231,9 +231,18 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         bits,
         net,
         upstream,
-        events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, super::EVENTS_DEFAULT)? as u32,
-        poll_after_returns: check.count_or("service.poll_after_returns", &raw.service.poll_after_returns, &RETURNS, 0u64)?
-            as u32,
+        events_max: check.count_or(
+            "service.events_max",
+            &raw.service.events_max,
+            &EVENTS_PER_CALL,
+            super::EVENTS_DEFAULT,
+        )? as u32,
+        poll_after_returns: check.count_or(
+            "service.poll_after_returns",
+            &raw.service.poll_after_returns,
+            &RETURNS,
+            0u64,
+        )? as u32,
         second: second(&check, raw)?,
         hz,
         profile,
