@@ -40,6 +40,8 @@ impl Program for Vhost {
         match (sim.relay_next(), self.stage) {
             (Ok(cost_ns), _) => {
                 self.stage = Stage::Copied;
+                // No two frames cost the same; if they did, vhost and guest would fall into step.
+                let cost_ns = sim.service.uniform_ns(0.5 * cost_ns as f64, 1.5 * cost_ns as f64);
                 Next::Run(Segment::mixed(cost_ns, 0))
             }
             (Err(waits), Stage::Falling) => {

@@ -227,7 +227,7 @@ pub struct Span {
 }
 
 /// What `lull sim published` simulates.
-pub const FULL: Span = Span { warmup_ns: 100_000_000, window_ns: 100_000_000 };
+pub const FULL: Span = Span { warmup_ns: 200_000_000, window_ns: 100_000_000 };
 /// What the fit simulates.
 const SHORT: Span = Span { warmup_ns: 60_000_000, window_ns: 60_000_000 };
 
