@@ -41,7 +41,7 @@ pub const REFINED: usize = 6;
 /// How much a fit may take.
 #[derive(Clone, Copy, Debug)]
 pub struct FitBudget {
-    /// Evaluations of the function.
+    /// Evaluations of the function. CMA-ES finishes the generation that it is in, so it may take some more.
     pub evaluations: usize,
     /// What an evaluation simulates of each cell.
     pub cell: Budget,
