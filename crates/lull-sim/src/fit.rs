@@ -3,7 +3,7 @@
 //! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that the model
 //! cannot reach count little more than one that it misses, so that it does not bend the others. Every evaluation uses the same
 //! seed and a short window. Parameters are scaled to their plausible ranges. The many parameters of this table are found one at a
-//! time ([`descend`]), until [`REFINED`] of the evaluations are left; CMA-ES, seeded, takes those, and the small fits of the other
+//! time (`descend`), until [`REFINED`] of the evaluations are left; CMA-ES, seeded, takes those, and the small fits of the other
 //! tables alone.
 
 use cmaes::{CMAESOptions, DVector};
