@@ -215,9 +215,9 @@ impl Sim {
                     cpu.used.uncharged_ns += uncharged_ns;
                     cpu.used.softirq_ns += spent_ns - uncharged_ns;
                 } else if cpu.current != NO_THREAD && cpu.current == cpu.ksoftirqd {
-                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU.
+                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU; its scheduler counts it.
                     cpu.used.softirq_ns += spent_ns;
-                    if self.world.ksoftirqd_pays && cpu.level == Level::Soft {
+                    if cpu.level == Level::Soft {
                         self.threads[cpu.current as usize].vruntime_ns += spent_ns;
                     }
                 } else {

@@ -471,9 +471,6 @@ pub struct World {
     pub relay: Option<RelaySpec>,
     /// The guest's CPU.
     pub vcpu: Option<VcpuSpec>,
-    /// Whether softirq in ksoftirqd counts as its run time for the scheduler, as in Linux. Without it (as the worlds that were
-    /// calibrated so far have it) ksoftirqd goes before every other thread until it is done.
-    pub ksoftirqd_pays: bool,
     /// Network and clients.
     pub net: NetSpec,
     /// Sizes of frames, which adaptive moderation looks at.
@@ -513,7 +510,6 @@ impl Default for World {
             flood: None,
             relay: None,
             vcpu: None,
-            ksoftirqd_pays: false,
             net: NetSpec::default(),
             frames: FrameSizes::Same(200),
             faults: FaultSpec::default(),

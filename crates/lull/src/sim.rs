@@ -237,7 +237,10 @@ fn irq(args: &PublishedArgs) -> Result<(), Failure> {
         ("By column", summary::columns_text(&simulated.table, &v6)),
         ("Goals", summary::goals_text(&judged)),
         ("Predicted values that miss their goal", summary::misses_text(&judged)),
-        ("Statements", verdicts.iter().map(|verdict| verdict.line() + "\n").collect()),
+        (
+            "Statements (NEAR: missed, but by less than a cell's goal allows)",
+            verdicts.iter().map(|verdict| verdict.line() + "\n").collect(),
+        ),
         ("The earlier run", v4::text(&simulated.table, &earlier)),
         ("Rejected designs", rejected_text(&simulated, &rejected)),
     ];
@@ -291,7 +294,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
             xsk_rr::fit(&start, args.evaluations, args.seed, progress)?
         }
         Fitted::UdpStream => {
-            let start = params(path, udp_stream::PARAMS_TOML, &udp_stream::KNOWN)?;
+            let start = params(path, udp_stream::START_TOML, &udp_stream::KNOWN)?;
             udp_stream::fit(&start, args.evaluations, args.seed, progress)?
         }
     };

@@ -2,10 +2,12 @@
 //!
 //! Each check has the statement's own figures: the range that it gives for the later run (v6), and for the earlier one (v4) if it gives
 //! both, with half a unit of the last digit. A single figure has two standard errors of the runs that it comes from, where these are
-//! known. A statement that the model misses fails here: its band is not widened.
+//! known. A statement whose figures are missed by no more than a cell's goal allows, in the same direction, is near: its band is not
+//! widened.
 
 use crate::published::cells::Column;
 use crate::published::run::Simulated;
+use crate::published::summary::{GOALS, QPS_SATURATED};
 
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,18 +18,22 @@ pub struct Verdict {
     pub says: &'static str,
     /// What does not hold; empty if all does.
     pub broken: Vec<String>,
+    /// What is missed by no more than a cell's goal allows.
+    pub near: Vec<String>,
 }
 
 impl Verdict {
-    /// One line: PASS or FAIL, the statement, and the first things that do not hold.
+    /// One line: PASS, NEAR or FAIL, the statement, and the first things that do not hold.
     pub fn line(&self) -> String {
-        if self.broken.is_empty() {
-            return format!("PASS {:>2}  {}", self.number, self.says);
-        }
-        let shown = self.broken.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
-        let more = self.broken.len().saturating_sub(3);
+        let word = match (self.broken.is_empty(), self.near.is_empty()) {
+            (true, true) => return format!("PASS {:>2}  {}", self.number, self.says),
+            (true, false) => "NEAR",
+            (false, _) => "FAIL",
+        };
+        let shown = self.broken.iter().chain(&self.near).take(3).cloned().collect::<Vec<_>>().join("; ");
+        let more = (self.broken.len() + self.near.len()).saturating_sub(3);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        format!("FAIL {:>2}  {}: {shown}{more}", self.number, self.says)
+        format!("{word} {:>2}  {}: {shown}{more}", self.number, self.says)
     }
 }
 
@@ -39,6 +45,17 @@ const SAME: f64 = 1.005;
 struct Checker<'t> {
     simulated: &'t Simulated,
     broken: Vec<String>,
+    near: Vec<String>,
+}
+
+/// What a cell's goal allows in this column; a column without a goal (p95, softirq) has that of the mean latency. Cells at
+/// MAX are saturated.
+fn goal(column: Column, load: &str) -> f64 {
+    let of = |column| GOALS.iter().find(|goal| goal.column == column).map(|goal| goal.allowed);
+    match column {
+        Column::Qps if load == "MAX" => QPS_SATURATED,
+        column => of(column).or(of(Column::Avg)).unwrap_or(0.0),
+    }
 }
 
 impl Checker<'_> {
@@ -51,10 +68,18 @@ impl Checker<'_> {
         place.map_or(f64::NAN, |place| self.simulated.busy_ns_per_query[place])
     }
 
-    /// `value` is within the range, or `what` is broken.
-    fn within(&mut self, what: &str, value: f64, low: f64, high: f64) {
-        if !(low..=high).contains(&value) {
-            self.broken.push(format!("{what} is {value:.2}, not {low} to {high}"));
+    /// `value` is within the range, or `what` is near it or broken. Near is no further off than `allowed`, and on the same side of
+    /// `same`, the value of two equal cells.
+    fn within(&mut self, what: &str, value: f64, (low, high): (f64, f64), allowed: f64, same: f64) {
+        if (low..=high).contains(&value) {
+            return;
+        }
+        let missed = format!("{what} is {value:.2}, not {low} to {high}");
+        let reversed = (low > same && value <= same) || (high < same && value >= same);
+        if (low - allowed..=high + allowed).contains(&value) && !reversed {
+            self.near.push(missed);
+        } else {
+            self.broken.push(missed);
         }
     }
 
@@ -62,12 +87,14 @@ impl Checker<'_> {
     fn ratio(&mut self, column: Column, cases: [&str; 2], load: &str, low: f64, high: f64) {
         let value = self.get(cases[0], load, column) / self.get(cases[1], load, column);
         let what = format!("{} of {} to {} at {load}", column.name(), cases[0], cases[1]);
-        self.within(&what, value, low, high);
+        let allowed = goal(column, load) * if value < low { low } else { high };
+        self.within(&what, value, (low, high), allowed, 1.0);
     }
 
     fn points(&mut self, cases: [&str; 2], load: &str, low: f64, high: f64) {
         let value = self.get(cases[0], load, Column::Cpu) - self.get(cases[1], load, Column::Cpu);
-        self.within(&format!("CPU of {} less that of {} at {load}", cases[0], cases[1]), value, low, high);
+        let what = format!("CPU of {} less that of {} at {load}", cases[0], cases[1]);
+        self.within(&what, value, (low, high), goal(Column::Cpu, load), 0.0);
     }
 
     fn dominates(&self, better: &str, worse: &str, load: &str) -> bool {
@@ -170,7 +197,13 @@ const CHECKS: [Check; 10] = [
     (8, "napibusy: dear at low load, as fullbusy from 800K, worse than both at MAX", |c| {
         for (load, published) in [("200K", 56.0), ("400K", 83.0)] {
             let value = c.get("napibusy", load, Column::Cpu);
-            c.within(&format!("CPU of napibusy at {load}"), value, published - 0.5, published + 0.5);
+            c.within(
+                &format!("CPU of napibusy at {load}"),
+                value,
+                (published - 0.5, published + 0.5),
+                goal(Column::Cpu, load),
+                0.0,
+            );
         }
         for load in ["800K", "1000K"] {
             c.ratio(Column::Avg, ["napibusy", "fullbusy"], load, 0.95, 1.05);
@@ -186,7 +219,14 @@ const CHECKS: [Check; 10] = [
     }),
     (9, "base to fullbusy at MAX: 15 % fewer cycles per query", |c| {
         let value = c.busy_ns("fullbusy", "MAX") / c.busy_ns("base", "MAX");
-        c.within("busy time per query of fullbusy to base at MAX", value, 0.845, 0.855);
+        // Busy time per query is the inverse of throughput there.
+        c.within(
+            "busy time per query of fullbusy to base at MAX",
+            value,
+            (0.845, 0.855),
+            goal(Column::Qps, "MAX"),
+            1.0,
+        );
     }),
     (10, "at 200K defer10 dominates suspend20 and defer20 suspend50; from 400K to 1000K suspend is undominated", |c| {
         for (better, worse) in [("defer10", "suspend20"), ("defer20", "suspend50")] {
@@ -210,9 +250,9 @@ pub fn check(simulated: &Simulated) -> Vec<Verdict> {
     CHECKS
         .iter()
         .map(|(number, says, check)| {
-            let mut checker = Checker { simulated, broken: Vec::new() };
+            let mut checker = Checker { simulated, broken: Vec::new(), near: Vec::new() };
             check(&mut checker);
-            Verdict { number: *number, says, broken: checker.broken }
+            Verdict { number: *number, says, broken: checker.broken, near: checker.near }
         })
         .collect()
 }
@@ -238,8 +278,23 @@ mod tests {
         let verdicts = check(&published());
         assert_eq!(verdicts.len(), 10);
         for verdict in verdicts {
-            assert!(verdict.broken.is_empty(), "{}", verdict.line());
+            assert!(verdict.line().starts_with("PASS"), "{}", verdict.line());
         }
+    }
+
+    #[test]
+    fn a_figure_that_is_missed_by_less_than_its_goal_is_near_and_by_more_fails() {
+        let line = |qps: f64| {
+            let mut simulated = published();
+            let base = simulated.table.cell("base", "MAX").unwrap().get(Column::Qps);
+            let place =
+                simulated.table.cells.iter().position(|cell| (&*cell.case, &*cell.load) == ("suspend10", "MAX"));
+            simulated.table.cells[place.unwrap()].set(Column::Qps, base * qps);
+            check(&simulated)[0].line()
+        };
+        assert!(line(1.17).starts_with("PASS"), "{}", line(1.17));
+        assert!(line(1.25).starts_with("NEAR  1"), "{}", line(1.25));
+        assert!(line(1.35).starts_with("FAIL  1"), "{}", line(1.35));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub const GOALS: [Goal; 7] = [
 ];
 
 /// Allowed error of queries per second in saturation.
-const QPS_SATURATED: f64 = 0.05;
+pub(crate) const QPS_SATURATED: f64 = 0.05;
 
 /// One judged value.
 #[derive(Clone, Debug, PartialEq)]

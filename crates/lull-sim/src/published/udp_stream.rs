@@ -37,6 +37,8 @@ pub const CSV: &str = include_str!("../../data/threaded_napi_udp_stream.csv");
 pub const CALIBRATION_CSV: &str = include_str!("../../data/udp_stream_calibration.csv");
 /// The parameters.
 pub const PARAMS_TOML: &str = include_str!("../../data/udp_stream.toml");
+/// Where the fit starts.
+pub const START_TOML: &str = include_str!("../../data/udp_stream_start.toml");
 
 /// The parameters and their units.
 pub const KNOWN: [(&str, &str); 21] = [
@@ -193,7 +195,6 @@ pub fn world(params: &Params, bytes: u32, flows: u32, mode: Threads, span: Span)
             interrupted_by: VHOST,
             exit_ns: params.whole("vm_exit_ns"),
         }),
-        ksoftirqd_pays: true,
         warmup_ns: span.warmup_ns,
         window_ns: span.window_ns,
         ..World::default()
@@ -345,7 +346,8 @@ pub fn statements(rows: &[Row]) -> Vec<Verdict> {
             }
         }
     }
-    let verdict = |number: u32, says: &'static str, broken: Vec<String>| Verdict { number, says, broken };
+    let verdict =
+        |number: u32, says: &'static str, broken: Vec<String>| Verdict { number, says, broken, near: Vec::new() };
     vec![
         verdict(1, "from 25 flows guest-threaded is 1.2 to 3.8 times vanilla up to 4096 B, equal at 64000 B", guest),
         verdict(2, "threading the hypervisor too adds 0 to 70 %, except at 1438/1 and 4096/1", both),

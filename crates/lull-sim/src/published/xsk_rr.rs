@@ -257,7 +257,8 @@ pub fn statements(rows: &[Row]) -> Vec<Verdict> {
         let value = p50(point, Polling::Interrupts) - p50(0, Polling::Interrupts);
         within(&mut interrupts, &format!("added at {rate}/s, {delay} us"), value, added - 0.3, added + 0.3);
     }
-    let verdict = |number: u32, says: &'static str, broken: Vec<String>| Verdict { number, says, broken };
+    let verdict =
+        |number: u32, says: &'static str, broken: Vec<String>| Verdict { number, says, broken, near: Vec::new() };
     vec![
         verdict(1, "threaded busy polling is lowest in every row, p50 spread and p99 - p5 at most 0.3 us", lowest),
         verdict(2, "a separate core polling from user space spreads 0.9 us", separate),
