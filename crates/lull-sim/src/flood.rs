@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(spec(1).wire_ns(0), 84 * 8 / 10);
         assert_eq!(1_000_000_000 / spec(1_438).wire_ns(0), 831_255);
         let datagram_ns: u64 = (0..44).map(|part| spec(64_000).wire_ns(part)).sum();
-        assert_eq!(1_000_000_000 / datagram_ns, 18_783);
+        assert_eq!(1_000_000_000 / datagram_ns, 18_786);
         let bytes: u32 = (0..44).map(|part| spec(64_000).packet_bytes(part) - IP_BYTES).sum();
         assert_eq!(bytes, 64_000 + UDP_BYTES);
     }
