@@ -40,7 +40,7 @@ pub struct QueueSpec {
     /// Where its NAPI thread runs, if it is threaded.
     pub thread_cpu: u16,
     /// Packets after which its NAPI thread, while it goes on polling, lets other threads run. 0: after each poll, as Linux since
-    /// 5.12; the letter of 2016 had a scheduling point every `netdev_budget` packets.
+    /// 5.12; for the letter of 2016 `netdev_budget` is assumed.
     pub thread_packets: u32,
     /// Moderation of the receive completions.
     pub rx: ModerationSpec,

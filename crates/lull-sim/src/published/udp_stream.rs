@@ -134,7 +134,7 @@ const HOST_MODERATION: Moderation = Moderation { usecs: 50, frames: u32::MAX };
 const HOST_RING: u32 = 512;
 const GUEST_RING: u32 = 256;
 const TUN_FRAMES: u32 = 500;
-/// The letter's threads let others run every `netdev_budget` packets.
+/// The letter's threads are assumed to let others run every `netdev_budget` packets.
 const THREAD_PACKETS: u32 = 300;
 
 /// The world of one size and number of flows in one mode.
