@@ -633,6 +633,42 @@ fn an_acknowledgement_of_unsent_data_is_challenged() {
     assert_eq!(rest[0].seq, peer.ack, "nothing was skipped");
 }
 
+/// While the receive window is closed smoltcp drops acknowledgements too, if they lie beyond it, as those of a peer that
+/// probes do (RFC 9293 section 3.10.7.4 lets them pass). Two full peers would wait for each other for ever.
+#[test]
+fn acknowledgements_pass_a_closed_window() {
+    for (beyond, payload) in [(1, &b""[..]), (0, &b"p"[..]), (-1i32 as u32, &b""[..])] {
+        let mut host = Host::server();
+        let listener = host.listen(80);
+        let mut peer = Peer::new(4000);
+        let id = host.establish(listener, &mut peer);
+        // Nobody reads: the window closes.
+        for _ in 0..200 {
+            peer.send(&mut host, ACK, &[7; 1_000]);
+            let window = host.segments().last().map(|segment| segment.window);
+            if window == Some(0) {
+                break;
+            }
+        }
+        let sent = host.send(id, b"answer").unwrap();
+        assert_eq!(sent, 6);
+        let out = host.segments();
+        let last = out.last().expect("the answer is sent");
+        let acked = last.seq.wrapping_add(6);
+        let ack = Tcp { seq: last.ack.wrapping_add(beyond), ack: acked, ..peer.segment(ACK, payload) };
+        host.receive(ack.frame());
+        host.sent();
+        // Acknowledged: nothing is sent again, however long it takes.
+        host.run_for(5_000_000_000);
+        let again = host.segments();
+        assert!(again.iter().all(|segment| segment.payload.is_empty()), "{beyond}: retransmitted");
+        // What carries nothing new is a probe, and is answered.
+        let probe = Tcp { seq: last.ack, ack: acked, ..peer.segment(ACK, b"p") };
+        host.receive(probe.frame());
+        assert_eq!(host.segments().len(), 1, "a probe is answered");
+    }
+}
+
 /// The stale id of a closed socket is never another socket.
 #[test]
 fn a_stale_id_is_an_error() {

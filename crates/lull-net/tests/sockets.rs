@@ -117,10 +117,14 @@ fn a_receive_call_busy_polls_as_its_options_say() {
     let _ = server.recv(&mut [0; 8]);
     assert_eq!((stats() - before).busy_calls, 0, "off by default");
     server.set_busy_poll(1_000).unwrap();
-    let before = stats();
-    assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    let polled = stats() - before;
-    assert_eq!((polled.busy_calls, polled.busy_polls), (1, 2), "a nonblocking caller gets one round and the stop's");
+    // The handshake's last frames may still be polled by somebody else: then the call has no instance to poll.
+    until("a nonblocking caller gets one round and the stop's", || {
+        let before = stats();
+        assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let polled = stats() - before;
+        assert!(polled.busy_calls <= 1 && polled.busy_polls <= 2, "{polled:?}");
+        (polled.busy_calls, polled.busy_polls) == (1, 2)
+    });
     server.set_nonblocking(false);
     server.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let before = stats();

@@ -182,6 +182,7 @@ impl Stack {
                             self.counters.tcp_stale_acks += 1;
                         }
                     } else {
+                        mend_at_closed_window(connection, frame, packet, &mut segment);
                         connection.peer_window = segment.window;
                     }
                 }
@@ -368,4 +369,28 @@ fn mend_stale_ack(connection: &Connection, frame: &mut Frame, packet: &Packet, s
     wire::put32(tcp, 8, segment.ack);
     wire::put16(tcp, 14, segment.window);
     true
+}
+
+/// A closed window lets no data in, but acknowledgements have to pass (RFC 9293 section 3.10.7.4). smoltcp drops them with their
+/// segment, and when it probes a window it counts the byte of the probe as sent, so that all its acknowledgements lie beyond.
+/// Two peers whose receive buffers are full, and one of whom has missed an acknowledgement, would wait for each other for ever.
+/// A probe that brings nothing new is left as it is: it wants an answer.
+fn mend_at_closed_window(connection: &Connection, frame: &mut Frame, packet: &mut Packet, segment: &mut Segment) {
+    let socket = connection.socket();
+    if segment.flags & ACK == 0 || socket.recv_queue() < socket.recv_capacity() {
+        return;
+    }
+    let next = connection.rcv_nxt();
+    let is_near = segment.seq.wrapping_sub(next).wrapping_add(1) <= 2;
+    let is_probe = segment.length > 0 || segment.flags & FIN != 0 || segment.seq.wrapping_add(1) == next;
+    let is_news = segment.ack != connection.snd_una || segment.window != connection.peer_window;
+    if !is_near || is_probe && !is_news {
+        return;
+    }
+    packet.truncate(frame, wire::TCP);
+    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
+    (segment.seq, segment.flags, segment.length) = (next, ACK, 0);
+    wire::put32(tcp, 4, segment.seq);
+    tcp[12] = (wire::TCP as u8 / 4) << 4;
+    tcp[13] = ACK;
 }
