@@ -643,13 +643,11 @@ fn acknowledgements_pass_a_closed_window() {
         let mut peer = Peer::new(4000);
         let id = host.establish(listener, &mut peer);
         // Nobody reads: the window closes.
-        for _ in 0..200 {
+        let closed = (0..200).any(|_| {
             peer.send(&mut host, ACK, &[7; 1_000]);
-            let window = host.segments().last().map(|segment| segment.window);
-            if window == Some(0) {
-                break;
-            }
-        }
+            host.segments().last().is_some_and(|segment| segment.window == 0)
+        });
+        assert!(closed, "the window closes");
         let sent = host.send(id, b"answer").unwrap();
         assert_eq!(sent, 6);
         let out = host.segments();
