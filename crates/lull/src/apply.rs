@@ -13,6 +13,7 @@ use lull_linux::sched::duration_ns;
 use lull_linux::{Applied, Request, Session, Undone};
 
 use crate::Failure;
+use crate::output::{WriteError, outln, say};
 use crate::units;
 
 /// Where state files are.
@@ -147,32 +148,33 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
         return show_diff(&mut session, &request, args.json);
     }
     if args.watch {
-        let log = &mut |line: &str| eprintln!("lull: {line}");
+        let log = &mut |line: &str| say!("lull: {line}");
         let undone = lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
         return Ok(complete(&session, &undone));
     }
     let applied = lull_linux::apply(&mut session, &request)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&applied)?);
+        outln!("{}", serde_json::to_string_pretty(&applied)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print_changes(&applied.changes, "");
-    print_applied(&args.dev, &request, &applied);
+    print_changes(&applied.changes, "")?;
+    print_applied(&args.dev, &request, &applied)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_applied(dev: &str, request: &Request, applied: &Applied) {
+fn print_applied(dev: &str, request: &Request, applied: &Applied) -> Result<(), WriteError> {
     let mode = &request.mode;
     if applied.changes.is_empty() {
-        println!("{dev} has the settings of {mode} already: nothing changed");
+        outln!("{dev} has the settings of {mode} already: nothing changed")?;
     } else {
-        println!("{dev} has the settings of {mode}; `lull undo {dev}` takes them back");
+        outln!("{dev} has the settings of {mode}; `lull undo {dev}` takes them back")?;
     }
     if mode.epoll.prefer_busy_poll {
-        println!("{mode} is in force for programs that prefer busy polling: `lull attach --pid PID --mode {mode}`");
+        outln!("{mode} is in force for programs that prefer busy polling: `lull attach --pid PID --mode {mode}`")?;
     } else if mode.socket_busy_poll_usecs != 0 {
-        println!("{mode} is in force for sockets with SO_BUSY_POLL: `lull run --mode {mode} -- COMMAND`");
+        outln!("{mode} is in force for sockets with SO_BUSY_POLL: `lull run --mode {mode} -- COMMAND`")?;
     }
+    Ok(())
 }
 
 /// Shows what a mode would change.
@@ -185,11 +187,11 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
 fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<ExitCode, Failure> {
     let changes = lull_linux::diff(session, request)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&changes)?);
+        outln!("{}", serde_json::to_string_pretty(&changes)?)?;
     } else if changes.is_empty() {
-        println!("{} has the settings of {} already: nothing would change", session.device().name, request.mode);
+        outln!("{} has the settings of {} already: nothing would change", session.device().name, request.mode)?;
     } else {
-        print_changes(&changes, "would set ");
+        print_changes(&changes, "would set ")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -207,18 +209,18 @@ pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
         undone.forgotten = std::mem::take(&mut undone.left);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&undone)?);
+        outln!("{}", serde_json::to_string_pretty(&undone)?)?;
     } else {
-        print_changes(&undone.changes, if args.dry_run { "would set " } else { "" });
+        print_changes(&undone.changes, if args.dry_run { "would set " } else { "" })?;
         if !undone.forgotten.is_empty() {
             let queues = undone.forgotten.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let verb = if args.dry_run { "would forget" } else { "forgot" };
-            println!("{verb} what queue {queues} of {} had: it shows no NAPI now", args.dev);
+            outln!("{verb} what queue {queues} of {} had: it shows no NAPI now", args.dev)?;
         }
         match (known, undone.changes.is_empty()) {
-            (false, _) => println!("nothing was applied to {}", args.dev),
+            (false, _) => outln!("nothing was applied to {}", args.dev)?,
             (true, true) if undone.left.is_empty() && undone.forgotten.is_empty() => {
-                println!("{} has what it had before already", args.dev)
+                outln!("{} has what it had before already", args.dev)?
             }
             _ => {}
         }
@@ -232,7 +234,7 @@ fn complete(session: &Session, undone: &Undone) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let left = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    eprintln!(
+    say!(
         "lull: {0} shows no NAPI for queue {left} now: bring the device and its queues up and undo again, or \
          `lull undo {0} --forget`; {1} keeps what they had",
         session.device().name,
@@ -241,8 +243,6 @@ fn complete(session: &Session, undone: &Undone) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn print_changes(changes: &[Change], prefix: &str) {
-    for change in changes {
-        println!("{prefix}{change}");
-    }
+fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
+    changes.iter().try_for_each(|change| outln!("{prefix}{change}"))
 }

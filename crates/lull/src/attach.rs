@@ -1,6 +1,5 @@
 //! `lull attach` and `lull detach`.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use lull_linux::attach::{self, Detached, Event, Follower, LOOK_EVERY, Request, R
 
 use crate::Failure;
 use crate::apply::StateArgs;
+use crate::output::{WriteError, outln, say};
 
 /// How often the stop flag is looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -80,34 +80,29 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         )
         .into());
     }
-    for event in &events {
-        print(event, args);
-    }
-    for text in request.caveats() {
-        print(&Event::Warning { text }, args);
-    }
+    let mut printer = Printer { json: args.json, dry_run: args.dry_run, unwritten: None };
+    events.iter().for_each(|event| printer.print(event));
+    request.caveats().into_iter().for_each(|text| printer.print(&Event::Warning { text }));
     if args.once || args.dry_run {
-        return Ok(ExitCode::SUCCESS);
+        return printer.end();
     }
     if follower.in_force() == 0 {
         let text = format!("process {} has no epoll context yet: one that it makes will be set", args.pid);
-        print(&Event::Warning { text }, args);
+        printer.print(&Event::Warning { text });
     }
-    say(&format!("process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid));
+    say!("lull: process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid);
     while !stop.load(Ordering::Relaxed) && !follower.is_over() {
         wait(stop);
-        for event in follower.look()? {
-            print(&event, args);
-        }
+        follower.look()?.iter().for_each(|event| printer.print(event));
     }
     let over = follower.is_over();
     let restored = follower.restore()?;
     if over {
-        say("the program has ended");
+        say!("lull: the program has ended");
     } else {
         print_restored("", &restored, args.json)?;
     }
-    Ok(ExitCode::SUCCESS)
+    printer.end()
 }
 
 /// Waits for the next look, or for the end.
@@ -118,24 +113,35 @@ fn wait(stop: &AtomicBool) {
     }
 }
 
-/// Prints an event: on standard output, warnings of the text form on standard error.
-fn print(event: &Event, args: &AttachArgs) {
-    let line = if args.json {
-        // A tagged enum of numbers and texts can always be written.
-        serde_json::to_string(event).unwrap_or_default()
-    } else if matches!(event, Event::Warning { .. }) {
-        return say(&event.to_string());
-    } else if args.dry_run && matches!(event, Event::Set { .. }) {
-        format!("would set {event}")
-    } else {
-        event.to_string()
-    };
-    // Nobody may read any more; the parameters are given back in the end all the same.
-    let _ = writeln!(std::io::stdout(), "{line}");
+/// Prints events. Whether somebody reads them changes nothing about the program that is followed, so a failure is
+/// kept for the end.
+struct Printer {
+    json: bool,
+    dry_run: bool,
+    unwritten: Option<WriteError>,
 }
 
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "lull: {line}");
+impl Printer {
+    /// Prints an event: on standard output, warnings of the text form on standard error.
+    fn print(&mut self, event: &Event) {
+        let line = if self.json {
+            // A tagged enum of numbers and texts can always be written.
+            serde_json::to_string(event).unwrap_or_default()
+        } else if matches!(event, Event::Warning { .. }) {
+            return say!("lull: {event}");
+        } else if self.dry_run && matches!(event, Event::Set { .. }) {
+            format!("would set {event}")
+        } else {
+            event.to_string()
+        };
+        if let Err(error) = outln!("{line}") {
+            self.unwritten.get_or_insert(error);
+        }
+    }
+
+    fn end(self) -> Result<ExitCode, Failure> {
+        self.unwritten.map_or(Ok(ExitCode::SUCCESS), |error| Err(error.into()))
+    }
 }
 
 /// Gives a program's contexts back what they had.
@@ -147,14 +153,11 @@ pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
     }
     let detached = attach::detach(args.pid, &options)?;
     match &detached {
-        _ if args.json => println!("{}", serde_json::to_string_pretty(&detached)?),
-        Detached::Nothing => println!("nothing of process {} was set", args.pid),
+        _ if args.json => outln!("{}", serde_json::to_string_pretty(&detached)?)?,
+        Detached::Nothing => outln!("nothing of process {} was set", args.pid)?,
         Detached::Restored(restored) => print_restored("", restored, false)?,
         Detached::Ended { follower } => {
-            println!(
-                "the lull attach that followed process {} (process {follower}) has given back and ended",
-                args.pid
-            );
+            outln!("the lull attach that followed process {} (process {follower}) has given back and ended", args.pid)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -162,14 +165,14 @@ pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
 
 fn print_restored(prefix: &str, restored: &Restored, json: bool) -> Result<(), Failure> {
     if json {
-        println!("{}", serde_json::to_string(restored)?);
+        outln!("{}", serde_json::to_string(restored)?)?;
         return Ok(());
     }
     for (pid, fd, params) in &restored.contexts {
-        println!("{prefix}process {pid} descriptor {fd}: {params} again");
+        outln!("{prefix}process {pid} descriptor {fd}: {params} again")?;
     }
     for (pid, fd) in &restored.left {
-        println!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone");
+        outln!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone")?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use lull_lab::{csv, html, json};
 use lull_nic::Moderation;
 
 use crate::Failure;
+use crate::output::out;
 use crate::units;
 
 /// The NIC under the service.
@@ -186,7 +187,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         },
     )?;
     drop(bench);
-    print!("{}", table::render(&report, TableStyle::for_stdout()));
+    out!("{}", table::render(&report, TableStyle::for_stdout()))?;
     if let Some(path) = &args.csv {
         csv::write(path, &report)?;
     }

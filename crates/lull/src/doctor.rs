@@ -7,6 +7,7 @@ use lull_linux::doctor::{Report, Verdict, doctor};
 
 use crate::Failure;
 use crate::apply::StateArgs;
+use crate::output::{WriteError, outln};
 
 /// Arguments of `lull doctor`.
 #[derive(Args)]
@@ -27,14 +28,14 @@ pub struct DoctorArgs {
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let report = doctor(args.dev.as_deref(), args.pid, &args.state.options())?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        print(&report);
+        print(&report)?;
     }
     Ok(ExitCode::from(u8::from(report.something_is_wrong())))
 }
 
-fn print(report: &Report) {
+fn print(report: &Report) -> Result<(), WriteError> {
     for check in &report.checks {
         let verdict = match check.verdict {
             Verdict::Ok => "ok",
@@ -42,15 +43,16 @@ fn print(report: &Report) {
             Verdict::Wrong => "WRONG",
             Verdict::Unknown => "unknown",
         };
-        println!("{verdict:<8} {}: {}", check.what, check.reason);
+        outln!("{verdict:<8} {}: {}", check.what, check.reason)?;
         if let Some(remedy) = &check.remedy {
-            println!("{:<8} -> {remedy}", "");
+            outln!("{:<8} -> {remedy}", "")?;
         }
     }
-    println!();
+    outln!()?;
     for mode in &report.modes {
         let answer = if mode.possible { "yes" } else { "no" };
         let reason = mode.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-        println!("{:<14} {answer}{reason}", mode.mode);
+        outln!("{:<14} {answer}{reason}", mode.mode)?;
     }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use lull_lab::load::kernel::{KernelClient, KernelConfig};
 use lull_lab::load::{Arrivals, Load, Summary, Workload, WorkloadConfig};
 
 use crate::Failure;
+use crate::output::{WriteError, outln};
 use crate::units;
 
 /// Arguments of `lull load`.
@@ -77,7 +78,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
         client.preload(stop)?;
     }
     let summary = client.run(load, args.warm_up, args.seconds, stop)?;
-    print_summary(&summary);
+    print_summary(&summary)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -87,10 +88,10 @@ fn resolve(server: &str) -> Result<SocketAddr, Failure> {
     Ok(addresses.next().ok_or_else(|| unusable("it has no address".to_owned()))?)
 }
 
-fn print_summary(s: &Summary) {
+fn print_summary(s: &Summary) -> Result<(), WriteError> {
     let us = |ns: u64| ns as f64 / 1_000.0;
-    println!("queries/s    {:.0}", s.qps);
-    println!(
+    outln!("queries/s    {:.0}", s.qps)?;
+    outln!(
         "latency us   avg {:.1}  p50 {:.1}  p95 {:.1}  p99 {:.1}  p99.9 {:.1}  max {:.1}",
         s.latency_avg_ns / 1_000.0,
         us(s.latency_p50_ns),
@@ -98,15 +99,21 @@ fn print_summary(s: &Summary) {
         us(s.latency_p99_ns),
         us(s.latency_p999_ns),
         us(s.latency_max_ns)
-    );
-    println!(
+    )?;
+    outln!(
         "answers      {} ({} hits, {} misses, {} stored, {} errors), {} lost, {} unanswered",
-        s.received, s.hits, s.misses, s.stored, s.errors, s.lost, s.unanswered
-    );
-    println!(
+        s.received,
+        s.hits,
+        s.misses,
+        s.stored,
+        s.errors,
+        s.lost,
+        s.unanswered
+    )?;
+    outln!(
         "generator    {:.0} % busy, lag p99 {:.1} us{}",
         100.0 * s.busy_fraction,
         us(s.lag_p99_ns),
         if s.kept_up { "" } else { "; IT COULD NOT KEEP UP: these figures are its own, not the server's" }
-    );
+    )
 }

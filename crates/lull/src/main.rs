@@ -1,11 +1,14 @@
 //! `lull`: measure and run IRQ delivery modes.
 #![forbid(unsafe_code)]
+// `output.rs` prints, and returns what goes wrong with it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod apply;
 mod attach;
 mod compare;
 mod doctor;
 mod load;
+mod output;
 mod predict;
 mod prepare;
 mod run;
@@ -22,6 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
+
+use output::say;
 
 /// How packets reach a network service: by interrupt when idle, by polling when busy.
 ///
@@ -78,29 +83,24 @@ enum Command {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    // What reads the output may end first (`lull show | head`): `print!` then panics, everything is undone on the way
-    // out, and the command ends as one that SIGPIPE ended.
-    let default = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !is_closed_pipe(info.payload()) {
-            default(info);
-        }
-    }));
-    match std::panic::catch_unwind(|| run_command(cli)) {
-        Ok(Ok(code)) => code,
-        Ok(Err(failure)) => {
-            eprintln!("lull: {failure}");
+    let done = Cli::try_parse().map_or_else(|error| usage(&error), run_command);
+    // What standard output holds back is part of what the command has to say.
+    let done = done.and_then(|code| output::flush().map(|()| code).map_err(Failure::from));
+    done.unwrap_or_else(|failure| match failure.downcast_ref::<output::WriteError>() {
+        Some(unwritten) => unwritten.end(),
+        None => {
+            say!("lull: {failure}");
             ExitCode::from(2)
         }
-        Err(payload) if is_closed_pipe(&*payload) => ExitCode::from(141),
-        Err(payload) => std::panic::resume_unwind(payload),
-    }
+    })
 }
 
-fn is_closed_pipe(payload: &(dyn std::any::Any + Send)) -> bool {
-    let message = payload.downcast_ref::<String>();
-    message.is_some_and(|message| message.starts_with("failed printing to stdout: Broken pipe"))
+/// Prints --help and --version on standard output, and what is wrong with the arguments on standard error.
+fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
+    match message.print() {
+        Err(error) if !message.use_stderr() => Err(output::WriteError::from(error).into()),
+        _ => Ok(ExitCode::from(message.exit_code() as u8)),
+    }
 }
 
 fn run_command(cli: Cli) -> Result<ExitCode, Failure> {

@@ -17,6 +17,7 @@ use lull_sim::WorldFile;
 
 use crate::Failure;
 use crate::compare::{command_line, writable};
+use crate::output::out;
 use crate::units;
 
 /// Arguments of `lull predict`.
@@ -79,7 +80,7 @@ pub fn run(args: Predict, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         stop,
         command: command_line(),
     })?;
-    print!("{}", table::render(&report, TableStyle::for_stdout()));
+    out!("{}", table::render(&report, TableStyle::for_stdout()))?;
     if let Some(path) = &args.csv {
         csv::write(path, &report)?;
     }

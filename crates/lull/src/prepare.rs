@@ -9,6 +9,7 @@ use lull_linux::prepare::{DEFAULT_PROFILE, Outcome, Profile, StepReport, prepare
 
 use crate::Failure;
 use crate::apply::StateArgs;
+use crate::output::{WriteError, out, outln};
 
 /// Arguments of `lull prepare`.
 #[derive(Args)]
@@ -38,7 +39,7 @@ pub struct PrepareArgs {
 /// Does the steps, or undoes them; status 1 says that one was refused.
 pub fn run(args: &PrepareArgs) -> Result<ExitCode, Failure> {
     let Some(dev) = args.dev.as_deref().filter(|_| !args.show_profile) else {
-        print!("{DEFAULT_PROFILE}");
+        out!("{DEFAULT_PROFILE}")?;
         return Ok(ExitCode::SUCCESS);
     };
     let profile = Profile::load(args.profile.as_deref())?;
@@ -46,30 +47,30 @@ pub fn run(args: &PrepareArgs) -> Result<ExitCode, Failure> {
     let reports =
         if args.undo { unprepare(&mut session, args.dry_run)? } else { prepare(&mut session, &profile, args.dry_run)? };
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&reports)?);
+        outln!("{}", serde_json::to_string_pretty(&reports)?)?;
     } else if reports.is_empty() {
-        println!(
+        outln!(
             "nothing to do on {dev}: {}",
             if args.undo { "nothing was prepared" } else { "the profile has no steps" }
-        );
+        )?;
     } else {
-        reports.iter().for_each(|report| print(report, args.dry_run));
+        reports.iter().try_for_each(|report| print(report, args.dry_run))?;
         if !args.undo && !args.dry_run && reports.iter().any(|report| report.outcome == Outcome::Changed) {
-            println!("`lull prepare {dev} --undo` gives back what was there");
+            outln!("`lull prepare {dev} --undo` gives back what was there")?;
         }
     }
     let refused = reports.iter().any(|report| matches!(report.outcome, Outcome::Refused(_)));
     Ok(ExitCode::from(u8::from(refused)))
 }
 
-fn print(report: &StepReport, dry_run: bool) {
+fn print(report: &StepReport, dry_run: bool) -> Result<(), WriteError> {
     let (what, to) = (&report.what, &report.to);
     let from = report.from.as_deref().unwrap_or("?");
     match &report.outcome {
-        Outcome::Changed if dry_run => println!("would set  {what}: {from} -> {to}"),
-        Outcome::Changed => println!("set        {what}: {from} -> {to}"),
-        Outcome::Already => println!("already    {what}: {from}"),
-        Outcome::Lacking(why) => println!("lacking    {what}: {why}"),
-        Outcome::Refused(why) => println!("refused    {what}: {why}"),
+        Outcome::Changed if dry_run => outln!("would set  {what}: {from} -> {to}"),
+        Outcome::Changed => outln!("set        {what}: {from} -> {to}"),
+        Outcome::Already => outln!("already    {what}: {from}"),
+        Outcome::Lacking(why) => outln!("lacking    {what}: {why}"),
+        Outcome::Refused(why) => outln!("refused    {what}: {why}"),
     }
 }

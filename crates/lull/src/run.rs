@@ -9,6 +9,7 @@ use lull_linux::run::{Run, Sockets, dry_run};
 
 use crate::Failure;
 use crate::apply::{RequestArgs, StateArgs};
+use crate::output::outln;
 
 /// Arguments of `lull run`.
 #[derive(Args)]
@@ -69,7 +70,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let options = args.state.options();
     if args.dry_run {
         for line in dry_run(&run, &options)? {
-            println!("{line}");
+            outln!("{line}")?;
         }
         return Ok(ExitCode::SUCCESS);
     }

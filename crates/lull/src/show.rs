@@ -13,6 +13,7 @@ use lull_linux::{Error, Session};
 
 use crate::Failure;
 use crate::apply::StateArgs;
+use crate::output::{WriteError, outln};
 
 /// Arguments of `lull show`.
 #[derive(Args)]
@@ -44,26 +45,25 @@ pub fn run(args: &ShowArgs) -> Result<ExitCode, Failure> {
         }
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&shown)?);
+        outln!("{}", serde_json::to_string_pretty(&shown)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     for (nth, device) in shown.iter().enumerate() {
         if nth != 0 {
-            println!();
+            outln!()?;
         }
-        print(device);
+        print(device)?;
     }
     if shown.is_empty() {
-        println!("no device of this network namespace shows a NAPI; `lull doctor` says why");
+        outln!("no device of this network namespace shows a NAPI; `lull doctor` says why")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(device: &Show) {
-    print_head(&device.snapshot);
+fn print(device: &Show) -> Result<(), WriteError> {
+    print_head(&device.snapshot)?;
     if device.snapshot.napis.is_empty() {
-        println!("  {}", no_napi(&device.snapshot));
-        return;
+        return outln!("  {}", no_napi(&device.snapshot));
     }
     let head = ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
     let mut rows = vec![head.map(str::to_owned)];
@@ -76,34 +76,34 @@ fn print(device: &Show) {
     }
     for row in &rows {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        outln!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     for napi in &device.napis {
-        print_notes(napi);
+        print_notes(napi)?;
     }
     if device.processes_hidden != 0 {
-        println!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden);
+        outln!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden)?;
     }
+    Ok(())
 }
 
-fn print_head(device: &Snapshot) {
+fn print_head(device: &Snapshot) -> Result<(), WriteError> {
     let driver = device.driver.as_deref().unwrap_or("driver unknown");
     let state = if device.up { "up" } else { "down" };
-    println!("{} ({driver}, index {}, {state})", device.device, device.ifindex);
+    outln!("{} ({driver}, index {}, {state})", device.device, device.ifindex)?;
     if let Some(defaults) = &device.defaults {
         let number = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
-        println!(
+        outln!(
             "  device defaults: napi_defer_hard_irqs {}, gro_flush_timeout {}, threaded {}",
             number(defaults.defer_hard_irqs),
             defaults.gro_flush_timeout_ns.map_or("-".to_owned(), shown_ns),
             number(defaults.threaded)
-        );
+        )?;
     }
     if !device.queues_linked && !device.napis.is_empty() {
-        println!(
-            "  the driver does not say which NAPI serves which queue: they are numbered in the order of their ids"
-        );
+        outln!("  the driver does not say which NAPI serves which queue: they are numbered in the order of their ids")?;
     }
+    Ok(())
 }
 
 fn row(shown: &NapiShow) -> [String; 10] {
@@ -136,17 +136,17 @@ fn thread(thread: &Thread) -> String {
     }
 }
 
-fn print_notes(shown: &NapiShow) {
+fn print_notes(shown: &NapiShow) -> Result<(), WriteError> {
     let queue = shown.state.key;
     if let Some(note) = &shown.recognised.note {
-        println!("  queue {queue}: {note}");
+        outln!("  queue {queue}: {note}")?;
     }
     if let Some(applied) = &shown.applied {
-        println!("  queue {queue}: {applied} was applied; `lull undo` takes it back");
+        outln!("  queue {queue}: {applied} was applied; `lull undo` takes it back")?;
     }
     for program in &shown.programs {
         let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };
-        println!(
+        outln!(
             "  queue {queue}: {} (pid {}, epoll {}) {prefers}: usecs {}, budget {}, {} of its sockets here",
             program.name,
             program.pid,
@@ -154,6 +154,7 @@ fn print_notes(shown: &NapiShow) {
             program.busy_poll_usecs,
             program.busy_poll_budget,
             program.sockets
-        );
+        )?;
     }
+    Ok(())
 }

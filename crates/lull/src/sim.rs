@@ -17,6 +17,7 @@ use lull_sim::published::{
 use lull_sim::worldfile::EXAMPLES;
 
 use crate::Failure;
+use crate::output::{out, outln, say};
 use crate::sim_replay::{self, Replay, Worlds};
 
 /// Arguments of `lull sim`.
@@ -156,7 +157,7 @@ fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
             let first: Vec<&str> = text.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
             let what = first.join(" ");
             let what = what.split_once(": ").map_or(what.as_str(), |(what, _)| what);
-            println!("{:<12} {what}", file.trim_end_matches(".toml"));
+            outln!("{:<12} {what}", file.trim_end_matches(".toml"))?;
         }
         return Ok(ExitCode::SUCCESS);
     };
@@ -164,7 +165,7 @@ fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
         let names: Vec<&str> = EXAMPLES.iter().map(|(file, _)| file.trim_end_matches(".toml")).collect();
         return Err(format!("no example is named '{name}': there are {}", names.join(", ")).into());
     };
-    print!("{text}");
+    out!("{text}")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -186,13 +187,13 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
         let params = params(args.params.as_ref(), tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN)?;
         let simulated = tcp_rr::simulate(&params, args.seed)?;
         let text = rows::text(&simulated, "transactions/s", &tcp_rr::statements(&simulated));
-        println!("TCP_RR, transactions per second\n\n{text}");
+        outln!("TCP_RR, transactions per second\n\n{text}")?;
     }
     if matches!(args.table, Which::XskRr | Which::All) {
         let params = params(args.params.as_ref(), xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?;
         let simulated = xsk_rr::simulate(&params, xsk_rr::WINDOW_NS, args.seed)?;
         let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
-        println!("AF_XDP request/response, latency in ns\n\n{text}");
+        outln!("AF_XDP request/response, latency in ns\n\n{text}")?;
     }
     if matches!(args.table, Which::UdpStream | Which::All) {
         udp_stream(args)?;
@@ -206,8 +207,8 @@ fn udp_stream(args: &PublishedArgs) -> Result<(), Failure> {
     let simulated = udp_stream::simulate(&params, udp_stream::FULL, args.seed)?;
     let text = rows::text(&simulated, "thousands/s", &udp_stream::statements(&simulated));
     let columns = udp_stream::columns_text(&simulated);
-    println!("UDP_STREAM, thousands of datagrams per second\n\n{text}\n{columns}");
-    println!("{:.1} s", begun.elapsed().as_secs_f64());
+    outln!("UDP_STREAM, thousands of datagrams per second\n\n{text}\n{columns}")?;
+    outln!("{:.1} s", begun.elapsed().as_secs_f64())?;
     // With --table all, the files are the irq table's.
     if args.table == Which::UdpStream {
         if let Some(path) = &args.csv {
@@ -245,13 +246,13 @@ fn irq(args: &PublishedArgs) -> Result<(), Failure> {
         ("Rejected designs", rejected_text(&simulated, &rejected)),
     ];
     for (title, text) in &sections {
-        println!("{title}\n\n{text}");
+        outln!("{title}\n\n{text}")?;
     }
-    println!(
+    outln!(
         "{} events, {} transitions of the core, {elapsed_s:.1} s",
         simulated.events + rejected.events,
         simulated.transitions + rejected.transitions
-    );
+    )?;
     if let Some(path) = &args.csv {
         write(path, &simulated.table.to_csv())?;
     }
@@ -279,7 +280,7 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
     }
     let progress = |evaluation: usize, best: f64| {
         if evaluation.is_multiple_of(20) {
-            eprintln!("{evaluation} of {}: {best:.2}", args.evaluations);
+            say!("{evaluation} of {}: {best:.2}", args.evaluations);
         }
     };
     let path = args.params.as_ref();
@@ -298,11 +299,11 @@ fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {
             udp_stream::fit(&start, args.evaluations, args.seed, progress)?
         }
     };
-    eprintln!("{:.2} before, {:.2} after", found.before, found.after);
+    say!("{:.2} before, {:.2} after", found.before, found.after);
     let text = origin(args, &found) + &found.params.to_toml()?;
     match &args.out {
         Some(path) => write(path, &text)?,
-        None => print!("{text}"),
+        None => out!("{text}")?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -331,7 +332,7 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
     if let Some(cell) = cells.cells.iter().find(|cell| cell.case.parse::<Mode>().is_err()) {
         return Err(format!("the table's case '{}' is no delivery mode", cell.case).into());
     }
-    eprintln!("{} cells", cells.cells.len());
+    say!("{} cells", cells.cells.len());
     let budget = FitBudget { evaluations: args.evaluations, cell: Budget::short(), seed: args.seed };
     Ok(fit(&start, &cells, &budget, progress)?)
 }

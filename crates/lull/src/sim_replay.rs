@@ -8,6 +8,7 @@ use clap::Args;
 use lull_sim::random::{Plan, Tally, report};
 
 use crate::Failure;
+use crate::output::{out, outln, say};
 
 /// Worlds between two lines of progress.
 const PROGRESS_EVERY: u64 = 1_000;
@@ -48,36 +49,36 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
                 format!("seed {seed} keeps every invariant, there is nothing to shrink: leave out --shrunk").into()
             );
         };
-        println!("shrunk in {} worlds\n", shrunk.tries);
+        outln!("shrunk in {} worlds\n", shrunk.tries)?;
         plan = shrunk.plan;
     }
-    println!("{plan}");
+    outln!("{plan}")?;
     let timeline = plan.timeline(args.limit as usize);
-    println!("{timeline}");
+    outln!("{timeline}")?;
     let verdict = &timeline.verdict;
     let (polled, dropped, flushed) = verdict.packets;
-    println!(
+    outln!(
         "{} ms of virtual time, {} transitions of the core, {} events; {polled} packets polled, {dropped} dropped, \
          {flushed} lost by resets; digest {:016x}",
         verdict.time_ns / 1_000_000,
         verdict.transitions,
         verdict.events,
         verdict.digest
-    );
+    )?;
     match (&verdict.violation, verdict.bound) {
         (Some(violation), _) => {
-            println!("FAILED, {violation}");
+            outln!("FAILED, {violation}")?;
             Ok(ExitCode::FAILURE)
         }
         (None, Some(bound)) => {
-            println!("{bound}: until then every invariant held");
+            outln!("{bound}: until then every invariant held")?;
             Ok(ExitCode::SUCCESS)
         }
         (None, None) => {
-            println!(
+            outln!(
                 "every invariant held, and everything was delivered {} us after the last request",
                 verdict.drain_ns / 1_000
-            );
+            )?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -92,25 +93,25 @@ pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let mut tally = Tally::default();
     for seed in args.from..end {
         if stop.load(Ordering::Relaxed) {
-            eprintln!("stopped after {} worlds", tally.worlds);
+            say!("stopped after {} worlds", tally.worlds);
             break;
         }
         let verdict = Plan::random(seed).run();
         tally.add(seed, &verdict);
         if verdict.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
-            print!("{}", report(seed));
+            out!("{}", report(seed))?;
         }
         if tally.worlds.is_multiple_of(PROGRESS_EVERY) && tally.worlds < args.count {
-            eprintln!("{} of {} worlds, {} failed", tally.worlds, args.count, tally.failed.len());
+            say!("{} of {} worlds, {} failed", tally.worlds, args.count, tally.failed.len());
         }
     }
     let seconds = begun.elapsed().as_secs_f64();
-    print!("{}{tally}", tally.covered);
+    out!("{}{tally}", tally.covered)?;
     let rate = |count: u64| count as f64 / seconds / 1e6;
-    println!(
+    outln!(
         "{seconds:.1} s: {:.2} M transitions of the core a second, {:.2} M events a second",
         rate(tally.transitions),
         rate(tally.events)
-    );
+    )?;
     Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,6 +1,5 @@
 //! `lull stat`.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +10,7 @@ use lull_linux::Roots;
 use lull_linux::stat::Watch;
 
 use crate::Failure;
+use crate::output::out;
 use crate::units;
 
 /// Arguments of `lull stat`.
@@ -36,14 +36,7 @@ pub fn run(args: &StatArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     while !stop.load(Ordering::Relaxed) && args.count.is_none_or(|count| shown < count) {
         let sample = watch.sample(args.interval, stop)?;
         let text = if args.json { serde_json::to_string(&sample)? + "\n" } else { sample.to_string() };
-        if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
-            // Whoever read it has seen enough.
-            return if error.kind() == std::io::ErrorKind::BrokenPipe {
-                Ok(ExitCode::SUCCESS)
-            } else {
-                Err(error.into())
-            };
-        }
+        out!("{text}")?;
         shown += 1;
     }
     Ok(ExitCode::SUCCESS)

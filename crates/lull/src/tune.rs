@@ -16,6 +16,7 @@ use lull_sim::units::share_permille;
 
 use crate::Failure;
 use crate::compare::{command_line, writable};
+use crate::output::{out, say};
 use crate::predict::threads;
 use crate::units;
 
@@ -85,13 +86,13 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     };
     let answer = match search(&file, &objective, threads(args.threads), stop) {
         Err(error @ TuneError::Stopped) => {
-            eprintln!("lull: {error}");
+            say!("lull: {error}");
             // As a shell reports a command that a signal ended.
             return Ok(ExitCode::from(130));
         }
         answer => answer?,
     };
-    print!("{}", render(&file, &answer, &args.dev, COLUMNS));
+    out!("{}", render(&file, &answer, &args.dev, COLUMNS))?;
     if let Some(path) = &args.html {
         html::tuning::write(path, &file, &answer, &args.dev, &command_line())?;
     }

@@ -85,18 +85,47 @@ fn a_signal_ends_a_comparison_with_its_partial_table() {
     assert!(table.to_lowercase().contains("stopped early") && table.contains("suspend50"), "{table}");
 }
 
+/// Runs `lull` with its standard output, or its standard error, on something else.
+fn lull_with_output(arguments: &[&str], stdout: Stdio) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    command.args(arguments).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+const PRINTING: [&[&str]; 5] = [
+    &["sim", "replay", "7", "--limit", "5"],
+    &["sim", "example", "memcached"],
+    &["doctor"],
+    &["prepare", "--show-profile"],
+    &["--help"],
+];
+
 #[test]
 fn a_reader_that_ends_first_is_no_panic() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_lull"))
-        .args(["sim", "replay", "7", "--limit", "5"])
-        .stdout(writer)
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap()
-        .wait_with_output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(141), "as a shell reports SIGPIPE");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    for arguments in PRINTING {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = lull_with_output(arguments, writer.into());
+        assert_eq!(output.status.code(), Some(141), "lull {arguments:?}: as a shell reports SIGPIPE");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "lull {arguments:?}");
+    }
+}
+
+#[test]
+fn an_output_that_is_full_is_said_in_one_line() {
+    for arguments in PRINTING {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = lull_with_output(arguments, full.into());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "lull {arguments:?}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "lull {arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "lull {arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_standard_error_that_is_full_keeps_the_status() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lull"));
+    let status = command.args(["sim", "example", "no-such-example"]).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(2));
 }

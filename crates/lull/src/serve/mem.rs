@@ -10,6 +10,7 @@ use lull_lab::cell::{Load, RunResult};
 
 use super::{Serve, decorated, refuse};
 use crate::Failure;
+use crate::output::{outln, say};
 
 /// What one line covers, and the pause before it, in which the load settles.
 const WINDOW: Duration = Duration::from_millis(950);
@@ -45,26 +46,34 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         decorated(args, device).map_err(|error| BenchError::Invalid(error.to_string()))
     })?;
     bench.server().set_mode(mode)?;
-    bench.notes().iter().for_each(|note| eprintln!("lull: {note}"));
-    println!(
+    bench.notes().iter().for_each(|note| say!("lull: {note}"));
+    outln!(
         "serving memcached on the in-memory NIC in mode {mode} with {} workers; load {load} over {} connections",
-        args.threads, connections
-    );
+        args.threads,
+        connections
+    )?;
     let mut lines = 0;
     while !stop.load(Ordering::Relaxed) {
         let offered_qps = load.offered_qps(None);
         let run = Run { mode, load, offered_qps, run: lines, warm_up: SETTLE, window: WINDOW, stop };
         let second = bench.run(&run)?;
         if lines % HEADING_EVERY == 0 {
-            println!(
+            outln!(
                 "{:>9} {:>9} {:>9} {:>6} {:>10} {:>9} {:>9} {:>9}  mode",
-                "queries/s", "avg us", "p99 us", "cpu %", "interrupts", "polls", "mean work", "wakeups"
-            );
+                "queries/s",
+                "avg us",
+                "p99 us",
+                "cpu %",
+                "interrupts",
+                "polls",
+                "mean work",
+                "wakeups"
+            )?;
         }
         lines += 1;
-        println!("{}", line(&second));
+        outln!("{}", line(&second))?;
     }
-    println!("stopped");
+    outln!("stopped")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,6 +15,7 @@ use lull_nic::tap::{Tap, TapConfig};
 
 use super::{Serve, address, decorated, refuse};
 use crate::Failure;
+use crate::output::{outln, say};
 
 /// Serves until a signal comes.
 pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> Result<ExitCode, Failure> {
@@ -69,13 +70,13 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
     )?;
     server.set_mode(mode)?;
     for note in server.notes() {
-        eprintln!("lull: {note}");
+        say!("lull: {note}");
     }
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
-    println!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads);
+    outln!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads)?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
     }
-    println!("stopped");
+    outln!("stopped")?;
     Ok(ExitCode::SUCCESS)
 }

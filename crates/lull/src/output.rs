@@ -1,0 +1,66 @@
+//! Standard output and standard error: the one place where the command prints.
+//!
+//! `println!` panics when nobody reads or the disk is full. These macros return the failure, and `main` ends the
+//! command by its kind: quietly for a reader that has gone (`lull show | head`), with a line for everything else.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Status of a command whose reader has gone: 128 and the number of SIGPIPE, as a shell reports one that it ended.
+const READER_GONE: u8 = 141;
+
+/// Standard output could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}; what it would have said is lost")]
+pub struct WriteError(#[from] io::Error);
+
+impl WriteError {
+    /// Says what there is to say, and with which status the command ends.
+    pub fn end(&self) -> ExitCode {
+        if self.0.kind() == ErrorKind::BrokenPipe {
+            return ExitCode::from(READER_GONE);
+        }
+        say!("lull: {self}");
+        ExitCode::FAILURE
+    }
+}
+
+/// Writes to standard output.
+pub fn write(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
+    Ok(io::stdout().lock().write_fmt(text)?)
+}
+
+/// Writes a line to standard output. The line's end is part of the same write, so that lines of two processes that
+/// share a file do not mix.
+pub fn write_line(text: fmt::Arguments<'_>) -> Result<(), WriteError> {
+    write(format_args!("{text}\n"))
+}
+
+/// Writes what standard output still holds back: the last chance to hear that it cannot be written.
+pub fn flush() -> Result<(), WriteError> {
+    Ok(io::stdout().lock().flush()?)
+}
+
+/// Writes a line to standard error. If that fails there is nobody left to tell.
+pub fn say_line(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// As `print!`, but returns the failure.
+macro_rules! out {
+    ($($argument:tt)*) => { $crate::output::write(format_args!($($argument)*)) };
+}
+
+/// As `println!`, but returns the failure.
+macro_rules! outln {
+    () => { $crate::output::write_line(format_args!("")) };
+    ($($argument:tt)*) => { $crate::output::write_line(format_args!($($argument)*)) };
+}
+
+/// As `eprintln!`, but never panics.
+macro_rules! say {
+    ($($argument:tt)*) => { $crate::output::say_line(format_args!($($argument)*)) };
+}
+
+pub(crate) use {out, outln, say};
