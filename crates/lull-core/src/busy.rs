@@ -135,7 +135,7 @@ impl BusyLoop {
             cx.emit(napi.index(), EventKind::BusyEnd);
             return None;
         };
-        let timeout_ns = napi.busy_stop_begin(self.prefer, cx);
+        let timeout_ns = napi.busy_stop_begin(self.prefer);
         napi.poll_begin(&owner, self.budget, cx);
         Some(BusyStop { owner, budget: self.budget, timeout_ns })
     }

@@ -56,10 +56,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-// The toy machine of the tests is shared by those inside and those beside this crate, and names it as they do.
-#[cfg(all(test, not(loom)))]
-extern crate self as lull_core;
-
 pub mod busy;
 pub mod config;
 pub mod epoll;
@@ -67,8 +63,6 @@ pub mod event;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod mode;
-#[cfg(all(test, not(loom)))]
-mod mutants;
 pub mod napi;
 pub mod settings;
 pub mod socket;

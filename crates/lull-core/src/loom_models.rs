@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use crate::napi::Mutant;
 use crate::*;
 
 /// When all contexts run: a timer armed now is not due.
@@ -46,10 +45,9 @@ fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
 }
 
 impl World {
-    fn new(with: NapiSettings, mutant: Mutant) -> Arc<World> {
+    fn new(with: NapiSettings) -> Arc<World> {
         let napi = Napi::new(0);
         napi.enable(NAPI_ID_MIN, Some(&with));
-        napi.set_mutant(mutant);
         Arc::new(World {
             napi,
             line: Mutex::new(Line { ring: 0, masked: false, pending: false }),
@@ -247,7 +245,6 @@ impl World {
 /// Explores the races of `contexts`, which run in the world that `begin` made.
 fn explore<const N: usize>(
     preemptions: Option<usize>,
-    mutant: Mutant,
     with: NapiSettings,
     begin: impl Fn(&World) -> Option<Owner> + Sync + Send + 'static,
     contexts: [fn(&World, Option<Owner>); N],
@@ -255,7 +252,7 @@ fn explore<const N: usize>(
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.check(move || {
-        let world = World::new(with, mutant);
+        let world = World::new(with);
         let mut owner = begin(&world);
         let running: Vec<_> = contexts
             .iter()
@@ -279,8 +276,8 @@ fn softirq(world: &World, owner: Option<Owner>) {
 fn schedule_against_completion() {
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
         let begin = |world: &World| Some(world.scheduled(1));
-        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.arrive_unmasked(NOW)]);
-        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.arrive(NOW)]);
+        explore(None, with, begin, [softirq, |world, _| world.arrive_unmasked(NOW)]);
+        explore(None, with, begin, [softirq, |world, _| world.arrive(NOW)]);
     }
 }
 
@@ -289,7 +286,7 @@ fn schedule_against_completion() {
 fn two_schedules_against_completion() {
     let begin = |world: &World| Some(world.scheduled(1));
     let arrive: fn(&World, Option<Owner>) = |world, _| world.arrive_unmasked(NOW);
-    explore(Some(3), Mutant::None, settings(0, 0), begin, [softirq, arrive, arrive]);
+    explore(Some(3), settings(0, 0), begin, [softirq, arrive, arrive]);
 }
 
 #[test]
@@ -299,9 +296,9 @@ fn timer_against_owner() {
         None
     };
     let timer: fn(&World, Option<Owner>) = |world, _| world.timer(LATER);
-    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.arrive_unmasked(NOW)]);
-    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.busy(1, true)]);
-    explore(None, Mutant::None, settings(2, GRO_FLUSH), begin, [timer, timer]);
+    explore(None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.arrive_unmasked(NOW)]);
+    explore(None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.busy(1, true)]);
+    explore(None, settings(2, GRO_FLUSH), begin, [timer, timer]);
 }
 
 #[test]
@@ -309,7 +306,7 @@ fn busy_poller_against_interrupt() {
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
         let begin = |_: &World| None;
         for busy in [|world: &World, _| world.busy(2, true), |world: &World, _: Option<Owner>| world.busy(2, false)] {
-            explore(None, Mutant::None, with, begin, [busy, |world, _| world.arrive(NOW)]);
+            explore(None, with, begin, [busy, |world, _| world.arrive(NOW)]);
         }
     }
 }
@@ -320,20 +317,14 @@ fn busy_poller_that_parks_against_timer() {
         world.deferred(3);
         None
     };
-    explore(
-        None,
-        Mutant::None,
-        settings(1, GRO_FLUSH),
-        begin,
-        [|world, _| world.busy(1, true), |world, _| world.timer(LATER)],
-    );
+    explore(None, settings(1, GRO_FLUSH), begin, [|world, _| world.busy(1, true), |world, _| world.timer(LATER)]);
 }
 
 #[test]
 fn preferring_poller_against_saturated_softirq() {
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
         let begin = |world: &World| Some(world.scheduled(65));
-        explore(None, Mutant::None, with, begin, [softirq, |world, _| world.busy(64, true)]);
+        explore(None, with, begin, [softirq, |world, _| world.busy(64, true)]);
     }
 }
 
@@ -342,7 +333,7 @@ fn preferring_poller_against_saturated_softirq() {
 fn two_pollers_and_an_interrupt() {
     let busy: fn(&World, Option<Owner>) = |world, _| world.busy(1, true);
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
-        explore(Some(2), Mutant::None, with, |_| None, [busy, busy, |world, _| world.arrive(NOW)]);
+        explore(Some(2), with, |_| None, [busy, busy, |world, _| world.arrive(NOW)]);
     }
 }
 
@@ -355,7 +346,7 @@ fn suspension_and_resume_against_completion() {
             world.napi.suspend(&Cx::new(0, NOW));
             world.resume();
         };
-        explore(Some(3), Mutant::None, with, begin, [softirq, application, |world, _| world.arrive(NOW)]);
+        explore(Some(3), with, begin, [softirq, application, |world, _| world.arrive(NOW)]);
     }
 }
 
@@ -367,7 +358,6 @@ fn suspension_against_timer() {
     };
     explore(
         None,
-        Mutant::None,
         settings(2, GRO_FLUSH),
         begin,
         [
@@ -400,10 +390,9 @@ fn disable_and_enable_against_all() {
         |world, _| world.resume(),
     ];
     for context in against {
-        explore(Some(4), Mutant::None, settings(2, GRO_FLUSH), begin, [reset, context]);
+        explore(Some(4), settings(2, GRO_FLUSH), begin, [reset, context]);
         explore(
             Some(2),
-            Mutant::None,
             settings(2, GRO_FLUSH),
             |_| None,
             [reset, context, |world, _| {
@@ -412,7 +401,7 @@ fn disable_and_enable_against_all() {
         );
     }
     let begin = |world: &World| Some(world.scheduled(65));
-    explore(Some(4), Mutant::None, settings(2, GRO_FLUSH), begin, [softirq, reset]);
+    explore(Some(4), settings(2, GRO_FLUSH), begin, [softirq, reset]);
 }
 
 /// At most two preemptions. The thread is stopped when nothing is left for it, as an executor does.
@@ -422,7 +411,6 @@ fn threading_off_against_interrupt_and_thread() {
         let with = NapiSettings { threaded: kind, ..settings(0, 0) };
         explore(
             Some(2),
-            Mutant::None,
             with,
             |_| None,
             [
@@ -437,40 +425,4 @@ fn threading_off_against_interrupt_and_thread() {
             ],
         );
     }
-}
-
-fn timer_before_last_poll(mutant: Mutant) {
-    let begin = |world: &World| {
-        world.deferred(3);
-        None
-    };
-    explore(
-        None,
-        mutant,
-        settings(1, GRO_FLUSH),
-        begin,
-        [|world, _| world.busy(1, true), |world, _| world.timer(LATER)],
-    );
-}
-
-fn missed_cleared_after_poll(mutant: Mutant) {
-    explore(None, mutant, settings(0, 0), |_| None, [|world, _| world.busy(2, true), |world, _| world.arrive(NOW)]);
-}
-
-#[test]
-#[should_panic(expected = "I2: masked and free without a timer")]
-fn mutant_timer_before_last_poll_is_caught() {
-    timer_before_last_poll(Mutant::TimerBeforeLastPoll);
-}
-
-#[test]
-#[should_panic(expected = "an event was lost")]
-fn mutant_missed_cleared_after_poll_is_caught() {
-    missed_cleared_after_poll(Mutant::MissedClearedAfterPoll);
-}
-
-#[test]
-fn without_mutants_the_same_models_pass() {
-    timer_before_last_poll(Mutant::None);
-    missed_cleared_after_poll(Mutant::None);
 }

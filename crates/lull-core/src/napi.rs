@@ -168,19 +168,6 @@ struct LiveSettings {
     threaded: AtomicU8,
 }
 
-/// Known bugs, for tests that show that they would be caught.
-#[cfg(any(test, feature = "mutants"))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Mutant {
-    /// None: the real rules.
-    None = 0,
-    /// Linux 6.12 to 7.0: `busy_poll_stop` starts the timer before its last poll.
-    TimerBeforeLastPoll = 1,
-    /// MISSED is cleared after the last poll instead of before it.
-    MissedClearedAfterPoll = 2,
-}
-
 /// A NAPI instance. See the [module](self).
 #[derive(Debug)]
 pub struct Napi {
@@ -193,8 +180,6 @@ pub struct Napi {
     index: u32,
     weight: u32,
     counters: Counters,
-    #[cfg(any(test, feature = "mutants"))]
-    mutant: AtomicU8,
 }
 
 impl Napi {
@@ -214,8 +199,6 @@ impl Napi {
             index,
             weight: WEIGHT_DEFAULT,
             counters: Counters::default(),
-            #[cfg(any(test, feature = "mutants"))]
-            mutant: AtomicU8::new(0),
         }
     }
 
@@ -541,10 +524,8 @@ impl Napi {
 
     /// Returns the timeout with which the instance is parked if the last poll uses its whole budget.
     #[inline]
-    pub(crate) fn busy_stop_begin(&self, prefer: bool, cx: &Cx<'_>) -> u64 {
-        if !self.is_mutant_missed_cleared_after_poll() {
-            self.state.clear_missed();
-        }
+    pub(crate) fn busy_stop_begin(&self, prefer: bool) -> u64 {
+        self.state.clear_missed();
         self.state.clear_in_busy_poll();
         let mut timeout_ns = 0;
         if prefer {
@@ -553,9 +534,6 @@ impl Napi {
             if credits != 0 {
                 timeout_ns = self.settings.gro_flush_timeout_ns.load(Relaxed);
             }
-        }
-        if timeout_ns != 0 && self.is_mutant_timer_before_last_poll() {
-            self.start_timer(timeout_ns, cx);
         }
         timeout_ns
     }
@@ -573,9 +551,6 @@ impl Napi {
         assert!(work <= budget, "the device took {work} packets with a budget of {budget}");
         self.count_busy_poll();
         self.note_poll(work, cx);
-        if self.is_mutant_missed_cleared_after_poll() {
-            self.state.clear_missed();
-        }
         if work < budget {
             return crate::BusyStopped::Completed(self.complete(owner, work, gro_held, cx, flush));
         }
@@ -587,9 +562,6 @@ impl Napi {
         cx.emit(self.index, EventKind::Park);
         self.state.park();
         owner.consume();
-        if self.is_mutant_timer_before_last_poll() {
-            return crate::BusyStopped::Completed(Completion::Released(Release { timeout_ns: 0, rearm: false }));
-        }
         crate::BusyStopped::Completed(Completion::Released(Release { timeout_ns, rearm: false }))
     }
 
@@ -671,27 +643,5 @@ impl Napi {
     #[inline]
     fn assert_owner(&self, owner: &Owner) {
         assert!(owner.napi == self.index, "the owner of NAPI {} was used on NAPI {}", owner.napi, self.index);
-    }
-
-    /// Switches a known bug on.
-    #[cfg(any(test, feature = "mutants"))]
-    pub fn set_mutant(&self, mutant: Mutant) {
-        self.mutant.store(mutant as u8, Relaxed);
-    }
-
-    #[inline]
-    fn is_mutant_timer_before_last_poll(&self) -> bool {
-        #[cfg(any(test, feature = "mutants"))]
-        return self.mutant.load(Relaxed) == Mutant::TimerBeforeLastPoll as u8;
-        #[cfg(not(any(test, feature = "mutants")))]
-        false
-    }
-
-    #[inline]
-    fn is_mutant_missed_cleared_after_poll(&self) -> bool {
-        #[cfg(any(test, feature = "mutants"))]
-        return self.mutant.load(Relaxed) == Mutant::MissedClearedAfterPoll as u8;
-        #[cfg(not(any(test, feature = "mutants")))]
-        false
     }
 }

@@ -257,3 +257,23 @@ impl State {
         });
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn free() -> State {
+        let state = State::new();
+        state.enable(false, false);
+        state
+    }
+
+    /// A poller that lost to an owner sets PREFER after that owner has let go: nobody is asked to yield any more.
+    #[test]
+    fn the_watchdog_clears_the_prefer_of_a_loser_that_came_too_late() {
+        let state = free();
+        state.set_prefer();
+        assert!(state.watchdog());
+        assert_eq!(state.load(), Snapshot(SCHED));
+    }
+}

@@ -51,7 +51,7 @@ fn a_world_that_does_not_end_is_stopped_at_its_bound_and_says_so() {
 }
 
 #[test]
-fn what_nobody_receives_is_missed_at_the_end() {
+fn what_nobody_receives_is_missed_at_the_end_and_shrinks_to_a_smaller_world() {
     let mut plan = Plan::random(1);
     assert!(plan.world.connections.iter().any(|group| matches!(group.load, Load::Datagrams { .. })));
     plan.world.workers.clear();
@@ -60,4 +60,11 @@ fn what_nobody_receives_is_missed_at_the_end() {
     let violation = plan.run().violation.expect("requests lie in their sockets for ever");
     assert_eq!(violation.rule, "liveness");
     assert!(violation.found.contains("requests are not served"), "{violation}");
+
+    let shrunk = plan.shrink().expect("it fails");
+    assert_eq!(shrunk.violation.rule, violation.rule);
+    let size = |plan: &Plan| plan.world.queues.len() + plan.world.connections.len() + plan.script.len();
+    assert!(size(&shrunk.plan) < size(&plan), "{} against {plan}", shrunk.plan);
+    assert_eq!(shrunk.plan.run().violation, Some(shrunk.violation.clone()), "a shrunk world replays");
+    assert!(shrunk.plan.timeline(60).to_string().contains("poll begins"));
 }

@@ -21,8 +21,6 @@
 //! ```
 
 pub mod check;
-#[cfg(test)]
-mod mutants;
 pub mod plan;
 pub mod run;
 pub mod script;
@@ -43,14 +41,10 @@ const REPORTED: usize = 60;
 /// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
 /// fail.
 pub fn report(seed: u64) -> String {
-    report_with(seed, &|_| ())
-}
-
-pub(crate) fn report_with(seed: u64, prepare: &dyn Fn(&crate::sim::Sim)) -> String {
-    let Some(shrunk) = Plan::random(seed).shrink_with(prepare) else {
+    let Some(shrunk) = Plan::random(seed).shrink() else {
         return format!("seed {seed} keeps every invariant\n");
     };
-    let timeline = shrunk.plan.timeline_with(REPORTED, prepare);
+    let timeline = shrunk.plan.timeline(REPORTED);
     let (plan, violation, tries) = (&shrunk.plan, &shrunk.violation, shrunk.tries);
     format!(
         "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: \

@@ -94,13 +94,12 @@ pub(crate) type Kept = (VecDeque<Entry>, u64);
 impl Plan {
     /// Runs it.
     pub fn run(&self) -> Verdict {
-        self.run_with(0, |_| ()).0
+        self.run_keeping(0).0
     }
 
-    /// Runs it and keeps the last `keep` entries; `prepare` may change the world before it begins.
-    pub(crate) fn run_with(&self, keep: usize, prepare: impl FnOnce(&Sim)) -> (Verdict, Kept) {
+    /// Runs it and keeps the last `keep` entries.
+    pub(crate) fn run_keeping(&self, keep: usize) -> (Verdict, Kept) {
         let mut run = Run::new(self, keep);
-        prepare(&run.sim);
         // A core that panics has broken a rule of its own: that is a finding like any other.
         let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
         let now_ns = run.sim.now_ns;

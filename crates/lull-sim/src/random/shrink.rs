@@ -4,7 +4,6 @@ use crate::FaultSpec;
 use crate::random::check::Violation;
 use crate::random::plan::Plan;
 use crate::random::script::Action;
-use crate::sim::Sim;
 use crate::world::{Load, ModerationSpec};
 
 /// Worlds tried at most.
@@ -27,11 +26,7 @@ type Change = Box<dyn Fn(&mut Plan) -> bool>;
 impl Plan {
     /// Shrinks a world that fails; `None` if it does not.
     pub fn shrink(&self) -> Option<Shrunk> {
-        self.shrink_with(&|_| ())
-    }
-
-    pub(crate) fn shrink_with(&self, prepare: &dyn Fn(&Sim)) -> Option<Shrunk> {
-        let (verdict, _) = self.run_with(0, prepare);
+        let verdict = self.run();
         let violation = verdict.violation?;
         let mut best = Shrunk { plan: self.clone(), violation, tries: 1 };
         // A smaller world may fail later than the first one did, but not without end.
@@ -43,7 +38,7 @@ impl Plan {
                 if best.tries >= TRIES_MAX {
                     return Some(best);
                 }
-                smaller |= best.attempt(&*change, prepare);
+                smaller |= best.attempt(&*change);
             }
             if !smaller || best.tries == before {
                 return Some(best);
@@ -54,13 +49,13 @@ impl Plan {
 
 impl Shrunk {
     /// Keeps the change if the world still breaks the same rule.
-    fn attempt(&mut self, change: &dyn Fn(&mut Plan) -> bool, prepare: &dyn Fn(&Sim)) -> bool {
+    fn attempt(&mut self, change: &dyn Fn(&mut Plan) -> bool) -> bool {
         let mut plan = self.plan.clone();
         if !change(&mut plan) {
             return false;
         }
         self.tries += 1;
-        let (verdict, _) = plan.run_with(0, prepare);
+        let verdict = plan.run();
         match verdict.violation {
             Some(violation) if violation.rule == self.violation.rule => {
                 plan.transitions_goal = (2 * verdict.transitions).min(plan.transitions_goal);

@@ -22,11 +22,7 @@ pub struct Timeline {
 impl Plan {
     /// Runs it and tells its last `limit` events.
     pub fn timeline(&self, limit: usize) -> Timeline {
-        self.timeline_with(limit, |_| ())
-    }
-
-    pub(crate) fn timeline_with(&self, limit: usize, prepare: impl FnOnce(&crate::sim::Sim)) -> Timeline {
-        let (verdict, (kept, total)) = self.run_with(limit, prepare);
+        let (verdict, (kept, total)) = self.run_keeping(limit);
         let left_out = total - kept.len() as u64;
         let mut lines: Vec<String> = Vec::with_capacity(kept.len());
         let mut packets = (0, u32::MAX);
