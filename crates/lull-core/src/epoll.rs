@@ -20,6 +20,7 @@ use crate::settings::{
 
 /// The busy-poll parameters of an epoll context (`struct epoll_params`, EPIOCSPARAMS).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct EpollParams {
     /// How long `epoll_wait` busy polls, in busy-clock microseconds; 0: one round if `prefer`, else the sysctl.
     pub busy_poll_usecs: u32,

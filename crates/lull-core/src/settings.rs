@@ -25,6 +25,7 @@ pub const SOFTIRQ_TIME_MAX_NS: u64 = 2_000_000;
 
 /// Who polls when the instance is scheduled (netlink `threaded`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Threaded {
     /// Softirq.
     #[default]
@@ -37,6 +38,7 @@ pub enum Threaded {
 
 /// Settings of one instance (netlink `napi-set`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct NapiSettings {
     /// Empty polls for which the interrupt stays masked.
     pub defer_hard_irqs: u32,

@@ -11,6 +11,7 @@ macro_rules! counters {
 
         /// A snapshot of an instance's counters, since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
         pub struct Stats {
             /// Polls of the device, by anybody: the sum of the three kinds.
             pub polls: u64,

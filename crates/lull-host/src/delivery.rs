@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
@@ -10,6 +10,7 @@ use lull_core::{Cx, EpollOptions, Sysctl};
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
+use crate::contexts::{Contexts, EpollContext};
 use crate::cpu::Cpu;
 use crate::host::Device;
 use crate::instance::Instance;
@@ -26,6 +27,7 @@ pub struct Delivery {
     pub(crate) instances: Box<[OnceLock<Instance>]>,
     pub(crate) instance_count: AtomicU32,
     pub(crate) registry: Registry,
+    pub(crate) contexts: Contexts,
     pub(crate) devices: Mutex<Vec<Device>>,
     pub(crate) sink: Option<Box<dyn EventSink + Send>>,
     pub(crate) stopping: AtomicBool,
@@ -38,6 +40,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Lists an epoll context among those that tools are shown, for as long as it lives.
+    pub fn list_context(&self, context: Weak<dyn EpollContext>) {
+        self.contexts.add(context);
+    }
+
     #[inline]
     pub(crate) fn cpu(&self, index: u16) -> &Cpu {
         &self.cpus[usize::from(index)]

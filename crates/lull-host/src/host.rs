@@ -2,15 +2,16 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{DeviceConfig, EpollOptions, Napi, NapiSettings, Stats, Sysctl, Threaded};
+use lull_core::{DeviceConfig, EpollOptions, EpollParams, Napi, NapiSettings, Stats, Sysctl, Threaded};
 use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
+use crate::contexts::Contexts;
 use crate::cpu::{Cpu, CpuStats, NEVER, relock};
 use crate::delivery::Delivery;
 use crate::error::HostError;
@@ -85,6 +86,17 @@ pub(crate) struct Device {
 #[derive(Clone)]
 pub struct Host(Arc<HostOwner>);
 
+/// A handle of a host that does not keep its threads alive: for those who watch it, such as a control socket.
+#[derive(Clone)]
+pub struct WeakHost(Weak<HostOwner>);
+
+impl WeakHost {
+    /// The host, if somebody still has it.
+    pub fn upgrade(&self) -> Option<Host> {
+        self.0.upgrade().map(Host)
+    }
+}
+
 struct HostOwner {
     inner: Arc<Delivery>,
 }
@@ -126,6 +138,7 @@ impl Host {
             instances: (0..config.napis_max).map(|_| OnceLock::new()).collect(),
             instance_count: AtomicU32::new(0),
             registry: Registry::default(),
+            contexts: Contexts::default(),
             devices: Mutex::new(Vec::new()),
             sink: config.sink,
             stopping: AtomicBool::new(false),
@@ -141,6 +154,11 @@ impl Host {
             host.start(threads::ksoftirqd(host.inner(), index))?;
         }
         Ok(host)
+    }
+
+    /// A handle that does not keep the host alive.
+    pub fn downgrade(&self) -> WeakHost {
+        WeakHost(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Delivery> {
@@ -452,6 +470,11 @@ impl Host {
             thread: instance.thread.get().map(|thread| thread.tid),
         };
         self.inner().instances().map(info).collect()
+    }
+
+    /// The NAPIs that each live epoll context polls now, and its parameters.
+    pub fn epoll_contexts(&self) -> Vec<(Vec<u32>, EpollParams)> {
+        self.inner().contexts.list()
     }
 
     /// Calls `watcher` on every later change of the registry, from the thread that makes it.

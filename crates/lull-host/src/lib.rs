@@ -28,6 +28,8 @@ mod deadlines;
 #[cfg(not(loom))]
 mod delivery;
 #[cfg(not(loom))]
+mod contexts;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod host;
@@ -58,11 +60,13 @@ pub use clock::Clock;
 #[cfg(not(loom))]
 pub use cpu::CpuStats;
 #[cfg(not(loom))]
+pub use contexts::EpollContext;
+#[cfg(not(loom))]
 pub use delivery::Delivery;
 #[cfg(not(loom))]
 pub use error::HostError;
 #[cfg(not(loom))]
-pub use host::{DeviceId, Host, HostConfig, NapiBinding};
+pub use host::{DeviceId, Host, HostConfig, NapiBinding, WeakHost};
 #[cfg(not(loom))]
 pub use instance::{Receiver, TryPoll};
 #[cfg(not(loom))]

@@ -8,7 +8,7 @@ mod kernel;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -71,7 +71,10 @@ struct Handle {
 impl Epoll {
     /// A context with busy polling off.
     pub fn new(host: &Host) -> Epoll {
-        Epoll(Arc::new(Handle { context: Arc::new(Context::new(host)) }))
+        let context = Arc::new(Context::new(host));
+        let listed: Weak<Context> = Arc::downgrade(&context);
+        host.delivery().list_context(listed);
+        Epoll(Arc::new(Handle { context }))
     }
 
     fn context(&self) -> &Arc<Context> {

@@ -109,6 +109,16 @@ pub(crate) struct Context {
     pub(super) events: AtomicU64,
 }
 
+impl lull_host::EpollContext for Context {
+    fn napi_ids(&self) -> Vec<u32> {
+        Some(self.busy.napi_id()).filter(|id| *id != 0).into_iter().collect()
+    }
+
+    fn params(&self) -> lull_core::EpollParams {
+        self.busy.params()
+    }
+}
+
 impl Context {
     pub(super) fn new(host: &Host) -> Context {
         Context {

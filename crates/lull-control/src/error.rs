@@ -1,0 +1,76 @@
+//! What can go wrong between a command and a process, each with its remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a process could not be reached or did not do as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process has no control socket.
+    #[error(
+        "process {pid} offers no control socket: it does not run lull's user plane, or it belongs to another user (root \
+         reaches every user's)"
+    )]
+    NoSocket {
+        /// The process.
+        pid: u32,
+    },
+    /// Nothing listens behind the file.
+    #[error("process {pid} is gone: nothing listens at {}; a service started again makes a new socket", path.display())]
+    Gone {
+        /// The process.
+        pid: u32,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Whoever listens behind the file is not the process.
+    #[error(
+        "the socket {} belongs to process {found}, not to process {pid}: remove the file if nobody needs it",
+        path.display()
+    )]
+    Impostor {
+        /// The process that was asked for.
+        pid: u32,
+        /// The process that listens.
+        found: u32,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system refused.
+    #[error("cannot {what} {}: {source}; {remedy}", path.display())]
+    Os {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What would help.
+        remedy: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The connection ended or fell silent in the middle of an answer.
+    #[error("process {pid} did not answer: {source}; it may be stopped or ending, so try again")]
+    Silent {
+        /// The process.
+        pid: u32,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The answer is not one that this version knows.
+    #[error("process {pid} answered what this version of lull does not understand ({why}): use the version that it runs")]
+    Foreign {
+        /// The process.
+        pid: u32,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The process refused.
+    #[error("process {pid} refused: {why}")]
+    Refused {
+        /// The process.
+        pid: u32,
+        /// Its words, with the object and the remedy.
+        why: String,
+    },
+}

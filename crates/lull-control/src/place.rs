@@ -1,0 +1,186 @@
+//! Where control sockets lie: a directory of each user's own, with a file for each process.
+//!
+//! Root's directory is `/run/lull/control`; another user's is `/run/user/UID/lull`, or `/tmp/lull-UID` where the machine
+//! has none. The name of a file is the process id as the process itself knows it. That is only a hint: in another PID
+//! namespace the number differs, so a client believes what the kernel says of the peer (SO_PEERCRED) and not the name.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Extension of the files.
+const EXTENSION: &str = "sock";
+
+/// The directories in which sockets may lie.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Where this process would make its own; the first that can be had.
+    own: Vec<PathBuf>,
+    /// Where others' are looked for: directories, and parents of directories with the pattern of their names.
+    searched: Vec<Searched>,
+}
+
+#[derive(Clone, Debug)]
+enum Searched {
+    Directory(PathBuf),
+    /// `parent/PREFIX*/rest`.
+    Children {
+        parent: PathBuf,
+        prefix: &'static str,
+        rest: &'static str,
+    },
+}
+
+impl Default for Places {
+    /// The machine's.
+    fn default() -> Places {
+        let uid = rustix::process::geteuid().as_raw();
+        let by_user = [PathBuf::from(format!("/run/user/{uid}/lull")), PathBuf::from(format!("/tmp/lull-{uid}"))];
+        let root = PathBuf::from("/run/lull/control");
+        let own = if uid == 0 { std::iter::once(root.clone()).chain(by_user).collect() } else { by_user.into() };
+        let searched = vec![
+            Searched::Directory(root),
+            Searched::Children { parent: "/run/user".into(), prefix: "", rest: "lull" },
+            Searched::Children { parent: "/tmp".into(), prefix: "lull-", rest: "" },
+        ];
+        Places { own, searched }
+    }
+}
+
+impl Places {
+    /// One directory and no other: for tests, and for a service that keeps its socket elsewhere.
+    pub fn only(directory: &Path) -> Places {
+        Places { own: vec![directory.to_owned()], searched: vec![Searched::Directory(directory.to_owned())] }
+    }
+
+    /// The directory for this process's own socket, made if it is not there. It is the owner's alone.
+    pub(crate) fn make(&self) -> Result<PathBuf, Error> {
+        let mut last = None;
+        for directory in &self.own {
+            match make_private(directory) {
+                Ok(()) => return Ok(directory.clone()),
+                Err(source) => last = Some((directory.clone(), source)),
+            }
+        }
+        let (path, source) = last.expect("there is at least one place");
+        let remedy = "make a directory there that belongs to you alone (mode 0700)";
+        Err(Error::Os { what: "make the directory of control sockets", path, remedy, source })
+    }
+
+    /// The socket files there are, in the order of their names. Directories that may not be read are passed over.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> =
+            self.directories().iter().flat_map(|directory| entries(directory)).filter(|path| is_socket(path)).collect();
+        files.sort();
+        files
+    }
+
+    /// The files that may be process `pid`'s: those with its number first, then all others, for a number may be that of
+    /// another PID namespace.
+    pub(crate) fn candidates(&self, pid: u32) -> Vec<PathBuf> {
+        let name = file_name(pid);
+        let (named, others): (Vec<_>, Vec<_>) =
+            self.files().into_iter().partition(|path| path.file_name().is_some_and(|it| *it == *name));
+        named.into_iter().chain(others).collect()
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut directories = Vec::new();
+        for searched in &self.searched {
+            match searched {
+                Searched::Directory(directory) => directories.push(directory.clone()),
+                Searched::Children { parent, prefix, rest } => {
+                    let named = |path: &PathBuf| {
+                        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+                    };
+                    let children = entries(parent).into_iter().filter(named);
+                    directories.extend(children.map(|child| if rest.is_empty() { child } else { child.join(rest) }));
+                }
+            }
+        }
+        directories
+    }
+}
+
+/// The name of process `pid`'s file.
+pub(crate) fn file_name(pid: u32) -> String {
+    format!("{pid}.{EXTENSION}")
+}
+
+fn is_socket(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// A directory that others may enter, or that is somebody else's, is refused: in `/tmp` anybody can make one first.
+fn make_private(directory: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = directory.parent().ok_or(error)?;
+            // `/run/lull` may be looked into by everybody; nobody's home is made here.
+            if parent.parent().is_none_or(|grandparent| !grandparent.is_dir()) || parent.starts_with("/run/user") {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            fs::DirBuilder::new().mode(0o755).create(parent)?;
+            fs::DirBuilder::new().mode(0o700).create(directory)?;
+        }
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory)?;
+    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
+    if ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not yours alone")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("lull-place-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_directory_that_others_may_enter_is_refused() {
+        let path = scratch("open");
+        let directory = path.join("control");
+        Places::only(&directory).make().unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = Places::only(&directory).make().unwrap_err().to_string();
+        assert!(error.contains("not yours alone") && error.contains("0700"), "{error}");
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_directory_is_refused() {
+        let path = scratch("link");
+        std::os::unix::fs::symlink("/", path.join("control")).unwrap();
+        assert!(Places::only(&path.join("control")).make().is_err());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn the_file_with_the_number_is_tried_first() {
+        let path = scratch("order");
+        for name in ["1.sock", "7.sock", "9.sock", "7.log"] {
+            fs::write(path.join(name), "").unwrap();
+        }
+        let names = Places::only(&path).candidates(7);
+        let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["7.sock", "1.sock", "9.sock"]);
+        fs::remove_dir_all(path).unwrap();
+    }
+}

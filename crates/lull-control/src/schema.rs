@@ -1,0 +1,177 @@
+//! What passes over a control socket: one [`Request`] and one [`Answer`], each a line of JSON.
+//!
+//! Fields are only ever added. A reader passes over fields that it does not know, and a field that a writer does not have
+//! yet is its type's default, so that a command and a service of neighbouring versions understand each other.
+
+use lull_core::{EpollParams, NapiSettings, Stats};
+use serde::{Deserialize, Serialize};
+
+/// The longest line of either direction, in bytes: a thousand NAPIs fit many times over.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+
+/// What is asked of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Request {
+    /// Everything that is in force, with its counters. Two of these an interval apart make a `lull stat`.
+    Show,
+    /// Changes settings of NAPIs: all that the selection names, or none.
+    Set(Set),
+    /// Gives every NAPI back the settings that it had before the first [`Request::Set`].
+    Undo,
+}
+
+/// A change of settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Set {
+    /// The ids of the NAPIs; all of the process where it is empty.
+    pub napi_ids: Vec<u32>,
+    /// What becomes of each.
+    pub change: Change,
+}
+
+/// New values; what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// Empty polls for which the interrupt stays masked.
+    pub defer_hard_irqs: Option<u32>,
+    /// Nanoseconds between them.
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// Nanoseconds for which an application may keep the interrupt masked.
+    pub irq_suspend_timeout_ns: Option<u64>,
+    /// Who polls.
+    pub threaded: Option<lull_core::Threaded>,
+}
+
+impl Change {
+    /// The settings after the change of `before`.
+    pub fn of(&self, before: NapiSettings) -> NapiSettings {
+        NapiSettings {
+            defer_hard_irqs: self.defer_hard_irqs.unwrap_or(before.defer_hard_irqs),
+            gro_flush_timeout_ns: self.gro_flush_timeout_ns.unwrap_or(before.gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: self.irq_suspend_timeout_ns.unwrap_or(before.irq_suspend_timeout_ns),
+            threaded: self.threaded.unwrap_or(before.threaded),
+        }
+    }
+}
+
+/// What a process answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Answer {
+    /// To [`Request::Show`].
+    Shown(Shown),
+    /// To [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
+    Changed(Vec<Napi>),
+    /// The request was refused, in words that name the object and the remedy. Nothing was changed.
+    Refused(String),
+}
+
+/// A process with a user plane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shown {
+    /// The process, by the number that it knows itself by.
+    pub pid: u32,
+    /// What it is, in its own words.
+    pub service: String,
+    /// The version of lull that it runs.
+    pub version: String,
+    /// Nanoseconds of its clock when the counters were read.
+    pub now_ns: u64,
+    /// Its NAPIs, by device and queue.
+    pub napis: Vec<Napi>,
+    /// Its CPUs.
+    pub cpus: Vec<Cpu>,
+    /// Its epoll contexts.
+    pub contexts: Vec<EpollContext>,
+}
+
+/// One NAPI of the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Napi {
+    /// The device's name.
+    pub device: String,
+    /// The device's index in the process.
+    pub ifindex: u32,
+    /// The queue.
+    pub queue: usize,
+    /// Its id; 0 while it is disabled.
+    pub id: u32,
+    /// The process's CPU that takes its interrupt.
+    pub cpu: u16,
+    /// What is in force.
+    pub settings: NapiSettings,
+    /// The settings before the first change over the socket, if there was one.
+    pub former: Option<NapiSettings>,
+    /// The names of the bits of its state word.
+    pub state: String,
+    /// The kernel's id of its NAPI thread, if it has one.
+    pub thread: Option<i32>,
+    /// Interrupts that were taken.
+    pub interrupts: u64,
+    /// What happened on it so far.
+    pub stats: Stats,
+}
+
+/// One CPU of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cpu {
+    /// Its number in the process.
+    pub index: u16,
+    /// The machine's core that its interrupt contexts are pinned to.
+    pub core: Option<usize>,
+    /// Hard interrupts taken.
+    pub interrupts: u64,
+    /// Nanoseconds in softirq.
+    pub softirq_ns: u64,
+    /// Threads woken.
+    pub wakeups: u64,
+    /// Kernel timers set.
+    pub timer_ops: u64,
+}
+
+/// One epoll context of the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EpollContext {
+    /// The NAPIs that it polls now.
+    pub napi_ids: Vec<u32>,
+    /// Its busy-poll parameters.
+    pub params: EpollParams,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_and_an_older_neighbour_are_understood() {
+        let newer = r#"{"pid":7,"service":"s","colour":"blue","napis":[{"id":9,"weather":"fine"}]}"#;
+        let shown: Shown = serde_json::from_str(newer).unwrap();
+        assert_eq!((shown.pid, shown.napis[0].id, shown.version.as_str()), (7, 9, ""));
+    }
+
+    #[test]
+    fn requests_read_as_they_are_written() {
+        let change = Change { threaded: Some(lull_core::Threaded::BusyPoll), ..Change::default() };
+        let set = Request::Set(Set { napi_ids: vec![500], change });
+        let line = serde_json::to_string(&set).unwrap();
+        assert!(line.contains("busy-poll"), "{line}");
+        assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), set);
+        assert_eq!(serde_json::to_string(&Request::Show).unwrap(), "\"show\"");
+    }
+
+    #[test]
+    fn what_a_change_does_not_name_stays() {
+        let before = NapiSettings { defer_hard_irqs: 100, gro_flush_timeout_ns: 20_000, ..NapiSettings::default() };
+        let change = Change { gro_flush_timeout_ns: Some(50_000), ..Change::default() };
+        assert_eq!(change.of(before), NapiSettings { gro_flush_timeout_ns: 50_000, ..before });
+    }
+}

@@ -1,0 +1,123 @@
+//! The process's side: a thread that answers on the control socket.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lull_host::Host;
+
+use crate::error::Error;
+use crate::host::Answers;
+use crate::place::{Places, file_name};
+use crate::schema::{Answer, LINE_BYTES_MAX, Request};
+
+/// How long a client may take for its request or for reading the answer. Clients are served one after the other, and one
+/// that is stopped must not keep the others waiting for long.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A control socket that is offered. Dropping it ends the thread and removes the file.
+///
+/// It does not keep the host alive: once the last handle of the host is gone, requests are refused with that reason.
+#[derive(Debug)]
+pub struct Offer {
+    path: PathBuf,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Offer {
+    /// Offers `host` to `lull show`, `lull stat` and `lull set`, by the number of this process. `service` says in a word
+    /// or two what the process is.
+    ///
+    /// # Errors
+    /// No directory of the user's own can be had, or the socket cannot be made in it.
+    pub fn start(host: &Host, service: &str, places: &Places) -> Result<Offer, Error> {
+        let path = places.make()?.join(file_name(std::process::id()));
+        let failed = |what| {
+            let path = path.clone();
+            move |source| Error::Os { what, path, remedy: "the service runs without a control socket", source }
+        };
+        // The number is ours alone while we live: what lies there was left by a process that died.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("replace the control socket")(error));
+            }
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(failed("make the control socket"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mut answers = Answers::new(host, service);
+        let ends = stopping.clone();
+        let serve = move || {
+            for stream in listener.incoming() {
+                if ends.load(Ordering::Acquire) {
+                    return;
+                }
+                match stream {
+                    // Whatever a client does wrong ends its own connection only.
+                    Ok(stream) => drop(converse(stream, &mut answers)),
+                    // Out of descriptors, perhaps: the next client may find one free.
+                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("lull-control".to_owned()).spawn(serve);
+        let thread = started.map_err(failed("start the thread of the control socket"))?;
+        Ok(Offer { path, stopping, thread: Some(thread) })
+    }
+
+    /// The socket's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        // The thread waits in `accept`: a connection is what it wakes for. If the file was removed by somebody there is
+        // no way to reach it, and it ends with the process.
+        let reached = UnixStream::connect(&self.path).is_ok();
+        let _ = fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take().filter(|_| reached) {
+            // A thread that panicked has said so on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers one client until it ends the connection.
+fn converse(stream: UnixStream, answers: &mut Answers) -> io::Result<()> {
+    // The file's mode keeps others out already; after a `setuid` of ours, this does as well.
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+    if !peer.is_root() && peer != rustix::process::geteuid() {
+        return Ok(());
+    }
+    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        let mut limited = reader.by_ref().take(LINE_BYTES_MAX as u64);
+        if limited.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let answer = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => answers.answer(&request),
+            Err(error) => Answer::Refused(format!(
+                "the request is not one that lull {} understands ({error}); use the command of that version",
+                env!("CARGO_PKG_VERSION")
+            )),
+        };
+        let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
+        text.push('\n');
+        reader.get_mut().write_all(text.as_bytes())?;
+    }
+}

@@ -1,0 +1,186 @@
+//! A process with a network of its own, asked over its control socket.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lull_control::place::Places;
+use lull_control::schema::{Answer, Change, Request, Set, Shown};
+use lull_control::{Client, Error, Offer};
+use lull_core::{EpollParams, Threaded};
+use lull_host::{Host, HostConfig};
+use lull_net::{Epoll, Network, NetworkConfig};
+use lull_nic::mem::{self, MemConfig};
+
+/// A directory of this test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        Scratch(std::env::temp_dir().join(format!("lull-control-test-{}-{nth}", std::process::id())))
+    }
+
+    fn places(&self) -> Places {
+        Places::only(&self.0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process's user plane with two queues, and the far end that keeps its link up.
+struct Plane {
+    host: Host,
+    _network: Network,
+    _peer: Box<dyn lull_nic::Device>,
+}
+
+fn plane() -> Plane {
+    let (ours, peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+    let host = Host::new(HostConfig::default()).unwrap();
+    let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
+    let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
+    let network = Network::new(&host, Arc::new(ours), config).unwrap();
+    Plane { host, _network: network, _peer: Box::new(peer) }
+}
+
+fn show(client: &mut Client) -> Shown {
+    match client.ask(&Request::Show).unwrap() {
+        Answer::Shown(shown) => shown,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn connect(scratch: &Scratch) -> Client {
+    Client::connect(std::process::id(), &scratch.places()).unwrap()
+}
+
+#[test]
+fn a_setting_of_one_napi_is_in_force_and_is_undone() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    let before = show(&mut client);
+    assert_eq!((before.napis.len(), before.napis[1].queue, before.service.as_str()), (2, 1, "test"));
+    let change =
+        Change { defer_hard_irqs: Some(7), gro_flush_timeout_ns: Some(50_000), threaded: Some(Threaded::On), ..Change::default() };
+    let set = Request::Set(Set { napi_ids: vec![before.napis[1].id], change });
+    let Answer::Changed(changed) = client.ask(&set).unwrap() else { panic!("it was a set") };
+    assert_eq!((changed.len(), changed[0].settings.defer_hard_irqs), (1, 7));
+    let after = show(&mut client);
+    assert_eq!(after.napis[0].settings, before.napis[0].settings);
+    assert_eq!((after.napis[1].settings.gro_flush_timeout_ns, after.napis[1].settings.threaded), (50_000, Threaded::On));
+    assert_eq!(after.napis[1].former, Some(before.napis[1].settings));
+    assert!(after.napis[1].thread.is_some() && after.napis[0].thread.is_none());
+    assert_eq!(plane.host.napis()[1].settings, after.napis[1].settings, "the host itself says so");
+
+    // A second change does not become what undo goes back to.
+    let change = Change { defer_hard_irqs: Some(9), ..Change::default() };
+    client.ask(&Request::Set(Set { napi_ids: Vec::new(), change })).unwrap();
+    let Answer::Changed(undone) = client.ask(&Request::Undo).unwrap() else { panic!("it was an undo") };
+    assert_eq!(undone.len(), 2);
+    let undone = show(&mut client);
+    for (now, then) in undone.napis.iter().zip(&before.napis) {
+        assert_eq!((now.settings, now.former), (then.settings, None));
+    }
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    let before = show(&mut client).napis;
+    let mut refused = |napi_ids, change| {
+        let error = client.ask(&Request::Set(Set { napi_ids, change })).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        error.to_string()
+    };
+    let out_of_range = Change { defer_hard_irqs: Some(u32::MAX), ..Change::default() };
+    assert!(refused(Vec::new(), out_of_range).contains("defer_hard_irqs"));
+    let fine = Change { defer_hard_irqs: Some(1), ..Change::default() };
+    let unknown = refused(vec![before[0].id, 77], fine);
+    assert!(unknown.contains("no NAPI 77") && unknown.contains(&before[1].id.to_string()), "{unknown}");
+    assert!(refused(Vec::new(), Change::default()).contains("no setting was named"));
+    let after = show(&mut client).napis;
+    assert!(after.iter().zip(&before).all(|(now, then)| now.settings == then.settings && now.former.is_none()));
+}
+
+#[test]
+fn epoll_contexts_are_shown_for_as_long_as_they_live() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let epoll = Epoll::new(&plane.host);
+    let params = EpollParams { busy_poll_usecs: 64, busy_poll_budget: 64, prefer_busy_poll: true };
+    epoll.set_busy_poll(&params, true).unwrap();
+    let mut client = connect(&scratch);
+    let contexts = show(&mut client).contexts;
+    assert_eq!((contexts.len(), contexts[0].params), (1, params));
+    drop(epoll);
+    assert_eq!(show(&mut client).contexts, []);
+}
+
+#[test]
+fn a_client_that_says_nothing_or_nonsense_does_not_lock_the_others_out() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let _silent = UnixStream::connect(offer.path()).unwrap();
+    let nonsense = UnixStream::connect(offer.path()).unwrap();
+    (&nonsense).write_all(b"make me a sandwich\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(&nonsense).read_line(&mut answer).unwrap();
+    assert!(answer.contains("refused") && answer.contains("version"), "{answer}");
+    drop(nonsense);
+    assert_eq!(show(&mut connect(&scratch)).napis.len(), 2);
+}
+
+#[test]
+fn what_a_killed_process_left_is_told_from_one_that_never_was() {
+    let scratch = Scratch::new();
+    let me = std::process::id();
+    assert!(matches!(Client::connect(me, &scratch.places()), Err(Error::NoSocket { .. })));
+    let plane = plane();
+    let offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let path = offer.path().to_owned();
+    drop(offer);
+    assert!(!path.exists());
+    // A listener that is dropped leaves its file, as a killed process does.
+    drop(UnixListener::bind(&path).unwrap());
+    let gone = Client::connect(me, &scratch.places()).unwrap_err();
+    assert!(matches!(gone, Error::Gone { .. }) && gone.to_string().contains("is gone"), "{gone}");
+    assert!(Client::connect_all(&scratch.places()).is_empty());
+    // The next one of that number takes its place.
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    assert_eq!(show(&mut connect(&scratch)).pid, me);
+}
+
+#[test]
+fn a_socket_that_says_to_be_another_process_is_not_believed() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let other = std::os::unix::process::parent_id();
+    std::fs::rename(offer.path(), scratch.0.join(format!("{other}.sock"))).unwrap();
+    let error = Client::connect(other, &scratch.places()).unwrap_err();
+    assert!(matches!(error, Error::Impostor { found, .. } if found == std::process::id()), "{error}");
+    // By its own number it is found, whatever the file is called: names differ between PID namespaces.
+    assert_eq!(show(&mut connect(&scratch)).napis.len(), 2);
+    std::mem::forget(offer);
+}
+
+#[test]
+fn a_host_that_is_gone_is_said() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    show(&mut client);
+    drop(plane);
+    let error = client.ask(&Request::Show).unwrap_err().to_string();
+    assert!(error.contains("closed"), "{error}");
+}
