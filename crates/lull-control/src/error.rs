@@ -58,7 +58,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The answer is not one that this version knows.
-    #[error("process {pid} answered what this version of lull does not understand ({why}): use the version that it runs")]
+    #[error(
+        "process {pid} answered what this version of lull does not understand ({why}): use the version that it runs"
+    )]
     Foreign {
         /// The process.
         pid: u32,

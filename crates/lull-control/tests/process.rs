@@ -69,14 +69,21 @@ fn a_setting_of_one_napi_is_in_force_and_is_undone() {
     let mut client = connect(&scratch);
     let before = show(&mut client);
     assert_eq!((before.napis.len(), before.napis[1].queue, before.service.as_str()), (2, 1, "test"));
-    let change =
-        Change { defer_hard_irqs: Some(7), gro_flush_timeout_ns: Some(50_000), threaded: Some(Threaded::On), ..Change::default() };
+    let change = Change {
+        defer_hard_irqs: Some(7),
+        gro_flush_timeout_ns: Some(50_000),
+        threaded: Some(Threaded::On),
+        ..Change::default()
+    };
     let set = Request::Set(Set { napi_ids: vec![before.napis[1].id], change });
     let Answer::Changed(changed) = client.ask(&set).unwrap() else { panic!("it was a set") };
     assert_eq!((changed.len(), changed[0].settings.defer_hard_irqs), (1, 7));
     let after = show(&mut client);
     assert_eq!(after.napis[0].settings, before.napis[0].settings);
-    assert_eq!((after.napis[1].settings.gro_flush_timeout_ns, after.napis[1].settings.threaded), (50_000, Threaded::On));
+    assert_eq!(
+        (after.napis[1].settings.gro_flush_timeout_ns, after.napis[1].settings.threaded),
+        (50_000, Threaded::On)
+    );
     assert_eq!(after.napis[1].former, Some(before.napis[1].settings));
     assert!(after.napis[1].thread.is_some() && after.napis[0].thread.is_none());
     assert_eq!(plane.host.napis()[1].settings, after.napis[1].settings, "the host itself says so");

@@ -23,12 +23,12 @@ mod affinity;
 #[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
+mod contexts;
+#[cfg(not(loom))]
 mod cpu;
 mod deadlines;
 #[cfg(not(loom))]
 mod delivery;
-#[cfg(not(loom))]
-mod contexts;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -58,9 +58,9 @@ pub use affinity::{ThreadUse, pin_thread, thread_cpu_ns, thread_id, usable_cores
 #[cfg(not(loom))]
 pub use clock::Clock;
 #[cfg(not(loom))]
-pub use cpu::CpuStats;
-#[cfg(not(loom))]
 pub use contexts::EpollContext;
+#[cfg(not(loom))]
+pub use cpu::CpuStats;
 #[cfg(not(loom))]
 pub use delivery::Delivery;
 #[cfg(not(loom))]

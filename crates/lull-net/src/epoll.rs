@@ -8,8 +8,8 @@ mod kernel;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lull_core::{EpollParams, EpollWait, SettingError, WaitStep};
