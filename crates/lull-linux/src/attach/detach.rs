@@ -125,7 +125,7 @@ pub(super) fn restore(contexts: &[Entry], roots: &Roots, dry: bool) -> Restored 
     for entry in contexts {
         let (pid, fd) = (entry.pid, entry.fd);
         let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == entry.start) else { continue };
-        let is_ours = |now: lull_core::EpollParams| Params::from(now) == entry.set;
+        let is_ours = |now: lull_core::EpollParams| entry.is_ours(now.into());
         match member.process.epoll_params(fd).map(is_ours) {
             Ok(true) if dry || matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
                 restored.contexts.push((pid, fd, entry.former));

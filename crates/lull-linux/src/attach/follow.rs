@@ -253,7 +253,7 @@ impl Follower {
             let (pid, start, fd) = it.key;
             let now = Params::from(it.now);
             let recorded = self.record.as_ref().and_then(|record| record.entry(pid, start, fd));
-            let entry = |former| Entry { pid, start, fd, former, set: self.wanted.into() };
+            let entry = |former, set_earlier| Entry { pid, start, fd, former, set: self.wanted.into(), set_earlier };
             if it.now == self.wanted {
                 if self.told.insert(it.key) {
                     // The same open file under another number, in this process or in one forked from it: whichever of
@@ -261,7 +261,7 @@ impl Follower {
                     let same = |other: &&Entry| os::same_file((other.pid, other.fd), (pid, fd)).unwrap_or(false);
                     let known = self.record.as_ref().map_or(&[][..], Record::contexts);
                     if let (None, Some(other)) = (recorded, known.iter().find(same)) {
-                        entries.push(entry(other.former));
+                        entries.push(entry(other.former, None));
                     } else {
                         events.push(Event::Had { pid, name: name_of(pid, &self.roots), fd, now });
                     }
@@ -273,8 +273,9 @@ impl Follower {
                 }
             } else {
                 // What an earlier attach has set is not what the program had.
-                let former = recorded.filter(|known| known.set == now).map_or(now, |known| known.former);
-                entries.push(entry(former));
+                let ours = recorded.filter(|known| known.is_ours(now));
+                let former = ours.map_or(now, |known| known.former);
+                entries.push(entry(former, ours.map(|_| now)));
                 todo.push((it.key, now, former));
             }
         }

@@ -55,8 +55,18 @@ pub(crate) struct Entry {
     pub(crate) fd: i32,
     /// What the context had before it was first changed.
     pub(crate) former: Params,
-    /// What was set.
+    /// What was set, or is about to be: the record is written before the context is changed.
     pub(crate) set: Params,
+    /// What an earlier attach had set, which the context still has if this one was killed before it came to it.
+    #[serde(default)]
+    pub(crate) set_earlier: Option<Params>,
+}
+
+impl Entry {
+    /// Whether parameters that the context has now were set by lull.
+    pub(crate) fn is_ours(&self, now: Params) -> bool {
+        self.set == now || self.set_earlier == Some(now)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
