@@ -52,7 +52,7 @@ impl Answers {
             now_ns: host.now_ns(),
             napis: host.napis().iter().map(|info| self.napi(host, info)).collect(),
             cpus: cpus.collect(),
-            contexts: contexts.map(|(napi_ids, params)| EpollContext { napi_ids, params }).collect(),
+            contexts: contexts.map(|(sockets, params)| EpollContext { sockets, params }).collect(),
         }
     }
 

@@ -3,6 +3,8 @@
 //! Fields are only ever added. A reader passes over fields that it does not know, and a field that a writer does not have
 //! yet is its type's default, so that a command and a service of neighbouring versions understand each other.
 
+use std::collections::BTreeMap;
+
 use lull_core::{EpollParams, NapiSettings, Stats};
 use serde::{Deserialize, Serialize};
 
@@ -141,8 +143,8 @@ pub struct Cpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EpollContext {
-    /// The NAPIs that it polls now.
-    pub napi_ids: Vec<u32>,
+    /// How many of its sockets hear from each NAPI, by the NAPI's id.
+    pub sockets: BTreeMap<u32, usize>,
     /// Its busy-poll parameters.
     pub params: EpollParams,
 }

@@ -1,5 +1,6 @@
 //! Which epoll contexts there are on a host: for tools that show who busy polls, never for a decision.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, Weak};
 
 use lull_core::EpollParams;
@@ -8,8 +9,8 @@ use crate::cpu::relock;
 
 /// An epoll context, as far as tools ask it.
 pub trait EpollContext: Send + Sync {
-    /// The ids of the NAPIs that it polls now.
-    fn napi_ids(&self) -> Vec<u32>;
+    /// How many of its sockets hear from each NAPI, by the NAPI's id.
+    fn sockets(&self) -> BTreeMap<u32, usize>;
 
     /// Its busy-poll parameters.
     fn params(&self) -> EpollParams;
@@ -35,9 +36,9 @@ impl Contexts {
         listed.contexts.push(context);
     }
 
-    pub(crate) fn list(&self) -> Vec<(Vec<u32>, EpollParams)> {
+    pub(crate) fn list(&self) -> Vec<(BTreeMap<u32, usize>, EpollParams)> {
         let alive: Vec<_> = relock(&self.0).contexts.iter().filter_map(Weak::upgrade).collect();
-        alive.iter().map(|context| (context.napi_ids(), context.params())).collect()
+        alive.iter().map(|context| (context.sockets(), context.params())).collect()
     }
 }
 
@@ -50,8 +51,8 @@ mod tests {
     struct Plain(u32);
 
     impl EpollContext for Plain {
-        fn napi_ids(&self) -> Vec<u32> {
-            vec![self.0]
+        fn sockets(&self) -> BTreeMap<u32, usize> {
+            BTreeMap::from([(self.0, 1)])
         }
 
         fn params(&self) -> EpollParams {
@@ -68,7 +69,7 @@ mod tests {
             let gone: Arc<dyn EpollContext> = Arc::new(Plain(id));
             contexts.add(Arc::downgrade(&gone));
         }
-        assert_eq!(contexts.list(), [(vec![7], EpollParams::default())]);
+        assert_eq!(contexts.list(), [(BTreeMap::from([(7, 1)]), EpollParams::default())]);
         assert!(relock(&contexts.0).contexts.len() <= 17);
     }
 }

@@ -1,5 +1,6 @@
 //! The host: its CPUs, the instances bound to them, and what an operator sets.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -472,8 +473,8 @@ impl Host {
         self.inner().instances().map(info).collect()
     }
 
-    /// The NAPIs that each live epoll context polls now, and its parameters.
-    pub fn epoll_contexts(&self) -> Vec<(Vec<u32>, EpollParams)> {
+    /// Of each live epoll context: how many of its sockets hear from each NAPI (by id), and its parameters.
+    pub fn epoll_contexts(&self) -> Vec<(BTreeMap<u32, usize>, EpollParams)> {
         self.inner().contexts.list()
     }
 

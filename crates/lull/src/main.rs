@@ -11,12 +11,14 @@ mod load;
 mod output;
 mod predict;
 mod prepare;
+mod process;
 mod run;
 mod serve;
 mod show;
 mod sim;
 mod sim_replay;
 mod stat;
+mod target;
 mod tune;
 mod units;
 
@@ -54,7 +56,7 @@ enum Command {
     Sim(sim::SimArgs),
     /// Runs a memcached service on lull's own stack over a NIC.
     Serve(serve::Serve),
-    /// Shows the delivery settings that the kernel has in force on a device.
+    /// Shows the delivery settings in force on a device of the kernel, or in a process that runs lull's user plane.
     Show(show::ShowArgs),
     /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
     Doctor(doctor::DoctorArgs),
@@ -73,7 +75,7 @@ enum Command {
     /// Undoes for a `lull run` that was killed.
     #[command(hide = true)]
     Supervise(run::SuperviseArgs),
-    /// Shows who polls a device of the kernel: softirq, timer, ksoftirqd, NAPI thread or which program's busy poll.
+    /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
     Stat(stat::StatArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.
     Prepare(prepare::PrepareArgs),

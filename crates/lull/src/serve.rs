@@ -11,12 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use lull_control::Offer;
+use lull_control::place::Places;
 use lull_core::Mode;
+use lull_host::Host;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
 use lull_nic::trace::Trace;
 
 use crate::Failure;
+use crate::output::say;
 use crate::units;
 
 /// Arguments of `lull serve`.
@@ -81,6 +85,11 @@ pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         None if args.nic == "mem" => mem::run(&args, &mode, stop),
         _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME or mem", args.nic).into()),
     }
+}
+
+/// Offers the service to `lull show`, `stat` and `set`. Without a socket it serves all the same, and says why it has none.
+fn offer(host: &Host) -> Option<Offer> {
+    Offer::start(host, "lull serve", &Places::default()).inspect_err(|error| say!("lull: {error}")).ok()
 }
 
 /// Refuses what means nothing on this NIC: what is asked for is never silently ignored.

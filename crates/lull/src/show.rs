@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_linux::device::{Snapshot, Thread};
+use lull_linux::device::Snapshot;
 use lull_linux::netdev::Netdev;
 use lull_linux::plan::{cpu_list, no_napi};
-use lull_linux::sched::shown_ns;
+use lull_linux::sched::{Scheduling, shown_ns};
 use lull_linux::show::{NapiShow, Show, show};
 use lull_linux::values::ThreadedName;
 use lull_linux::{Error, Session};
@@ -14,12 +14,16 @@ use lull_linux::{Error, Session};
 use crate::Failure;
 use crate::apply::StateArgs;
 use crate::output::{WriteError, outln};
+use crate::process::Process;
+use crate::target::Target;
 
 /// Arguments of `lull show`.
 #[derive(Args)]
 pub struct ShowArgs {
-    /// The device; all devices that have NAPIs by default.
-    dev: Option<String>,
+    /// The device, or the process that runs lull's user plane; by default all devices that have NAPIs and all such
+    /// processes.
+    #[arg(value_name = "DEV|PID")]
+    target: Option<Target>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -29,35 +33,52 @@ pub struct ShowArgs {
 
 /// Shows what is in force.
 pub fn run(args: &ShowArgs) -> Result<ExitCode, Failure> {
-    let names = match &args.dev {
-        Some(dev) => vec![dev.clone()],
-        None => Netdev::new().links()?.into_iter().map(|link| link.name).collect(),
+    let (devices, processes) = match &args.target {
+        Some(Target::Device(name)) => (devices(std::slice::from_ref(name), true, args)?, Vec::new()),
+        Some(Target::Process(pid)) => (Vec::new(), vec![Process::of(*pid)?]),
+        None => {
+            let names: Vec<String> = Netdev::new().links()?.into_iter().map(|link| link.name).collect();
+            (devices(&names, false, args)?, Process::all())
+        }
     };
+    if args.json {
+        let devices = devices.iter().map(serde_json::to_value);
+        let all = devices.chain(processes.iter().map(serde_json::to_value)).collect::<Result<Vec<_>, _>>()?;
+        outln!("{}", serde_json::to_string_pretty(&all)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut first = true;
+    let mut separate = || if std::mem::take(&mut first) { Ok(()) } else { outln!() };
+    for device in &devices {
+        separate()?;
+        print(device)?;
+    }
+    for process in &processes {
+        separate()?;
+        process.print()?;
+    }
+    if devices.is_empty() && processes.is_empty() {
+        outln!(
+            "no device of this network namespace shows a NAPI, and no process runs lull's user plane; `lull doctor` says why"
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at devices. One that was named is shown, or its absence is an error; of the others those that have NAPIs are.
+fn devices(names: &[String], named: bool, args: &ShowArgs) -> Result<Vec<Show>, Failure> {
     let mut shown = Vec::new();
     for name in names {
-        let device = match Session::open(&name, &args.state.options()).and_then(|mut session| show(&mut session)) {
+        let device = match Session::open(name, &args.state.options()).and_then(|mut session| show(&mut session)) {
             // Listed a moment ago, and gone.
-            Err(Error::UnknownDevice { .. }) if args.dev.is_none() => continue,
+            Err(Error::UnknownDevice { .. }) if !named => continue,
             shown => shown?,
         };
-        if args.dev.is_some() || !device.snapshot.napis.is_empty() {
+        if named || !device.snapshot.napis.is_empty() {
             shown.push(device);
         }
     }
-    if args.json {
-        outln!("{}", serde_json::to_string_pretty(&shown)?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for (nth, device) in shown.iter().enumerate() {
-        if nth != 0 {
-            outln!()?;
-        }
-        print(device)?;
-    }
-    if shown.is_empty() {
-        outln!("no device of this network namespace shows a NAPI; `lull doctor` says why")?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(shown)
 }
 
 fn print(device: &Show) -> Result<(), WriteError> {
@@ -65,24 +86,36 @@ fn print(device: &Show) -> Result<(), WriteError> {
     if device.snapshot.napis.is_empty() {
         return outln!("  {}", no_napi(&device.snapshot));
     }
-    let head = ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
-    let mut rows = vec![head.map(str::to_owned)];
+    let mut rows = vec![ROW_HEAD.map(str::to_owned)];
     rows.extend(device.napis.iter().map(row));
-    let mut widths = [0; 10];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        outln!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
+    print_rows(&rows)?;
     for napi in &device.napis {
         print_notes(napi)?;
     }
     if device.processes_hidden != 0 {
         outln!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden)?;
+    }
+    Ok(())
+}
+
+/// The columns of a NAPI, of the kernel's as of a process's.
+pub type Row = [String; 10];
+
+/// Their names.
+pub const ROW_HEAD: [&str; 10] =
+    ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
+
+/// Prints rows in columns as wide as they need.
+pub fn print_rows(rows: &[Row]) -> Result<(), WriteError> {
+    let mut widths = [0; 10];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.len());
+        }
+    }
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        outln!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
 }
@@ -106,7 +139,7 @@ fn print_head(device: &Snapshot) -> Result<(), WriteError> {
     Ok(())
 }
 
-fn row(shown: &NapiShow) -> [String; 10] {
+fn row(shown: &NapiShow) -> Row {
     let napi = &shown.state;
     let dash = || "-".to_owned();
     let settings = &napi.settings;
@@ -120,7 +153,7 @@ fn row(shown: &NapiShow) -> [String; 10] {
         napi.id.to_string(),
         napi.irq.as_ref().map_or_else(dash, |irq| irq.number.to_string()),
         napi.irq.as_ref().and_then(|irq| irq.effective_cpus.clone().or(irq.cpus.clone())).unwrap_or_else(dash),
-        napi.thread.as_ref().map_or_else(dash, thread),
+        napi.thread.as_ref().map_or_else(dash, |thread| thread_cell(thread.pid, thread.scheduling.as_ref())),
         settings.defer_hard_irqs.to_string(),
         shown_ns(settings.gro_flush_timeout_ns),
         shown_ns(settings.irq_suspend_timeout_ns),
@@ -129,10 +162,11 @@ fn row(shown: &NapiShow) -> [String; 10] {
     ]
 }
 
-fn thread(thread: &Thread) -> String {
-    match &thread.scheduling {
-        Some(scheduling) => format!("{} cpu {} {}", thread.pid, cpu_list(&scheduling.cpus), scheduling.policy),
-        None => thread.pid.to_string(),
+/// A NAPI's thread: its number, where it may run and how.
+pub fn thread_cell(pid: i32, scheduling: Option<&Scheduling>) -> String {
+    match scheduling {
+        Some(scheduling) => format!("{pid} cpu {} {}", cpu_list(&scheduling.cpus), scheduling.policy),
+        None => pid.to_string(),
     }
 }
 

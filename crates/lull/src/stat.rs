@@ -11,13 +11,16 @@ use lull_linux::stat::Watch;
 
 use crate::Failure;
 use crate::output::out;
+use crate::process;
+use crate::target::Target;
 use crate::units;
 
 /// Arguments of `lull stat`.
 #[derive(Args)]
 pub struct StatArgs {
-    /// The device.
-    device: String,
+    /// The device, or the process that runs lull's user plane.
+    #[arg(value_name = "DEV|PID")]
+    target: Target,
     /// Length of an interval, such as 1s or 200ms.
     #[arg(long, value_parser = units::interval, default_value = "1s", value_name = "TIME")]
     interval: Duration,
@@ -31,7 +34,11 @@ pub struct StatArgs {
 
 /// Shows who polls, interval by interval.
 pub fn run(args: &StatArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    let mut watch = Watch::open(&args.device, &Roots::default())?;
+    let device = match &args.target {
+        Target::Device(device) => device,
+        Target::Process(pid) => return process::stat(*pid, args.interval, args.count, args.json, stop),
+    };
+    let mut watch = Watch::open(device, &Roots::default())?;
     let mut shown = 0;
     while !stop.load(Ordering::Relaxed) && args.count.is_none_or(|count| shown < count) {
         let sample = watch.sample(args.interval, stop)?;

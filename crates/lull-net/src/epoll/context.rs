@@ -1,6 +1,6 @@
 //! What an epoll context is made of: registrations, the ready list, those who wait.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -110,8 +110,15 @@ pub(crate) struct Context {
 }
 
 impl lull_host::EpollContext for Context {
-    fn napi_ids(&self) -> Vec<u32> {
-        Some(self.busy.napi_id()).filter(|id| *id != 0).into_iter().collect()
+    fn sockets(&self) -> BTreeMap<u32, usize> {
+        let mut sockets = BTreeMap::new();
+        for item in self.items().values() {
+            // A listener on several queues hears from each of them.
+            for id in item.parts.iter().map(Part::napi_id).filter(|id| *id != 0) {
+                *sockets.entry(id).or_default() += 1;
+            }
+        }
+        sockets
     }
 
     fn params(&self) -> lull_core::EpollParams {

@@ -8,7 +8,7 @@ use lull_core::Mode;
 use lull_lab::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
 use lull_lab::cell::{Load, RunResult};
 
-use super::{Serve, decorated, refuse};
+use super::{Serve, decorated, offer, refuse};
 use crate::Failure;
 use crate::output::{outln, say};
 
@@ -52,6 +52,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         args.threads,
         connections
     )?;
+    let _control = offer(bench.server().host());
     let mut lines = 0;
     while !stop.load(Ordering::Relaxed) {
         let offered_qps = load.offered_qps(None);

@@ -13,7 +13,7 @@ use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
 use lull_net::NetworkConfig;
 use lull_nic::tap::{Tap, TapConfig};
 
-use super::{Serve, address, decorated, refuse};
+use super::{Serve, address, decorated, offer, refuse};
 use crate::Failure;
 use crate::output::{outln, say};
 
@@ -72,6 +72,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
     for note in server.notes() {
         say!("lull: {note}");
     }
+    let _control = offer(server.host());
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
     outln!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads)?;
     while !stop.load(Ordering::Relaxed) {
