@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lull_core::{EpollParams, EpollWait, SettingError, WaitStep};
-use lull_host::{Host, Woke, Worker};
+use lull_host::{Host, Worker};
 
 use crate::shard::Ready;
 use crate::socket::Source;
@@ -39,6 +39,10 @@ bitflags::bitflags! {
         const EXCLUSIVE = 1 << 10;
     }
 }
+
+/// What may stand beside EXCLUSIVE (`EPOLLEXCLUSIVE_OK_BITS`).
+const EXCLUSIVE_OK: Interest =
+    Interest::READABLE.union(Interest::WRITABLE).union(Interest::EDGE).union(Interest::EXCLUSIVE);
 
 /// An event: what is ready, and the key that the item was added with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +113,17 @@ impl Epoll {
         }
     }
 
+    /// Threads that sleep in it now: the next event wakes one of them (`waitqueue_active`).
+    pub fn waiting(&self) -> usize {
+        self.context().ready.waiting()
+    }
+
     /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait.
     ///
     /// # Errors
-    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT, as Linux.
+    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as Linux.
     pub fn add(&self, source: &impl Source, key: u64, interest: Interest) -> io::Result<()> {
-        if interest.contains(Interest::EXCLUSIVE | Interest::ONESHOT) {
+        if interest.contains(Interest::EXCLUSIVE) && !EXCLUSIVE_OK.contains(interest) {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
         let context = self.context();
@@ -133,7 +142,7 @@ impl Epoll {
             part.watch(&item);
         }
         if !item.ready().is_empty() {
-            context.push(&item);
+            item.push();
         }
         Ok(())
     }
@@ -148,10 +157,13 @@ impl Epoll {
         if interest.contains(Interest::EXCLUSIVE) || item.is_exclusive() {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
-        item.key.store(key, Ordering::Relaxed);
-        item.interest.store(interest.bits(), Ordering::SeqCst);
+        // A wait that copies events out sees the item as it was or as it will be, as under the kernel's `ep->mtx`.
+        self.context().ready.between_takes(|| {
+            item.key.store(key, Ordering::Relaxed);
+            item.wanted.change(interest.bits());
+        });
         if !item.ready().is_empty() {
-            self.context().push(&item);
+            item.push();
         }
         Ok(())
     }
@@ -179,11 +191,14 @@ impl Epoll {
             return Ok(kernel);
         }
         let made = KernelSet::new()?;
-        Ok(context.kernel.get_or_init(|| made))
+        let kernel = context.kernel.get_or_init(|| made);
+        // Those who sleep do not watch it yet.
+        context.ready.wake_all();
+        Ok(kernel)
     }
 
     /// Adds a descriptor of the kernel (an eventfd, a timerfd, a pipe, a kernel socket). It has no NAPI and is never busy
-    /// polled (§13 edge 23). Add the first one before threads wait on the context.
+    /// polled (§13 edge 23).
     ///
     /// # Errors
     /// What `epoll_ctl` says.
@@ -253,9 +268,11 @@ impl Epoll {
                 }
                 WaitStep::Sleep(until_ns) => {
                     // The resume's poll ran in this context and may have brought events.
-                    let woke =
-                        if context.is_available() { Woke::Ready } else { context.sleep(worker, &mut turn, until_ns) };
-                    wait.woke(context.is_available(), woke == Woke::TimedOut);
+                    let (available, timed_out) = match context.is_available() {
+                        true => (true, false),
+                        false => context.sleep(worker, &mut turn, until_ns),
+                    };
+                    wait.woke(available, timed_out);
                 }
                 WaitStep::Resume(napi_id) => turn.resume(napi_id),
                 WaitStep::Suspend(napi_id) => turn.suspend(napi_id),
@@ -272,7 +289,7 @@ impl Notifier {
     /// Reports the notifier's key to a thread that waits, or to the next that does.
     pub fn notify(&self) {
         self.0.notified.store(true, Ordering::Release);
-        self.0.context.push(&self.0);
+        self.0.push();
     }
 }
 

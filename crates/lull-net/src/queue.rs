@@ -9,7 +9,7 @@ use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, TryPoll};
 use lull_nic::{Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
 use crate::ready::WaitList;
-use crate::shard::{Change, Io, SocketId, SocketKind, Stack};
+use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
 
 /// Frames that a shard keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
@@ -43,10 +43,7 @@ impl Inside {
 
     /// Makes the wait list of a socket that the application holds from now on.
     pub(crate) fn watch(&mut self, id: SocketId) -> Arc<crate::ready::Level> {
-        let list = WaitList::default();
-        if let Ok(ready) = self.stack.ready(id) {
-            list.level.set(ready);
-        }
+        let list = WaitList::new(self.stack.ready(id).unwrap_or(Ready::empty()));
         let level = list.level.clone();
         match id.kind() {
             SocketKind::Tcp => {

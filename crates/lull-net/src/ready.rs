@@ -4,25 +4,21 @@
 //! edge; the level is a word that any thread reads without the lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::Thread;
 
 use crate::epoll::Item;
+pub(crate) use crate::level::Level;
 use crate::shard::Ready;
-
-/// The level of one socket: what is ready now.
-#[derive(Debug, Default)]
-pub(crate) struct Level(AtomicU32);
 
 impl Level {
     #[inline]
     pub(crate) fn get(&self) -> Ready {
-        Ready::from_bits_truncate(self.0.load(Ordering::Acquire) as u8)
+        Ready::from_bits_truncate(self.bits() as u8)
     }
 
     #[inline]
     pub(crate) fn set(&self, ready: Ready) {
-        self.0.store(u32::from(ready.bits()), Ordering::Release);
+        self.set_bits(u32::from(ready.bits()));
     }
 }
 
@@ -34,7 +30,7 @@ pub(crate) struct Blocked {
 }
 
 /// The wait list of one socket.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WaitList {
     pub(crate) level: Arc<Level>,
     /// The usual case is one context that waits: it takes no allocation of its own.
@@ -44,19 +40,24 @@ pub(crate) struct WaitList {
 }
 
 impl WaitList {
+    /// Nobody waits yet for a socket on which `ready` is ready.
+    pub(crate) fn new(ready: Ready) -> WaitList {
+        let level = Arc::new(Level::new(u32::from(ready.bits())));
+        WaitList { level, first: None, more: Vec::new(), blocked: Vec::new() }
+    }
+
     /// Something became ready: tells everybody who waits for it.
     #[inline]
     pub(crate) fn tell(&mut self, ready: Ready, edges: Ready, napi_id: u32) {
         self.level.set(ready);
         let mut exclusive_told = false;
         for item in self.first.iter().chain(&self.more) {
-            // EPOLLEXCLUSIVE: one of those who said so is enough (`__wake_up_common`).
+            // EPOLLEXCLUSIVE: one woken thread of those who said so is enough (`__wake_up_common`). A context on which
+            // nobody waits does not count, or it would swallow the wake-up.
             if item.is_exclusive() && exclusive_told {
                 continue;
             }
-            if item.fire(edges, napi_id) {
-                exclusive_told |= item.is_exclusive();
-            }
+            exclusive_told |= item.fire(edges, napi_id) && item.is_exclusive();
         }
         if !self.blocked.is_empty() {
             self.blocked.iter().filter(|blocked| edges.intersects(blocked.wants)).for_each(|b| b.thread.unpark());

@@ -1,11 +1,10 @@
-//! Epoll as Linux has it: level, edge, one-shot, exclusive, hang-ups, kernel descriptors, several contexts and threads.
+//! Epoll as Linux has it: level, edge, one-shot, hang-ups, kernel descriptors, suspension. Several threads and contexts are
+//! in `epoll_threads.rs`.
 
 mod pair;
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lull_core::{EpollParams, NapiSettings};
@@ -83,7 +82,9 @@ fn add_modify_and_delete_refuse_as_epoll_ctl_does() {
     assert_eq!(epoll.modify(&client, 2, Interest::READABLE).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(epoll.delete(&client).unwrap_err().kind(), ErrorKind::NotFound);
     let exclusive = Interest::READABLE | Interest::EXCLUSIVE;
-    assert_eq!(epoll.add(&client, 2, exclusive | Interest::ONESHOT).unwrap_err().kind(), ErrorKind::InvalidInput);
+    for refused in [Interest::ONESHOT, Interest::RDHUP] {
+        assert_eq!(epoll.add(&client, 2, exclusive | refused).unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
     assert_eq!(epoll.modify(&server, 2, exclusive).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(epoll.wait(&pair.worker(), &mut Vec::new(), 0, None).unwrap_err().kind(), ErrorKind::InvalidInput);
     epoll.delete(&server).unwrap();
@@ -125,61 +126,6 @@ fn a_closed_socket_leaves_the_set_and_a_closed_set_leaves_the_socket() {
     drop(second);
     drop(server);
     assert!(wait(&epoll, &worker, 8, SOON).is_empty());
-}
-
-#[test]
-fn exclusive_wakes_one_of_several_contexts() {
-    let pair = Pair::new();
-    let listener = pair.listener(7);
-    let woken = Arc::new(AtomicUsize::new(0));
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let threads: Vec<_> = (0..3)
-        .map(|_| {
-            let (worker, epoll) =
-                (pair.worker(), pair.epoll(&listener, Interest::READABLE | Interest::EXCLUSIVE | Interest::EDGE));
-            let (woken, waiting) = (woken.clone(), waiting.clone());
-            std::thread::spawn(move || {
-                waiting.fetch_add(1, Ordering::SeqCst);
-                if !wait(&epoll, &worker, 8, Duration::from_millis(600)).is_empty() {
-                    woken.fetch_add(1, Ordering::SeqCst);
-                }
-            })
-        })
-        .collect();
-    until("all wait", || waiting.load(Ordering::SeqCst) == 3);
-    std::thread::sleep(Duration::from_millis(100));
-    let _client = pair.connect(7);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(woken.load(Ordering::SeqCst), 1);
-}
-
-#[test]
-fn several_threads_wait_on_one_context_and_every_event_is_taken() {
-    const ROUNDS: usize = 200;
-    let pair = Pair::new();
-    let (server, client) = pair.connected(7);
-    let epoll = pair.epoll(&server, Interest::READABLE | Interest::ONESHOT);
-    let taken = Arc::new(AtomicUsize::new(0));
-    let threads: Vec<_> = (0..3)
-        .map(|_| {
-            let (worker, epoll, server, taken) = (pair.worker(), epoll.clone(), server.clone(), taken.clone());
-            std::thread::spawn(move || {
-                let mut buffer = [0; 64];
-                while taken.load(Ordering::SeqCst) < ROUNDS {
-                    for _ in wait(&epoll, &worker, 1, Duration::from_millis(50)) {
-                        let count = server.recv(&mut buffer).unwrap();
-                        taken.fetch_add(count, Ordering::SeqCst);
-                        epoll.modify(&server, 1, Interest::READABLE | Interest::ONESHOT).unwrap();
-                    }
-                }
-            })
-        })
-        .collect();
-    for round in 1..=ROUNDS {
-        send(&client, b"x");
-        until("the event is taken", || taken.load(Ordering::SeqCst) >= round);
-    }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 #[test]

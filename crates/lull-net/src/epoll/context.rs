@@ -1,7 +1,7 @@
 //! What an epoll context is made of: registrations, the ready list, those who wait.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use lull_core::EpollBusy;
@@ -9,18 +9,19 @@ use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 
 use super::kernel::KernelSet;
 use super::{Event, Interest};
+use crate::level::{Masks, Wanted};
+use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::shard::Ready;
 use crate::socket::Part;
 
-const READY_MASK: u32 = 0xff;
-/// Set while a one-shot item is off.
-const OFF: u32 = 1 << 31;
+/// Errors and hang-ups are reported whatever was asked for.
+const MASKS: Masks = Masks { always: Ready::ERR.union(Ready::HUP).bits() as u32, levels: 0xff };
 
 /// One registration of a socket in a context.
 pub(crate) struct Item {
     pub(super) context: Arc<Context>,
     pub(super) key: AtomicU64,
-    pub(super) interest: AtomicU32,
+    pub(super) wanted: Wanted,
     /// None for a notifier.
     pub(super) parts: Vec<Part>,
     /// A notifier's level.
@@ -31,7 +32,7 @@ pub(crate) struct Item {
 
 impl std::fmt::Debug for Item {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Item").field("key", &self.key).field("interest", &self.interest).finish_non_exhaustive()
+        f.debug_struct("Item").field("key", &self.key).field("wanted", &self.wanted).finish_non_exhaustive()
     }
 }
 
@@ -41,7 +42,7 @@ impl Item {
         Arc::new(Item {
             context: context.clone(),
             key: AtomicU64::new(key),
-            interest: AtomicU32::new(interest.bits()),
+            wanted: Wanted::new(interest.bits(), MASKS),
             parts,
             notified: AtomicBool::new(false),
             queued: AtomicBool::new(false),
@@ -56,28 +57,34 @@ impl Item {
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
-        self.interest.load(Ordering::Relaxed) & Interest::EXCLUSIVE.bits() != 0
+        self.wanted.interest() & Interest::EXCLUSIVE.bits() != 0
     }
 
-    /// `ep_poll_callback`: an edge. The NAPI id is noted before the mask is looked at. Returns whether the item was
-    /// put on the ready list or is there.
+    /// `ep_poll_callback`: an edge. The NAPI id is noted before the mask is looked at. Returns what the kernel's function
+    /// returns for an exclusive item (`ewake`): whether a waiter was woken, and for something that the item asked for.
     #[inline]
     pub(crate) fn fire(self: &Arc<Item>, edges: Ready, napi_id: u32) -> bool {
         if let Some(left_behind) = self.context.busy.note_napi(napi_id) {
             self.context.left_behind(left_behind);
         }
-        if self.wanted() & u32::from(edges.bits()) == 0 {
+        if !self.wanted.wants(u32::from(edges.bits())) {
             return false;
         }
-        self.context.push(self);
-        true
+        let woke = self.context.ready.push(self);
+        let inout = edges & (Ready::READABLE | Ready::WRITABLE);
+        let interest = Interest::from_bits_truncate(self.wanted.interest());
+        woke && match (inout.contains(Ready::READABLE), inout.contains(Ready::WRITABLE)) {
+            (false, false) => true,
+            (true, false) => interest.contains(Interest::READABLE),
+            (false, true) => interest.contains(Interest::WRITABLE),
+            // One woken thread need not be enough for both.
+            (true, true) => false,
+        }
     }
 
-    /// The mask of readiness bits that are reported; 0 while a one-shot is off.
-    #[inline]
-    fn wanted(&self) -> u32 {
-        let interest = self.interest.load(Ordering::Acquire);
-        if interest & OFF != 0 { 0 } else { (interest & READY_MASK) | u32::from((Ready::ERR | Ready::HUP).bits()) }
+    /// An edge that the application makes: a socket that was added or modified is ready already, or a notifier is used.
+    pub(super) fn push(self: &Arc<Item>) {
+        self.context.ready.push(self);
     }
 
     #[inline]
@@ -87,20 +94,32 @@ impl Item {
             [] if self.notified.swap(false, Ordering::AcqRel) => Ready::READABLE,
             parts => parts.iter().fold(Ready::empty(), |all, part| all | part.level()),
         };
-        Ready::from_bits_truncate(all.bits() & self.wanted() as u8)
+        Ready::from_bits_truncate(all.bits() & self.wanted.mask() as u8)
     }
 }
 
-#[derive(Default)]
-struct List {
-    ready: VecDeque<Arc<Item>>,
-    waiters: Vec<Waker>,
+impl Entry for Item {
+    #[inline]
+    fn queued(&self) -> &AtomicBool {
+        &self.queued
+    }
+}
+
+impl Wake for Waker {
+    #[inline]
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+
+    #[inline]
+    fn is_same(&self, other: &Waker) -> bool {
+        Waker::is_same(self, other)
+    }
 }
 
 pub(crate) struct Context {
     pub(super) busy: EpollBusy,
-    list: Mutex<List>,
-    ready_count: AtomicUsize,
+    pub(super) ready: ReadyList<Item, Waker>,
     items: Mutex<HashMap<usize, Arc<Item>>>,
     pub(super) kernel: OnceLock<KernelSet>,
     kernel_turn: AtomicBool,
@@ -130,8 +149,7 @@ impl Context {
     pub(super) fn new(host: &Host) -> Context {
         Context {
             busy: EpollBusy::new(host.sysctl(), host.epoll_options()),
-            list: Mutex::new(List::default()),
-            ready_count: AtomicUsize::new(0),
+            ready: ReadyList::new(),
             items: Mutex::new(HashMap::new()),
             kernel: OnceLock::new(),
             kernel_turn: AtomicBool::new(false),
@@ -143,37 +161,17 @@ impl Context {
 
     /// `ep_free`: every registration ends, and what was suspended is resumed (§13 edge 11).
     pub(super) fn free(&self) {
+        self.ready.close();
         let items = std::mem::take(&mut *self.items());
         items.values().for_each(Item::leave);
-        self.list().ready.clear();
         if let Some(napi_id) = self.busy.free() {
             self.host.resume(napi_id);
         }
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
-        // Items are moved in and out whole: a panic elsewhere cannot leave the list half-written.
-        self.list.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     pub(super) fn items(&self) -> MutexGuard<'_, HashMap<usize, Arc<Item>>> {
+        // A map operation is whole or not: a panic elsewhere cannot leave it half-made.
         self.items.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    #[inline]
-    pub(super) fn push(&self, item: &Arc<Item>) {
-        if item.queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let waiter = {
-            let mut list = self.list();
-            list.ready.push_back(item.clone());
-            self.ready_count.store(list.ready.len(), Ordering::Release);
-            list.waiters.pop()
-        };
-        if let Some(waiter) = waiter {
-            waiter.wake();
-        }
     }
 
     #[cold]
@@ -183,7 +181,7 @@ impl Context {
 
     #[inline]
     pub(super) fn is_available(&self) -> bool {
-        self.ready_count.load(Ordering::Acquire) != 0 || self.kernel.get().is_some_and(KernelSet::is_readable)
+        self.ready.is_available() || self.kernel.get().is_some_and(KernelSet::is_readable)
     }
 
     /// While not asleep, kernel descriptors are looked at now and then.
@@ -199,7 +197,7 @@ impl Context {
         let before = events.len();
         let readable = self.kernel.get().filter(|kernel| kernel.is_readable());
         if let Some(kernel) = readable {
-            let sockets_wait = self.ready_count.load(Ordering::Acquire) != 0;
+            let sockets_wait = self.ready.is_available();
             // With room for one event, they take turns.
             let share = match (sockets_wait, room) {
                 (false, room) => room,
@@ -213,69 +211,43 @@ impl Context {
     }
 
     fn copy_sockets(&self, events: &mut Vec<Event>, room: usize) {
-        if room == 0 || self.ready_count.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let mut list = self.list();
-        // Level-triggered items go back to the tail: each is looked at once per call.
-        let mut looks = list.ready.len();
-        let mut left = room;
-        // Touched together first, the cache misses of different sockets overlap; the loop's atomics would serialise them.
-        for item in list.ready.iter().take(room) {
+        let warm = |item: &Item| {
             std::hint::black_box(item.parts.first().map(Part::level));
-        }
-        while looks > 0 && left > 0 {
-            looks -= 1;
-            let Some(item) = list.ready.pop_front() else { break };
-            // Before the level is read: an edge that comes after it queues the item again.
-            item.queued.store(false, Ordering::SeqCst);
+        };
+        self.ready.take(room, warm, |item| {
             let ready = item.ready();
             if ready.is_empty() || item.gone.load(Ordering::Acquire) {
-                continue;
+                return Taken::Stale;
             }
             events.push(Event { key: item.key.load(Ordering::Relaxed), ready });
-            left -= 1;
-            let interest = item.interest.load(Ordering::Relaxed);
+            let interest = item.wanted.interest();
             if interest & Interest::ONESHOT.bits() != 0 {
-                item.interest.fetch_or(OFF, Ordering::AcqRel);
-            } else if interest & Interest::EDGE.bits() == 0 && !item.queued.swap(true, Ordering::AcqRel) {
-                list.ready.push_back(item);
+                item.wanted.turn_off();
+                Taken::Once
+            } else if interest & Interest::EDGE.bits() != 0 {
+                Taken::Once
+            } else {
+                Taken::Again
             }
-        }
-        self.ready_count.store(list.ready.len(), Ordering::Release);
+        });
     }
 
-    pub(super) fn sleep(&self, worker: &Worker, turn: &mut Turn<'_>, until_ns: Option<u64>) -> Woke {
+    /// Sleeps until something is available or the time is up. Returns whether something is available, and whether the
+    /// time is up.
+    pub(super) fn sleep(&self, worker: &Worker, turn: &mut Turn<'_>, until_ns: Option<u64>) -> (bool, bool) {
         let waker = worker.waker();
-        self.list().waiters.push(waker.clone());
         let fd = self.kernel.get().map(KernelSet::fd);
+        let watches_fd = fd.is_some();
         let woke = turn.sleep(&Sleep { until_ns, fd }, &mut || {
-            // A waker that was used is off the list; while we look on, it has to be there.
-            if self.ready_count.load(Ordering::Acquire) != 0 {
-                return true;
-            }
-            let mut list = self.list();
-            if !list.waiters.iter().any(|other| other.is_same(&waker)) {
-                list.waiters.push(waker.clone());
-            }
-            !list.ready.is_empty()
+            // A set of kernel descriptors that was made meanwhile has to be watched, too.
+            self.ready.look(&waker) || self.kernel.get().is_some() != watches_fd
         });
-        let mut list = self.list();
-        let was_there = list.waiters.iter().any(|other| other.is_same(&waker));
-        list.waiters.retain(|other| !other.is_same(&waker));
-        // We were woken for an event but leave for another reason: the next waiter takes it.
-        let pass_on =
-            if !was_there && woke != Woke::Ready && !list.ready.is_empty() { list.waiters.pop() } else { None };
-        drop(list);
-        if let Some(next) = pass_on {
-            next.wake();
+        let available = self.ready.leave(&waker);
+        let kernel = self.kernel.get();
+        if woke == Woke::Fd {
+            kernel.inspect(|kernel| kernel.fired());
         }
-        if woke == Woke::Fd
-            && let Some(kernel) = self.kernel.get()
-        {
-            kernel.fired();
-        }
-        woke
+        (available || kernel.is_some_and(KernelSet::is_readable), woke == Woke::TimedOut)
     }
 }
 

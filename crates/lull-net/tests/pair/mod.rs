@@ -14,7 +14,7 @@ use lull_nic::mem::{self, MemConfig};
 pub const SERVER: &str = "10.0.0.2";
 pub const CLIENT: &str = "10.0.0.1";
 /// Nothing here waits for this long unless it is lost.
-pub const LOST: Duration = Duration::from_secs(20);
+pub const LOST: Duration = Duration::from_secs(120);
 
 pub struct Pair {
     pub server: Network,

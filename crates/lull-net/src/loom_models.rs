@@ -1,0 +1,254 @@
+//! The ready list, its waiters and the level under loom.
+//!
+//! A model that loses a wake-up ends with a thread asleep for ever, which loom reports as a deadlock. What the protocol
+//! publishes (arrivals) is written and read relaxed, so that nothing but the code under test orders it.
+//!
+//! Every model says how many preemptions it is bounded by. Loom explores all interleavings within the bound, and all
+//! values that a load may return.
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+
+use crate::level::{Level, Masks, Wanted};
+use crate::ready_list::{Entry, ReadyList, Taken, Wake};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
+
+const READABLE: u32 = 1;
+const MASKS: Masks = Masks { always: 0, levels: READABLE };
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// A socket and its registration: `arrived` counts what came, and only the protocol orders it.
+struct Socket {
+    queued: AtomicBool,
+    level: Level,
+    wanted: Wanted,
+    arrived: AtomicUsize,
+}
+
+impl Socket {
+    fn new(interest: u32) -> Arc<Socket> {
+        Arc::new(Socket {
+            queued: AtomicBool::new(false),
+            level: Level::new(0),
+            wanted: Wanted::new(interest, MASKS),
+            arrived: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Entry for Socket {
+    fn queued(&self) -> &AtomicBool {
+        &self.queued
+    }
+}
+
+/// A waiting thread. A wake-up that comes before the sleep is kept.
+#[derive(Clone)]
+struct Waiter(Arc<(Mutex<bool>, Condvar)>);
+
+impl Waiter {
+    fn new() -> Waiter {
+        Waiter(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    fn sleep(&self) {
+        let (woken, condvar) = &*self.0;
+        let mut woken = woken.lock().unwrap();
+        while !*woken {
+            woken = condvar.wait(woken).unwrap();
+        }
+        *woken = false;
+    }
+}
+
+impl Wake for Waiter {
+    fn wake(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_one();
+    }
+
+    fn is_same(&self, other: &Waiter) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+type List = ReadyList<Socket, Waiter>;
+
+/// Delivery: something arrives, and whoever waits is told (`Item::fire`).
+fn arrive(list: &List, socket: &Arc<Socket>, count: usize) {
+    socket.arrived.store(count, Ordering::Relaxed);
+    socket.level.set_bits(READABLE);
+    if socket.wanted.wants(READABLE) {
+        list.push(socket);
+    }
+}
+
+/// `epoll_wait` for one event, for ever: calls `report` until it says that an event was taken.
+fn wait(list: &List, waiter: &Waiter, mut report: impl FnMut(&Socket) -> Taken) {
+    loop {
+        let mut reported = false;
+        list.take(
+            1,
+            |_| (),
+            |socket| {
+                let taken = report(socket);
+                reported = taken != Taken::Stale;
+                taken
+            },
+        );
+        if reported {
+            return;
+        }
+        while !list.look(waiter) {
+            waiter.sleep();
+        }
+        let _ = list.leave(waiter);
+    }
+}
+
+/// Edge-triggered: whoever looks for the last time sees all that arrived.
+#[test]
+fn loom_an_edge_that_comes_while_the_entry_is_taken_queues_it_again() {
+    check(3, || {
+        let (list, socket) = (Arc::new(List::new()), Socket::new(READABLE));
+        let delivery = {
+            let (list, socket) = (list.clone(), socket.clone());
+            thread::spawn(move || {
+                arrive(&list, &socket, 1);
+                arrive(&list, &socket, 2);
+            })
+        };
+        let waiter = Waiter::new();
+        let mut seen = 0;
+        while seen != 2 {
+            wait(&list, &waiter, |socket| {
+                if socket.level.bits() & socket.wanted.mask() == 0 {
+                    return Taken::Stale;
+                }
+                seen = socket.arrived.load(Ordering::Relaxed);
+                Taken::Once
+            });
+        }
+        delivery.join().unwrap();
+    });
+}
+
+/// Level-triggered, one edge for two arrivals: the thread that took the first is busy until the second is served, so the
+/// other thread has to be woken for it.
+#[test]
+fn loom_what_is_left_of_a_level_wakes_the_other_waiter() {
+    check(2, || {
+        let (list, socket) = (Arc::new(List::new()), Socket::new(READABLE));
+        let served = Arc::new((Mutex::new(0), Condvar::new()));
+        let worker = || {
+            let (list, served) = (list.clone(), served.clone());
+            move || {
+                let waiter = Waiter::new();
+                wait(&list, &waiter, |socket| {
+                    if socket.level.bits() & socket.wanted.mask() == 0 {
+                        return Taken::Stale;
+                    }
+                    let left = socket.arrived.load(Ordering::Relaxed) - 1;
+                    socket.arrived.store(left, Ordering::Relaxed);
+                    if left == 0 {
+                        socket.level.set_bits(0);
+                    }
+                    Taken::Again
+                });
+                let (count, condvar) = &*served;
+                let mut count = count.lock().unwrap();
+                *count += 1;
+                condvar.notify_all();
+                while *count < 2 {
+                    count = condvar.wait(count).unwrap();
+                }
+            }
+        };
+        let threads = [thread::spawn(worker()), thread::spawn(worker())];
+        arrive(&list, &socket, 2);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// A waiter leaves because its time is up, perhaps woken in the same moment: it takes the event, or the other waiter does.
+#[test]
+fn loom_a_waiter_that_leaves_takes_what_it_was_woken_for() {
+    check(3, || {
+        let (list, socket) = (Arc::new(List::new()), Socket::new(READABLE));
+        let leaver = {
+            let list = list.clone();
+            thread::spawn(move || {
+                let waiter = Waiter::new();
+                let mut took = false;
+                let available = list.look(&waiter);
+                // The time is up.
+                if list.leave(&waiter) || available {
+                    list.take(
+                        1,
+                        |_| (),
+                        |_| {
+                            took = true;
+                            Taken::Once
+                        },
+                    );
+                }
+                took
+            })
+        };
+        let stayer = {
+            let list = list.clone();
+            thread::spawn(move || wait(&list, &Waiter::new(), |_| Taken::Once))
+        };
+        arrive(&list, &socket, 1);
+        if leaver.join().unwrap() {
+            arrive(&list, &socket, 2);
+        }
+        stayer.join().unwrap();
+    });
+}
+
+/// A one-shot that is off is turned on again while something arrives: one of the two threads queues it.
+#[test]
+fn loom_a_one_shot_that_is_turned_on_while_data_arrives_is_reported() {
+    check(3, || {
+        let (list, socket) = (Arc::new(List::new()), Socket::new(READABLE));
+        socket.wanted.turn_off();
+        let delivery = {
+            let (list, socket) = (list.clone(), socket.clone());
+            thread::spawn(move || arrive(&list, &socket, 1))
+        };
+        let modify = {
+            let (list, socket) = (list.clone(), socket.clone());
+            thread::spawn(move || {
+                list.between_takes(|| socket.wanted.change(READABLE));
+                if socket.level.bits() & socket.wanted.mask() != 0 {
+                    list.push(&socket);
+                }
+            })
+        };
+        delivery.join().unwrap();
+        modify.join().unwrap();
+        assert!(list.is_available());
+    });
+}
+
+/// A context is freed while something arrives: nothing keeps the entry alive.
+#[test]
+fn loom_a_freed_context_keeps_no_entry() {
+    check(3, || {
+        let (list, socket) = (Arc::new(List::new()), Socket::new(READABLE));
+        let delivery = {
+            let (list, socket) = (list.clone(), socket.clone());
+            thread::spawn(move || arrive(&list, &socket, 1))
+        };
+        list.close();
+        delivery.join().unwrap();
+        assert_eq!(Arc::strong_count(&socket), 1);
+    });
+}
