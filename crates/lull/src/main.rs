@@ -8,6 +8,7 @@ mod attach;
 mod compare;
 mod doctor;
 mod load;
+mod manual;
 mod output;
 mod predict;
 mod prepare;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 use output::say;
 
@@ -79,13 +80,18 @@ enum Command {
     Stat(stat::StatArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.
     Prepare(prepare::PrepareArgs),
+    /// Prints a manual page, or writes those of all commands into a directory.
+    Man(manual::ManArgs),
+    /// Prints a completion script for a shell.
+    Completions(manual::CompletionsArgs),
 }
 
 /// A failure that is told in one line and ends the command with status 2.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let done = Cli::try_parse().map_or_else(|error| usage(&error), run_command);
+    let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let done = parsed.map_or_else(|error| usage(&error), run_command);
     // What standard output holds back is part of what the command has to say.
     let done = done.and_then(|code| output::flush().map(|()| code).map_err(Failure::from));
     done.unwrap_or_else(|failure| match failure.downcast_ref::<output::WriteError>() {
@@ -135,5 +141,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Supervise(args) => run::supervise(&args),
         Command::Stat(args) => stat::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
+        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => manual::completions(&args),
     }
 }
