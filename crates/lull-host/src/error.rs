@@ -31,6 +31,16 @@ pub enum HostError {
         /// The instance's id.
         id: u32,
     },
+    /// The instance is enabled already: `napi_enable` is not idempotent (`napi_semantics` §11).
+    Enabled {
+        /// Its place in the host's table.
+        napi: u32,
+    },
+    /// The instance is disabled: `napi_disable` is not idempotent either.
+    Disabled {
+        /// Its place in the host's table.
+        napi: u32,
+    },
     /// The operating system refused.
     Os {
         /// What was tried.
@@ -47,6 +57,12 @@ impl fmt::Display for HostError {
             HostError::Full { what, max } => write!(f, "cannot have more than {max} {what}"),
             HostError::NoCpu { cpu, cpus } => write!(f, "there is no CPU {cpu}: the host has {cpus}, numbered from 0"),
             HostError::NoNapi { ifindex, id } => write!(f, "there is no NAPI {id} on device {ifindex}"),
+            HostError::Enabled { napi } => {
+                write!(f, "cannot enable NAPI instance {napi}: it is enabled already; disable it first")
+            }
+            HostError::Disabled { napi } => {
+                write!(f, "cannot disable NAPI instance {napi}: it is not enabled; enable it first")
+            }
             HostError::Os { what, source } => write!(f, "cannot {what}: {source}"),
         }
     }

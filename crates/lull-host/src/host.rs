@@ -264,6 +264,7 @@ impl Host {
             cpu: AtomicU16::new(binding.cpu),
             receiver_deadline_ns: AtomicU64::new(NEVER),
             thread: OnceLock::new(),
+            enabled: AtomicBool::new(false),
         });
         inner.instance_count.store(index + 1, Ordering::Release);
         // Last, for a line that was raised before raises at once.
@@ -280,11 +281,14 @@ impl Host {
     /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt.
     ///
     /// # Errors
-    /// Its NAPI thread cannot be started.
+    /// It is enabled already, or its NAPI thread cannot be started.
     pub fn enable(&self, index: u32) -> Result<u32, HostError> {
         let inner = self.inner();
         let instance = inner.instance(index);
         let control = relock(&inner.control);
+        if instance.enabled.load(Ordering::Relaxed) {
+            return Err(HostError::Enabled { napi: index });
+        }
         let (ifindex, id, settings) = {
             let mut devices = relock(&inner.devices);
             let device = &mut devices[instance.device.0];
@@ -294,6 +298,7 @@ impl Host {
         if settings.threaded != Threaded::Off {
             self.start_napi_thread(instance)?;
         }
+        instance.enabled.store(true, Ordering::Relaxed);
         instance.napi.enable(id, Some(&settings));
         inner.registry.enabled(ifindex, id, index);
         inner.unmask(instance, false);
@@ -306,10 +311,16 @@ impl Host {
     }
 
     /// `napi_disable`: waits until nobody owns the instance, and takes it. Settings are kept if the device keeps them.
-    pub fn disable(&self, index: u32) {
+    ///
+    /// # Errors
+    /// It is not enabled: waiting for the owner would be waiting for the disable that came first.
+    pub fn disable(&self, index: u32) -> Result<(), HostError> {
         let inner = self.inner();
         let instance = inner.instance(index);
         let control = relock(&inner.control);
+        if !instance.enabled.swap(false, Ordering::Relaxed) {
+            return Err(HostError::Disabled { napi: index });
+        }
         let id = instance.napi.id();
         instance.napi.disable_begin();
         instance.wake_thread(inner);
@@ -327,6 +338,7 @@ impl Host {
         inner.registry.disabled(ifindex, id);
         drop(control);
         inner.registry.tell(NapiChange::Disabled { ifindex, id });
+        Ok(())
     }
 
     /// Settings of one instance (`napi-set`), in force from the next decision on and kept over a disable.

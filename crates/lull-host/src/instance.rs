@@ -1,6 +1,6 @@
 //! A NAPI instance with its surroundings: its interrupt, what stands above it, its thread.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lull_core::{Napi, Owner};
@@ -52,6 +52,8 @@ pub(crate) struct Instance {
     pub(crate) cpu: AtomicU16,
     pub(crate) receiver_deadline_ns: AtomicU64,
     pub(crate) thread: OnceLock<threads::NapiThreadHandle>,
+    /// Whether the last of `napi_enable` and `napi_disable` was an enable. Read and written under the control lock.
+    pub(crate) enabled: AtomicBool,
 }
 
 impl Instance {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use lull_core::{BusyEnd, NapiSettings, Threaded};
-use lull_host::{Host, HostConfig, Sleep, Woke, Worker};
+use lull_host::{Host, HostConfig, HostError, Sleep, Woke, Worker};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -426,7 +426,7 @@ fn disable_and_enable_under_traffic_lose_no_liveness() {
             };
             bound.set(settings);
             std::thread::sleep(Duration::from_millis(3));
-            world.host.disable(bound.napi);
+            world.host.disable(bound.napi).unwrap();
             assert_eq!(world.host.napi_id(bound.napi), 0);
             assert_eq!(world.host.napi_by_id(bound.id), None);
             let before = bound.delivered();
@@ -443,13 +443,41 @@ fn disable_and_enable_under_traffic_lose_no_liveness() {
     worker.join().unwrap();
 }
 
+/// Neither is idempotent (§11): a second disable would wait for ever for the first one's ownership, with the control lock
+/// held.
+#[test]
+fn disabling_the_disabled_and_enabling_the_enabled_is_refused_and_holds_nothing() {
+    let world = World::new();
+    let (host, napi) = (&world.host, world.bound.napi);
+    assert!(matches!(host.enable(napi), Err(HostError::Enabled { .. })));
+    host.disable(napi).unwrap();
+    let (told, answer) = std::sync::mpsc::channel();
+    let again = host.clone();
+    std::thread::spawn(move || told.send(again.disable(napi)));
+    let second = answer.recv_timeout(LONG).expect("the second disable returns");
+    assert!(matches!(second, Err(HostError::Disabled { .. })));
+    assert_eq!(host.enable(napi).unwrap(), world.bound.id);
+
+    // Of many at once one succeeds, and the others are told.
+    for enabling in [false, true, false, true] {
+        let done = std::thread::scope(|scope| {
+            let one = || if enabling { host.enable(napi).is_ok() } else { host.disable(napi).is_ok() };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).filter(|done| *done).count()
+        });
+        assert_eq!(done, 1);
+    }
+    assert!(world.client.send(1));
+    world.bound.await_delivered(1);
+}
+
 #[test]
 fn settings_outlive_a_disable_only_on_a_device_that_keeps_them() {
     let host = Host::new(HostConfig::default()).unwrap();
     let (bound, _client) = mem_queue(&host, 0);
     let settings = NapiSettings { defer_hard_irqs: 7, gro_flush_timeout_ns: 9, ..suspension(5) };
     bound.set(settings);
-    host.disable(bound.napi);
+    host.disable(bound.napi).unwrap();
     assert_eq!(host.enable(bound.napi).unwrap(), bound.id);
     assert_eq!(host.napis()[0].settings, settings);
 
@@ -461,7 +489,7 @@ fn settings_outlive_a_disable_only_on_a_device_that_keeps_them() {
     let (rx, line) = (Box::new(FloodRx(flood.clone())), Arc::new(FloodLine(flood)));
     let forgetful = Bound::on_device(&host, 0, rx, line, false);
     forgetful.set(settings);
-    host.disable(forgetful.napi);
+    host.disable(forgetful.napi).unwrap();
     assert_ne!(host.enable(forgetful.napi).unwrap(), forgetful.id);
     assert_eq!(host.napis()[1].settings, NapiSettings::default());
 }

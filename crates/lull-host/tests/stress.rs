@@ -135,7 +135,7 @@ fn run(seed: u64, cpus: usize, workers: usize, with_threads: bool) {
                 while !stop.load(Ordering::Acquire) {
                     let bound = queues[random.below(3) as usize];
                     if random.below(10) == 0 {
-                        bound.host.disable(bound.napi);
+                        bound.host.disable(bound.napi).unwrap();
                         bound.host.enable(bound.napi).unwrap();
                     } else {
                         bound.set(settings(&mut random, with_threads));

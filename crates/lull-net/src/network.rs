@@ -336,7 +336,8 @@ impl Inner {
             return;
         }
         for queue in &self.queues {
-            self.host.disable(queue.napi());
+            // Refused only where an earlier `enable_all` failed before it came to this queue.
+            let _ = self.host.disable(queue.napi());
             queue.set_napi_id(0);
         }
     }
