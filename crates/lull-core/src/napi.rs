@@ -607,6 +607,14 @@ impl Napi {
         self.state.load().has(state::SCHED_THREADED)
     }
 
+    /// The ownership that a panic destroyed with its [`Owner`], so that its executor can let the instance go. For an
+    /// executor that knows of no other owner: [`Napi::disable_begin`] came before, and keeps new ones away.
+    pub fn owner_lost_in_a_panic(&self) -> Option<Owner> {
+        let state = self.state.load();
+        assert!(state.has(state::DISABLE), "an ownership can only be replaced while nobody can take the instance");
+        (state.has(state::SCHED) && !state.has(state::NPSVC)).then(|| Owner::new(self.index))
+    }
+
     // ---- §11 disable, enable ----
 
     /// First step of `napi_disable`: schedules are refused from now on. Then call [`Napi::disable_claim`], sleeping 20 to

@@ -9,10 +9,11 @@ use lull_core::settings::SOFTIRQ_TIME_MAX_NS;
 use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::contain::or_end;
 use crate::deadlines::Deadlines;
 pub(crate) use crate::deadlines::NEVER;
 use crate::delivery::Delivery;
-use crate::instance::{Instance, TryPoll};
+use crate::instance::{Instance, Receiver, TryPoll};
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
 use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat, WORKERS_MAX};
@@ -229,7 +230,12 @@ pub(crate) fn relock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the holder of a CPU's seat does.
 impl Delivery {
     /// Runs this CPU's delivery until nothing is pending, within Linux's bounds. The caller holds the seat, awake.
+    #[inline]
     pub(crate) fn run(&self, cpu: &Cpu) -> Ran {
+        or_end(&|| format!("the delivery of CPU {}, outside any queue", cpu.index), || self.run_pending(cpu))
+    }
+
+    fn run_pending(&self, cpu: &Cpu) -> Ran {
         let mut softnet = relock(&cpu.softnet);
         let mut until_ns = None;
         loop {
@@ -377,7 +383,8 @@ impl Delivery {
                 instance.lateness.record(now_ns - deadline_ns);
                 self.route(cpu, softnet, owner, &cx);
             }
-            if instance.receiver_due(cpu.index, now_ns) && !instance.receiver.timers(self, now_ns) {
+            let timers = |receiver: &dyn Receiver| receiver.timers(self, now_ns);
+            if instance.receiver_due(cpu.index, now_ns) && self.contain(instance, "timers", timers) == Some(false) {
                 instance.set_receiver_deadline(now_ns + RECEIVER_RETRY_NS);
             }
             cpu.note_deadline(instance.deadline_on(cpu.index));
@@ -422,7 +429,7 @@ impl Delivery {
         let instance = self.instance(owner.napi());
         let napi = &instance.napi;
         napi.poll_begin(&owner, napi.weight(), &self.cx(cpu.index, self.clock.now_ns()));
-        match instance.receiver.try_poll(self, owner, cpu.index, napi.weight()) {
+        match self.contained_try_poll(instance, owner, cpu.index) {
             TryPoll::Polled(owner, work) => {
                 let now_ns = self.clock.now_ns();
                 let cx = self.cx(cpu.index, now_ns);
@@ -483,6 +490,9 @@ impl Delivery {
 
     /// `in_seat`: the caller holds the seat of the interrupt's CPU, and arms its descriptors when it leaves.
     pub(crate) fn unmask(&self, instance: &Instance, in_seat: bool) {
+        if instance.failure().is_some() {
+            return;
+        }
         instance.vector.unmask();
         if !in_seat && instance.vector.is_fd() {
             let cpu = self.cpu(instance.cpu());

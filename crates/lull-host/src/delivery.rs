@@ -10,6 +10,7 @@ use lull_core::{Cx, EpollOptions, Sysctl};
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
+use crate::contain::SinkOrEnd;
 use crate::contexts::{Contexts, EpollContext};
 use crate::cpu::Cpu;
 use crate::host::Device;
@@ -29,7 +30,7 @@ pub struct Delivery {
     pub(crate) registry: Registry,
     pub(crate) contexts: Contexts,
     pub(crate) devices: Mutex<Vec<Device>>,
-    pub(crate) sink: Option<Box<dyn EventSink + Send>>,
+    pub(crate) sink: Option<SinkOrEnd>,
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: Mutex<Vec<ThreadUse>>,
     pub(crate) joins: Mutex<Vec<JoinHandle<()>>>,
@@ -71,7 +72,7 @@ impl Delivery {
 
     #[inline]
     pub(crate) fn cx(&self, cpu: u16, now_ns: u64) -> Cx<'_> {
-        Cx { now_ns, cpu, sink: self.sink.as_deref().map(|sink| sink as &dyn EventSink) }
+        Cx { now_ns, cpu, sink: self.sink.as_ref().map(|sink| sink as &dyn EventSink) }
     }
 
     pub(crate) fn raise_irq(&self, napi: u32) {
@@ -120,7 +121,7 @@ impl Delivery {
     }
 
     /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.
-    pub fn polled_for_softirq(&self, parked: Parked, work: u32) {
+    pub(crate) fn polled_for_softirq(&self, parked: Parked, work: u32) {
         let Parked { owner, cpu } = parked;
         let instance = self.instance(owner.napi());
         let cx = self.cx(cpu, self.clock.now_ns());

@@ -41,6 +41,13 @@ pub enum HostError {
         /// Its place in the host's table.
         napi: u32,
     },
+    /// A panic above the queue took it down.
+    Failed {
+        /// Its place in the host's table.
+        napi: u32,
+        /// Where the panic was, and its message.
+        why: String,
+    },
     /// The operating system refused.
     Os {
         /// What was tried.
@@ -62,6 +69,12 @@ impl fmt::Display for HostError {
             }
             HostError::Disabled { napi } => {
                 write!(f, "cannot disable NAPI instance {napi}: it is not enabled; enable it first")
+            }
+            HostError::Failed { napi, why } => {
+                write!(
+                    f,
+                    "cannot enable NAPI instance {napi}: its queue was taken down by {why}; remove it and add it anew"
+                )
             }
             HostError::Os { what, source } => write!(f, "cannot {what}: {source}"),
         }

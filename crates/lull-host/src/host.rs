@@ -2,26 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{DeviceConfig, EpollOptions, EpollParams, Napi, NapiSettings, Stats, Sysctl, Threaded};
+use lull_core::{DeviceConfig, EpollOptions, EpollParams, NapiSettings, Stats, Sysctl, Threaded};
 use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
+use crate::contain::SinkOrEnd;
 use crate::contexts::Contexts;
-use crate::cpu::{Cpu, CpuStats, NEVER, relock};
+use crate::cpu::{Cpu, CpuStats, relock};
 use crate::delivery::Delivery;
 use crate::error::HostError;
 use crate::instance::{Instance, Receiver};
-use crate::lateness::{Lateness, LatenessSnapshot};
+use crate::lateness::LatenessSnapshot;
 use crate::parker::Parker;
 use crate::registry::{NapiChange, NapiInfo, Registry};
 use crate::threads;
-use crate::vector::{Vector, VectorSink};
+use crate::vector::VectorSink;
 
 /// How a host is made.
 pub struct HostConfig {
@@ -39,7 +40,7 @@ pub struct HostConfig {
     pub timer_slack_ns: u64,
     /// Most instances that the host can ever have.
     pub napis_max: usize,
-    /// Who hears of every event.
+    /// Who hears of every event. A panic in it ends the process.
     pub sink: Option<Box<dyn EventSink + Send>>,
 }
 
@@ -59,7 +60,7 @@ impl Default for HostConfig {
 
 /// A device as the host knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceId(usize);
+pub struct DeviceId(pub(crate) usize);
 
 /// A queue that is to become an instance.
 pub struct NapiBinding {
@@ -76,7 +77,7 @@ pub struct NapiBinding {
 }
 
 pub(crate) struct Device {
-    name: String,
+    pub(crate) name: String,
     ifindex: u32,
     config: DeviceConfig,
     /// Index of the instance of each queue.
@@ -141,7 +142,7 @@ impl Host {
             registry: Registry::default(),
             contexts: Contexts::default(),
             devices: Mutex::new(Vec::new()),
-            sink: config.sink,
+            sink: config.sink.map(SinkOrEnd),
             stopping: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
             joins: Mutex::new(Vec::new()),
@@ -253,41 +254,33 @@ impl Host {
         let Some(slot) = inner.instances.get(index as usize) else {
             return Err(HostError::Full { what: "NAPI instances", max: inner.instances.len() });
         };
-        let instance = slot.get_or_init(|| Instance {
-            napi: Napi::new(index),
-            vector: Vector::new(binding.irq),
-            receiver: binding.receiver,
-            lateness: Lateness::default(),
-            irqs: AtomicU64::new(0),
-            device: binding.device,
-            queue: binding.queue,
-            cpu: AtomicU16::new(binding.cpu),
-            receiver_deadline_ns: AtomicU64::new(NEVER),
-            thread: OnceLock::new(),
-            enabled: AtomicBool::new(false),
-        });
+        let (device, queue, cpu) = (binding.device, binding.queue, binding.cpu);
+        let instance = slot.get_or_init(|| Instance::new(index, binding));
         inner.instance_count.store(index + 1, Ordering::Release);
         // Last, for a line that was raised before raises at once.
         instance.vector.line.connect(Arc::new(VectorSink { host: Arc::downgrade(inner), napi: index }));
         if instance.vector.is_fd() {
             let what = "watch the device's descriptor";
-            let watched = inner.cpu(binding.cpu).add_fd_vector(instance);
+            let watched = inner.cpu(cpu).add_fd_vector(instance);
             watched.map_err(|source| HostError::Os { what: what.to_owned(), source })?;
         }
-        devices[binding.device.0].napis[binding.queue] = Some(index);
+        devices[device.0].napis[queue] = Some(index);
         Ok(index)
     }
 
     /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt.
     ///
     /// # Errors
-    /// It is enabled already, or its NAPI thread cannot be started.
+    /// It is enabled already, a panic took its queue down, or its NAPI thread cannot be started.
     pub fn enable(&self, index: u32) -> Result<u32, HostError> {
         let inner = self.inner();
         let instance = inner.instance(index);
         let control = relock(&inner.control);
         if instance.enabled.load(Ordering::Relaxed) {
             return Err(HostError::Enabled { napi: index });
+        }
+        if let Some(why) = instance.failure() {
+            return Err(HostError::Failed { napi: index, why: why.to_owned() });
         }
         let (ifindex, id, settings) = {
             let mut devices = relock(&inner.devices);
@@ -481,6 +474,7 @@ impl Host {
             state: instance.napi.snapshot(),
             stats: instance.napi.stats(),
             thread: instance.thread.get().map(|thread| thread.tid),
+            failure: instance.failure().map(str::to_owned),
         };
         self.inner().instances().map(info).collect()
     }

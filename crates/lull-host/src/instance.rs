@@ -7,7 +7,7 @@ use lull_core::{Napi, Owner};
 
 use crate::cpu::NEVER;
 use crate::delivery::Delivery;
-use crate::host::DeviceId;
+use crate::host::{DeviceId, NapiBinding};
 use crate::lateness::Lateness;
 use crate::threads;
 use crate::vector::Vector;
@@ -19,14 +19,14 @@ pub enum TryPoll {
     /// The device was polled: this many packets.
     Polled(Owner, u32),
     /// The shard's lock is held: its holder has the ownership now and polls before it unlocks
-    /// ([`Delivery::polled_for_softirq`]).
+    /// ([`Delivery::unlock`]).
     Handed,
 }
 
 /// What stands above a queue: it polls the queue's receive half and passes the frames up. A shard keeps the receive half
 /// and itself under one [`crate::HandoffLock`].
 pub trait Receiver: Send + Sync {
-    /// Softirq's poll: must not wait for a lock.
+    /// Softirq's poll: must not wait for a lock. Parking the ownership is the last thing that it does.
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll;
 
     /// A busy poller's round: `None` if the lock is held, which counts as an empty round.
@@ -38,6 +38,10 @@ pub trait Receiver: Send + Sync {
     /// Runs the receiver's own timers (TCP's), and says with [`Delivery::set_receiver_deadline`] when to call again. False
     /// if the lock is held: it is asked again shortly.
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool;
+
+    /// A panic took this queue down, for good: whoever waits for what it would bring is told. Locks the shard and gives it
+    /// back with [`Delivery::unlock`], so that an ownership that was parked on it is let go.
+    fn failed(&self, host: &Delivery);
 }
 
 /// One instance with its surroundings.
@@ -54,9 +58,40 @@ pub(crate) struct Instance {
     pub(crate) thread: OnceLock<threads::NapiThreadHandle>,
     /// Whether the last of `napi_enable` and `napi_disable` was an enable. Read and written under the control lock.
     pub(crate) enabled: AtomicBool,
+    /// Why the queue was taken down.
+    failure: OnceLock<String>,
 }
 
 impl Instance {
+    /// A disabled instance at `index` of the host's table.
+    pub(crate) fn new(index: u32, binding: NapiBinding) -> Instance {
+        Instance {
+            napi: Napi::new(index),
+            vector: Vector::new(binding.irq),
+            receiver: binding.receiver,
+            lateness: Lateness::default(),
+            irqs: AtomicU64::new(0),
+            device: binding.device,
+            queue: binding.queue,
+            cpu: AtomicU16::new(binding.cpu),
+            receiver_deadline_ns: AtomicU64::new(NEVER),
+            thread: OnceLock::new(),
+            enabled: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        }
+    }
+
+    /// Why the queue was taken down, if it was.
+    #[inline]
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Notes why the queue is taken down. True for the first.
+    pub(crate) fn fail(&self, why: String) -> bool {
+        self.failure.set(why).is_ok()
+    }
+
     pub(crate) fn cpu(&self) -> u16 {
         self.cpu.load(Ordering::Relaxed)
     }

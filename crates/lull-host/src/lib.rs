@@ -10,7 +10,7 @@
 //! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
 //! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (hard interrupts, timers, softirq),
 //! `instance` (what is polled), `threads` (the contexts that stand by), `worker` (the application's side), `deadlines` (who
-//! wakes up for a timer), `registry` (who can be found by id), `host` and `delivery` (what operators and sockets ask).
+//! wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and `delivery` (what operators and sockets ask).
 //!
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
 //! under loom.
@@ -22,6 +22,8 @@
 mod affinity;
 #[cfg(not(loom))]
 mod clock;
+#[cfg(not(loom))]
+mod contain;
 #[cfg(not(loom))]
 mod contexts;
 #[cfg(not(loom))]
@@ -71,7 +73,7 @@ pub use host::{DeviceId, Host, HostConfig, NapiBinding, WeakHost};
 pub use instance::{Receiver, TryPoll};
 #[cfg(not(loom))]
 pub use lateness::{Lateness, LatenessSnapshot};
-pub use lock::{HandoffGuard, HandoffLock, Parked};
+pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};
 #[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
 #[cfg(not(loom))]

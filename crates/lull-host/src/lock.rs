@@ -8,6 +8,7 @@
 //! 0 → LOCKED → 0                          the fast path, one swap each way
 //! LOCKED|WAITERS                          somebody sleeps: unlocking wakes one
 //! LOCKED|PARKED                           an ownership waits: unlocking polls it first
+//! PARKED                                  the holder panicked: the next one polls
 //! ```
 
 #![allow(unsafe_code)]
@@ -33,6 +34,13 @@ pub struct Parked {
     pub cpu: u16,
 }
 
+/// What a shard's lock protects.
+pub trait Shard {
+    /// A thread panicked while it changed the value, which may be half-written. From now on no call may rely on anything
+    /// that it holds but what this leaves: sockets that fail, and nobody waiting. Called with the lock held.
+    fn take_down(&mut self);
+}
+
 /// The lock of a shard. Softirq that finds it held hands its NAPI ownership to the holder, who polls before unlocking;
 /// anybody else sleeps on a futex.
 #[derive(Debug)]
@@ -45,7 +53,7 @@ pub struct HandoffLock<T> {
 // SAFETY: the word admits one holder at a time, so sharing the lock only ever moves access to T between threads.
 unsafe impl<T: Send> Sync for HandoffLock<T> {}
 
-impl<T> HandoffLock<T> {
+impl<T: Shard> HandoffLock<T> {
     /// An unlocked lock.
     pub fn new(value: T) -> HandoffLock<T> {
         HandoffLock { word: Futex::new(0), parked: Mutex::new(None), value: UnsafeCell::new(value) }
@@ -153,15 +161,15 @@ impl<T> HandoffLock<T> {
     }
 }
 
-/// Access to the value. Ends with [`HandoffGuard::unlock`], which says what is owed; dropping it is for panics only and
-/// leaves a parked ownership to be abandoned.
+/// Access to the value. Ends with [`HandoffGuard::unlock`], which says what is owed; dropping it is for panics only: the
+/// shard is taken down, and a parked ownership stays parked for whoever locks next.
 #[must_use]
 #[derive(Debug)]
-pub struct HandoffGuard<'a, T> {
+pub struct HandoffGuard<'a, T: Shard> {
     lock: &'a HandoffLock<T>,
 }
 
-impl<'a, T> HandoffGuard<'a, T> {
+impl<'a, T: Shard> HandoffGuard<'a, T> {
     /// Unlocks, or returns the ownership that is to be polled first, together with the guard.
     #[inline]
     pub fn unlock(self) -> Result<(), (HandoffGuard<'a, T>, Parked)> {
@@ -175,17 +183,23 @@ impl<'a, T> HandoffGuard<'a, T> {
     }
 }
 
-impl<T> Drop for HandoffGuard<'_, T> {
+impl<T: Shard> Drop for HandoffGuard<'_, T> {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "a shard was unlocked without polling what was parked on it");
-        while let Some(parked) = self.lock.unlock() {
-            parked.owner.abandon();
+        #[cfg(not(loom))]
+        self.take_down();
+        #[cfg(loom)]
+        self.with_mut(T::take_down);
+        // Who parked it counts on the next holder, and the host locks once more when it takes the queue down.
+        let before = self.lock.word.fetch_and(PARKED, Ordering::Release);
+        if before & WAITERS != 0 {
+            self.lock.word.wake_all();
         }
     }
 }
 
 #[cfg(not(loom))]
-impl<T> Deref for HandoffGuard<'_, T> {
+impl<T: Shard> Deref for HandoffGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -195,7 +209,7 @@ impl<T> Deref for HandoffGuard<'_, T> {
 }
 
 #[cfg(not(loom))]
-impl<T> DerefMut for HandoffGuard<'_, T> {
+impl<T: Shard> DerefMut for HandoffGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard exists only while this thread holds the word, and is borrowed mutably.
@@ -204,7 +218,7 @@ impl<T> DerefMut for HandoffGuard<'_, T> {
 }
 
 #[cfg(loom)]
-impl<T> HandoffGuard<'_, T> {
+impl<T: Shard> HandoffGuard<'_, T> {
     /// loom's cells are accessed through closures, which check that nobody else does.
     pub(crate) fn with_mut<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: as above; loom verifies the claim.

@@ -598,6 +598,10 @@ struct Shard {
     polls: u32,
 }
 
+impl crate::lock::Shard for Shard {
+    fn take_down(&mut self) {}
+}
+
 fn owner(napi: &Napi) -> Owner {
     napi.enable(9000, None);
     let Schedule::Owned(owner) = napi.schedule(&Cx::new(0, 0)) else { panic!("nobody else owns it") };

@@ -66,6 +66,12 @@ impl Futex {
         // Waking cannot fail on a valid private word.
         let _ = rustix::thread::futex::wake(&self.word, rustix::thread::futex::Flags::PRIVATE, 1);
     }
+
+    /// Wakes every sleeper.
+    pub(crate) fn wake_all(&self) {
+        let all = i32::MAX as u32;
+        let _ = rustix::thread::futex::wake(&self.word, rustix::thread::futex::Flags::PRIVATE, all);
+    }
 }
 
 /// As the kernel does it: the word is looked at under the lock of the queue that the waker takes. A thread that nobody
@@ -82,5 +88,10 @@ impl Futex {
     pub(crate) fn wake(&self) {
         let _queue = self.queue.lock().unwrap();
         self.woken.notify_one();
+    }
+
+    pub(crate) fn wake_all(&self) {
+        let _queue = self.queue.lock().unwrap();
+        self.woken.notify_all();
     }
 }

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use lull_core::{NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
+use crate::contain::or_end;
 use crate::cpu::{Ran, relock};
 use crate::delivery::Delivery;
 use crate::parker::Parker;
@@ -46,7 +47,8 @@ fn spawn(
         // The starter waits for this message.
         let _ = started.send(pinned.map(|()| tid));
         if go {
-            body(&inner);
+            let name = std::thread::current();
+            or_end(&|| format!("delivery thread {}, outside any queue", name.name().unwrap_or("?")), || body(&inner));
         }
     })?;
     match starting.recv() {
@@ -113,7 +115,7 @@ pub(crate) fn napi_thread(
                 }
                 ThreadStep::Poll { budget } => budget,
             };
-            let work = instance.receiver.poll(host, budget);
+            let work = host.contained_poll(instance, "a NAPI thread", budget, |receiver| receiver.poll(host, budget));
             let cx = host.cx(cpu.index, host.clock.now_ns());
             if let Some(completion) = thread.polled(&instance.napi, work, false, &cx, |_| ()) {
                 let again = host.settle(instance, completion, false, &cx);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 use lull_nic::{IrqLine, IrqSink};
 use rustix::event::epoll;
 
+use crate::contain::or_end;
 use crate::cpu::relock;
 use crate::delivery::Delivery;
 use crate::raised::Link;
@@ -53,7 +54,7 @@ impl Vector {
 
     pub(crate) fn mask(&self) {
         self.unmasked.store(false, Ordering::Release);
-        self.line.mask();
+        or_end(&|| "a device's interrupt line, which was being masked".to_owned(), || self.line.mask());
     }
 
     /// Unmasks. A descriptor is only marked: [`IrqEpoll::arm`] follows when the seat is left, or now if the caller is
@@ -64,7 +65,7 @@ impl Vector {
             // Sequentially consistent on both sides: one of the two sees the other.
             self.unmasked.store(true, Ordering::SeqCst);
         } else {
-            self.line.unmask();
+            or_end(&|| "a device's interrupt line, which was being unmasked".to_owned(), || self.line.unmask());
         }
     }
 

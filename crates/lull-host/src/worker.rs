@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
@@ -13,7 +14,7 @@ use crate::cpu::{Cpu, NEVER, Ran, relock};
 use crate::delivery::Delivery;
 use crate::error::HostError;
 use crate::host::Host;
-use crate::instance::Instance;
+use crate::instance::{Instance, Receiver};
 use crate::parker::Parker;
 use crate::seat::{GUEST, Holder, WORKERS_MAX};
 
@@ -225,7 +226,9 @@ impl Turn<'_> {
     #[inline]
     pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
         let (host, cpu, me) = self.worker.place();
-        BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
+        let polled = BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
+        // The end of the turn leaves the seat.
+        polled.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// `napi_suspend_irqs` for the instance with this id, on this CPU.
@@ -258,25 +261,33 @@ impl Turn<'_> {
     /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
     /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
     pub fn sleep(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
-        let worker = self.worker;
+        let (_, cpu, me) = self.worker.place();
+        self.worker.prepare_thread();
+        cpu.seat.sleeper_begins(self.worker.slot);
+        self.in_seat = self.in_seat || cpu.seat.take(me);
+        // A panic in `ready` must not leave the seat with a thread that is gone.
+        let slept = catch_unwind(AssertUnwindSafe(|| self.sleep_until(sleep, ready)));
+        self.in_seat |= cpu.seat.sleeper_ends(self.worker.slot);
+        slept.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn sleep_until(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
+        let Turn { worker, in_seat } = self;
         let (host, cpu, me) = worker.place();
-        worker.prepare_thread();
-        cpu.seat.sleeper_begins(worker.slot);
-        let mut in_seat = self.in_seat || cpu.seat.take(me);
         let mut fired = false;
         let mut watched = Vec::new();
-        let woke = loop {
-            if in_seat && host.run(cpu) == Ran::Leftover {
+        loop {
+            if *in_seat && host.run(cpu) == Ran::Leftover {
                 host.leave(cpu, me, Ran::Leftover);
-                in_seat = false;
+                *in_seat = false;
             }
             if fired {
                 break Woke::Fd;
             }
             worker.parker.forget();
             // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
-            if !in_seat && cpu.seat.wake_up(me) {
-                in_seat = true;
+            if !*in_seat && cpu.seat.wake_up(me) {
+                *in_seat = true;
                 continue;
             }
             if ready() {
@@ -288,7 +299,7 @@ impl Turn<'_> {
             }
             let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
             watched.clear();
-            if in_seat {
+            if *in_seat {
                 worker.watch_fd_vectors(&mut watched);
                 wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
                 cpu.deadlines.worker_will_look(wake_ns);
@@ -298,21 +309,19 @@ impl Turn<'_> {
                 }
             }
             fired = worker.park(sleep, wake_ns, now_ns, &watched);
-            let promised = in_seat && (wake_ns != NEVER || !watched.is_empty());
+            let promised = *in_seat && (wake_ns != NEVER || !watched.is_empty());
             if promised {
                 cpu.deadlines.worker_looks_no_more();
             }
             let woken = &cpu.woken;
             let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
-            in_seat = cpu.seat.take(me);
-            if promised && !in_seat {
+            *in_seat = cpu.seat.take(me);
+            if promised && !*in_seat {
                 // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
                 host.arm_fd_vectors(cpu);
                 cpu.raise();
             }
-        };
-        self.in_seat = in_seat | cpu.seat.sleeper_ends(worker.slot);
-        woke
+        }
     }
 }
 
@@ -358,20 +367,20 @@ struct BusyPoller<'h> {
 
 impl BusyPoller<'_> {
     /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once.
+    /// at once. The error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
     fn run<'h>(
         &self,
         plan: &BusyPlan,
         lookup: &dyn Fn(u32) -> Option<&'h Instance>,
         in_seat: &mut bool,
         ready: &mut dyn FnMut(u64) -> bool,
-    ) {
+    ) -> std::thread::Result<()> {
         let BusyPoller { host, cpu, me } = *self;
         let start_ns = host.clock.now_ns();
         // One round is over before a seat would pay for itself.
         *in_seat = *in_seat || (plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
-            let yielded = self.rounds(instance, plan, start_ns, in_seat, ready);
+            let yielded = self.rounds(instance, plan, start_ns, in_seat, ready)?;
             if !yielded {
                 break;
             }
@@ -387,6 +396,7 @@ impl BusyPoller<'_> {
                 break;
             }
         }
+        Ok(())
     }
 
     /// One acquisition of the loop; true if it ended only to yield the core.
@@ -398,30 +408,35 @@ impl BusyPoller<'_> {
         start_ns: u64,
         in_seat: &mut bool,
         ready: &mut dyn FnMut(u64) -> bool,
-    ) -> bool {
+    ) -> std::thread::Result<bool> {
         let BusyPoller { host, cpu, .. } = *self;
         let mut now_ns = start_ns;
         let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
-        let yielded = loop {
-            let cx = host.cx(cpu.index, now_ns);
-            if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
-                // A shard whose lock is held is being served by whoever holds it: an empty round.
-                let work = instance.receiver.poll_if_free(host, budget).unwrap_or(0);
-                busy.polled(&instance.napi, work, &cx);
+        // A panic in `ready` must not take the ownership along.
+        let yielded = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let cx = host.cx(cpu.index, now_ns);
+                if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
+                    // A shard whose lock is held is being served by whoever holds it: an empty round.
+                    let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
+                    let work = host.contained_poll(instance, "busy polling", budget, poll);
+                    busy.polled(&instance.napi, work, &cx);
+                }
+                now_ns = host.clock.now_ns();
+                self.pending_softirqs(in_seat, now_ns);
+                if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.failure().is_some() {
+                    break false;
+                }
+                if cpu.woken.load(Ordering::Relaxed) != 0 {
+                    break true;
+                }
+                std::hint::spin_loop();
             }
-            now_ns = host.clock.now_ns();
-            self.pending_softirqs(in_seat, now_ns);
-            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
-                break false;
-            }
-            if cpu.woken.load(Ordering::Relaxed) != 0 {
-                break true;
-            }
-            std::hint::spin_loop();
-        };
+        }));
         let cx = host.cx(cpu.index, now_ns);
         let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
-        let work = instance.receiver.poll(host, stop.budget());
+        let last = |receiver: &dyn Receiver| receiver.poll(host, stop.budget());
+        let work = host.contained_poll(instance, "the last poll of a busy loop", stop.budget(), last);
         let cx = host.cx(cpu.index, host.clock.now_ns());
         let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {
             BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
@@ -468,13 +483,14 @@ impl Delivery {
         let Some(instance) = lookup(plan.napi_id) else { return };
         let cpu = self.cpu(instance.cpu());
         let mut in_seat = false;
-        BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, &mut in_seat, ready);
+        let polled = BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, &mut in_seat, ready);
         if in_seat {
             let ran = self.run(cpu);
             self.leave(cpu, GUEST, ran);
         } else {
             self.cover(cpu);
         }
+        polled.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
     /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.

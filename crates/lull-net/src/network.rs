@@ -211,7 +211,7 @@ impl Network {
                 match event {
                     DeviceEvent::Reset => {
                         inner.disable_all();
-                        // The only failure, a NAPI thread that cannot be started, cannot happen: it runs already.
+                        // NAPI threads run already, so nothing fails but a queue that a panic took down: it stays down.
                         let _ = inner.enable_all();
                     }
                     // Nothing comes any more: connections end by their own timeouts.
@@ -325,10 +325,15 @@ impl Drop for Cork<'_> {
 impl Inner {
     fn enable_all(&self) -> Result<(), HostError> {
         self.enabled.store(true, Ordering::Release);
+        let mut enabled = Ok(());
+        // One queue that cannot be (a panic took it down) leaves the others alone.
         for queue in &self.queues {
-            queue.set_napi_id(self.host.enable(queue.napi())?);
+            match self.host.enable(queue.napi()) {
+                Ok(id) => queue.set_napi_id(id),
+                Err(error) => enabled = Err(error),
+            }
         }
-        Ok(())
+        enabled
     }
 
     fn disable_all(&self) {

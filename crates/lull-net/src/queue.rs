@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_core::Owner;
-use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, TryPoll};
+use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, Shard, TryPoll};
 use lull_nic::{Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
 use crate::ready::WaitList;
@@ -72,6 +72,28 @@ impl Inside {
     pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
         let mut io = Io { now_ns, tx: &mut *self.tx, pool: &mut self.pool, changes: &mut self.changes };
         f(&mut self.stack, &mut io)
+    }
+}
+
+impl Shard for Inside {
+    /// The sockets are gone, their calls fail with ENETDOWN, and whoever waits for one is told so.
+    fn take_down(&mut self) {
+        self.stack.take_down();
+        self.batch.clear();
+        self.changes.clear();
+        let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
+        // Everything is ready: every call returns at once, with the error.
+        let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
+        lists.for_each(|list| list.tell(ready, ready, 0));
+    }
+}
+
+/// Takes the queue down if a socket call panics; the shard is taken down by its guard.
+struct TakesDown<'a>(&'a Queue, &'a Delivery);
+
+impl Drop for TakesDown<'_> {
+    fn drop(&mut self) {
+        self.1.take_down_queue(self.0.napi(), "a socket call");
     }
 }
 
@@ -148,32 +170,33 @@ impl Queue {
     #[inline]
     pub(crate) fn with<R>(&self, host: &Delivery, f: impl FnOnce(&mut Inside, u64) -> R) -> R {
         let now_ns = host.poll_point(self.napi());
+        let in_a_panic = TakesDown(self, host);
         let mut guard = self.lock.lock();
         let result = f(&mut guard, now_ns);
         self.finish(host, guard, true);
+        std::mem::forget(in_a_panic);
         result
     }
 
     /// Sees to what is owed (if anything happened), polls what was parked, unlocks.
     #[inline]
-    fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>, mut owed: bool) {
-        loop {
-            if owed {
-                self.settle(host, &mut guard);
-            }
-            if guard.stack.has_blocked() != self.blocked.load(Ordering::Relaxed) {
-                self.blocked.store(guard.stack.has_blocked(), Ordering::Relaxed);
-            }
-            match guard.unlock() {
-                Ok(()) => return,
-                Err((held, parked)) => {
-                    guard = held;
-                    let work = self.poll_inside(host, &mut guard, lull_core::settings::WEIGHT_DEFAULT);
-                    self.settle(host, &mut guard);
-                    host.polled_for_softirq(parked, work);
-                    owed = false;
-                }
-            }
+    fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>, owed: bool) {
+        if owed {
+            self.settle(host, &mut guard);
+        }
+        self.note_blocked(&guard);
+        host.unlock(guard, |inside, budget| {
+            let work = self.poll_inside(host, inside, budget);
+            self.settle(host, inside);
+            self.note_blocked(inside);
+            work
+        });
+    }
+
+    #[inline]
+    fn note_blocked(&self, inside: &Inside) {
+        if inside.stack.has_blocked() != self.blocked.load(Ordering::Relaxed) {
+            self.blocked.store(inside.stack.has_blocked(), Ordering::Relaxed);
         }
     }
 
@@ -275,5 +298,11 @@ impl Receiver for Queue {
         });
         self.finish(host, guard, true);
         true
+    }
+
+    fn failed(&self, host: &Delivery) {
+        let mut guard = self.lock.lock();
+        guard.take_down();
+        self.finish(host, guard, false);
     }
 }

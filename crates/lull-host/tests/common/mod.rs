@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use lull_core::{BusyEnd, BusyPlan, NapiSettings, Owner, state};
 use lull_host::{
-    Delivery, HandoffGuard, HandoffLock, Host, HostConfig, NapiBinding, Receiver, Sleep, TryPoll, Waker, Woke, Worker,
+    Delivery, HandoffGuard, HandoffLock, Host, HostConfig, NapiBinding, Receiver, Shard, Sleep, TryPoll, Waker, Woke,
+    Worker,
 };
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Frame, FramePool, IrqLine, IrqSink, RxQueue, TxQueue};
@@ -35,6 +36,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct Inside {
     rx: Box<dyn RxQueue>,
     pool: FramePool,
+    is_down: bool,
+}
+
+impl Shard for Inside {
+    fn take_down(&mut self) {
+        self.is_down = true;
+    }
 }
 
 /// What stands above a queue here: it counts what it gets, and who polled it.
@@ -45,16 +53,19 @@ pub struct Counting {
     /// Polls that found packets, by the name of the thread.
     by: Mutex<BTreeMap<String, u64>>,
     handed: AtomicU64,
+    /// The next poll that takes packets, or the next call of `timers`, panics if it is in a thread of this name.
+    panics: Mutex<Option<(&'static str, String)>>,
 }
 
 impl Counting {
     pub fn new(rx: Box<dyn RxQueue>) -> Arc<Counting> {
         Arc::new(Counting {
-            lock: HandoffLock::new(Inside { rx, pool: FramePool::new(256) }),
+            lock: HandoffLock::new(Inside { rx, pool: FramePool::new(256), is_down: false }),
             delivered: AtomicU64::new(0),
             wakers: Mutex::new(Vec::new()),
             by: Mutex::new(BTreeMap::new()),
             handed: AtomicU64::new(0),
+            panics: Mutex::new(None),
         })
     }
 
@@ -69,6 +80,11 @@ impl Counting {
 
     pub fn forget_deliverers(&self) {
         lock(&self.by).clear();
+    }
+
+    /// Times that softirq left its ownership with whoever held the lock.
+    pub fn handed(&self) -> u64 {
+        self.handed.load(Ordering::Acquire)
     }
 
     pub fn wakes(&self, worker: &Worker) {
@@ -86,8 +102,27 @@ impl Counting {
         self.unlock(host, guard);
     }
 
+    /// The next call of this kind (`poll` for one that takes packets, or `timers`) panics, if it is in a thread whose name
+    /// begins so.
+    pub fn panic_in(&self, call: &'static str, thread: &str) {
+        *lock(&self.panics) = Some((call, thread.to_owned()));
+    }
+
+    fn panics_in(&self, call: &str) -> bool {
+        let thread = std::thread::current();
+        let mut panics = lock(&self.panics);
+        let is_due = |(wanted, name): &(&str, String)| {
+            *wanted == call && thread.name().unwrap_or("?").starts_with(name.as_str())
+        };
+        panics.take_if(|panics| is_due(panics)).is_some()
+    }
+
     fn poll_inside(&self, inside: &mut Inside, budget: u32) -> u32 {
         let work = inside.rx.poll(budget as usize, &mut inside.pool, &mut |frame, pool| pool.recycle(frame)) as u32;
+        assert!(!inside.is_down, "nobody polls a queue that is down");
+        if work > 0 && self.panics_in("poll") {
+            panic!("a bug above one queue");
+        }
         if work > 0 {
             let thread = std::thread::current();
             *lock(&self.by).entry(thread.name().unwrap_or("?").to_owned()).or_default() += 1;
@@ -97,19 +132,23 @@ impl Counting {
         work
     }
 
-    fn unlock(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>) {
-        while let Err((mut held, parked)) = guard.unlock() {
-            let work = self.poll_inside(&mut held, 64);
-            host.polled_for_softirq(parked, work);
-            guard = held;
-        }
+    fn unlock(&self, host: &Delivery, guard: HandoffGuard<'_, Inside>) {
+        host.unlock(guard, |inside, budget| self.poll_inside(inside, budget));
+    }
+
+    /// Whether its shard was taken down; whoever waits for the queue was woken then.
+    pub fn is_down(&self, host: &Delivery) -> bool {
+        let guard = self.lock.lock();
+        let is_down = guard.is_down;
+        self.unlock(host, guard);
+        is_down
     }
 }
 
 impl Receiver for Counting {
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
         let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else {
-            self.handed.fetch_add(1, Ordering::Relaxed);
+            self.handed.fetch_add(1, Ordering::Release);
             return TryPoll::Handed;
         };
         let work = self.poll_inside(&mut guard, budget);
@@ -132,7 +171,17 @@ impl Receiver for Counting {
     }
 
     fn timers(&self, _host: &Delivery, _now_ns: u64) -> bool {
+        if self.panics_in("timers") {
+            panic!("a bug in timers");
+        }
         true
+    }
+
+    fn failed(&self, host: &Delivery) {
+        let mut guard = self.lock.lock();
+        guard.take_down();
+        self.unlock(host, guard);
+        self.wake_all();
     }
 }
 
@@ -327,6 +376,19 @@ pub struct FloodRx(pub Arc<Flood>);
 impl RxQueue for FloodRx {
     fn poll(&mut self, budget: usize, _: &mut FramePool, _: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
         if self.has_work() { budget } else { 0 }
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.on.load(Ordering::SeqCst)
+    }
+}
+
+/// As [`FloodRx`], but it takes one packet more than it may.
+pub struct GreedyRx(pub Arc<Flood>);
+
+impl RxQueue for GreedyRx {
+    fn poll(&mut self, budget: usize, _: &mut FramePool, _: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
+        if self.has_work() { budget + 1 } else { 0 }
     }
 
     fn has_work(&self) -> bool {

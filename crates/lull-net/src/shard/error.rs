@@ -42,6 +42,8 @@ pub enum NetError {
     MessageTooLong,
     /// The shard holds as many sockets as it may (`ENOBUFS`).
     NoBuffers,
+    /// The socket's queue was taken down by a panic above it (`ENETDOWN`).
+    NetworkDown,
     /// A router or host asked for a protocol that the destination does not speak (`ENOPROTOOPT`).
     ProtocolUnreachable,
 }
@@ -68,6 +70,7 @@ impl NetError {
             NetError::AddressNotAvailable => Errno::ADDRNOTAVAIL,
             NetError::MessageTooLong => Errno::MSGSIZE,
             NetError::NoBuffers => Errno::NOBUFS,
+            NetError::NetworkDown => Errno::NETDOWN,
             NetError::ProtocolUnreachable => Errno::NOPROTOOPT,
         };
         errno.raw_os_error()
@@ -95,6 +98,7 @@ impl std::fmt::Display for NetError {
             NetError::AddressNotAvailable => "the local address is not available on this stack",
             NetError::MessageTooLong => "the datagram does not fit the MTU",
             NetError::NoBuffers => "the shard's socket table is full; raise connections_max",
+            NetError::NetworkDown => "the socket's queue was taken down by a panic; make its network anew",
             NetError::ProtocolUnreachable => "the destination does not speak the protocol",
         })
     }

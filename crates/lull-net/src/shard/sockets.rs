@@ -257,7 +257,7 @@ impl Stack {
     #[inline]
     pub(super) fn connection_mut(&mut self, id: SocketId) -> Result<&mut Connection, NetError> {
         if id.kind() != SocketKind::Tcp || self.connections.generation(id.index()) != id.generation() {
-            return Err(NetError::InvalidSocket);
+            return Err(self.no_socket());
         }
         self.connections
             .get_mut(id.index())
@@ -267,7 +267,7 @@ impl Stack {
 
     pub(super) fn connection(&self, id: SocketId) -> Result<&Connection, NetError> {
         if id.kind() != SocketKind::Tcp || self.connections.generation(id.index()) != id.generation() {
-            return Err(NetError::InvalidSocket);
+            return Err(self.no_socket());
         }
         self.connections
             .get(id.index())
@@ -277,14 +277,14 @@ impl Stack {
 
     pub(super) fn listener_mut(&mut self, id: SocketId) -> Result<&mut Listener, NetError> {
         if id.kind() != SocketKind::Listener || self.listeners.generation(id.index()) != id.generation() {
-            return Err(if id.kind() == SocketKind::Listener { NetError::InvalidSocket } else { NetError::Invalid });
+            return Err(if id.kind() == SocketKind::Listener { self.no_socket() } else { NetError::Invalid });
         }
         self.listeners.get_mut(id.index()).ok_or(NetError::InvalidSocket)
     }
 
     pub(super) fn listener(&self, id: SocketId) -> Result<&Listener, NetError> {
         if id.kind() != SocketKind::Listener || self.listeners.generation(id.index()) != id.generation() {
-            return Err(NetError::InvalidSocket);
+            return Err(self.no_socket());
         }
         self.listeners.get(id.index()).ok_or(NetError::InvalidSocket)
     }

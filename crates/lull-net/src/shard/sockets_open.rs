@@ -19,6 +19,7 @@ impl Stack {
     /// [`NetError::Invalid`]: port 0, or a buffer size out of [`BUFFER_BYTES_RANGE`].
     /// [`NetError::AddressNotAvailable`]: not an own address. [`NetError::AddressInUse`].
     pub fn tcp_listen(&mut self, local: SocketAddr, options: ListenOptions) -> Result<SocketId, NetError> {
+        self.check_up()?;
         check_buffers(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
         if local.port() == 0 {
             return Err(NetError::Invalid);
@@ -82,6 +83,7 @@ impl Stack {
         options: ConnectOptions,
         io: &mut Io<'_>,
     ) -> Result<SocketId, NetError> {
+        self.check_up()?;
         check_buffers(options.rx_buffer_bytes, options.tx_buffer_bytes)?;
         if self.connections.len() >= self.config.connections_max {
             return Err(NetError::NoBuffers);

@@ -76,6 +76,8 @@ pub struct Stack {
     pub(super) icmp_budget: Budget,
     pub(super) buffer_bytes: usize,
     pub(super) counters: StackCounters,
+    /// See [`Stack::take_down`].
+    down: bool,
 }
 
 /// A token bucket for what strangers can make us send.
@@ -155,8 +157,28 @@ impl Stack {
             icmp_budget: Budget::new(1000, 50),
             buffer_bytes: 0,
             counters: StackCounters::default(),
+            down: false,
             config,
         })
+    }
+
+    /// Forgets every socket, whatever state a panic left it in; calls for one fail from now on, and nobody can open any.
+    pub fn take_down(&mut self) {
+        let (config, counters) = (self.config.clone(), self.counters);
+        if let Ok(empty) = Stack::new(config, self.neighbours.clone()) {
+            *self = Stack { counters, ..empty };
+        }
+        self.down = true;
+    }
+
+    /// What a call for a socket that is not there fails with.
+    pub(super) fn no_socket(&self) -> NetError {
+        if self.down { NetError::NetworkDown } else { NetError::InvalidSocket }
+    }
+
+    /// Whether sockets can be opened.
+    pub(super) fn check_up(&self) -> Result<(), NetError> {
+        if self.down { Err(NetError::NetworkDown) } else { Ok(()) }
     }
 
     /// Takes a received frame. Its effects on sockets are in `io.changes`; replies of the protocol are on the ring.

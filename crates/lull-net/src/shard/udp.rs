@@ -64,6 +64,7 @@ impl Stack {
     /// # Errors
     /// [`NetError::AddressNotAvailable`]: not an own address, or no free port. [`NetError::AddressInUse`].
     pub fn udp_bind(&mut self, local: SocketAddr, options: UdpOptions) -> Result<SocketId, NetError> {
+        self.check_up()?;
         if !local.ip().is_unspecified() && !self.is_local(local.ip()) {
             return Err(NetError::AddressNotAvailable);
         }
@@ -405,14 +406,14 @@ impl Stack {
 
     fn udp(&self, id: SocketId) -> Result<&UdpSocket, NetError> {
         if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
-            return Err(NetError::InvalidSocket);
+            return Err(self.no_socket());
         }
         self.udps.get(id.index()).ok_or(NetError::InvalidSocket)
     }
 
     fn udp_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, NetError> {
         if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
-            return Err(NetError::InvalidSocket);
+            return Err(self.no_socket());
         }
         self.udps.get_mut(id.index()).ok_or(NetError::InvalidSocket)
     }

@@ -1,0 +1,174 @@
+//! A panic above one queue of a network: its sockets fail with ENETDOWN and whoever waits is told; other queues, other
+//! networks and the process go on.
+
+mod pair;
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lull_net::shard::{Ready, UdpOptions};
+use lull_net::{Interest, TcpListener, TcpStream, UdpSocket};
+use lull_nic::{
+    Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Frame, FramePool, Link, Moderation, Queue, RxQueue,
+};
+use pair::{LOST, Pair, SERVER, until, wait};
+
+/// A device whose queue 0 panics in its next poll that takes frames, once it was told to.
+struct Panics {
+    inner: Arc<dyn Device>,
+    armed: Arc<AtomicBool>,
+}
+
+/// The device panics when it is asked where flows from this port arrive.
+const PANICS_IN_RSS: u16 = 7;
+
+struct PanicsRx(Box<dyn RxQueue>, Arc<AtomicBool>);
+
+impl RxQueue for PanicsRx {
+    fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
+        let taken = self.0.poll(budget, pool, deliver);
+        if taken > 0 && self.1.swap(false, Ordering::AcqRel) {
+            panic!("a bug above queue 0");
+        }
+        taken
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+}
+
+impl Device for Panics {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+    fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
+        let mut queue = self.inner.take_queue(index)?;
+        if index == 0 {
+            queue.rx = Box::new(PanicsRx(queue.rx, self.armed.clone()));
+        }
+        Ok(queue)
+    }
+    fn link(&self) -> Link {
+        self.inner.link()
+    }
+    fn set_link(&self, link: Link) -> Result<(), DeviceError> {
+        self.inner.set_link(link)
+    }
+    fn reset(&self) -> Result<(), DeviceError> {
+        self.inner.reset()
+    }
+    fn moderation(&self) -> Moderation {
+        self.inner.moderation()
+    }
+    fn set_moderation(&self, moderation: Moderation) -> Result<(), DeviceError> {
+        self.inner.set_moderation(moderation)
+    }
+    fn rss_table(&self) -> Vec<usize> {
+        self.inner.rss_table()
+    }
+    fn set_rss_table(&self, table: &[usize]) -> Result<(), DeviceError> {
+        self.inner.set_rss_table(table)
+    }
+    fn rss_queue(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
+        // Asked under the shard's lock, for the port of a new connection.
+        assert!(source.port() != PANICS_IN_RSS, "a bug in the device");
+        self.inner.rss_queue(source, destination)
+    }
+    fn counters(&self, queue: usize) -> Counters {
+        self.inner.counters(queue)
+    }
+    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
+        self.inner.watch(watcher);
+    }
+}
+
+#[track_caller]
+fn assert_down<T>(result: io::Result<T>) {
+    let error = result.err().expect("the queue is down");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NETDOWN.raw_os_error()), "{error}");
+}
+
+/// Connections to a listener over both queues, until each queue has one: server's and client's end by queue.
+fn connections_on_both(pair: &Pair, listener: &TcpListener, port: u16) -> [(TcpStream, TcpStream); 2] {
+    let ids: Vec<u32> = pair.server.napis().into_iter().map(|napi| pair.host.napi_id(napi)).collect();
+    let mut found = [None, None];
+    while found.iter().any(Option::is_none) {
+        let client = pair.connect(port);
+        let (server, _) = listener.accept().unwrap();
+        let queue = ids.iter().position(|id| *id == server.incoming_napi_id()).unwrap();
+        found[queue] = Some((server, client));
+    }
+    found.map(Option::unwrap)
+}
+
+#[test]
+fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes_on() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let told = armed.clone();
+    let wrap = move |inner| Arc::new(Panics { inner, armed: told }) as Arc<dyn Device>;
+    let pair = Pair::with(2, wrap, lull_core::NapiSettings::default());
+    let listener = pair.listener(80);
+    let [(bad, bad_client), (good, good_client)] = connections_on_both(&pair, &listener, 80);
+    let address = SocketAddr::new(SERVER.parse().unwrap(), 53);
+    let udp = UdpSocket::bind_with(&pair.server, 0, address, UdpOptions::default()).unwrap();
+
+    // One thread is blocked in a read of the queue, another waits in epoll.
+    let mut reader = bad.clone();
+    let blocked = std::thread::spawn(move || reader.read(&mut [0; 64]));
+    let epoll = pair.epoll(&udp, Interest::READABLE);
+    let worker = pair.worker();
+    armed.store(true, Ordering::Release);
+    (&bad_client).write_all(b"the last words").unwrap();
+
+    let events = wait(&epoll, &worker, 8, LOST);
+    assert!(events[0].ready.contains(Ready::ERR | Ready::HUP), "{events:?}");
+    assert_down(blocked.join().unwrap());
+    assert_down((&bad).write(b"x"));
+    assert_down(udp.recv_from(&mut [0; 64]));
+    assert_down(bad.local_addr());
+    assert_down(UdpSocket::bind_with(&pair.server, 0, SocketAddr::new(address.ip(), 54), UdpOptions::default()));
+    assert_down(TcpListener::bind_with(&pair.server, Some(0), SocketAddr::new(address.ip(), 81), Default::default()));
+    drop((bad, udp));
+
+    let echo = |text: &[u8]| {
+        (&good_client).write_all(text).unwrap();
+        let mut got = vec![0; text.len()];
+        (&good).read_exact(&mut got).unwrap();
+        assert_eq!(got, text);
+    };
+    echo(b"still here");
+    // The device comes back from a reset without the queue that is down.
+    let failed = pair.host.napis().iter().filter(|napi| napi.failure.is_some()).count();
+    assert_eq!(failed, 1);
+    pair.server.device().reset().unwrap();
+    let napis = pair.server.napis();
+    until("the reset", || pair.host.napi_id(napis[0]) == 0 && pair.host.napi_id(napis[1]) != 0);
+    echo(b"and after a reset");
+    drop(pair);
+}
+
+/// The caller has its own panic, and everybody else an error.
+#[test]
+fn a_panic_in_a_socket_call_takes_the_queue_down() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let wrap = move |inner| Arc::new(Panics { inner, armed }) as Arc<dyn Device>;
+    let pair = Pair::with(2, wrap, lull_core::NapiSettings::default());
+    let listener = pair.listener(80);
+    let connections = connections_on_both(&pair, &listener, 80);
+    let remote = SocketAddr::new(pair::CLIENT.parse().unwrap(), PANICS_IN_RSS);
+    let connect = || TcpStream::start_connect(&pair.server, None, remote, Default::default());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(connect)).is_err());
+    let failed: Vec<bool> = pair.host.napis().iter().map(|napi| napi.failure.is_some()).collect();
+    assert_eq!(failed.iter().filter(|failed| **failed).count(), 1, "{failed:?}");
+    for (queue, (server, client)) in connections.iter().enumerate() {
+        if failed[pair.server.napis()[queue] as usize] {
+            assert_down((&*server).write(b"x"));
+        } else {
+            (&*client).write_all(b"y").unwrap();
+            assert_eq!((&*server).read(&mut [0; 8]).unwrap(), 1);
+        }
+    }
+}
