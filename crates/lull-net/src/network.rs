@@ -11,7 +11,9 @@ use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
 use lull_nic::{Device, DeviceError, DeviceEvent};
 
 use crate::queue::Queue;
-use crate::shard::{BUFFER_BYTES, Neighbours, NetError, Stack, StackConfig, StackCounters, Steering, Timeouts};
+use crate::shard::{
+    BUFFER_BYTES, Neighbours, NetError, Stack, StackConfig, StackCounters, Steering, SynCookies, Timeouts,
+};
 
 /// How a network is made.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct NetworkConfig {
     pub tx_buffer_bytes: usize,
     /// Connections per shard, at most.
     pub connections_max: usize,
+    /// When SYNs are answered by cookies.
+    pub syncookies: SynCookies,
     /// How long things may take.
     pub timeouts: Timeouts,
     /// Neighbours that are known from the start.
@@ -48,6 +52,7 @@ impl Default for NetworkConfig {
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
             connections_max: 65_536,
+            syncookies: SynCookies::default(),
             timeouts: Timeouts::default(),
             neighbours: Vec::new(),
             napi: NapiSettings::default(),
@@ -169,6 +174,7 @@ impl Network {
                 connections_max: config.connections_max,
                 tx_checksum_offload: info.offloads.tx_checksum,
                 seed: random_seed()?,
+                syncookies: config.syncookies,
                 timeouts: config.timeouts,
                 steering: steering(&device, index),
                 ..StackConfig::new(info.mac)

@@ -41,6 +41,18 @@ impl Default for Timeouts {
     }
 }
 
+/// When SYNs are answered by cookies, which cost no memory but forget most of the SYN's options (`tcp_syncookies`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Never: a SYN that finds the queue of half-open connections full is dropped.
+    Off,
+    /// When that queue is full. Linux's default.
+    #[default]
+    WhenFull,
+    /// Always, for tests.
+    Always,
+}
+
 /// Says whether the frames of a flow (local address, remote address) reach this shard's queue.
 pub type Steering = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
 
@@ -76,6 +88,8 @@ pub struct StackConfig {
     pub connections_max: usize,
     /// Connections in TIME-WAIT, at most; beyond it the oldest is forgotten. Linux: `tcp_max_tw_buckets`.
     pub time_wait_max: usize,
+    /// When SYNs are answered by cookies.
+    pub syncookies: SynCookies,
     /// The device fills in TCP and UDP checksums: frames are sent as [`lull_nic::Checksum::Partial`].
     pub tx_checksum_offload: bool,
     /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
@@ -103,6 +117,7 @@ impl StackConfig {
             udp_rx_bytes: 212_992,
             connections_max: 65_536,
             time_wait_max: 65_536,
+            syncookies: SynCookies::default(),
             tx_checksum_offload: false,
             seed: 0,
             timeouts: Timeouts::default(),

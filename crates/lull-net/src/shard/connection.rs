@@ -12,8 +12,8 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Our SYN is out. A simultaneous open stays here until the peer acknowledges it.
     SynSent,
-    SynReceived,
     /// From ESTABLISHED to the last acknowledgement.
     Open,
     /// The protocol is done with it; the application may still read what came, and the reason.
@@ -87,8 +87,6 @@ pub(super) struct Connection {
     pub(super) keepalive: Option<Box<Keepalive>>,
     /// Bytes read since the last segment went out.
     pub(super) consumed: u32,
-    /// Whose child it is: slab index and generation.
-    pub(super) listener: Option<(u32, u32)>,
     pub(super) flow: FlowKey,
 }
 
@@ -116,11 +114,6 @@ impl Connection {
         self.state_until_ns = at_ns;
     }
 
-    /// Whether it is still half open, for this listener.
-    pub(super) fn is_child_of(&self, listener: u32, generation: u32) -> bool {
-        self.listener == Some((listener, generation))
-    }
-
     /// The peer's next sequence number. A FIN is acknowledged at once, so it is in `rcv_ack`.
     pub(super) fn rcv_nxt(&self) -> u32 {
         self.rcv_ack.wrapping_add(self.unanswered)
@@ -137,7 +130,7 @@ impl Connection {
         let socket = self.socket();
         let mut ready = if self.error.is_some() { Ready::ERR } else { Ready::empty() };
         let over = match self.phase {
-            Phase::SynSent | Phase::SynReceived => return ready,
+            Phase::SynSent => return ready,
             Phase::Open => false,
             Phase::Over => true,
         };

@@ -4,7 +4,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one shard since it was made.
         ///
-        /// Every received frame is counted once: in `tcp_syns`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
+        /// Every received frame is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
         /// `icmp_errors_taken` or `neighbour_messages` if it was of use, else in one of those whose names begin with
         /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +28,22 @@ counters! {
     tx_frames,
     /// Frames lost because the transmit ring was full (replies of the moment only; sockets wait instead).
     tx_dropped,
-    /// SYNs that began a connection.
+    /// SYNs that began a handshake.
     tcp_syns,
+    /// SYNs answered by a cookie (Linux: SyncookiesSent).
+    syncookies_sent,
+    /// Cookies that came back and opened a connection, or found the accept queue full (SyncookiesRecv).
+    syncookies_recv,
+    /// Acknowledgements that were no cookie of ours while cookies were out (SyncookiesFailed).
+    syncookies_failed,
+    /// SYNs that found the queue of half-open connections full and got a cookie (TCPReqQFullDoCookies).
+    tcp_req_q_full_do_cookies,
+    /// SYNs that found it full and got none (TCPReqQFullDrop).
+    tcp_req_q_full_drop,
+    /// SYNs and last acknowledgements of handshakes that found the accept queue full (ListenOverflows).
+    listen_overflows,
+    /// Half-open connections that a reset or a SYN inside the window ended (EmbryonicRsts).
+    embryonic_rsts,
     /// TCP segments given to a connection.
     tcp_segments,
     /// UDP datagrams queued for a socket.
@@ -92,10 +106,12 @@ counters! {
     drop_tcp_reset,
     /// TCP segments that belong to no connection and no listener.
     drop_no_connection,
-    /// SYNs dropped: the accept queue was full.
+    /// SYNs, and last acknowledgements of handshakes, dropped: the accept queue was full.
     drop_backlog_full,
     /// SYNs dropped: too many connections in SYN-RECEIVED.
     drop_syn_backlog_full,
+    /// Segments that a half-open connection refused.
+    drop_request,
     /// SYNs dropped: the connection table was full.
     drop_table_full,
     /// TCP segments that TIME-WAIT swallowed.

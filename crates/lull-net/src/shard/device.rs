@@ -28,6 +28,22 @@ pub(super) struct Sent {
     pub(super) occupied: bool,
 }
 
+impl Sent {
+    #[inline]
+    fn read(tcp: &[u8]) -> Sent {
+        let flags = tcp[13];
+        let payload = tcp.len() - usize::from(tcp[12] >> 4) * 4;
+        let occupied = payload as u32 + u32::from(flags & wire::SYN != 0) + u32::from(flags & wire::FIN != 0);
+        Sent {
+            seq_end: wire::be32(tcp, 4).wrapping_add(occupied),
+            ack: wire::be32(tcp, 8),
+            window: wire::be16(tcp, 14),
+            flags,
+            occupied: occupied > 0,
+        }
+    }
+}
+
 /// Why nothing could be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -102,22 +118,15 @@ impl Exit<'_> {
         let v4 = packet[0] >> 4 == 4;
         let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
         let tcp = &mut packet[l4..];
-        let flags = tcp[13];
-        let payload = tcp.len() - usize::from(tcp[12] >> 4) * 4;
-        let occupied = payload as u32 + u32::from(flags & wire::SYN != 0) + u32::from(flags & wire::FIN != 0);
-        if flags == wire::ACK && occupied == 0 && wire::seq_lt(wire::be32(tcp, 4), self.snd_nxt) {
+        let mut sent = Sent::read(tcp);
+        if sent.flags == wire::ACK && !sent.occupied && wire::seq_lt(wire::be32(tcp, 4), self.snd_nxt) {
             // After a timeout smoltcp counts from the oldest unacknowledged byte again, in bare acknowledgements too.
             // The peer finds such a one below its window and discards it; if it does the same, neither ever hears
             // what the other has received. A bare acknowledgement has SEG.SEQ = SND.NXT (RFC 9293 section 3.10.7.4).
             wire::replace32(tcp, 4, self.snd_nxt, 16);
+            sent.seq_end = self.snd_nxt;
         }
-        self.last = Sent {
-            seq_end: wire::be32(tcp, 4).wrapping_add(occupied),
-            ack: wire::be32(tcp, 8),
-            window: wire::be16(tcp, 14),
-            flags,
-            occupied: occupied > 0,
-        };
+        self.last = sent;
         if self.port.tx_checksum_offload {
             // The field holds the pseudo header's sum, to which the device adds the rest (`CHECKSUM_PARTIAL`).
             let length = tcp.len();
@@ -179,6 +188,55 @@ impl<'a> phy::Device for Shim<'_, 'a> {
     #[inline]
     fn capabilities(&self) -> DeviceCapabilities {
         capabilities(self.exit.port)
+    }
+}
+
+/// Takes one packet and keeps the answer to itself.
+pub(super) struct Rehearsal<'p> {
+    port: Port,
+    packet: Option<&'p [u8]>,
+    pub(super) answer: Option<Sent>,
+}
+
+impl<'p> Rehearsal<'p> {
+    pub(super) fn new(port: Port, packet: &'p [u8]) -> Rehearsal<'p> {
+        Rehearsal { port, packet: Some(packet), answer: None }
+    }
+}
+
+pub(super) struct AnswerToken<'s>(&'s mut Option<Sent>);
+
+impl phy::TxToken for AnswerToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        // An IPv6 header and the longest TCP header are 100 bytes, and there is no data.
+        let mut packet = [0; 128];
+        let result = f(&mut packet[..len]);
+        let l4 = if packet[0] >> 4 == 4 { wire::IPV4 } else { wire::IPV6 };
+        *self.0 = Some(Sent::read(&packet[l4..len]));
+        result
+    }
+}
+
+impl<'p> phy::Device for Rehearsal<'p> {
+    type RxToken<'s>
+        = RxToken<'p>
+    where
+        Self: 's;
+    type TxToken<'s>
+        = AnswerToken<'s>
+    where
+        Self: 's;
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'p>, AnswerToken<'_>)> {
+        Some((RxToken(self.packet.take()?), AnswerToken(&mut self.answer)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<AnswerToken<'_>> {
+        Some(AnswerToken(&mut self.answer))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        capabilities(self.port)
     }
 }
 

@@ -84,12 +84,6 @@ impl Stack {
         self.release_flow(index, &connection.flow);
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
-        if let Some((parent, generation)) = connection.listener
-            && self.listeners.generation(parent) == generation
-            && let Some(listener) = self.listeners.get_mut(parent)
-        {
-            listener.half_open = listener.half_open.saturating_sub(1);
-        }
     }
 
     /// Tells the peer that it is over, at once and once.

@@ -132,6 +132,11 @@ impl Stack {
                     return Err(UNUSED);
                 }
             }
+            Some(&Owner::Request(index)) => {
+                if !self.request_icmp(index, be32(transport, 4), hard) {
+                    return Err(UNUSED);
+                }
+            }
             Some(&Owner::Udp(index)) if hard => self.udp_error(index, error, io),
             _ => return Err(UNUSED),
         }

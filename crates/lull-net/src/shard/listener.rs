@@ -17,6 +17,8 @@ pub(super) struct Listener {
     pub(super) accepted: VecDeque<u32>,
     /// Connections in SYN-RECEIVED.
     pub(super) half_open: usize,
+    /// Until then an acknowledgement may be that of a cookie.
+    pub(super) cookies_until_ns: u64,
     pub(super) ready: Ready,
     /// Shut down for reading: it takes no more connections.
     pub(super) stopped: bool,
@@ -26,6 +28,12 @@ impl Listener {
     /// `sk_acceptq_is_full`: more than the backlog, so that one more than it fits.
     pub(super) fn is_full(&self) -> bool {
         self.accepted.len() > self.options.backlog
+    }
+
+    /// Connections in SYN-RECEIVED, at most: Linux bounds them by the backlog (`inet_csk_reqsk_queue_is_full`), and here
+    /// by the smaller of it and a limit of their own.
+    pub(super) fn requests_max(&self) -> usize {
+        self.options.backlog.min(self.options.syn_backlog)
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `icmp`, `udp` | answered or queued by our own code |
 //! | `tcp` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
+//! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
@@ -42,6 +43,7 @@
 
 mod config;
 mod connection;
+mod cookies;
 mod counters;
 mod demux;
 mod device;
@@ -53,7 +55,9 @@ mod isn;
 mod listener;
 mod neighbour;
 mod opening;
+mod options;
 mod output;
+mod request;
 mod resolve;
 mod slab;
 mod socket;
@@ -68,7 +72,9 @@ mod udp;
 mod warm;
 mod wire;
 
-pub use config::{BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, Timeouts};
+pub use config::{
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, SynCookies, Timeouts,
+};
 pub use counters::StackCounters;
 pub use error::NetError;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};

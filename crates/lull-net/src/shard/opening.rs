@@ -1,23 +1,47 @@
-//! How a connection begins: a SYN for a listener, a new socket, the end of the handshake.
+//! How a connection begins: a SYN for a listener, the end of its handshake, a new socket.
 
-use lull_nic::Frame;
+use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
+use super::config::SynCookies;
 use super::connection::{Connection, Flags, Phase};
+use super::cookies;
 use super::demux::{MALFORMED, Packet, Reason};
+use super::device::Rehearsal;
 use super::flow::{FlowKey, Owner};
 use super::isn;
+use super::options::Offer;
 use super::socket::{Ready, SocketId, SocketKind};
-use super::stack::{Io, Stack, interface};
+use super::stack::{Io, Stack, instant, interface};
 use super::tcp::{ACK_DELAY_NS, Segment};
 use super::timers::NEVER_NS;
+use super::wire::{self, BareSegment, SYN};
 
 /// What may be in flight before anything is known of the path: ten segments (RFC 6928), rounded up to the default
 /// transmit buffer. smoltcp's Reno starts with 2 KiB and takes no other value: a response of 10 KiB would take several
 /// round trips and delayed acknowledgements. A connection whose transmit buffer is no larger than this cannot have more
 /// in flight, so it does without a congestion window until its first retransmission.
 const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
+/// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
+const MSS_DEFAULT: u16 = 536;
+
+/// What both sides of a handshake have said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handshake {
+    /// Our initial sequence number.
+    pub(super) isn: u32,
+    /// The peer's.
+    pub(super) peer_isn: u32,
+    pub(super) offer: Offer,
+    /// When our SYN-ACK went out, if exactly one did: its acknowledgement then tells the round trip (Karn's rule).
+    pub(super) sent_ns: Option<u64>,
+}
+
+/// The window scale that smoltcp offers for a receive buffer.
+pub(super) fn window_scale(rx_buffer_bytes: usize) -> u8 {
+    (usize::BITS - rx_buffer_bytes.leading_zeros()).saturating_sub(16) as u8
+}
 
 impl Stack {
     /// The listener that a SYN is for.
@@ -27,48 +51,162 @@ impl Stack {
         self.listeners.get(index).filter(|listener| !listener.stopped).map(|_| index)
     }
 
+    /// A SYN for a listener (`tcp_conn_request`). `isn`: it replaces a connection in TIME-WAIT, whose peer is real, and
+    /// goes on from there.
+    #[expect(clippy::too_many_arguments)]
     pub(super) fn accept_syn(
         &mut self,
         listener_index: u32,
+        flow: FlowKey,
+        frame: &Frame,
+        packet: &Packet,
+        segment: Segment,
+        isn: Option<u32>,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        let Some(listener) = self.listeners.get_mut(listener_index) else { return Err(MALFORMED) };
+        let full = listener.half_open >= listener.requests_max();
+        let cookie = isn.is_none() && (full || self.config.syncookies == SynCookies::Always);
+        if cookie && self.config.syncookies == SynCookies::Off {
+            self.counters.tcp_req_q_full_drop += 1;
+            return Err(|counters| &mut counters.drop_syn_backlog_full);
+        }
+        if listener.is_full() {
+            return Err(self.overflows());
+        }
+        if self.connections.len() >= self.config.connections_max {
+            return Err(|counters| &mut counters.drop_table_full);
+        }
+        let tcp = &frame.data()[packet.l4..packet.end];
+        let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        let mut handshake = Handshake { isn: 0, peer_isn: segment.seq, offer, sent_ns: Some(io.now_ns) };
+        if cookie {
+            listener.cookies_until_ns = io.now_ns + cookies::VALID_NS;
+            self.counters.tcp_req_q_full_do_cookies += u64::from(full);
+            self.counters.syncookies_sent += 1;
+            let mss = offer.mss.unwrap_or(MSS_DEFAULT);
+            handshake.isn = self.secret.cookie(&flow, segment.seq, mss, io.now_ns);
+            // What the cookie cannot hold is not agreed on.
+            handshake.offer = Offer { mss: Some(mss), ..Offer::default() };
+            self.send_syn_ack(&flow, listener_index, &handshake, packet.source_mac, io);
+            return Ok(());
+        }
+        listener.half_open += 1;
+        self.counters.tcp_syns += 1;
+        handshake.isn = isn.unwrap_or_else(|| self.secret.isn(&flow, io.now_ns));
+        let listener = (listener_index, self.listeners.generation(listener_index));
+        self.open_request(flow, listener, handshake, packet.source_mac, io);
+        Ok(())
+    }
+
+    /// Counts a connection that finds the accept queue full.
+    fn overflows(&mut self) -> Reason {
+        self.counters.listen_overflows += 1;
+        |counters| &mut counters.drop_backlog_full
+    }
+
+    /// An acknowledgement for a listener: is it that of a cookie (`cookie_v4_check`)? `None`: no.
+    pub(super) fn accept_cookie(
+        &mut self,
         flow: FlowKey,
         frame: &mut Frame,
         packet: &mut Packet,
         segment: Segment,
         io: &mut Io<'_>,
-    ) -> Result<(), Reason> {
-        let Some(listener) = self.listeners.get_mut(listener_index) else { return Err(MALFORMED) };
-        // In the order of `tcp_conn_request`.
-        if listener.is_full() {
-            return Err(|counters| &mut counters.drop_backlog_full);
+    ) -> Option<Result<(), Reason>> {
+        let index = self.listener_for(packet, &flow)?;
+        if self.listeners.get(index)?.cookies_until_ns <= io.now_ns {
+            return None;
         }
-        if listener.half_open >= listener.options.syn_backlog {
-            return Err(|counters| &mut counters.drop_syn_backlog_full);
+        let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));
+        let Some(mss) = self.secret.cookie_mss(&flow, peer_isn, isn, io.now_ns) else {
+            self.counters.syncookies_failed += 1;
+            return None;
+        };
+        self.counters.syncookies_recv += 1;
+        let offer = Offer { mss: Some(mss), ..Offer::default() };
+        let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };
+        Some(self.complete(index, flow, &handshake, frame, packet, segment, io))
+    }
+
+    /// The handshake is done: the connection comes into being, waits to be accepted, and gets the segment.
+    #[expect(clippy::too_many_arguments)]
+    pub(super) fn complete(
+        &mut self,
+        listener_index: u32,
+        flow: FlowKey,
+        handshake: &Handshake,
+        frame: &mut Frame,
+        packet: &mut Packet,
+        segment: Segment,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        let Some(listener) = self.listeners.get(listener_index) else { return Err(MALFORMED) };
+        if listener.is_full() {
+            // As `tcp_v4_syn_recv_sock` does: the SYN-ACK is sent again later, and the client's data with it. A cookie
+            // is found again when the client's data comes again.
+            return Err(self.overflows());
         }
         if self.connections.len() >= self.config.connections_max {
             return Err(|counters| &mut counters.drop_table_full);
         }
-        listener.half_open += 1;
-        self.counters.tcp_syns += 1;
         let options = listener.options;
-        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
+        let (rx, tx) = (options.rx_buffer_bytes, options.tx_buffer_bytes);
+        let mut socket = self.new_socket(rx, tx, handshake.isn, io.now_ns);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
-        let index = self.insert_connection(flow, socket, Phase::SynReceived, io.now_ns);
-        let parent = (listener_index, self.listeners.generation(listener_index));
+        let buffers = socket.recv_capacity() + socket.send_capacity();
+        let mut sockets = one_socket(socket);
+        let Some(window) = self.rehearse(&mut sockets, &flow, handshake, io) else {
+            // Only a smoltcp that draws its sequence numbers otherwise comes here.
+            self.buffer_bytes -= buffers;
+            return Err(MALFORMED);
+        };
+        if let Some(&Owner::Request(request)) = self.flows.get(&flow) {
+            self.free_request(request);
+        }
+        let index = self.insert_connection(flow, sockets, Phase::Open, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {
-            connection.listener = Some(parent);
+            let next = handshake.isn.wrapping_add(1);
+            (connection.snd_una, connection.snd_nxt, connection.small_end) = (next, next, next);
+            connection.rcv_ack = handshake.peer_isn.wrapping_add(1);
+            connection.rcv_window = window;
             connection.flags.set(Flags::NODELAY, options.nodelay);
-            connection.state_until_ns = io.now_ns + self.config.timeouts.syn_received_ns;
+            connection.flags.insert(Flags::QUEUED);
         }
         self.suggested(packet.source, packet.source_mac, io);
-        packet.make_plain(frame);
-        self.feed(index, frame, packet, &segment, io);
-        Ok(())
+        self.counters.tcp_established += 1;
+        if let Some(listener) = self.listeners.get_mut(listener_index) {
+            listener.accepted.push_back(index);
+            listener.ready = Ready::READABLE;
+            let id = SocketId::new(SocketKind::Listener, listener_index, self.listeners.generation(listener_index));
+            self.notify(id, Ready::READABLE, Ready::READABLE, io);
+        }
+        self.connection_input(index, frame, packet, segment, io)
     }
 
-    /// A socket with buffers, and an interface that will give it the initial sequence number we want.
-    pub(super) fn new_socket(&mut self, rx: usize, tx: usize, flow: &FlowKey, now_ns: u64) -> Socket<'static> {
-        let seed = isn::seed_for(self.secret.isn(flow, now_ns));
-        self.iface = interface(self.port, seed, now_ns);
+    /// Plays the handshake's beginning to a listening socket, which comes out in SYN-RECEIVED with the sequence numbers and
+    /// options that were agreed on without it. Returns the window field of its SYN-ACK, which stays here.
+    fn rehearse(
+        &mut self,
+        sockets: &mut SocketSet<'static>,
+        flow: &FlowKey,
+        handshake: &Handshake,
+        io: &mut Io<'_>,
+    ) -> Option<u16> {
+        let at = instant(handshake.sent_ns.unwrap_or(io.now_ns));
+        let syn = handshake.syn(flow, io.pool);
+        let mut rehearsal = Rehearsal::new(self.port, syn.data());
+        self.iface.poll_ingress_single(at, &mut rehearsal, sockets);
+        self.iface.poll_egress(at, &mut rehearsal, sockets);
+        let answer = rehearsal.answer;
+        io.pool.recycle(syn);
+        let said = sockets.get::<Socket<'static>>(SocketHandle::default()).state() == State::SynReceived;
+        answer.filter(|answer| said && answer.seq_end == handshake.isn.wrapping_add(1)).map(|answer| answer.window)
+    }
+
+    /// A socket with buffers, and an interface that will give it the initial sequence number `isn`.
+    pub(super) fn new_socket(&mut self, rx: usize, tx: usize, isn: u32, now_ns: u64) -> Socket<'static> {
+        self.iface = interface(self.port, isn::seed_for(isn), now_ns);
         let size = |wanted: usize, default: usize| if wanted == 0 { default } else { wanted };
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
@@ -86,13 +224,10 @@ impl Stack {
     pub(super) fn insert_connection(
         &mut self,
         flow: FlowKey,
-        socket: Socket<'static>,
+        sockets: SocketSet<'static>,
         phase: Phase,
         now_ns: u64,
     ) -> u32 {
-        let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let handle = sockets.add(socket);
-        debug_assert_eq!(handle, SocketHandle::default());
         let index = self.connections.insert(Connection {
             sockets,
             flow,
@@ -114,7 +249,6 @@ impl Stack {
             state_until_ns: NEVER_NS,
             user_timeout_ns: self.config.timeouts.user_timeout_ns,
             keepalive: None,
-            listener: None,
             error: None,
             soft_error: None,
         });
@@ -126,28 +260,38 @@ impl Stack {
         SocketId::new(SocketKind::Tcp, index, self.connections.generation(index))
     }
 
-    /// The handshake is done. False: the connection is gone.
-    pub(super) fn established(&mut self, index: u32, io: &mut Io<'_>) -> bool {
-        let Some(connection) = self.connections.get_mut(index) else { return false };
+    /// The peer has answered our SYN.
+    pub(super) fn established(&mut self, index: u32, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
         connection.phase = Phase::Open;
         connection.state_until_ns = NEVER_NS;
         connection.progress_ns = io.now_ns;
         self.counters.tcp_established += 1;
-        let Some((parent, generation)) = connection.listener.take() else { return true };
-        if self.listeners.generation(parent) == generation
-            && let Some(listener) = self.listeners.get_mut(parent)
-        {
-            listener.half_open = listener.half_open.saturating_sub(1);
-            listener.accepted.push_back(index);
-            connection.flags.insert(Flags::QUEUED);
-            listener.ready = Ready::READABLE;
-            let id = SocketId::new(SocketKind::Listener, parent, generation);
-            self.notify(id, Ready::READABLE, Ready::READABLE, io);
-            return true;
-        }
-        // The listener was closed meanwhile.
-        self.send_reset(index, io);
-        self.free(index);
-        false
+    }
+}
+
+/// A set that holds one socket, under the default handle.
+pub(super) fn one_socket(socket: Socket<'static>) -> SocketSet<'static> {
+    let mut sockets = SocketSet::new(Vec::with_capacity(1));
+    let handle = sockets.add(socket);
+    debug_assert_eq!(handle, SocketHandle::default());
+    sockets
+}
+
+impl Handshake {
+    /// The peer's SYN, as an IP packet.
+    fn syn(&self, flow: &FlowKey, pool: &mut FramePool) -> Frame {
+        let (own, peer) = (flow.local(), flow.remote());
+        let syn = BareSegment {
+            source: peer.ip(),
+            source_port: peer.port(),
+            destination: own.ip(),
+            destination_port: own.port(),
+            seq: self.peer_isn,
+            ack: 0,
+            flags: SYN,
+            window: 0,
+        };
+        syn.build_with(&self.offer.write(), pool)
     }
 }

@@ -153,7 +153,6 @@ impl Stack {
         connection.flags.remove(Flags::UNRESOLVED);
         match connection.phase {
             Phase::SynSent => self.over(index, Some(error), io),
-            Phase::SynReceived => self.free(index),
             Phase::Open => {
                 connection.soft_error = Some(error);
                 let retry = connection.deadline_ns(io.now_ns + 1_000_000_000);
@@ -173,10 +172,6 @@ impl Stack {
                     self.counters.timeout_syn_sent += 1;
                     let error = connection.soft_error.unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);
-                }
-                Phase::SynReceived => {
-                    self.counters.timeout_syn_received += 1;
-                    return self.free(index);
                 }
                 Phase::Open => {
                     self.counters.timeout_fin_wait_2 += 1;

@@ -143,7 +143,7 @@ impl Stack {
         match connection.phase {
             _ if connection.flags.contains(Flags::WRITE_SHUT) => Err(NetError::BrokenPipe),
             Phase::Over => Err(NetError::BrokenPipe),
-            Phase::SynSent | Phase::SynReceived => Err(NetError::WouldBlock),
+            Phase::SynSent => Err(NetError::WouldBlock),
             Phase::Open => Ok(connection),
         }
     }
@@ -247,7 +247,7 @@ impl Stack {
                         self.free(index);
                     }
                     // Nothing to say to a peer that has not answered, or that is done.
-                    Phase::SynSent | Phase::SynReceived | Phase::Over => self.free(index),
+                    Phase::SynSent | Phase::Over => self.free(index),
                 }
             }
         }

@@ -7,6 +7,8 @@ use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::listener::{Binding, Listener};
+use super::opening::one_socket;
+use super::request::Request;
 use super::socket::{ConnectOptions, ListenOptions, Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::wire;
@@ -32,6 +34,7 @@ impl Stack {
             options,
             accepted: Default::default(),
             half_open: 0,
+            cookies_until_ns: 0,
             ready: Ready::empty(),
             stopped: false,
         });
@@ -93,14 +96,15 @@ impl Stack {
         if self.flows.contains_key(&flow) {
             return Err(NetError::AddressInUse);
         }
-        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, &flow, io.now_ns);
+        let isn = self.secret.isn(&flow, io.now_ns);
+        let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, isn, io.now_ns);
         let buffers = socket.recv_capacity() + socket.send_capacity();
         if socket.connect(self.iface.context(), remote, local).is_err() {
             self.buffer_bytes -= buffers;
             return Err(NetError::Invalid);
         }
         let until_ns = io.now_ns + self.config.timeouts.syn_sent_ns;
-        let index = self.insert_connection(flow, socket, Phase::SynSent, io.now_ns);
+        let index = self.insert_connection(flow, one_socket(socket), Phase::SynSent, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {
             connection.flags.insert(Flags::HELD);
             connection.flags.set(Flags::NODELAY, options.nodelay);
@@ -172,16 +176,11 @@ impl Stack {
             }
             self.free(child);
         }
-        // Linear in the shard's connections; listeners are closed once.
-        let half_open: Vec<u32> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| connection.is_child_of(index, id.generation()))
-            .map(|(child, _)| child)
-            .collect();
-        for child in half_open {
-            self.free(child);
-        }
+        // Linear in the shard's half-open connections; listeners are closed once.
+        let is_child =
+            |(child, request): (u32, &Request)| (request.listener == (index, id.generation())).then_some(child);
+        let half_open: Vec<u32> = self.requests.records.iter().filter_map(is_child).collect();
+        half_open.into_iter().for_each(|child| self.free_request(child));
     }
 }
 

@@ -19,6 +19,7 @@ use super::flow::{FlowTable, hash_state};
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::neighbour::{Neighbours, Unresolved};
+use super::request::Requests;
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
 use super::time_wait::TimeWaits;
@@ -58,6 +59,7 @@ pub struct Stack {
     pub(super) connections: Slab<Connection>,
     pub(super) flows: FlowTable,
     pub(super) timers: Timers,
+    pub(super) requests: Requests,
     pub(super) time_waits: TimeWaits,
     pub(super) listeners: Slab<Listener>,
     pub(super) listener_ports: PortTable,
@@ -140,6 +142,7 @@ impl Stack {
             connections: Slab::with_capacity(config.connections_max),
             flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
             timers: Timers::new(),
+            requests: Requests::new(),
             time_waits: TimeWaits::new(),
             listeners: Slab::with_capacity(0),
             listener_ports: PortTable::default(),
@@ -215,6 +218,9 @@ impl Stack {
         while let Some(index) = self.timers.pop_due(io.now_ns) {
             self.connection_timer(index, io);
         }
+        while let Some(index) = self.requests.timers.pop_due(io.now_ns) {
+            self.request_timer(index, io);
+        }
         self.time_waits.expire(io.now_ns, &mut self.flows);
         self.run_unresolved(io);
     }
@@ -222,10 +228,15 @@ impl Stack {
     /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. May be early, because a
     /// deadline that was put off is looked at when it first comes up; never late.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        [self.timers.next_deadline_ns(), self.time_waits.next_deadline_ns(), self.unresolved.next_deadline_ns()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.timers.next_deadline_ns(),
+            self.requests.timers.next_deadline_ns(),
+            self.time_waits.next_deadline_ns(),
+            self.unresolved.next_deadline_ns(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Whether sockets wait for room in the transmit ring: [`Stack::flush_blocked`] is wanted once there is some.
@@ -266,9 +277,9 @@ impl Stack {
         &self.config
     }
 
-    /// Connections in any state but TIME-WAIT, accepted or not.
+    /// Connections in any state but TIME-WAIT, accepted or not, half open ones included.
     pub fn connections(&self) -> usize {
-        self.connections.len()
+        self.connections.len() + self.requests.len()
     }
 
     /// Connections in TIME-WAIT.
@@ -283,6 +294,7 @@ impl Stack {
         self.buffer_bytes
             + self.connections.len() * Connection::overhead_bytes()
             + self.flows.capacity() * entry
+            + self.requests.memory_bytes()
             + self.time_waits.memory_bytes()
             + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
     }
@@ -364,6 +376,15 @@ impl Stack {
             Some(mac) => self.send_frame(frame, mac, io),
             None => self.wait_with_frame(hop, frame, io),
         }
+    }
+
+    /// Sends an answer to a packet that came from the station `mac`. Nothing is remembered of a stranger on an own network:
+    /// a flood with forged source addresses must not fill the neighbour table.
+    pub(super) fn send_back(&mut self, frame: Frame, destination: IpAddr, mac: Mac, io: &mut Io<'_>) {
+        if self.on_link(destination) && self.mac_of(destination).is_none() {
+            return self.send_frame(frame, mac, io);
+        }
+        self.send_ip(frame, destination, io);
     }
 
     /// Puts an IP packet on the ring, or drops it if that is full.

@@ -96,10 +96,10 @@ impl Stack {
         );
         match self.flows.get(&flow) {
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
+            Some(&Owner::Request(index)) => return self.request_input(index, frame, packet, segment, io),
             Some(&Owner::TimeWait(index)) => {
-                if !self.time_wait_input(index, packet, &segment, io)? {
-                    return Ok(());
-                }
+                let (listener, isn) = self.time_wait_input(index, packet, &segment, io)?;
+                return self.accept_syn(listener, flow, frame, packet, segment, Some(isn), io);
             }
             Some(&Owner::Udp(_)) | None => {}
         }
@@ -119,36 +119,45 @@ impl Stack {
         if segment.flags & (SYN | ACK | RST) == SYN
             && let Some(listener) = self.listener_for(packet, &flow)
         {
-            return self.accept_syn(listener, flow, frame, packet, segment, io);
+            return self.accept_syn(listener, flow, frame, packet, segment, None, io);
         }
-        if segment.flags & RST == 0 && self.reset_budget.take(io.now_ns) {
-            // RFC 9293 section 3.10.7.1.
-            let occupied =
-                segment.length as u32 + u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
-            let (seq, ack, flags) = match segment.flags & ACK {
-                0 => (0, segment.seq.wrapping_add(occupied), RST | ACK),
-                _ => (segment.ack, 0, RST),
-            };
-            let reset = BareSegment {
-                source: packet.destination,
-                source_port: segment.destination_port,
-                destination: packet.source,
-                destination_port: segment.source_port,
-                seq,
-                ack,
-                flags,
-                window: 0,
-            };
-            let reset = reset.build(io.pool);
-            self.counters.tcp_resets_sent += 1;
-            self.suggested(packet.source, packet.source_mac, io);
-            self.send_ip(reset, packet.source, io);
+        if segment.flags & (SYN | ACK | RST) == ACK
+            && let Some(taken) = self.accept_cookie(flow, frame, packet, segment, io)
+        {
+            return taken;
         }
+        self.reset_stranger(packet, &segment, io);
         Err(NOBODY)
     }
 
+    /// Answers a segment that belongs to no connection by a reset (RFC 9293 section 3.10.7.1), but never another reset.
+    pub(super) fn reset_stranger(&mut self, packet: &Packet, segment: &Segment, io: &mut Io<'_>) {
+        if segment.flags & RST != 0 || !self.reset_budget.take(io.now_ns) {
+            return;
+        }
+        let occupied =
+            segment.length as u32 + u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
+        let (seq, ack, flags) = match segment.flags & ACK {
+            0 => (0, segment.seq.wrapping_add(occupied), RST | ACK),
+            _ => (segment.ack, 0, RST),
+        };
+        let reset = BareSegment {
+            source: packet.destination,
+            source_port: segment.destination_port,
+            destination: packet.source,
+            destination_port: segment.source_port,
+            seq,
+            ack,
+            flags,
+            window: 0,
+        };
+        let reset = reset.build(io.pool);
+        self.counters.tcp_resets_sent += 1;
+        self.send_back(reset, packet.source, packet.source_mac, io);
+    }
+
     #[inline]
-    fn connection_input(
+    pub(super) fn connection_input(
         &mut self,
         index: u32,
         frame: &mut Frame,
@@ -190,21 +199,6 @@ impl Stack {
                     connection.flags.remove(Flags::PROBING);
                     connection.socket_mut().set_keep_alive(None);
                 }
-            }
-            Phase::SynReceived => {
-                let completes = segment.flags & (SYN | RST | ACK) == ACK && segment.ack == connection.snd_nxt;
-                if completes {
-                    let full = connection
-                        .listener
-                        .filter(|&(parent, generation)| self.listeners.generation(parent) == generation)
-                        .and_then(|(parent, _)| self.listeners.get(parent))
-                        .is_some_and(|listener| listener.is_full());
-                    if full {
-                        // As `tcp_check_req` does: the SYN-ACK is sent again later, and the client's data with it.
-                        return Err(|counters| &mut counters.drop_backlog_full);
-                    }
-                }
-                connection.peer_window = segment.window;
             }
             Phase::SynSent => {}
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
@@ -278,30 +272,10 @@ impl Stack {
                 }
                 _ => {}
             },
-            Phase::SynReceived => match state {
-                State::SynReceived => {}
-                // A reset, or a SYN that smoltcp would not have: nothing is kept. smoltcp would listen for ever.
-                State::Listen | State::Closed => {
-                    // Only a connection that was opened from both sides has an application to tell.
-                    if connection.listener.is_none() {
-                        return self.over(index, Some(NetError::ConnectionRefused), io);
-                    }
-                    return self.free(index);
-                }
-                _ => {
-                    if !self.established(index, io) {
-                        return;
-                    }
-                }
-            },
             Phase::SynSent => match state {
                 State::SynSent | State::SynReceived => {}
                 State::Closed => return self.over(index, Some(NetError::ConnectionRefused), io),
-                _ => {
-                    if !self.established(index, io) {
-                        return;
-                    }
-                }
+                _ => self.established(index, io),
             },
             Phase::Over => return,
         }

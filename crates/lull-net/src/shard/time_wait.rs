@@ -96,15 +96,15 @@ impl Stack {
         self.flows.insert(flow, Owner::TimeWait(index));
     }
 
-    /// A segment for a connection in TIME-WAIT (RFC 9293 section 3.10.7.4, `tcp_timewait_state_process`). True: it
-    /// opens a new connection, for which the 4-tuple is free now.
+    /// A segment for a connection in TIME-WAIT (RFC 9293 section 3.10.7.4, `tcp_timewait_state_process`). `Ok`: it
+    /// opens a new connection, for which the 4-tuple is free now, at this listener and with this initial sequence number.
     pub(super) fn time_wait_input(
         &mut self,
         index: u32,
         packet: &Packet,
         segment: &Segment,
         io: &mut Io<'_>,
-    ) -> Result<bool, Reason> {
+    ) -> Result<(u32, u32), Reason> {
         const SWALLOWED: Reason = |counters| &mut counters.drop_time_wait;
         let Some(record) = self.time_waits.records.get_mut(index) else { return Err(SWALLOWED) };
         if segment.flags & wire::RST != 0 {
@@ -114,11 +114,13 @@ impl Stack {
         let fresh = seq_lt(record.rcv_nxt.wrapping_sub(1), segment.seq);
         if segment.flags & (wire::SYN | wire::ACK) == wire::SYN && fresh {
             let flow = record.flow;
+            // Beyond anything that may still be on its way (`tcp_timewait_state_process`).
+            let isn = record.snd_nxt.wrapping_add(65_535 + 2);
             // Only if somebody would take it: otherwise TIME-WAIT keeps protecting the port.
-            if self.listener_for(packet, &flow).is_some() {
+            if let Some(listener) = self.listener_for(packet, &flow) {
                 self.counters.time_wait_reused += 1;
                 self.time_waits.forget(index, &mut self.flows);
-                return Ok(true);
+                return Ok((listener, isn));
             }
             return Err(SWALLOWED);
         }

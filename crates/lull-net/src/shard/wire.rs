@@ -196,17 +196,24 @@ pub(super) struct BareSegment {
 
 impl BareSegment {
     pub(super) fn build(&self, pool: &mut FramePool) -> Frame {
-        let mut frame = ip_frame(pool, self.source, self.destination, PROTOCOL_TCP, HOP_LIMIT, TCP);
-        let l4 = frame.len() - TCP;
+        self.build_with(&[], pool)
+    }
+
+    /// The same with options, a multiple of four bytes.
+    pub(super) fn build_with(&self, options: &[u8], pool: &mut FramePool) -> Frame {
+        let length = TCP + options.len();
+        let mut frame = ip_frame(pool, self.source, self.destination, PROTOCOL_TCP, HOP_LIMIT, length);
+        let l4 = frame.len() - length;
         let tcp = &mut frame.data_mut()[l4..];
         put16(tcp, 0, self.source_port);
         put16(tcp, 2, self.destination_port);
         put32(tcp, 4, self.seq);
         put32(tcp, 8, self.ack);
-        tcp[12] = (TCP as u8 / 4) << 4;
+        tcp[12] = (length as u8 / 4) << 4;
         tcp[13] = self.flags;
         put16(tcp, 14, self.window);
-        put_checksum(tcp, 16, pseudo_sum(self.source, self.destination, PROTOCOL_TCP, TCP));
+        tcp[TCP..].copy_from_slice(options);
+        put_checksum(tcp, 16, pseudo_sum(self.source, self.destination, PROTOCOL_TCP, length));
         frame
     }
 }

@@ -62,6 +62,7 @@ pub struct Host {
     pub pool: FramePool,
     pub changes: Vec<Change>,
     pub now_ns: u64,
+    pub neighbours: Arc<Neighbours>,
 }
 
 pub fn config(mac: [u8; 6], v4: &str, v6: &str, seed: u64) -> StackConfig {
@@ -86,11 +87,12 @@ impl Host {
 
     pub fn with_neighbours(config: StackConfig, neighbours: Arc<Neighbours>) -> Host {
         Host {
-            stack: Stack::new(config, neighbours).unwrap(),
+            stack: Stack::new(config, neighbours.clone()).unwrap(),
             ring: Ring { frames: Vec::new(), slots: 4096 },
             pool: FramePool::new(64),
             changes: Vec::new(),
             now_ns: SECOND,
+            neighbours,
         }
     }
 

@@ -1,0 +1,94 @@
+//! TCP options: what a SYN offers, and the options of the segments that this shard builds itself.
+
+use smoltcp::wire::TcpOption;
+
+/// The largest window scale there is (RFC 7323 section 2.3).
+pub(super) const WINDOW_SCALE_MAX: u8 = 14;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const NOP: u8 = 1;
+
+/// What a SYN offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// `None`: the option was absent, or 0, which counts as absent (`tcp_parse_options`).
+    pub(super) mss: Option<u16>,
+    pub(super) window_scale: Option<u8>,
+    pub(super) sack: bool,
+}
+
+impl Offer {
+    /// Reads the options of a SYN that were found well formed before.
+    pub(super) fn read(mut options: &[u8]) -> Offer {
+        let mut offer = Offer::default();
+        while let Ok((rest, option)) = TcpOption::parse(options) {
+            match option {
+                TcpOption::EndOfList => break,
+                TcpOption::MaxSegmentSize(mss) => offer.mss = Some(mss).filter(|&mss| mss != 0),
+                TcpOption::WindowScale(scale) => offer.window_scale = Some(scale.min(WINDOW_SCALE_MAX)),
+                TcpOption::SackPermitted => offer.sack = true,
+                _ => {}
+            }
+            options = rest;
+        }
+        offer
+    }
+
+    /// The options as they stand in a SYN or SYN-ACK.
+    pub(super) fn write(&self) -> OptionBytes {
+        let mut bytes = OptionBytes { bytes: [0; 40], length: 0 };
+        if let Some(mss) = self.mss {
+            let [high, low] = mss.to_be_bytes();
+            bytes.push(&[MSS, 4, high, low]);
+        }
+        if let Some(scale) = self.window_scale {
+            bytes.push(&[NOP, WINDOW_SCALE, 3, scale]);
+        }
+        if self.sack {
+            bytes.push(&[NOP, NOP, SACK_PERMITTED, 2]);
+        }
+        bytes
+    }
+}
+
+/// Options in wire form, a multiple of four bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OptionBytes {
+    bytes: [u8; 40],
+    length: usize,
+}
+
+impl OptionBytes {
+    fn push(&mut self, option: &[u8]) {
+        self.bytes[self.length..self.length + option.len()].copy_from_slice(option);
+        self.length += option.len();
+    }
+}
+
+impl std::ops::Deref for OptionBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for mss in [None, Some(1460)] {
+            for window_scale in [None, Some(0), Some(14)] {
+                for sack in [false, true] {
+                    let offer = Offer { mss, window_scale, sack };
+                    let bytes = offer.write();
+                    assert_eq!(bytes.len() % 4, 0);
+                    assert_eq!(Offer::read(&bytes), offer);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Half-open connections: a small record each (Linux's `request_sock`), until the last acknowledgement of the handshake.
+//!
+//! A socket with its buffers would cost a stranger one SYN and us tens of kilobytes. A record costs about a hundred bytes,
+//! a listener has a bounded number of them, and beyond that its SYN-ACKs are cookies ([`super::cookies`]).
+
+use super::demux::{Packet, Reason};
+use super::flow::{FlowKey, Owner};
+use super::opening::{Handshake, window_scale};
+use super::options::Offer;
+use super::slab::Slab;
+use super::stack::{Io, Stack};
+use super::tcp::Segment;
+use super::timers::Timers;
+use super::wire::{self, ACK, BareSegment, FIN, Mac, RST, SYN, seq_lt};
+
+/// Until a SYN-ACK is sent for the second time; doubled each time (`TCP_TIMEOUT_INIT`).
+const RETRY_NS: u64 = 1_000_000_000;
+/// Between two answers to segments that should not have come (`tcp_invalid_ratelimit`).
+pub(super) const INVALID_INTERVAL_NS: u64 = 500_000_000;
+
+/// A connection in SYN-RECEIVED.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) flow: FlowKey,
+    /// Slab index and generation.
+    pub(super) listener: (u32, u32),
+    pub(super) handshake: Handshake,
+    /// The station that the SYN came from.
+    mac: Mac,
+    /// When it is given up.
+    until_ns: u64,
+    /// Times that the SYN-ACK was sent again because nothing came.
+    timeouts: u32,
+    /// A needless answer is not sent before this.
+    quiet_until_ns: u64,
+}
+
+/// The half-open connections of a shard.
+#[derive(Debug)]
+pub(super) struct Requests {
+    pub(super) records: Slab<Request>,
+    pub(super) timers: Timers,
+}
+
+impl Requests {
+    pub(super) fn new() -> Requests {
+        Requests { records: Slab::with_capacity(0), timers: Timers::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.len() * (size_of::<Request>() + 40)
+    }
+}
+
+impl Stack {
+    /// Notes a half-open connection and answers its SYN.
+    pub(super) fn open_request(
+        &mut self,
+        flow: FlowKey,
+        listener: (u32, u32),
+        handshake: Handshake,
+        mac: Mac,
+        io: &mut Io<'_>,
+    ) {
+        let until_ns = io.now_ns + self.config.timeouts.syn_received_ns;
+        let request = Request { flow, listener, handshake, mac, until_ns, timeouts: 0, quiet_until_ns: 0 };
+        let index = self.requests.records.insert(request);
+        self.flows.insert(flow, Owner::Request(index));
+        self.requests.timers.set(index, until_ns.min(io.now_ns + RETRY_NS));
+        self.send_syn_ack(&flow, listener.0, &handshake, mac, io);
+    }
+
+    /// The receive buffer that a listener's connections get.
+    fn rx_bytes(&self, listener: u32) -> usize {
+        let wanted = self.listeners.get(listener).map_or(0, |listener| listener.options.rx_buffer_bytes);
+        if wanted == 0 { self.config.rx_buffer_bytes } else { wanted }
+    }
+
+    /// The SYN-ACK that smoltcp would send, were there a socket.
+    pub(super) fn send_syn_ack(
+        &mut self,
+        flow: &FlowKey,
+        listener: u32,
+        handshake: &Handshake,
+        mac: Mac,
+        io: &mut Io<'_>,
+    ) {
+        let rx_bytes = self.rx_bytes(listener);
+        let (own, peer) = (flow.local(), flow.remote());
+        let header = if own.is_ipv4() { wire::IPV4 } else { wire::IPV6 } + wire::TCP;
+        let options = Offer {
+            mss: Some((self.port.mtu_bytes - header) as u16),
+            window_scale: handshake.offer.window_scale.map(|_| window_scale(rx_bytes)),
+            sack: handshake.offer.sack,
+        };
+        let segment = BareSegment {
+            source: own.ip(),
+            source_port: own.port(),
+            destination: peer.ip(),
+            destination_port: peer.port(),
+            seq: handshake.isn,
+            ack: handshake.peer_isn.wrapping_add(1),
+            flags: SYN | ACK,
+            window: rx_bytes.min(usize::from(u16::MAX)) as u16,
+        };
+        let frame = segment.build_with(&options.write(), io.pool);
+        self.send_back(frame, peer.ip(), mac, io);
+    }
+
+    /// A segment for a half-open connection (`tcp_check_req`).
+    pub(super) fn request_input(
+        &mut self,
+        index: u32,
+        frame: &mut lull_nic::Frame,
+        packet: &mut Packet,
+        segment: Segment,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        const REFUSED: Reason = |counters| &mut counters.drop_request;
+        let Some(parent) = self.requests.records.get(index).map(|request| request.listener.0) else {
+            return Err(REFUSED);
+        };
+        let rx_bytes = self.rx_bytes(parent);
+        let Some(request) = self.requests.records.get_mut(index) else { return Err(REFUSED) };
+        let (flow, listener, handshake, mac) = (request.flow, request.listener.0, request.handshake, request.mac);
+        let may_answer = request.quiet_until_ns <= io.now_ns;
+        if segment.flags & (SYN | ACK | RST) == SYN && segment.seq == handshake.peer_isn {
+            // Our SYN-ACK was lost, or overtaken by the retransmission.
+            if may_answer {
+                request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
+                self.counters.tcp_segments += 1;
+                self.send_syn_ack(&flow, listener, &handshake, mac, io);
+                return Ok(());
+            }
+            return Err(REFUSED);
+        }
+        if segment.flags & ACK != 0 && segment.ack != handshake.isn.wrapping_add(1) {
+            self.reset_stranger(packet, &segment, io);
+            return Err(REFUSED);
+        }
+        if !handshake.in_window(&segment, rx_bytes) {
+            if segment.flags & RST == 0 && may_answer {
+                request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
+                let ack = handshake.acknowledgement(&flow);
+                let frame = ack.build(io.pool);
+                self.send_back(frame, packet.source, mac, io);
+            }
+            return Err(REFUSED);
+        }
+        if segment.flags & (SYN | RST) != 0 {
+            // A reset, or a SYN inside the window: nothing is kept.
+            self.counters.embryonic_rsts += 1;
+            self.free_request(index);
+            self.reset_stranger(packet, &segment, io);
+            return Err(REFUSED);
+        }
+        self.complete(listener, flow, &handshake, frame, packet, segment, io)
+    }
+
+    /// Forgets a half-open connection.
+    pub(super) fn free_request(&mut self, index: u32) {
+        let Some(request) = self.requests.records.remove(index) else { return };
+        self.requests.timers.remove(index);
+        if self.flows.get(&request.flow) == Some(&Owner::Request(index)) {
+            self.flows.remove(&request.flow);
+        }
+        let (parent, generation) = request.listener;
+        if self.listeners.generation(parent) == generation
+            && let Some(listener) = self.listeners.get_mut(parent)
+        {
+            listener.half_open -= 1;
+        }
+    }
+
+    /// The SYN-ACK is unanswered: it is sent again, or the connection given up (`reqsk_timer_handler`).
+    pub(super) fn request_timer(&mut self, index: u32, io: &mut Io<'_>) {
+        let Some(request) = self.requests.records.get_mut(index) else { return };
+        if request.until_ns <= io.now_ns {
+            self.counters.timeout_syn_received += 1;
+            return self.free_request(index);
+        }
+        request.timeouts += 1;
+        request.handshake.sent_ns = None;
+        let retry_ns = RETRY_NS << request.timeouts.min(16);
+        let (flow, listener, handshake, mac) = (request.flow, request.listener.0, request.handshake, request.mac);
+        self.requests.timers.set(index, request.until_ns.min(io.now_ns + retry_ns));
+        self.send_syn_ack(&flow, listener, &handshake, mac, io);
+    }
+
+    /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.
+    pub(super) fn request_icmp(&mut self, index: u32, seq: u32, hard: bool) -> bool {
+        let is_its = self.requests.records.get(index).is_some_and(|request| request.handshake.isn == seq);
+        if is_its && hard {
+            self.free_request(index);
+        }
+        is_its
+    }
+}
+
+impl Handshake {
+    /// `tcp_in_window`, for the window of our SYN-ACK.
+    fn in_window(&self, segment: &Segment, rx_bytes: usize) -> bool {
+        let first = self.peer_isn.wrapping_add(1);
+        let end = first.wrapping_add(rx_bytes.min(usize::from(u16::MAX)) as u32);
+        let occupied = u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
+        let segment_end = segment.seq.wrapping_add(segment.length as u32).wrapping_add(occupied);
+        segment.seq == first
+            || seq_lt(first, segment_end) && seq_lt(segment.seq, end)
+            || segment.seq == end && segment_end == end
+    }
+
+    /// Where the handshake stands, said to a peer that is confused (`tcp_v4_reqsk_send_ack`).
+    fn acknowledgement(&self, flow: &FlowKey) -> BareSegment {
+        let (own, peer) = (flow.local(), flow.remote());
+        BareSegment {
+            source: own.ip(),
+            source_port: own.port(),
+            destination: peer.ip(),
+            destination_port: peer.port(),
+            seq: self.isn.wrapping_add(1),
+            ack: self.peer_isn.wrapping_add(1),
+            flags: ACK,
+            window: 0,
+        }
+    }
+}
