@@ -73,7 +73,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
     let workload = Arc::new(Workload::new(workload)?);
     let config = KernelConfig { threads: args.threads, spin: args.spin, ..KernelConfig::new(server, args.connections) };
-    let mut client = KernelClient::connect(config, workload, Duration::from_secs(10))?;
+    let mut client = KernelClient::connect(config, workload, Duration::from_secs(60))?;
     if !args.no_preload {
         client.preload(stop)?;
     }

@@ -44,7 +44,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// How late a stop is noticed.
 const STOP_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a NAPI thread may take to appear.
-const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
+const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
 const TRACE_KIB: u32 = 64 * 1024;
 
@@ -197,7 +197,7 @@ impl KernelBench {
         let generator = &cores.generator;
         let connect = || -> Result<KernelClient, BenchError> {
             pin_thread(generator)?;
-            let mut client = KernelClient::connect(kernel, workload, Duration::from_secs(20))?;
+            let mut client = KernelClient::connect(kernel, workload, Duration::from_secs(60))?;
             client.preload(&std::sync::atomic::AtomicBool::new(false))?;
             Ok(client)
         };

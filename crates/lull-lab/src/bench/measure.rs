@@ -128,6 +128,11 @@ impl Server {
         &self.service
     }
 
+    /// The store that it serves from.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     /// The network.
     pub fn network(&self) -> &Network {
         &self.network

@@ -15,7 +15,10 @@ use crate::load::wire::{WireClient, WireConfig};
 use crate::load::{Clock, Load, Recorder, Summary, Workload};
 
 /// How long all connections may take to come up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long the service may take to close its ends; connections left over are reset.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The host's clock, for a generator's thread.
 #[derive(Clone)]
@@ -169,7 +172,7 @@ impl Bench for MemBench {
 impl Drop for MemBench {
     fn drop(&mut self) {
         for (_, client) in &mut self.clients {
-            client.close_all(Duration::from_secs(1));
+            client.close_all(CLOSE_TIMEOUT);
         }
     }
 }

@@ -37,7 +37,7 @@ impl TapBench {
         let mut kernel = KernelConfig::new(SocketAddr::new(SERVICE_IP, PORT), config.connections);
         kernel.threads = cores.generator.len().min(config.connections);
         kernel.spin = true;
-        let client = KernelClient::connect(kernel, workload, std::time::Duration::from_secs(20))?;
+        let client = KernelClient::connect(kernel, workload, std::time::Duration::from_secs(60))?;
         Ok(TapBench { client, server, cores, config })
     }
 }

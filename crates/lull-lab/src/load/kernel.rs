@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::clock::MonotonicClock;
 use super::recorder::{Recorder, Summary};
 use super::workload::Workload;
-use super::{Load, LoadError};
+use super::{Load, LoadError, PATIENCE_NS};
 use worker::{Run, Worker};
 
 /// Most connections of a client.
@@ -51,8 +51,8 @@ impl KernelConfig {
             connections,
             threads: 1,
             spin: false,
-            silence_ns_max: 5_000_000_000,
-            drain_ns_max: 1_000_000_000,
+            silence_ns_max: PATIENCE_NS,
+            drain_ns_max: PATIENCE_NS,
             seed: 1,
         }
     }

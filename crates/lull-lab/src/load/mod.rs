@@ -31,6 +31,11 @@ pub use recorder::{Recorder, Summary, Window};
 pub use schedule::{Due, Schedule};
 pub use workload::{Request, Workload, WorkloadConfig};
 
+/// How long a generator waits for an answer that does not come: without any for so long a run fails, and at a run's end
+/// what is outstanding is waited for as long. Both only bound a failure, so it is more than any machine stalls for, and
+/// more than several retransmission timeouts of the server (1 s and its doublings).
+pub const PATIENCE_NS: u64 = 60_000_000_000;
+
 /// Most requests that a connection may have outstanding.
 pub const DEPTH_MAX: u16 = 1024;
 

@@ -18,7 +18,7 @@ use crate::bench::BenchError;
 use crate::memcached::{Store, StoreConfig};
 
 /// How long memcached may take to listen.
-const START_TIMEOUT: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long one connection to it may take meanwhile.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Its memory limit, in MiB.

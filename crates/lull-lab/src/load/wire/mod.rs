@@ -17,7 +17,7 @@ mod packet;
 
 use std::net::Ipv4Addr;
 
-use super::LoadError;
+use super::{LoadError, PATIENCE_NS};
 
 pub use client::WireClient;
 
@@ -68,8 +68,8 @@ impl WireConfig {
             mss_bytes: MSS_BYTES_MAX,
             tx_checksum_offload: false,
             rx_batch: 32,
-            silence_ns_max: 5_000_000_000,
-            drain_ns_max: 1_000_000_000,
+            silence_ns_max: PATIENCE_NS,
+            drain_ns_max: PATIENCE_NS,
             seed: 1,
         }
     }
