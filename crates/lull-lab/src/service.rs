@@ -1,330 +1,161 @@
-//! The memcached service on lull sockets: N worker threads, each with one epoll context and one NAPI.
+//! The memcached service: N worker threads, each with one epoll context. It is one program over a [`plane::Plane`],
+//! lull's own stack or the kernel's, so that what a comparison of the two shows is the plane.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `plane` | what a worker stands on: sockets, and waiting for them |
+//! | `own`, `kernel` | the two planes |
+//! | `worker` | waiting, accepting, reading ahead, answering; limits on connections |
+//! | `talk` | one connection: protocol, and replies that wait for room |
 
+mod kernel;
+mod own;
+mod plane;
+mod slots;
 mod talk;
-pub(crate) mod worker;
+mod worker;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use lull_core::Mode;
-use lull_host::Worker;
-use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
-use lull_nic::Moderation;
+use lull_core::{EpollParams, Mode};
+use lull_net::{Epoll, Network};
 
 use crate::memcached::Store;
-pub(crate) use talk::{Next, READ_BYTES, Stream, Talk};
-use worker::{Slots, wait_ms};
+use kernel::{Kernel, KernelControl};
+use own::{Own, OwnControl};
+use plane::{Control, Plane};
+use worker::{Shared, wait_ms};
 
-/// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
-/// libevent, starts with 32 and doubles as needed.
-const EVENTS_MAX: usize = 64;
-/// Bytes read of every connection of a batch before the first is answered.
-const AHEAD_BYTES: usize = 256;
-/// Connections taken from the listener at a time.
-const ACCEPTS_MAX: usize = 64;
-/// Keys of events that are not connections.
-const LISTENER: u64 = u64::MAX;
-const NOTICE: u64 = u64::MAX - 1;
+/// What a service bounds of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections of a worker; further clients are told so and closed.
+    pub connections_max: usize,
+    /// A connection that asked for nothing for so long is closed; `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// Whether silent clients are probed, and closed when they are gone (`SO_KEEPALIVE`).
+    pub keepalive: bool,
+}
 
-/// What all workers of a service share.
-struct Shared {
-    store: Arc<Store>,
-    stopping: AtomicBool,
-    /// How long a worker waits in epoll, in milliseconds; 0 is for ever.
-    wait_ms: AtomicU64,
-    /// SO_BUSY_POLL of connections, in microseconds.
-    busy_poll_usecs: AtomicU64,
+impl Default for Limits {
+    /// None, as for clients that are the lab's own.
+    fn default() -> Limits {
+        Limits { connections_max: usize::MAX, idle_timeout: None, keepalive: false }
+    }
 }
 
 /// A running service.
-pub struct Service {
+pub struct Service<C: Control> {
     shared: Arc<Shared>,
-    network: Network,
-    /// The device's own, in force unless the mode asks for another.
-    moderation: Moderation,
-    workers: Vec<Running>,
+    workers: Vec<Running<C>>,
 }
 
-struct Running {
+/// A service on lull's own stack.
+pub type OwnService = Service<OwnControl>;
+/// A service on the kernel's stack.
+pub type KernelService = Service<KernelControl>;
+
+struct Running<C> {
     join: JoinHandle<()>,
     tid: i32,
-    epoll: Epoll,
-    notifier: Notifier,
+    control: C,
 }
 
-impl Service {
+impl OwnService {
     /// Starts one worker per queue of `network`, on the CPU of that queue's interrupt, each listening on `address` for
     /// the connections of its own queue.
     ///
     /// # Errors
     /// The address is in use or not the network's; a thread or its descriptors cannot be made.
-    pub fn start(network: &Network, store: Arc<Store>, address: SocketAddr) -> io::Result<Service> {
+    pub fn on_network(
+        network: &Network,
+        address: SocketAddr,
+        store: Arc<Store>,
+        limits: Limits,
+    ) -> io::Result<OwnService> {
+        Service::start(Own::planes(network, address)?, store, limits)
+    }
+
+    /// The workers' epoll contexts.
+    pub fn epolls(&self) -> impl Iterator<Item = &Epoll> {
+        self.workers.iter().map(|worker| &worker.control.epoll)
+    }
+}
+
+impl KernelService {
+    /// Starts one worker per core, each listening on `address` (`SO_REUSEPORT`), in the network namespace of the
+    /// calling thread.
+    ///
+    /// # Errors
+    /// The address is in use or no device's; a thread or its descriptors cannot be made.
+    pub fn on_kernel(
+        address: SocketAddr,
+        cores: &[usize],
+        store: Arc<Store>,
+        limits: Limits,
+    ) -> io::Result<KernelService> {
+        Service::start(Kernel::planes(address, cores)?, store, limits)
+    }
+}
+
+impl<C: Control> Service<C> {
+    fn start<P: Plane>(planes: Vec<(P, C)>, store: Arc<Store>, limits: Limits) -> io::Result<Service<C>> {
         let shared = Arc::new(Shared {
             store,
+            limits,
             stopping: AtomicBool::new(false),
             wait_ms: AtomicU64::new(0),
             busy_poll_usecs: AtomicU64::new(0),
+            refusal_told: AtomicBool::new(false),
         });
-        let mut service = Service {
-            shared,
-            network: network.clone(),
-            moderation: network.device().moderation(),
-            workers: Vec::new(),
-        };
-        for queue in 0..network.napis().len() {
-            let running = service.start_worker(queue, address)?;
-            service.workers.push(running);
+        let mut service = Service { shared, workers: Vec::new() };
+        for (nth, (plane, control)) in planes.into_iter().enumerate() {
+            let (join, tid) = worker::start(nth, plane, service.shared.clone())?;
+            service.workers.push(Running { join, tid, control });
         }
         Ok(service)
     }
 
-    fn start_worker(&self, queue: usize, address: SocketAddr) -> io::Result<Running> {
-        let host = self.network.host();
-        let cpu = host.napi_cpu(self.network.napis()[queue]);
-        let worker = Worker::new(host, cpu).map_err(io::Error::other)?;
-        let epoll = Epoll::new(host);
-        let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
-        let listener = TcpListener::bind_with(&self.network, Some(queue), address, options)?;
-        listener.set_nonblocking(true);
-        epoll.add(&listener, LISTENER, Interest::READABLE)?;
-        let notifier = epoll.notifier(NOTICE);
-        let (shared, network, own_epoll) = (self.shared.clone(), self.network.clone(), epoll.clone());
-        let pin = |worker: &Worker| worker.pin_thread().map_err(io::Error::other);
-        let run = move |worker| WorkerLoop::new(shared, network, queue, worker, own_epoll, listener).run();
-        let (join, tid) = worker::start(queue, worker, pin, run)?;
-        Ok(Running { join, tid, epoll, notifier })
-    }
-
-    /// Puts a delivery mode in force: on every NAPI, on every worker's epoll context, and in how the workers wait.
+    /// The application's half of a mode: how the contexts poll, how long the workers wait, and SO_BUSY_POLL.
     ///
     /// # Errors
-    /// A setting that the kernel would refuse, too; a mode that coalesces interrupts, on a device that cannot.
+    /// A value that the kernel refuses, or would.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
-        let device = self.network.device();
-        let wanted = mode.rx_usecs.map_or(self.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
-        if device.moderation() != wanted {
-            device.set_moderation(wanted).map_err(io::Error::other)?;
-        }
-        self.network.set_napi_all(&mode.napi).map_err(io::Error::other)?;
-        for worker in &self.workers {
-            // In our own stack we are the administrator: budgets above 64 take no privilege.
-            worker.epoll.set_busy_poll(&mode.epoll, true).map_err(io::Error::other)?;
-        }
+        self.set_epoll(&mode.epoll)?;
         self.shared.wait_ms.store(wait_ms(mode.app), Ordering::Release);
         self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
         // Whoever waits in the old way comes back and waits in the new one.
-        self.workers.iter().for_each(|worker| worker.notifier.notify());
+        self.workers.iter().for_each(|worker| worker.control.notify());
         Ok(())
     }
 
-    /// The network that it serves.
-    pub fn network(&self) -> &Network {
-        &self.network
+    /// Sets the busy-poll parameters of every worker's context.
+    ///
+    /// # Errors
+    /// A value that the kernel refuses, or would.
+    pub fn set_epoll(&self, params: &EpollParams) -> io::Result<()> {
+        self.workers.iter().try_for_each(|worker| worker.control.set_epoll(params))
     }
 
     /// The workers' threads, by the kernel's ids.
     pub fn tids(&self) -> Vec<i32> {
         self.workers.iter().map(|worker| worker.tid).collect()
     }
+}
 
-    /// The workers' epoll contexts.
-    pub fn epolls(&self) -> impl Iterator<Item = &Epoll> {
-        self.workers.iter().map(|worker| &worker.epoll)
-    }
-
+impl<C: Control> Drop for Service<C> {
     /// Ends the workers: connections are closed.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
+    fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
         for worker in self.workers.drain(..) {
-            worker.notifier.notify();
+            worker.control.notify();
             // A worker that panicked has said so on stderr.
             let _ = worker.join.join();
         }
     }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-struct Connection {
-    stream: TcpStream,
-    talk: Talk,
-    busy_poll_usecs: u64,
-}
-
-impl Stream for TcpStream {
-    fn recv(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        TcpStream::recv(self, into)
-    }
-
-    fn send(&mut self, data: &[u8]) -> io::Result<usize> {
-        TcpStream::send(self, data)
-    }
-}
-
-struct WorkerLoop {
-    shared: Arc<Shared>,
-    network: Network,
-    queue: usize,
-    worker: Worker,
-    epoll: Epoll,
-    listener: TcpListener,
-    connections: Slots<Connection>,
-    input: Vec<u8>,
-    output: Vec<u8>,
-    /// What was read of the batch's connections, [`AHEAD_BYTES`] for each event.
-    ahead: Vec<u8>,
-    ahead_bytes: Vec<usize>,
-}
-
-impl WorkerLoop {
-    fn new(
-        shared: Arc<Shared>,
-        network: Network,
-        queue: usize,
-        worker: Worker,
-        epoll: Epoll,
-        listener: TcpListener,
-    ) -> WorkerLoop {
-        WorkerLoop {
-            shared,
-            network,
-            queue,
-            worker,
-            epoll,
-            listener,
-            connections: Slots::new(),
-            input: vec![0; READ_BYTES],
-            output: Vec::with_capacity(READ_BYTES),
-            ahead: vec![0; EVENTS_MAX * AHEAD_BYTES],
-            ahead_bytes: Vec::with_capacity(EVENTS_MAX),
-        }
-    }
-
-    fn run(mut self) {
-        let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
-        while !self.shared.stopping.load(Ordering::Acquire) {
-            events.clear();
-            let wait_ms = self.shared.wait_ms.load(Ordering::Relaxed);
-            let timeout = (wait_ms != 0).then(|| Duration::from_millis(wait_ms));
-            // The only error is a maximum of 0.
-            let _ = self.epoll.wait(&self.worker, &mut events, EVENTS_MAX, timeout);
-            if events.is_empty() {
-                continue;
-            }
-            let now_s = unix_s();
-            // With thousands of connections each is cold: touched together, their cache misses overlap.
-            for event in &events {
-                let connection = self.connections.get(event.key as usize);
-                std::hint::black_box(connection.map(|it| (it.stream.ready(), it.talk.is_idle())));
-            }
-            let network = self.network.clone();
-            let _cork = network.cork(self.queue);
-            self.read_ahead(&events);
-            for (at, event) in events.iter().enumerate() {
-                match event.key {
-                    LISTENER => self.accept(),
-                    NOTICE => {}
-                    key => self.serve(key as usize, at, now_s),
-                }
-            }
-        }
-    }
-
-    /// Reads the requests of a batch, and asks for the memory of what they want.
-    fn read_ahead(&mut self, events: &[Event]) {
-        self.ahead_bytes.clear();
-        for (event, ahead) in events.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
-            let connection = self.connections.get(event.key as usize);
-            let read = match connection {
-                Some(connection) if !connection.talk.is_writing() => connection.stream.recv(ahead).unwrap_or(0),
-                _ => 0,
-            };
-            self.ahead_bytes.push(read);
-        }
-        let requests = self.ahead.chunks_exact(AHEAD_BYTES).zip(&self.ahead_bytes);
-        self.shared.store.look_ahead(requests.filter_map(|(ahead, &read)| key_of_get(&ahead[..read])));
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTS_MAX {
-            // WouldBlock, or a connection that died in the queue: the listener says when there is more.
-            let Ok((stream, _peer)) = self.listener.accept() else { return };
-            stream.set_nonblocking(true);
-            let slot = self.connections.reserve();
-            if self.epoll.add(&stream, slot as u64, Interest::READABLE).is_err() {
-                self.connections.release(slot);
-                continue;
-            }
-            self.shared.store.connection_opened();
-            let connection = Connection { stream, talk: Talk::default(), busy_poll_usecs: 0 };
-            self.connections.put(slot, connection);
-        }
-    }
-
-    fn serve(&mut self, slot: usize, at: usize, now_s: u32) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
-        if connection.busy_poll_usecs != busy_poll_usecs {
-            // A mode's times are within the limits.
-            let _ = connection.stream.set_busy_poll(busy_poll_usecs as u32);
-            connection.busy_poll_usecs = busy_poll_usecs;
-        }
-        let was_writing = connection.talk.is_writing();
-        let Connection { stream, talk, .. } = connection;
-        let (input, output, store) = (&mut self.input, &mut self.output, &self.shared.store);
-        let ahead = &self.ahead[at * AHEAD_BYTES..][..self.ahead_bytes[at]];
-        let mut next = Next::Read;
-        if !ahead.is_empty() {
-            next = talk.answer(stream, ahead, output, store, now_s);
-        }
-        // What was read ahead was all that there was, unless it filled its place.
-        if next == Next::Read && (ahead.is_empty() || ahead.len() == AHEAD_BYTES) {
-            next = talk.serve(stream, input, output, store, now_s);
-        }
-        match (was_writing, next) {
-            (_, Next::Close) => self.close(slot),
-            (false, Next::Write) => self.watch(slot, Interest::WRITABLE),
-            (true, Next::Read) => self.watch(slot, Interest::READABLE),
-            _ => {}
-        }
-    }
-
-    fn watch(&mut self, slot: usize, interest: Interest) {
-        let Some(connection) = self.connections.get(slot) else { return };
-        if self.epoll.modify(&connection.stream, slot as u64, interest).is_err() {
-            self.close(slot);
-        }
-    }
-
-    fn close(&mut self, slot: usize) {
-        // Dropping the stream closes it and takes it out of the set.
-        if self.connections.take(slot).is_some() {
-            self.shared.store.connection_closed();
-        }
-    }
-}
-
-/// The (first) key of a request that is likely a get; what is not is simply not looked ahead for.
-fn key_of_get(request: &[u8]) -> Option<&[u8]> {
-    let keys = request.strip_prefix(b"get ").or_else(|| request.strip_prefix(b"gets "))?;
-    let end = keys.iter().position(|byte| byte.is_ascii_whitespace())?;
-    Some(&keys[..end])
-}
-
-/// Seconds since 1970, as memcached counts them.
-pub(crate) fn unix_s() -> u32 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }

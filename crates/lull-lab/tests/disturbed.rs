@@ -50,8 +50,7 @@ impl World {
             counters.get_hits + counters.get_misses + counters.cmd_set
         };
         let offered_qps = load.offered_qps(None);
-        let run =
-            Run { mode, load, offered_qps, run: 0, warm_up: Duration::ZERO, window: 2 * LOST, stop: &stop };
+        let run = Run { mode, load, offered_qps, run: 0, warm_up: Duration::ZERO, window: 2 * LOST, stop: &stop };
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 let _stop = StopAtEnd(&stop);

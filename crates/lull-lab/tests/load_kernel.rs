@@ -5,13 +5,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, Load, LoadError, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, Load, LoadError, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
 
 const NOW_S: u32 = 1_700_000_000;
+/// What has to happen takes far less on any machine.
+const LOST: Duration = Duration::from_secs(120);
 
 /// A server with a thread for each connection. `Drop` stops it.
 struct Server {
@@ -78,11 +80,33 @@ fn workload(records: u64) -> Arc<Workload> {
     Arc::new(Workload::new(WorkloadConfig { records, ..WorkloadConfig::default() }).expect("a valid workload"))
 }
 
+/// Runs until there are answers to requests from behind the warm-up, however long that takes.
+fn run_until_answered(client: &mut KernelClient, load: Load, store: &Store) -> Summary {
+    const WARM_UP: Duration = Duration::from_millis(20);
+    let stop = AtomicBool::new(false);
+    let answered = || store.stats().counters.get_hits + store.stats().counters.cmd_set;
+    let until_more = |count: u64| {
+        let (start, wanted) = (Instant::now(), answered() + count);
+        while answered() < wanted && start.elapsed() < LOST {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until_more(1);
+            std::thread::sleep(WARM_UP);
+            until_more(100);
+            stop.store(true, Relaxed);
+        });
+        client.run(load, WARM_UP, 2 * LOST, &stop).expect("a whole run")
+    })
+}
+
 fn exercise(config: KernelConfig, server: &Server) {
     let stop = AtomicBool::new(false);
     let workload = workload(500);
     let connections = config.connections;
-    let mut client = KernelClient::connect(config, workload, Duration::from_secs(5)).expect("connected");
+    let mut client = KernelClient::connect(config, workload, LOST).expect("connected");
     assert_eq!(client.established(), connections);
 
     let preload = client.preload(&stop).expect("preloaded");
@@ -91,8 +115,7 @@ fn exercise(config: KernelConfig, server: &Server) {
 
     let arrivals = Arrivals::Exponential;
     for load in [Load::Open { qps: 3000.0, arrivals, depth: 2 }, Load::Closed { depth: 2 }] {
-        let summary =
-            client.run(load, Duration::from_millis(20), Duration::from_millis(200), &stop).expect("a whole run");
+        let summary = run_until_answered(&mut client, load, &server.store);
         assert!(summary.sent > 0 && summary.received >= summary.sent, "{load:?}: {summary:?}");
         assert_eq!((summary.misses, summary.errors, summary.lost, summary.unanswered), (0, 0, 0, 0), "{load:?}");
         assert_eq!(summary.hits + summary.stored, summary.received);
@@ -125,7 +148,7 @@ fn ipv6() {
 fn a_stopped_run_ends_and_counts_what_it_saw() {
     let server = Server::start("127.0.0.1:0").expect("a loopback socket");
     let config = KernelConfig::new(server.address, 2);
-    let mut client = KernelClient::connect(config, workload(10), Duration::from_secs(5)).expect("connected");
+    let mut client = KernelClient::connect(config, workload(10), LOST).expect("connected");
     let stop = AtomicBool::new(true);
     let hour = Duration::from_secs(3600);
     let summary = client.run(Load::Closed { depth: 1 }, Duration::ZERO, hour, &stop).expect("a stopped run");
@@ -137,7 +160,7 @@ fn a_server_that_is_not_there_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
     let address = listener.local_addr().expect("a bound socket has an address");
     drop(listener);
-    let result = KernelClient::connect(KernelConfig::new(address, 2), workload(10), Duration::from_millis(300));
+    let result = KernelClient::connect(KernelConfig::new(address, 2), workload(10), Duration::from_secs(1));
     let Err(LoadError::Connect { connected: 0, wanted: 2, why }) = result else { panic!("{result:?}") };
     assert!(why.contains("refused"), "{why}");
 }
@@ -148,7 +171,7 @@ fn a_server_that_falls_silent_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
     let address = listener.local_addr().expect("a bound socket has an address");
     let config = KernelConfig { silence_ns_max: 100_000_000, ..KernelConfig::new(address, 2) };
-    let mut client = KernelClient::connect(config, workload(10), Duration::from_secs(5)).expect("connected");
+    let mut client = KernelClient::connect(config, workload(10), LOST).expect("connected");
     let stop = AtomicBool::new(false);
     let result = client.run(Load::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600), &stop);
     assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");

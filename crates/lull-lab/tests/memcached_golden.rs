@@ -143,16 +143,60 @@ fn flushing() {
 }
 
 #[test]
+fn flushing_at_a_unix_time() {
+    let mut client = Client::new();
+    let at = client.now_s + 5;
+    client.expect(&format!("set a 0 0 1|x|flush_all {at}|get a|"), "STORED|OK|VALUE a 0 1|x|END|");
+    client.now_s += 4;
+    client.expect("get a|", "VALUE a 0 1|x|END|");
+    client.now_s += 1;
+    client.expect("get a|", "END|");
+    // A time that is past takes what was stored before it.
+    client.expect("set old 0 0 1|x|", "STORED|");
+    client.now_s += 10;
+    client.expect("set new 0 0 1|y|", "STORED|");
+    client.expect(&format!("flush_all {}|get old new|", client.now_s - 5), "OK|VALUE new 0 1|y|END|");
+}
+
+#[test]
+fn a_nul_in_a_key_is_an_error() {
+    let mut client = Client::new();
+    client.expect("set a\0b 0 0 1|x|", &format!("{BAD_FORMAT}ERROR|"));
+    client.expect("get a\0b|", BAD_FORMAT);
+    client.expect("set a 0 0 1|\0|get a|", "STORED|VALUE a 0 1|\0|END|");
+    let keys = "a ".repeat(2_000);
+    client.expect(
+        &format!("get {keys}a\0b|get a|"),
+        &format!("{}{BAD_FORMAT}VALUE a 0 1|\0|END|", "VALUE a 0 1|\0|".repeat(2_000)),
+    );
+}
+
+#[test]
+fn http_closes_the_connection_before_its_body() {
+    for request in [
+        "POST / HTTP/1.1|Host: x||set evil 0 0 1|x|",
+        "GET /|set evil 0 0 1|x|",
+        "M-SEARCH * HTTP/1.1|set evil 0 0 1|x|",
+    ] {
+        let mut client = Client::new();
+        let mut out = Vec::new();
+        let fed = client.session.feed(request.replace('|', "\r\n").as_bytes(), &mut out, &client.store, NOW_S);
+        assert!(fed.close, "{request}");
+        assert_eq!((client.store.stats().curr_items, out.len()), (0, 0), "{request}");
+    }
+}
+
+#[test]
 fn administration() {
     let mut client = Client::new();
-    client.expect("version|version more|", "VERSION 1.6.18-lull|VERSION 1.6.18-lull|");
+    client.expect("version|version more|", "VERSION 1.5.3-lull-lab|VERSION 1.5.3-lull-lab|");
     client.expect("verbosity 1|verbosity 1 noreply|verbosity 1 2|verbosity|verbosity 1 2 3 4|", "OK|OK|ERROR|ERROR|");
     client.expect("verbosity x|verbosity x noreply|", BAD_FORMAT);
     client.expect("cache_memlimit 64|cache_memlimit 64 noreply|", "OK|");
     client.expect("cache_memlimit 7|", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m|");
     client.expect("cache_memlimit|cache_memlimit x|cache_memlimit 64 2 3|", "ERROR|ERROR|ERROR|");
     client.expect("shutdown|", "ERROR: shutdown not enabled|");
-    client.expect("|   |foo|GET a|mg a v|watch|slabs|lru_crawler enable|", &"ERROR|".repeat(8));
+    client.expect("|   |foo|Get a|mg a v|watch|slabs|lru_crawler enable|", &"ERROR|".repeat(8));
     assert_eq!(client.ask(b"\n"), "ERROR\r\n");
     assert_eq!(client.ask(b"get a\n"), "END\r\n");
     client.expect("get|gets|gat|", "ERROR|ERROR|ERROR|");
@@ -181,7 +225,7 @@ fn statistics() {
         "bytes 84",
         "evictions 0",
         "limit_maxbytes 1073741824",
-        "version 1.6.18-lull",
+        "version 1.5.3-lull-lab",
         "bytes_read 61",
         "bytes_written 56",
     ] {
@@ -216,7 +260,7 @@ fn limits_and_mistakes() {
         client.expect(&format!("{line} noreply|y|"), "ERROR|");
     }
     client.expect("set a 0 0|set a 0 0 1 2 3 4|add|incr|touch|", "ERROR|ERROR|ERROR|ERROR|ERROR|");
-    client.expect("set a 0 0 5|hellox|version|", "CLIENT_ERROR bad data chunk|ERROR|VERSION 1.6.18-lull|");
+    client.expect("set a 0 0 5|hellox|version|", "CLIENT_ERROR bad data chunk|ERROR|VERSION 1.5.3-lull-lab|");
     client.expect("set a 0 0 5 noreply|hellox|", "ERROR|");
 }
 
@@ -226,9 +270,10 @@ fn an_item_over_the_limit_is_skipped_and_leaves_no_old_value() {
     let value = "v".repeat(1 << 20);
     let too_large = "SERVER_ERROR object too large for cache|";
     client.expect("set a 0 0 1|x|", "STORED|");
-    client.expect(&format!("set a 0 0 {}|{value}|version|", value.len()), &format!("{too_large}VERSION 1.6.18-lull|"));
+    client
+        .expect(&format!("set a 0 0 {}|{value}|version|", value.len()), &format!("{too_large}VERSION 1.5.3-lull-lab|"));
     client.expect("get a|", "END|");
-    client.expect(&format!("set a 0 0 {} noreply|{value}|version|", value.len()), "VERSION 1.6.18-lull|");
+    client.expect(&format!("set a 0 0 {} noreply|{value}|version|", value.len()), "VERSION 1.5.3-lull-lab|");
     let fits = &value[..1_048_000];
     client.expect(&format!("set a 0 0 {}|{fits}|", fits.len()), "STORED|");
     client.expect("append a 0 0 1000|", "");
@@ -238,8 +283,8 @@ fn an_item_over_the_limit_is_skipped_and_leaves_no_old_value() {
 #[test]
 fn quitting_and_overlong_lines_close() {
     for (request, replies) in [
-        (b"version\r\nquit\r\nversion\r\n".to_vec(), "VERSION 1.6.18-lull\r\n"),
-        ([b"version\r\n".to_vec(), vec![b'x'; 2049]].concat(), "VERSION 1.6.18-lull\r\n"),
+        (b"version\r\nquit\r\nversion\r\n".to_vec(), "VERSION 1.5.3-lull-lab\r\n"),
+        ([b"version\r\n".to_vec(), vec![b'x'; 2049]].concat(), "VERSION 1.5.3-lull-lab\r\n"),
         ([b"set ".to_vec(), vec![b'x'; 3000], b"\r\n".to_vec()].concat(), ""),
     ] {
         let mut client = Client::new();

@@ -17,7 +17,7 @@ use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Frame, FramePool, IrqLine, IrqSink, RxQueue, TxQueue};
 
 /// How long anything may take that has to happen at all. Far more than it takes on any machine.
-pub const LONG: Duration = Duration::from_secs(20);
+pub const LONG: Duration = Duration::from_secs(120);
 
 /// Waits until `condition` holds.
 #[track_caller]

@@ -4,15 +4,13 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`pair`] | two network namespaces with a veth pair between them |
-//! | [`program`] | memcached, or our service, and its half of a mode |
-//! | [`service`] | our service over kernel sockets |
+//! | [`program`] | memcached, or our service over kernel sockets, and its half of a mode |
 //! | [`check`] | whether a mode was in force, by the trace |
 //! | `usage` | what `/proc` counts around a window |
 
 pub mod check;
 pub mod pair;
 pub mod program;
-pub mod service;
 mod usage;
 
 use std::collections::HashMap;

@@ -14,7 +14,7 @@ use crate::cell::RunResult;
 use crate::check::{Evidence, verdict};
 use crate::load::{Summary, Workload};
 use crate::memcached::{Store, StoreConfig, StoreMode};
-use crate::service::Service;
+use crate::service::{Limits, OwnService};
 
 /// How a server is made.
 pub struct ServerConfig {
@@ -30,6 +30,8 @@ pub struct ServerConfig {
     pub store: StoreConfig,
     /// Where it listens.
     pub address: SocketAddr,
+    /// What it bounds of its clients.
+    pub limits: Limits,
 }
 
 impl ServerConfig {
@@ -48,6 +50,7 @@ impl ServerConfig {
             moderation: config.moderation,
             store: StoreConfig::default(),
             address: SocketAddr::new(SERVICE_IP, PORT),
+            limits: Limits::default(),
         }
     }
 }
@@ -55,10 +58,12 @@ impl ServerConfig {
 /// A memcached service on a device, with what is needed to measure it. Stops when it is dropped.
 pub struct Server {
     // In the order in which they have to go.
-    service: Service,
+    service: OwnService,
     network: Network,
     host: Host,
     store: Arc<Store>,
+    /// The device's own, in force unless the mode asks for another.
+    moderation: Moderation,
 }
 
 /// Everything that counts, at one moment.
@@ -111,8 +116,9 @@ impl Server {
         network.cpus = (0..cpu_count).collect();
         let network = Network::new(&host, device, network)?;
         let store = Arc::new(Store::new(config.store));
-        let service = Service::start(&network, store.clone(), config.address)?;
-        Ok(Server { service, network, host, store })
+        let service = OwnService::on_network(&network, config.address, store.clone(), config.limits)?;
+        let moderation = network.device().moderation();
+        Ok(Server { service, network, host, store, moderation })
     }
 
     /// Stores every record of a workload, without going through the network.
@@ -124,7 +130,7 @@ impl Server {
     }
 
     /// The service.
-    pub fn service(&self) -> &Service {
+    pub fn service(&self) -> &OwnService {
         &self.service
     }
 
@@ -187,7 +193,7 @@ impl Server {
         run: &Run<'_>,
         generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
-        self.service.set_mode(run.mode)?;
+        self.set_mode(run.mode)?;
         let (summary, before, after, instructions) = std::thread::scope(|scope| {
             let generating = scope.spawn(generate);
             sleep(run.warm_up, run);
@@ -269,11 +275,18 @@ impl Server {
             .collect()
     }
 
-    /// The mode that the service starts in.
+    /// Puts a delivery mode in force: on the device, on every NAPI, on every worker's epoll context, and in how the
+    /// workers wait.
     ///
     /// # Errors
-    /// A setting that the kernel would refuse, too.
+    /// A setting that the kernel would refuse, too; a mode that coalesces interrupts, on a device that cannot.
     pub fn set_mode(&self, mode: &Mode) -> Result<(), BenchError> {
+        let device = self.network.device();
+        let wanted = mode.rx_usecs.map_or(self.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
+        if device.moderation() != wanted {
+            device.set_moderation(wanted)?;
+        }
+        self.network.set_napi_all(&mode.napi).map_err(std::io::Error::other)?;
         Ok(self.service.set_mode(mode)?)
     }
 }

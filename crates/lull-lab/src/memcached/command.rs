@@ -26,18 +26,58 @@ pub(super) struct Retrieval {
 /// A command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
-    Retrieve { retrieval: Retrieval, arguments: &'a [u8] },
-    Store { mode: StoreMode, key: &'a [u8], flags: u32, exptime: i64, value_bytes: usize, noreply: bool },
-    Delete { key: &'a [u8], noreply: bool },
-    Arithmetic { up: bool, key: &'a [u8], delta: u64, noreply: bool },
-    Touch { key: &'a [u8], exptime: i64, noreply: bool },
-    FlushAll { delay_s: u32, noreply: bool },
-    Verbosity { level: u64, noreply: bool },
-    CacheMemlimit { mebibytes: u64, noreply: bool },
-    Stats { topic: &'a [u8], arguments: [&'a [u8]; 2] },
+    Retrieve {
+        retrieval: Retrieval,
+        arguments: &'a [u8],
+    },
+    Store {
+        mode: StoreMode,
+        key: &'a [u8],
+        flags: u32,
+        exptime: i64,
+        value_bytes: usize,
+        noreply: bool,
+    },
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
+    Arithmetic {
+        up: bool,
+        key: &'a [u8],
+        delta: u64,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: i64,
+        noreply: bool,
+    },
+    /// At a time as expiry times are given; `None`: now.
+    FlushAll {
+        exptime: Option<i64>,
+        noreply: bool,
+    },
+    Verbosity {
+        level: u64,
+        noreply: bool,
+    },
+    CacheMemlimit {
+        mebibytes: u64,
+        noreply: bool,
+    },
+    Stats {
+        topic: &'a [u8],
+        arguments: [&'a [u8]; 2],
+    },
     Version,
     Quit,
-    Refused { reply: &'static [u8], noreply: bool },
+    /// A browser, or a page in one, that speaks HTTP to this port.
+    Http,
+    Refused {
+        reply: &'static [u8],
+        noreply: bool,
+    },
 }
 
 /// The first token of `line`, and what follows it.
@@ -76,6 +116,9 @@ fn parse_slow(line: &[u8]) -> Command<'_> {
     if let Some(retrieval) = retrieval(verb) {
         return retrieve(retrieval, rest);
     }
+    if is_http(verb, rest) {
+        return Command::Http;
+    }
     let Some(tokens) = Tokens::split(rest) else {
         // Some commands do not look at their arguments.
         return match verb {
@@ -104,6 +147,13 @@ fn parse_slow(line: &[u8]) -> Command<'_> {
         b"shutdown" => refused(NO_SHUTDOWN),
         _ => refused(ERROR),
     }
+}
+
+/// Whether a line begins an HTTP request, by its method or by its version. memcached looks at the version only.
+fn is_http(verb: &[u8], rest: &[u8]) -> bool {
+    const METHODS: [&[u8]; 9] =
+        [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE"];
+    METHODS.contains(&verb) || rest.rsplit(|byte| *byte == b' ').next().is_some_and(|last| last.starts_with(b"HTTP/"))
 }
 
 fn retrieve(retrieval: Retrieval, arguments: &[u8]) -> Command<'_> {
@@ -216,16 +266,16 @@ fn touch<'a>(tokens: &Tokens<'a>) -> Command<'a> {
 
 fn flush_all<'a>(tokens: &Tokens<'a>) -> Command<'a> {
     let noreply = tokens.noreply;
-    let delay_s = match tokens.len {
-        0 => 0,
-        1 if noreply => 0,
+    let exptime = match tokens.len {
+        0 => None,
+        1 if noreply => None,
         1 | 2 => match signed(tokens.get(0)) {
-            Some(delay_s) => u32::try_from(delay_s.max(0)).unwrap_or(u32::MAX),
+            Some(exptime) => Some(exptime).filter(|exptime| *exptime > 0),
             None => return tokens.refused(BAD_EXPTIME),
         },
         _ => return refused(ERROR),
     };
-    Command::FlushAll { delay_s, noreply }
+    Command::FlushAll { exptime, noreply }
 }
 
 fn verbosity<'a>(tokens: &Tokens<'a>) -> Command<'a> {

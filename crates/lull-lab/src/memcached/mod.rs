@@ -35,5 +35,7 @@ pub use store::{
     StoreMode, StoreOutcome, expiry_s,
 };
 
-/// What `version` answers: clients gate commands on the numbers, which are those of the memcached that this follows.
-pub const VERSION: &str = "1.6.18-lull";
+/// What `version` answers. Clients gate commands on the numbers, and some accept nothing else in their place: they are
+/// those of the first memcached whose text protocol has all commands that are here (gat), and no more (meta commands).
+/// The rest says what this is.
+pub const VERSION: &str = "1.5.3-lull-lab";

@@ -36,7 +36,8 @@ pub struct Fed {
 /// pieces does not change the output.
 ///
 /// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was
-/// cut; flags beyond 32 bits are refused, not truncated; a NUL byte in a key is part of it; a retrieval line longer
+/// cut; flags beyond 32 bits are refused, not truncated; a NUL byte in a line is an error (memcached ends the line there);
+/// a line that begins with an HTTP method closes the connection, as one that ends with its version does; a retrieval line longer
 /// than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the meta commands, slab and crawler control
 /// and UDP do not exist (`ERROR`).
 #[derive(Debug, Default)]
@@ -226,6 +227,10 @@ impl Session {
     /// Runs a line; `rest` is the input behind it, of which it returns how much it used.
     #[inline]
     fn run(&mut self, line: &[u8], rest: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> usize {
+        if memchr::memchr(0, line).is_some() {
+            out.extend_from_slice(BAD_FORMAT);
+            return 0;
+        }
         match command::parse(line) {
             Command::Retrieve { retrieval, arguments } => self.retrieve(retrieval, arguments, out, store, now_s),
             Command::Store { mode, key, flags, exptime, value_bytes, noreply } => {
@@ -263,8 +268,8 @@ impl Session {
                 let touched = store.touch(key, expiry_s(exptime, now_s), now_s);
                 reply(out, noreply, if touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
             }
-            Command::FlushAll { delay_s, noreply } => {
-                store.flush(delay_s, now_s);
+            Command::FlushAll { exptime, noreply } => {
+                store.flush(exptime.map_or(now_s, |exptime| expiry_s(exptime, now_s)), now_s);
                 reply(out, noreply, b"OK\r\n");
             }
             Command::Verbosity { level, noreply } => {
@@ -294,7 +299,8 @@ impl Session {
                     out.extend_from_slice(part.as_bytes());
                 }
             }
-            Command::Quit => self.state = State::Closed,
+            // Nothing of what follows may be taken for commands: a page could have chosen it.
+            Command::Quit | Command::Http => self.state = State::Closed,
             Command::Refused { reply: text, noreply } => reply(out, noreply, text),
         }
     }
@@ -356,12 +362,12 @@ impl Session {
         }
         let line = std::mem::take(&mut self.line);
         let mut keys = &line[..];
-        let mut too_long = false;
+        let mut bad_key = false;
         while let Some((key, rest)) = next_token(keys) {
             let unfinished = rest.is_empty() && !complete;
             // A line end's first half may hang on the unfinished token.
-            too_long = key.len() > KEY_BYTES_MAX + usize::from(unfinished);
-            if unfinished || too_long || out.len() >= OUTPUT_PAUSE_BYTES {
+            bad_key = key.len() > KEY_BYTES_MAX + usize::from(unfinished) || key.contains(&0);
+            if unfinished || bad_key || out.len() >= OUTPUT_PAUSE_BYTES {
                 keys = &keys[keys.iter().take_while(|byte| **byte == b' ').count()..];
                 break;
             }
@@ -369,7 +375,7 @@ impl Session {
             keys = rest;
         }
         let blank = next_token(keys).is_none();
-        if too_long {
+        if bad_key {
             out.extend_from_slice(BAD_FORMAT);
             self.state = if complete { State::Line } else { State::SkipLine };
         } else if complete && blank {

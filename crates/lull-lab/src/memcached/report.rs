@@ -78,7 +78,7 @@ fn put_stat(out: &mut Vec<u8>, name: &str, value: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 37] {
+fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static str, u64); 39] {
     let counters = &stats.counters;
     [
         ("pid", u64::from(std::process::id())),
@@ -88,6 +88,8 @@ fn general_stats(stats: &StoreStats, store: &Store, now_s: u32) -> [(&'static st
         ("threads", store.config().threads as u64),
         ("curr_connections", stats.curr_connections),
         ("total_connections", stats.total_connections),
+        ("rejected_connections", stats.rejected_connections),
+        ("idle_kicks", stats.idle_kicks),
         ("cmd_get", counters.get_hits + counters.get_misses),
         ("cmd_set", counters.cmd_set),
         ("cmd_flush", stats.cmd_flush),

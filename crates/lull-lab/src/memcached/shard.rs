@@ -282,10 +282,16 @@ impl Shard {
         Arithmetic::Value(new)
     }
 
-    /// Drops everything stored before `at_s`: now if that is not in the future, else on the first look-up from then on.
+    /// Drops everything stored before `at_s`: on the first look-up from then on, at once if that time is past, and
+    /// without asking when it was stored if it is now.
     pub fn flush(&mut self, at_s: u32, now_s: u32) {
         if at_s > now_s {
             self.flush_at_s = at_s;
+            return;
+        }
+        if at_s < now_s {
+            self.flush_at_s = at_s;
+            self.run_pending_flush();
             return;
         }
         self.flush_at_s = 0;

@@ -100,6 +100,10 @@ pub struct StoreStats {
     pub curr_connections: u64,
     /// Connections ever opened.
     pub total_connections: u64,
+    /// Clients that found no slot.
+    pub rejected_connections: u64,
+    /// Connections closed because they were idle for too long.
+    pub idle_kicks: u64,
     /// Bytes received from clients; each connection reports in steps of at most 16 KiB.
     pub bytes_read: u64,
     /// Bytes produced for clients; each connection reports in steps of at most 16 KiB.

@@ -131,6 +131,8 @@ pub struct Store {
     store_too_large: AtomicU64,
     connections_open: AtomicU64,
     connections_total: AtomicU64,
+    connections_refused: AtomicU64,
+    connections_idle: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     verbosity: AtomicU64,
@@ -156,6 +158,8 @@ impl Store {
             store_too_large: AtomicU64::new(0),
             connections_open: AtomicU64::new(0),
             connections_total: AtomicU64::new(0),
+            connections_refused: AtomicU64::new(0),
+            connections_idle: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
             verbosity: AtomicU64::new(0),
@@ -285,11 +289,12 @@ impl Store {
         shard.touch(hash, key, expires_s, now_s)
     }
 
-    /// Drops what is stored: now, or in `delay_s` seconds what will have been stored before then.
-    pub fn flush(&self, delay_s: u32, now_s: u32) {
+    /// Drops what is stored before the unix second `at_s`: at once, or at that time if it is still to come. At `now_s`
+    /// itself everything goes.
+    pub fn flush(&self, at_s: u32, now_s: u32) {
         self.cmd_flush.fetch_add(1, Relaxed);
         for shard in &self.shards {
-            lock(&shard.0).flush(now_s.saturating_add(delay_s), now_s);
+            lock(&shard.0).flush(at_s, now_s);
         }
     }
 
@@ -322,6 +327,16 @@ impl Store {
         self.connections_open.fetch_sub(1, Relaxed);
     }
 
+    /// Counts a client that found no slot, for `stats`.
+    pub fn connection_refused(&self) {
+        self.connections_refused.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a connection that is closed because it was idle for too long, for `stats`.
+    pub fn connection_idle(&self) {
+        self.connections_idle.fetch_add(1, Relaxed);
+    }
+
     pub(super) fn add_traffic(&self, read: u64, written: u64) {
         self.bytes_read.fetch_add(read, Relaxed);
         self.bytes_written.fetch_add(written, Relaxed);
@@ -348,6 +363,8 @@ impl Store {
             store_too_large: self.store_too_large.load(Relaxed),
             curr_connections: self.connections_open.load(Relaxed),
             total_connections: self.connections_total.load(Relaxed),
+            rejected_connections: self.connections_refused.load(Relaxed),
+            idle_kicks: self.connections_idle.load(Relaxed),
             bytes_read: self.bytes_read.load(Relaxed),
             bytes_written: self.bytes_written.load(Relaxed),
             ..StoreStats::default()
@@ -456,12 +473,12 @@ mod tests {
     fn a_delayed_flush_takes_what_is_older_than_it() {
         let store = small(1 << 20);
         set(&store, b"old", b"1", 0, NOW);
-        store.flush(10, NOW);
+        store.flush(NOW + 10, NOW);
         assert!(has(&store, b"old", NOW + 9));
         set(&store, b"new", b"1", 0, NOW + 10);
         assert!(!has(&store, b"old", NOW + 10));
         assert!(has(&store, b"new", NOW + 10));
-        store.flush(0, NOW + 11);
+        store.flush(NOW + 11, NOW + 11);
         assert!(!has(&store, b"new", NOW + 11));
         assert_eq!(store.stats().bytes, 0);
     }

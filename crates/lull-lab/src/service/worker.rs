@@ -1,117 +1,276 @@
-//! What the workers of both services have in common: where a worker keeps its connections, how long it waits, and how
-//! its thread starts.
+//! A worker: it waits, accepts, reads a batch of requests ahead, and answers them. The same on every plane.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lull_core::AppPolicy;
 
-/// A worker's connections by number, which is the key of their events. Numbers are used again.
-pub(crate) struct Slots<T> {
-    slots: Vec<Option<T>>,
-    free: Vec<usize>,
-}
+use super::Limits;
+use super::plane::{EVENTS_MAX, LISTENER, NOTICE, Plane, Stream, Watch};
+use super::slots::Slots;
+use super::talk::{Desk, Next, READ_BYTES, Talk};
+use crate::memcached::Store;
 
-impl<T> Slots<T> {
-    pub(crate) const fn new() -> Slots<T> {
-        Slots { slots: Vec::new(), free: Vec::new() }
-    }
+/// Bytes read of every connection of a batch before the first is answered.
+const AHEAD_BYTES: usize = 256;
+/// Connections taken from the listener at a time.
+const ACCEPTS_MAX: usize = 64;
+/// What a client is told that comes when there is no slot left (memcached's words, with `maxconns_fast`).
+const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
+/// Idle connections are looked for this many times in an idle timeout.
+const SWEEPS: u32 = 4;
 
-    /// A number that is free, for as long as it takes to [`Slots::put`] something there or to [`Slots::release`] it.
-    pub(crate) fn reserve(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        })
-    }
-
-    /// A number that was reserved for nothing.
-    pub(crate) fn release(&mut self, slot: usize) {
-        self.free.push(slot);
-    }
-
-    /// Keeps something under a reserved number.
-    pub(crate) fn put(&mut self, slot: usize, kept: T) {
-        self.slots[slot] = Some(kept);
-    }
-
-    /// What is kept there: nothing where an event comes for what was closed in the same batch.
-    pub(crate) fn get(&self, slot: usize) -> Option<&T> {
-        self.slots.get(slot)?.as_ref()
-    }
-
-    /// As [`Slots::get`].
-    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut T> {
-        self.slots.get_mut(slot)?.as_mut()
-    }
-
-    /// Takes out what is kept there; its number is free then.
-    pub(crate) fn take(&mut self, slot: usize) -> Option<T> {
-        let taken = self.slots.get_mut(slot)?.take();
-        if taken.is_some() {
-            self.free.push(slot);
-        }
-        taken
-    }
+/// What all workers of a service share.
+pub(super) struct Shared {
+    pub store: Arc<Store>,
+    pub limits: Limits,
+    pub stopping: AtomicBool,
+    /// How long a worker waits in epoll, in milliseconds; 0 is for ever.
+    pub wait_ms: AtomicU64,
+    /// SO_BUSY_POLL of connections, in microseconds.
+    pub busy_poll_usecs: AtomicU64,
+    /// Whether a refusal was told: one line is enough, the counter has the rest.
+    pub refusal_told: AtomicBool,
 }
 
 /// How long a worker waits in epoll in such a mode, in milliseconds; 0 is for ever.
-pub(crate) fn wait_ms(app: AppPolicy) -> u64 {
+pub(super) fn wait_ms(app: AppPolicy) -> u64 {
     match app {
         AppPolicy::Blocking => 0,
         AppPolicy::TimeoutMs(ms) => u64::from(ms),
     }
 }
 
-/// Starts the `nth` worker's thread: it pins itself and then runs. Returns its kernel id once it is pinned.
+/// Starts the `nth` worker's thread: it pins itself and then serves. Returns its kernel id once it is pinned.
 ///
 /// # Errors
 /// No thread can be made, or it cannot be pinned; nothing runs then.
-pub(crate) fn start<W: Send + 'static>(
-    nth: usize,
-    worker: W,
-    pin: impl FnOnce(&W) -> io::Result<()> + Send + 'static,
-    run: impl FnOnce(W) + Send + 'static,
-) -> io::Result<(JoinHandle<()>, i32)> {
+pub(super) fn start<P: Plane>(nth: usize, plane: P, shared: Arc<Shared>) -> io::Result<(JoinHandle<()>, i32)> {
     let (started, starting) = mpsc::channel();
     let join = std::thread::Builder::new().name(format!("worker/{nth}")).spawn(move || {
-        let pinned = pin(&worker);
+        let pinned = plane.pin();
         let go = pinned.is_ok();
         // The starter waits for this message.
         let _ = started.send(pinned.map(|()| lull_host::thread_id()));
         if go {
-            run(worker);
+            Worker { plane, desk: WorkerDesk::new(shared) }.run();
         }
     })?;
     let tid = starting.recv().map_err(io::Error::other)??;
     Ok((join, tid))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+struct Connection<S> {
+    stream: S,
+    talk: Talk,
+    busy_poll_usecs: u64,
+    /// When it last had something to be served; `None` where nobody asks.
+    served_at: Option<Instant>,
+}
 
-    #[test]
-    fn numbers_are_used_again_and_only_when_they_are_free() {
-        let mut slots = Slots::new();
-        let (first, second) = (slots.reserve(), slots.reserve());
-        slots.put(first, 'a');
-        slots.put(second, 'b');
-        assert_eq!((first, second, slots.get(first), slots.get(7)), (0, 1, Some(&'a'), None));
-        assert_eq!((slots.take(first), slots.take(first), slots.take(7)), (Some('a'), None, None));
-        assert_eq!(slots.reserve(), first, "freed once, and so given out once");
-        assert_eq!(slots.reserve(), 2);
-        slots.release(2);
-        assert_eq!(slots.reserve(), 2);
-        assert_eq!(slots.get_mut(second), Some(&mut 'b'));
+struct Worker<P: Plane> {
+    plane: P,
+    desk: WorkerDesk<P::Stream>,
+}
+
+/// A worker but for its plane, which holds transmission back meanwhile.
+struct WorkerDesk<S> {
+    shared: Arc<Shared>,
+    connections: Slots<Connection<S>>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// What was read of the batch's connections, [`AHEAD_BYTES`] for each event.
+    ahead: Vec<u8>,
+    ahead_bytes: Vec<usize>,
+    /// When idle connections are looked for next; `None` if they may stay.
+    sweep_at: Option<Instant>,
+}
+
+impl<P: Plane> Worker<P> {
+    fn run(mut self) {
+        let mut keys: Vec<u64> = Vec::with_capacity(EVENTS_MAX);
+        while !self.desk.shared.stopping.load(Ordering::Acquire) {
+            keys.clear();
+            self.plane.wait(&mut keys, self.desk.timeout());
+            if !keys.is_empty() {
+                let _batch = self.plane.batch();
+                self.desk.answer(&self.plane, &keys);
+            }
+            self.desk.sweep();
+        }
+    }
+}
+
+impl<S: Stream> WorkerDesk<S> {
+    fn new(shared: Arc<Shared>) -> WorkerDesk<S> {
+        WorkerDesk {
+            sweep_at: shared.limits.idle_timeout.map(|_| Instant::now()),
+            shared,
+            connections: Slots::new(),
+            input: vec![0; READ_BYTES],
+            output: Vec::with_capacity(READ_BYTES),
+            ahead: vec![0; EVENTS_MAX * AHEAD_BYTES],
+            ahead_bytes: Vec::with_capacity(EVENTS_MAX),
+        }
     }
 
-    #[test]
-    fn a_thread_that_cannot_be_pinned_does_not_run() {
-        let refused = |(): &()| Err(io::Error::other("no such core"));
-        assert_eq!(start(0, (), refused, |()| panic!("it runs")).unwrap_err().to_string(), "no such core");
-        let (join, tid) = start(1, (), |()| Ok(()), |()| ()).unwrap();
-        assert!(tid > 0 && join.join().is_ok());
+    /// How long to wait: as the mode says, and not past the next look for idle connections.
+    fn timeout(&self) -> Option<Duration> {
+        let of_mode = match self.shared.wait_ms.load(Ordering::Relaxed) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms)),
+        };
+        let of_sweep = self.sweep_at.map(|at| at.saturating_duration_since(Instant::now()));
+        match (of_mode, of_sweep) {
+            (Some(mode), Some(sweep)) => Some(mode.min(sweep)),
+            (mode, sweep) => mode.or(sweep),
+        }
     }
+
+    fn answer<P: Plane<Stream = S>>(&mut self, plane: &P, keys: &[u64]) {
+        let now_s = unix_s();
+        // With thousands of connections each is cold: touched together, their cache misses overlap.
+        for key in keys {
+            if let Some(connection) = self.connections.get(*key as usize) {
+                connection.stream.touch();
+                std::hint::black_box(connection.talk.is_idle());
+            }
+        }
+        self.read_ahead(keys);
+        for (at, key) in keys.iter().enumerate() {
+            match *key {
+                LISTENER => self.accept(plane),
+                NOTICE => {}
+                key => self.serve(plane, key as usize, at, now_s),
+            }
+        }
+    }
+
+    /// Reads the requests of a batch, and asks for the memory of what they want.
+    fn read_ahead(&mut self, keys: &[u64]) {
+        self.ahead_bytes.clear();
+        for (key, ahead) in keys.iter().zip(self.ahead.chunks_exact_mut(AHEAD_BYTES)) {
+            let read = match self.connections.get(*key as usize) {
+                Some(connection) if !connection.talk.is_writing() => connection.stream.recv(ahead).unwrap_or(0),
+                _ => 0,
+            };
+            self.ahead_bytes.push(read);
+        }
+        let requests = self.ahead.chunks_exact(AHEAD_BYTES).zip(&self.ahead_bytes);
+        self.shared.store.look_ahead(requests.filter_map(|(ahead, &read)| key_of_get(&ahead[..read])));
+    }
+
+    fn accept<P: Plane<Stream = S>>(&mut self, plane: &P) {
+        for _ in 0..ACCEPTS_MAX {
+            let stream = match plane.accept(self.shared.limits.keepalive) {
+                Ok(stream) => stream,
+                // WouldBlock, or a connection that died in the queue: the listener says when there is more.
+                Err(_) => return,
+            };
+            if self.connections.len() >= self.shared.limits.connections_max {
+                self.refuse(&stream);
+                continue;
+            }
+            let slot = self.connections.reserve();
+            if plane.add(&stream, slot as u64).is_err() {
+                self.connections.release(slot);
+                continue;
+            }
+            self.shared.store.connection_opened();
+            let served_at = self.sweep_at.map(|_| Instant::now());
+            let connection = Connection { stream, talk: Talk::default(), busy_poll_usecs: 0, served_at };
+            self.connections.put(slot, connection);
+        }
+    }
+
+    /// Tells a client, and once whoever runs the service, that there is no slot left.
+    fn refuse(&self, stream: &S) {
+        self.shared.store.connection_refused();
+        // Who is gone already is not told.
+        let _ = stream.send(TOO_MANY);
+        if !self.shared.refusal_told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "lull: all {} connections of a worker are taken: clients are refused and counted \
+                 (rejected_connections in `stats`); raise --connections-max, or set --idle-timeout",
+                self.shared.limits.connections_max
+            );
+        }
+    }
+
+    fn serve<P: Plane<Stream = S>>(&mut self, plane: &P, slot: usize, at: usize, now_s: u32) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let busy_poll_usecs = self.shared.busy_poll_usecs.load(Ordering::Relaxed);
+        if connection.busy_poll_usecs != busy_poll_usecs {
+            // A mode's times are within the limits; where the plane cannot, the mode is refused before.
+            let _ = connection.stream.set_busy_poll(busy_poll_usecs as u32);
+            connection.busy_poll_usecs = busy_poll_usecs;
+        }
+        if let Some(served_at) = &mut connection.served_at {
+            *served_at = Instant::now();
+        }
+        let was_writing = connection.talk.is_writing();
+        let Connection { stream, talk, .. } = connection;
+        let (input, output, store) = (&mut self.input[..], &mut self.output, &*self.shared.store);
+        let mut desk = Desk { input, output, store, now_s };
+        let ahead = &self.ahead[at * AHEAD_BYTES..][..self.ahead_bytes[at]];
+        let mut next = Next::Read;
+        if !ahead.is_empty() {
+            next = talk.answer(stream, ahead, &mut desk);
+        }
+        // What was read ahead was all that there was, unless it filled its place.
+        if next == Next::Read && (ahead.is_empty() || ahead.len() == AHEAD_BYTES) {
+            next = talk.serve(stream, &mut desk);
+        }
+        match (was_writing, next) {
+            (_, Next::Close) => self.close(slot),
+            (false, Next::Write) => self.watch(plane, slot, Watch::Room),
+            (true, Next::Read) => self.watch(plane, slot, Watch::Input),
+            _ => {}
+        }
+    }
+
+    fn watch<P: Plane<Stream = S>>(&mut self, plane: &P, slot: usize, watch: Watch) {
+        let Some(connection) = self.connections.get(slot) else { return };
+        if plane.watch(&connection.stream, slot as u64, watch).is_err() {
+            self.close(slot);
+        }
+    }
+
+    fn close(&mut self, slot: usize) {
+        // Dropping the stream closes it and takes it out of the set.
+        if self.connections.take(slot).is_some() {
+            self.shared.store.connection_closed();
+        }
+    }
+
+    /// Closes the connections that have been idle for too long, when it is time to look.
+    fn sweep(&mut self) {
+        let (Some(sweep_at), Some(idle_timeout)) = (self.sweep_at, self.shared.limits.idle_timeout) else { return };
+        let now = Instant::now();
+        if now < sweep_at {
+            return;
+        }
+        self.sweep_at = Some(now + idle_timeout / SWEEPS);
+        let idle = |connection: &Connection<S>| connection.served_at.is_some_and(|at| now - at >= idle_timeout);
+        for slot in self.connections.find(idle) {
+            self.shared.store.connection_idle();
+            self.close(slot);
+        }
+    }
+}
+
+/// The (first) key of a request that is likely a get; what is not is simply not looked ahead for.
+fn key_of_get(request: &[u8]) -> Option<&[u8]> {
+    let keys = request.strip_prefix(b"get ").or_else(|| request.strip_prefix(b"gets "))?;
+    let end = keys.iter().position(|byte| byte.is_ascii_whitespace())?;
+    Some(&keys[..end])
+}
+
+/// Seconds since 1970, as memcached counts them.
+fn unix_s() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// The port that the datagrams go to.
 const PORT: u16 = 7;
 /// Nothing here waits for this long unless it is lost.
-const LOST: Duration = Duration::from_secs(20);
+const LOST: Duration = Duration::from_secs(120);
 /// From how far ahead a timer counts as a suspension's, against the deferral's timeout of the present settings.
 const SUSPENSION_FACTOR: u64 = 3;
 

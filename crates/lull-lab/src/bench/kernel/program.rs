@@ -13,9 +13,9 @@ use lull_linux::os::set_epoll_params;
 use lull_linux::programs::Process;
 
 use super::pair::{Side, linux};
-use super::service::KernelService;
 use crate::bench::BenchError;
 use crate::memcached::{Store, StoreConfig};
+use crate::service::{KernelService, Limits};
 
 /// How long memcached may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ impl Program {
             }
         }
         let store = Arc::new(Store::new(StoreConfig::default()));
-        Ok(Program::Own(server.within(|| KernelService::start(address, cores, store))??))
+        Ok(Program::Own(server.within(|| KernelService::on_kernel(address, cores, store, Limits::default()))??))
     }
 
     /// What it is, for the notes.

@@ -1,0 +1,135 @@
+//! The service over the kernel's sockets on the loopback device, under clients that speak the protocol byte by byte and
+//! do not behave.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lull_lab::memcached::{Store, StoreConfig};
+use lull_lab::service::{KernelService, Limits};
+
+/// What has to happen takes far less on any machine.
+const LOST: Duration = Duration::from_secs(120);
+const BIG: usize = 1_000_000;
+
+struct World {
+    address: SocketAddr,
+    store: Arc<Store>,
+    _service: KernelService,
+}
+
+impl World {
+    fn new(limits: Limits) -> World {
+        // Whoever else looks for a free port meanwhile may get the same: then another is looked for.
+        for _ in 0..100 {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let store = Arc::new(Store::new(StoreConfig::default()));
+            let core = lull_host::usable_cores()[0];
+            match KernelService::on_kernel(free, &[core], store.clone(), limits) {
+                Ok(service) => return World { address: free, store, _service: service },
+                Err(error) => assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}"),
+            }
+        }
+        panic!("there is no free port");
+    }
+
+    fn connect(&self) -> TcpStream {
+        let client = TcpStream::connect(self.address).unwrap();
+        client.set_read_timeout(Some(LOST)).unwrap();
+        client.set_write_timeout(Some(LOST)).unwrap();
+        client
+    }
+
+    fn until(&self, what: &str, condition: impl Fn(&Store) -> bool) {
+        let start = Instant::now();
+        while !condition(&self.store) {
+            assert!(start.elapsed() < LOST, "{what} did not come: {:?}", self.store.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn ask(client: &mut TcpStream, request: &[u8], reply: &[u8]) {
+    client.write_all(request).unwrap();
+    let mut got = vec![0; reply.len()];
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(reply));
+}
+
+#[test]
+fn pipelined_large_reads_come_whole() {
+    let world = World::new(Limits::default());
+    let mut client = world.connect();
+    let set = [format!("set big 0 0 {BIG}\r\n").as_bytes(), &vec![b'v'; BIG], b"\r\n"].concat();
+    ask(&mut client, &set, b"STORED\r\n");
+    const READS: usize = 20;
+    client.write_all(&b"get big\r\n".repeat(READS)).unwrap();
+    let one = [format!("VALUE big 0 {BIG}\r\n").as_bytes(), &vec![b'v'; BIG], b"\r\nEND\r\n"].concat();
+    let mut got = vec![0; one.len()];
+    for read in 0..READS {
+        client.read_exact(&mut got).unwrap();
+        assert!(got == one, "reply {read} is another");
+    }
+    ask(&mut client, b"get none\r\n", b"END\r\n");
+    // The last words are heard, too.
+    client.write_all(b"get big\r\nquit\r\n").unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert!(rest == one, "{} bytes before the end", rest.len());
+}
+
+#[test]
+fn a_client_without_a_slot_is_told_and_counted() {
+    let world = World::new(Limits { connections_max: 2, ..Limits::default() });
+    let mut first = world.connect();
+    let mut second = world.connect();
+    ask(&mut first, b"get a\r\n", b"END\r\n");
+    ask(&mut second, b"get a\r\n", b"END\r\n");
+    for refused in 1..=3 {
+        let mut told = String::new();
+        world.connect().read_to_string(&mut told).unwrap();
+        assert_eq!(told, "ERROR Too many open connections\r\n");
+        assert_eq!(world.store.stats().rejected_connections, refused);
+    }
+    ask(&mut first, b"get a\r\n", b"END\r\n");
+    drop(second);
+    world.until("the free slot", |store| store.stats().curr_connections == 1);
+    ask(&mut world.connect(), b"get a\r\n", b"END\r\n");
+}
+
+#[test]
+fn an_idle_client_gives_its_slot_back_and_a_busy_one_keeps_it() {
+    let idle_timeout = Some(Duration::from_millis(200));
+    let world = World::new(Limits { idle_timeout, ..Limits::default() });
+    let mut idle = world.connect();
+    ask(&mut idle, b"get a\r\n", b"END\r\n");
+    world.until("the end of the idle client", |store| store.stats().idle_kicks == 1);
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "it is closed in good order");
+    assert_eq!(world.store.stats().curr_connections, 0);
+
+    let hour = World::new(Limits { idle_timeout: Some(Duration::from_secs(3600)), ..Limits::default() });
+    let mut client = hour.connect();
+    for _ in 0..10 {
+        ask(&mut client, b"get a\r\n", b"END\r\n");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((hour.store.stats().idle_kicks, hour.store.stats().curr_connections), (0, 1));
+}
+
+#[test]
+fn a_client_that_asks_and_does_not_read_keeps_nobody_waiting() {
+    let world = World::new(Limits::default());
+    let mut client = world.connect();
+    let set = [format!("set big 0 0 {BIG}\r\n").as_bytes(), &vec![b'v'; BIG], b"\r\n"].concat();
+    ask(&mut client, &set, b"STORED\r\n");
+    let mut greedy = world.connect();
+    greedy.set_nonblocking(true).unwrap();
+    let request = b"get big\r\n".repeat(10_000);
+    // Its window, and with it the service's, closes.
+    while greedy.write(&request).is_ok() {}
+    for _ in 0..100 {
+        ask(&mut client, b"get none\r\n", b"END\r\n");
+    }
+    assert_eq!(world.store.stats().curr_connections, 2);
+}
