@@ -161,6 +161,25 @@ macro_rules! from {
 from!(LoadError => Load, lull_net::NetworkError => Network, lull_host::HostError => Host,
       lull_nic::DeviceError => Device, std::io::Error => Service);
 
+/// The cores that were asked for, if this process may use each of them, and none is named twice.
+///
+/// # Errors
+/// The first that it may not use, or that is named again.
+pub fn check_cores(cores: &[usize]) -> Result<&[usize], BenchError> {
+    let usable = lull_host::usable_cores();
+    let shown = || usable.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    for (at, core) in cores.iter().enumerate() {
+        if !usable.contains(core) {
+            let cores = shown();
+            return Err(BenchError::Invalid(format!("cannot use core {core}: this process may use {cores}")));
+        }
+        if cores[..at].contains(core) {
+            return Err(BenchError::Invalid(format!("cannot use core {core} twice: name each core once")));
+        }
+    }
+    Ok(cores)
+}
+
 /// Which cores serve and which generate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores {
@@ -181,7 +200,8 @@ impl Cores {
     /// No worker, or more workers than cores.
     pub fn split(config: &BenchConfig) -> Result<Cores, BenchError> {
         config.validate()?;
-        let available = if config.cores.is_empty() { lull_host::usable_cores() } else { config.cores.clone() };
+        let available =
+            if config.cores.is_empty() { lull_host::usable_cores() } else { check_cores(&config.cores)?.to_vec() };
         let invalid = |what: String| Err(BenchError::Invalid(what));
         if config.workers == 0 {
             return invalid("cannot serve with 0 workers: use at least 1".to_owned());

@@ -189,7 +189,7 @@ fn http_closes_the_connection_before_its_body() {
 #[test]
 fn administration() {
     let mut client = Client::new();
-    client.expect("version|version more|", "VERSION 1.5.3-lull-lab|VERSION 1.5.3-lull-lab|");
+    client.expect("version|version more|", "VERSION 1.6.0-lull-lab|VERSION 1.6.0-lull-lab|");
     client.expect("verbosity 1|verbosity 1 noreply|verbosity 1 2|verbosity|verbosity 1 2 3 4|", "OK|OK|ERROR|ERROR|");
     client.expect("verbosity x|verbosity x noreply|", BAD_FORMAT);
     client.expect("cache_memlimit 64|cache_memlimit 64 noreply|", "OK|");
@@ -225,7 +225,7 @@ fn statistics() {
         "bytes 84",
         "evictions 0",
         "limit_maxbytes 1073741824",
-        "version 1.5.3-lull-lab",
+        "version 1.6.0-lull-lab",
         "bytes_read 61",
         "bytes_written 56",
     ] {
@@ -260,7 +260,7 @@ fn limits_and_mistakes() {
         client.expect(&format!("{line} noreply|y|"), "ERROR|");
     }
     client.expect("set a 0 0|set a 0 0 1 2 3 4|add|incr|touch|", "ERROR|ERROR|ERROR|ERROR|ERROR|");
-    client.expect("set a 0 0 5|hellox|version|", "CLIENT_ERROR bad data chunk|ERROR|VERSION 1.5.3-lull-lab|");
+    client.expect("set a 0 0 5|hellox|version|", "CLIENT_ERROR bad data chunk|ERROR|VERSION 1.6.0-lull-lab|");
     client.expect("set a 0 0 5 noreply|hellox|", "ERROR|");
 }
 
@@ -271,9 +271,9 @@ fn an_item_over_the_limit_is_skipped_and_leaves_no_old_value() {
     let too_large = "SERVER_ERROR object too large for cache|";
     client.expect("set a 0 0 1|x|", "STORED|");
     client
-        .expect(&format!("set a 0 0 {}|{value}|version|", value.len()), &format!("{too_large}VERSION 1.5.3-lull-lab|"));
+        .expect(&format!("set a 0 0 {}|{value}|version|", value.len()), &format!("{too_large}VERSION 1.6.0-lull-lab|"));
     client.expect("get a|", "END|");
-    client.expect(&format!("set a 0 0 {} noreply|{value}|version|", value.len()), "VERSION 1.5.3-lull-lab|");
+    client.expect(&format!("set a 0 0 {} noreply|{value}|version|", value.len()), "VERSION 1.6.0-lull-lab|");
     let fits = &value[..1_048_000];
     client.expect(&format!("set a 0 0 {}|{fits}|", fits.len()), "STORED|");
     client.expect("append a 0 0 1000|", "");
@@ -283,8 +283,8 @@ fn an_item_over_the_limit_is_skipped_and_leaves_no_old_value() {
 #[test]
 fn quitting_and_overlong_lines_close() {
     for (request, replies) in [
-        (b"version\r\nquit\r\nversion\r\n".to_vec(), "VERSION 1.5.3-lull-lab\r\n"),
-        ([b"version\r\n".to_vec(), vec![b'x'; 2049]].concat(), "VERSION 1.5.3-lull-lab\r\n"),
+        (b"version\r\nquit\r\nversion\r\n".to_vec(), "VERSION 1.6.0-lull-lab\r\n"),
+        ([b"version\r\n".to_vec(), vec![b'x'; 2049]].concat(), "VERSION 1.6.0-lull-lab\r\n"),
         ([b"set ".to_vec(), vec![b'x'; 3000], b"\r\n".to_vec()].concat(), ""),
     ] {
         let mut client = Client::new();

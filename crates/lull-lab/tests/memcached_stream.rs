@@ -129,9 +129,9 @@ fn a_slow_reader_bounds_the_output_and_loses_nothing() {
         }
         out.clear();
     }
-    assert!(out.ends_with(b"END\r\nVERSION 1.5.3-lull-lab\r\n"));
+    assert!(out.ends_with(b"END\r\nVERSION 1.6.0-lull-lab\r\n"));
     let item = "VALUE k 0 100000\r\n".len() + value.len() + 2;
-    assert_eq!(total, keys * item + "END\r\nVERSION 1.5.3-lull-lab\r\n".len());
+    assert_eq!(total, keys * item + "END\r\nVERSION 1.6.0-lull-lab\r\n".len());
     assert!(turns > keys / 4);
 }
 

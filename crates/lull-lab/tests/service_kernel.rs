@@ -103,7 +103,6 @@ fn an_idle_client_gives_its_slot_back_and_a_busy_one_keeps_it() {
     let idle_timeout = Some(Duration::from_millis(200));
     let world = World::new(Limits { idle_timeout, ..Limits::default() });
     let mut idle = world.connect();
-    ask(&mut idle, b"get a\r\n", b"END\r\n");
     world.until("the end of the idle client", |store| store.stats().idle_kicks == 1);
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "it is closed in good order");
     assert_eq!(world.store.stats().curr_connections, 0);

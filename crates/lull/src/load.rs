@@ -41,6 +41,9 @@ pub struct LoadArgs {
     /// Seconds before that, which do not count.
     #[arg(long, value_parser = units::seconds, default_value = "1")]
     warm_up: Duration,
+    /// Seconds within which all connections have to come up.
+    #[arg(long, value_parser = units::seconds, default_value = "10")]
+    connect_timeout: Duration,
     /// Records asked for.
     #[arg(long, default_value_t = WorkloadConfig::default().records)]
     records: u64,
@@ -73,7 +76,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
     let workload = Arc::new(Workload::new(workload)?);
     let config = KernelConfig { threads: args.threads, spin: args.spin, ..KernelConfig::new(server, args.connections) };
-    let mut client = KernelClient::connect(config, workload, Duration::from_secs(60))?;
+    let mut client = KernelClient::connect(config, workload, args.connect_timeout)?;
     if !args.no_preload {
         client.preload(stop)?;
     }

@@ -23,7 +23,13 @@ use crate::Failure;
 use crate::output::say;
 use crate::units;
 
+/// Smallest and largest limit of an item (memcached's, for `-I`).
+const ITEM_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+
 /// Arguments of `lull serve`.
+///
+/// The service is the lab's: memcached's text protocol, as far as measuring needs it, to watch lull's stack under real
+/// clients. Who needs memcached runs memcached.
 #[derive(Args)]
 pub struct Serve {
     /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service), or mem (in memory, with the
@@ -43,7 +49,7 @@ pub struct Serve {
     #[arg(long)]
     peer_addr: Option<String>,
     /// The port to listen on; 11211 by default.
-    #[arg(long, short = 'p')]
+    #[arg(long, short = 'p', value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// The delivery mode.
     #[arg(long, default_value = "base")]
@@ -52,14 +58,18 @@ pub struct Serve {
     #[arg(long, short = 't', default_value_t = 1)]
     threads: usize,
     /// Memory for items, in megabytes; 64 by default.
-    #[arg(long, short = 'm')]
-    memory_megabytes: Option<usize>,
-    /// Largest item, in bytes; 1 MiB by default.
-    #[arg(long, short = 'I')]
+    #[arg(long, short = 'm', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    memory_megabytes: Option<u32>,
+    /// Largest item, in bytes or with a unit (512k, 2m); 1 MiB by default. At most half of the memory.
+    #[arg(long, short = 'I', value_parser = item_bytes)]
     item_bytes_max: Option<usize>,
-    /// Most connections, per worker; 1024 by default.
-    #[arg(long, short = 'c')]
-    connections_max: Option<usize>,
+    /// Most connections, per worker; 1024 by default. Further clients are told so, counted and closed.
+    #[arg(long, short = 'c', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    connections_max: Option<u32>,
+    /// Close connections that asked for nothing for so many seconds. By default they may stay; those whose client has
+    /// vanished are closed after three minutes (TCP keepalive).
+    #[arg(long, value_name = "SECONDS", value_parser = units::seconds)]
+    idle_timeout: Option<std::time::Duration>,
     /// Receive and transmit buffer of a connection, in bytes each.
     #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
     buffer_bytes: usize,
@@ -117,6 +127,18 @@ fn decorated(args: &Serve, mut device: Arc<dyn Device>) -> Result<Arc<dyn Device
     Ok(device)
 }
 
+/// A number of bytes, with memcached's units.
+fn item_bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    bytes.filter(|bytes| ITEM_BYTES_RANGE.contains(bytes)).ok_or_else(|| {
+        format!("'{text}' is no size of an item between 1k and 1024m: write bytes, or a number with k or m, as 512k")
+    })
+}
+
 fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
     let bad = || format!("'{text}' is no address with a prefix: write it as 10.0.0.2/24 or fd00::2/64");
     let (ip, prefix) = text.split_once('/').ok_or_else(bad)?;
@@ -126,4 +148,19 @@ fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
         return Err(bad().into());
     }
     Ok((ip, prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_items_have_memcacheds_units() {
+        assert_eq!(item_bytes("512k"), Ok(512 << 10));
+        assert_eq!(item_bytes("2M"), Ok(2 << 20));
+        assert_eq!(item_bytes("1048576"), Ok(1 << 20));
+        for bad in ["", "k", "0", "1023", "2g", "1025m", "-1k", "99999999999999999999m"] {
+            assert!(item_bytes(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -55,9 +55,17 @@ fn wrong_addresses_and_nics() {
     );
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --mode fast", &["fast"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 -t 0", &["0 workers", "-t"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --cores 4000", &["core 4000", "may use 0"]);
+    refused_in_one_line("compare --cores 0,0", &["core 0 twice"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 -m 1", &["half of the memory", "-I", "-m"]);
+    refused("serve --nic tap:x --addr 10.0.0.2/24 -m 0", &["'0'", "--memory-megabytes", "1.."]);
+    refused("serve --nic tap:x --addr 10.0.0.2/24 -p 0", &["'0'", "--port", "1.."]);
+    refused("serve --nic tap:x --addr 10.0.0.2/24 -c 0", &["'0'", "--connections-max", "1.."]);
+    refused("serve --nic tap:x --addr 10.0.0.2/24 -I 512g", &["512g", "512k"]);
+    refused_in_one_line("serve --nic mem --idle-timeout 5", &["--idle-timeout", "mem"]);
     refused_in_one_line("load nowhere", &["nowhere", "HOST:PORT"]);
     refused_in_one_line("load 127.0.0.1:1 --load 25%", &["25%"]);
-    refused_in_one_line("load 127.0.0.1:1", &["connections came up"]);
+    refused_in_one_line("load 127.0.0.1:1 --connect-timeout 1", &["connections came up"]);
 }
 
 #[test]

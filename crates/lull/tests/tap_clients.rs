@@ -60,6 +60,17 @@ fn our_own_load_over_kernel_sockets_is_answered_in_every_kind_of_mode() {
 }
 
 #[test]
+fn raw_clients_that_pipeline_refuse_to_read_and_crowd_in_are_served_or_told() {
+    serve("raw", "python3 -c 'import socket'", "base");
+    serve("raw", "python3 -c 'import socket'", "suspend20");
+}
+
+#[test]
+fn a_client_that_asks_nothing_is_closed_when_asked_to() {
+    serve("idle", "python3 -c 'import socket'", "suspend20");
+}
+
+#[test]
 fn ipv6_works() {
     serve("ipv6", "command -v ip && command -v ping", "suspend50");
 }

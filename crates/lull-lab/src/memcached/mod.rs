@@ -36,6 +36,6 @@ pub use store::{
 };
 
 /// What `version` answers. Clients gate commands on the numbers, and some accept nothing else in their place: they are
-/// those of the first memcached whose text protocol has all commands that are here (gat), and no more (meta commands).
-/// The rest says what this is.
-pub const VERSION: &str = "1.5.3-lull-lab";
+/// those of the first memcached that answers mistakes as this does (libmemcached's `memccapable` expects other answers of
+/// older ones). The rest says what this is.
+pub const VERSION: &str = "1.6.0-lull-lab";

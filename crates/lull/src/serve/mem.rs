@@ -28,6 +28,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
             ("--memory-megabytes", args.memory_megabytes.is_some()),
             ("--item-bytes-max", args.item_bytes_max.is_some()),
             ("--connections-max", args.connections_max.is_some()),
+            ("--idle-timeout", args.idle_timeout.is_some()),
         ],
         "mem",
         "the lab sets that; serve on tap:NAME to choose it",

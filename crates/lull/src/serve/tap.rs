@@ -8,14 +8,21 @@ use std::time::Duration;
 
 use lull_core::Mode;
 use lull_host::usable_cores;
-use lull_lab::bench::{PORT, Server, ServerConfig};
+use lull_lab::bench::{PORT, Server, ServerConfig, check_cores};
 use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
+use lull_lab::service::Limits;
 use lull_net::NetworkConfig;
 use lull_nic::tap::{Tap, TapConfig};
 
 use super::{Serve, address, decorated, offer, refuse};
 use crate::Failure;
 use crate::output::{outln, say};
+
+/// memcached's defaults: memory for items (`-m`), and connections (`-c`).
+const MEMORY_MEGABYTES: u32 = 64;
+const CONNECTIONS_MAX: u32 = 1024;
+/// Connections beyond the most that the stack has room for, so that who finds no slot is told.
+const REFUSALS_ROOM: usize = 64;
 
 /// Serves until a signal comes.
 pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> Result<ExitCode, Failure> {
@@ -29,7 +36,20 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
     }
     let port = args.port.unwrap_or(PORT);
     let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
-    let available = args.cores.clone().unwrap_or_else(usable_cores);
+    let memory_bytes = (args.memory_megabytes.unwrap_or(MEMORY_MEGABYTES) as usize) << 20;
+    let item_bytes_max = args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX);
+    if item_bytes_max > memory_bytes / 2 {
+        return Err(format!(
+            "cannot let one item have {item_bytes_max} bytes of {memory_bytes}: half of the memory is the most; lower \
+             --item-bytes-max (-I) or raise --memory-megabytes (-m)"
+        )
+        .into());
+    }
+    let connections_max = args.connections_max.unwrap_or(CONNECTIONS_MAX) as usize;
+    let available = match &args.cores {
+        Some(cores) => check_cores(cores)?.to_vec(),
+        None => usable_cores(),
+    };
     if args.threads == 0 || args.threads > available.len() {
         return Err(format!(
             "cannot run {} workers on {} cores: use -t 1 to -t {}",
@@ -53,7 +73,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
             cores: available[..args.threads].to_vec(),
             network: NetworkConfig {
                 addresses: addresses.clone(),
-                connections_max: args.connections_max.unwrap_or(1024),
+                connections_max: connections_max + REFUSALS_ROOM,
                 rx_buffer_bytes: args.buffer_bytes,
                 tx_buffer_bytes: args.buffer_bytes,
                 ..NetworkConfig::default()
@@ -61,11 +81,13 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
             realtime: args.realtime,
             moderation: None,
             store: StoreConfig {
-                memory_bytes_max: args.memory_megabytes.unwrap_or(64) << 20,
-                item_bytes_max: args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX),
+                memory_bytes_max: memory_bytes,
+                item_bytes_max,
+                threads: args.threads,
                 ..StoreConfig::default()
             },
             address: listen,
+            limits: Limits { connections_max, idle_timeout: args.idle_timeout, keepalive: true },
         },
     )?;
     server.set_mode(mode)?;

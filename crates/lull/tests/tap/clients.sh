@@ -1,11 +1,16 @@
 # Runs in a network namespace of its own. $1: the lull binary, $2: which client to run, $3: the delivery mode.
 set -eu
-"$1" serve --nic tap:lull0 --addr 10.0.0.2/24 --addr fd00::2/64 --peer-addr 10.0.0.1/24 --mode "$3" >serve.out 2>&1 &
+options=
+# A few slots, and items with memcached's units.
+[ "$2" != raw ] || options='-c 4 -I 2m -m 64'
+[ "$2" != idle ] || options='--idle-timeout 1'
+# shellcheck disable=SC2086 # words
+"$1" serve --nic tap:lull0 --addr 10.0.0.2/24 --addr fd00::2/64 --peer-addr 10.0.0.1/24 --mode "$3" $options >serve.out 2>&1 &
 server=$!
 trap 'kill -TERM $server 2>/dev/null; wait $server; cat serve.out' EXIT
-for _ in $(seq 100); do grep -q '^serving' serve.out && break; sleep 0.1; done
+for _ in $(seq 1200); do grep -q '^serving' serve.out && break; sleep 0.1; done
 case $2 in
-ping) ping -c 3 -i 0.2 -W 5 10.0.0.2 ;;
+ping) ping -c 3 -i 0.2 -W 60 10.0.0.2 ;;
 libmemcached)
   memcping --servers=10.0.0.2:11211
   echo hello >greeting
@@ -18,7 +23,7 @@ libmemcached)
 pymemcache)
   python3 - <<'P'
 from pymemcache.client.base import Client
-c = Client(('10.0.0.2', 11211), timeout=10, connect_timeout=10)
+c = Client(('10.0.0.2', 11211), timeout=120, connect_timeout=120)
 assert c.set('a', b'1') and c.get('a') == b'1'
 assert c.incr('a', 5) == 6 and c.decr('a', 2) == 4
 c.set_many({f'k{i}': b'v' * i for i in range(200)})
@@ -33,11 +38,89 @@ c.flush_all()
 assert c.get('big') is None
 P
   ;;
-load) "$1" load 10.0.0.2:11211 --load 2K --connections 8 --records 1000 --seconds 1 --warm-up 0.2 | tee load.out
+raw)
+  python3 - <<'P'
+import socket
+def connect():
+    s = socket.create_connection(('10.0.0.2', 11211), timeout=120)
+    return s
+def read(s, count):
+    got = bytearray()
+    while len(got) < count:
+        part = s.recv(65536)
+        assert part, f'the end after {len(got)} of {count} bytes'
+        got += part
+    return bytes(got)
+def ask(s, request, reply):
+    s.sendall(request)
+    got = read(s, len(reply))
+    assert got == reply, (request, got)
+def rest(s):
+    got = bytearray()
+    while part := s.recv(65536):
+        got += part
+    return bytes(got)
+s = connect()
+# Several large values, asked for at once.
+big = b'v' * 1500000
+ask(s, b'set big 0 0 1500000\r\n' + big + b'\r\n', b'STORED\r\n')
+one = b'VALUE big 0 1500000\r\n' + big + b'\r\nEND\r\n'
+s.sendall(b'get big\r\n' * 5)
+assert read(s, 5 * len(one)) == one * 5
+# What the version says.
+s.sendall(b'version\r\n')
+assert b'lull' in read(s, len(b'VERSION 1.6.0-lull-lab\r\n'))
+# A page in a browser stores nothing.
+page = connect()
+page.sendall(b'POST / HTTP/1.1\r\nHost: x\r\n\r\nset evil 0 0 1\r\nx\r\n')
+try:
+    assert rest(page) == b''
+except ConnectionResetError:
+    pass
+ask(s, b'get evil\r\n', b'END\r\n')
+# The fifth client is told.
+others = []
+while True:
+    c = connect()
+    c.sendall(b'get none\r\n')
+    try:
+        first = read(c, 5)
+    except ConnectionResetError:
+        # It had asked before it was told.
+        break
+    if first != b'END\r\n':
+        break
+    others.append(c)
+assert len(others) <= 4
+# Who goes leaves a slot.
+for c in others:
+    c.close()
+page.close()
+while True:
+    try:
+        c = connect()
+        c.sendall(b'get none\r\n')
+        if read(c, 5) == b'END\r\n':
+            break
+    except (ConnectionResetError, AssertionError):
+        pass
+P
+  # The kernel looks for the clients' words in the log.
+  grep -q 'all 4 connections of a worker are taken' serve.out
+  [ "$(grep -c 'are taken' serve.out)" = 1 ]
+  ;;
+idle)
+  python3 - <<'P'
+import socket
+s = socket.create_connection(('10.0.0.2', 11211), timeout=120)
+assert s.recv(1) == b''
+P
+  ;;
+load) "$1" load 10.0.0.2:11211 --load 2K --connections 8 --records 1000 --seconds 1 --warm-up 0.2 --connect-timeout 120 | tee load.out
   grep -q ' 0 misses, .* 0 errors), 0 lost, 0 unanswered' load.out ;;
 ipv6)
   ip addr add fd00::1/64 dev lull0 nodad
-  ping -6 -c 3 -i 0.2 -W 5 fd00::2
-  "$1" load '[fd00::2]:11211' --load 1K --connections 4 --records 100 --seconds 0.5 --warm-up 0.1
+  ping -6 -c 3 -i 0.2 -W 60 fd00::2
+  "$1" load '[fd00::2]:11211' --load 1K --connections 4 --records 100 --seconds 0.5 --warm-up 0.1 --connect-timeout 120
   ;;
 esac
