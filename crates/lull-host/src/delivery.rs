@@ -15,7 +15,6 @@ use crate::contexts::{Contexts, EpollContext};
 use crate::cpu::Cpu;
 use crate::host::Device;
 use crate::instance::Instance;
-use crate::lock::Parked;
 use crate::registry::Registry;
 
 /// What the handles of a host share: the part that sockets and receivers may call.
@@ -118,23 +117,5 @@ impl Delivery {
             return self.clock.now_ns();
         }
         now_ns
-    }
-
-    /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.
-    pub(crate) fn polled_for_softirq(&self, parked: Parked, work: u32) {
-        let Parked { owner, cpu } = parked;
-        let instance = self.instance(owner.napi());
-        let cx = self.cx(cpu, self.clock.now_ns());
-        let owner = match instance.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
-            lull_core::Polled::Repoll(owner) => Some(owner),
-            lull_core::Polled::Completed(completion) => {
-                let owner = self.settle(instance, completion, false, &cx);
-                self.cover(self.cpu(cpu));
-                owner
-            }
-        };
-        if let Some(owner) = owner {
-            self.route_outside(self.cpu(cpu), owner, &cx);
-        }
     }
 }

@@ -8,9 +8,11 @@
 //! - [`Receiver`]: what stands above a queue and is polled, with the shard's [`HandoffLock`].
 //!
 //! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
-//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (hard interrupts, timers, softirq),
-//! `instance` (what is polled), `threads` (the contexts that stand by), `worker` (the application's side), `deadlines` (who
-//! wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and `delivery` (what operators and sockets ask).
+//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what waits for the holder), `holder` (what
+//! the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled),
+//! `threads` (the contexts that stand by), `worker` and `turn` (the application's side), `busy` (the busy loop),
+//! `deadlines` (who wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and
+//! `control` (what operators ask), `delivery` (what sockets and receivers ask).
 //!
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
 //! under loom.
@@ -21,11 +23,15 @@
 #[cfg(not(loom))]
 mod affinity;
 #[cfg(not(loom))]
+mod busy;
+#[cfg(not(loom))]
 mod clock;
 #[cfg(not(loom))]
 mod contain;
 #[cfg(not(loom))]
 mod contexts;
+#[cfg(not(loom))]
+mod control;
 #[cfg(not(loom))]
 mod cpu;
 mod deadlines;
@@ -33,6 +39,8 @@ mod deadlines;
 mod delivery;
 #[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod holder;
 #[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
@@ -47,9 +55,13 @@ mod raised;
 #[cfg(not(loom))]
 mod registry;
 mod seat;
+#[cfg(not(loom))]
+mod softirq;
 mod sync;
 #[cfg(not(loom))]
 mod threads;
+#[cfg(not(loom))]
+mod turn;
 #[cfg(not(loom))]
 mod vector;
 #[cfg(not(loom))]
@@ -77,4 +89,6 @@ pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};
 #[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
 #[cfg(not(loom))]
-pub use worker::{Sleep, Turn, Waker, Woke, Worker};
+pub use turn::{Sleep, Turn, Woke};
+#[cfg(not(loom))]
+pub use worker::{Waker, Worker};

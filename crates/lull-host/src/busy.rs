@@ -1,0 +1,158 @@
+//! The busy loop of a thread (`napi_busy_loop`, §7), with or without a worker's place on the CPU.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
+
+use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
+
+use crate::cpu::{Cpu, Ran};
+use crate::delivery::Delivery;
+use crate::instance::{Instance, Receiver};
+use crate::seat::{GUEST, Holder};
+
+/// A thread in the busy loop, with or without a place of its own on the CPU.
+#[derive(Clone, Copy)]
+pub(crate) struct BusyPoller<'h> {
+    pub(crate) host: &'h Delivery,
+    pub(crate) cpu: &'h Cpu,
+    pub(crate) me: Holder,
+}
+
+impl BusyPoller<'_> {
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
+    /// at once. The error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
+    pub(crate) fn run<'h>(
+        &self,
+        plan: &BusyPlan,
+        lookup: &dyn Fn(u32) -> Option<&'h Instance>,
+        in_seat: &mut bool,
+        ready: &mut dyn FnMut(u64) -> bool,
+    ) -> std::thread::Result<()> {
+        let BusyPoller { host, cpu, me } = *self;
+        let start_ns = host.clock.now_ns();
+        // One round is over before a seat would pay for itself.
+        *in_seat = *in_seat || (plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me));
+        while let Some(instance) = lookup(plan.napi_id) {
+            let yielded = self.rounds(instance, plan, start_ns, in_seat, ready)?;
+            if !yielded {
+                break;
+            }
+            // Somebody waits for the core (`need_resched`): let them have it, then look the instance up again.
+            if std::mem::take(in_seat) {
+                let ran = host.run(cpu);
+                host.leave(cpu, me, ran);
+            }
+            cpu.woken.store(0, Ordering::Relaxed);
+            std::thread::yield_now();
+            let now_ns = host.clock.now_ns();
+            if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One acquisition of the loop; true if it ended only to yield the core.
+    #[inline]
+    fn rounds(
+        &self,
+        instance: &Instance,
+        plan: &BusyPlan,
+        start_ns: u64,
+        in_seat: &mut bool,
+        ready: &mut dyn FnMut(u64) -> bool,
+    ) -> std::thread::Result<bool> {
+        let BusyPoller { host, cpu, .. } = *self;
+        let mut now_ns = start_ns;
+        let mut busy = BusyLoop::begin(&instance.napi, plan, &host.cx(cpu.index, now_ns));
+        // A panic in `ready` must not take the ownership along.
+        let yielded = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let cx = host.cx(cpu.index, now_ns);
+                if let BusyRound::Poll { budget } = busy.round(&instance.napi, &cx) {
+                    // A shard whose lock is held is being served by whoever holds it: an empty round.
+                    let poll = |receiver: &dyn Receiver| receiver.poll_if_free(host, budget).unwrap_or(0);
+                    let work = host.contained_poll(instance, "busy polling", budget, poll);
+                    busy.polled(&instance.napi, work, &cx);
+                }
+                now_ns = host.clock.now_ns();
+                self.pending_softirqs(in_seat, now_ns);
+                if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.failure().is_some() {
+                    break false;
+                }
+                if cpu.woken.load(Ordering::Relaxed) != 0 {
+                    break true;
+                }
+                std::hint::spin_loop();
+            }
+        }));
+        let cx = host.cx(cpu.index, now_ns);
+        let Some(stop) = busy.stop(&instance.napi, &cx) else { return yielded };
+        let last = |receiver: &dyn Receiver| receiver.poll(host, stop.budget());
+        let work = host.contained_poll(instance, "the last poll of a busy loop", stop.budget(), last);
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {
+            BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
+            BusyStopped::ToSoftirq(owner) => Some(owner),
+        };
+        if let Some(owner) = owner {
+            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            if !*in_seat {
+                *in_seat = cpu.seat.take(self.me);
+            }
+            host.route_outside(cpu, owner, &cx);
+            self.pending_softirqs(in_seat, cx.now_ns);
+        }
+        yielded
+    }
+
+    /// `local_bh_enable`: each busy iteration ends by running this CPU's pending softirqs.
+    #[inline]
+    fn pending_softirqs(&self, in_seat: &mut bool, now_ns: u64) {
+        let BusyPoller { host, cpu, me } = *self;
+        if !cpu.is_due(now_ns) {
+            return;
+        }
+        if !*in_seat {
+            *in_seat = cpu.seat.take(me);
+        }
+        if *in_seat {
+            if host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                *in_seat = false;
+            } else {
+                // The loop may last: the descriptors that softirq unmasked are to be watched meanwhile.
+                host.arm_fd_vectors(cpu);
+            }
+        }
+    }
+}
+
+/// What threads do that have no worker: blocking and busy-polling socket calls, a context that is freed.
+impl Delivery {
+    /// [`Turn::busy_loop`] for a socket call: the poller passes by on the CPU of the instance's interrupt.
+    pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+        let lookup = |id| self.registry.by_id(id).map(|index| self.instance(index));
+        let Some(instance) = lookup(plan.napi_id) else { return };
+        let cpu = self.cpu(instance.cpu());
+        let mut in_seat = false;
+        let polled = BusyPoller { host: self, cpu, me: GUEST }.run(plan, &lookup, &mut in_seat, ready);
+        if in_seat {
+            let ran = self.run(cpu);
+            self.leave(cpu, GUEST, ran);
+        } else {
+            self.cover(cpu);
+        }
+        polled.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.
+    pub fn resume(&self, id: u32) {
+        let Some(index) = self.registry.by_id(id) else { return };
+        let instance = self.instance(index);
+        let cx = self.cx(instance.cpu(), self.clock.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            self.route_outside(self.cpu(instance.cpu()), owner, &cx);
+        }
+    }
+}

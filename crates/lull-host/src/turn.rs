@@ -1,0 +1,201 @@
+//! A worker's time inside lull: busy polling, suspending, resuming, sleeping.
+
+use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
+
+use lull_core::BusyPlan;
+
+use crate::busy::BusyPoller;
+use crate::cpu::{NEVER, Ran};
+use crate::worker::Worker;
+
+/// Interrupts that a worker watches while it sleeps in the seat: with its own descriptor, as many as the bits of
+/// [`crate::parker::Readable`]. The interrupt thread watches the others.
+const WATCHED_MAX: usize = 63;
+
+/// How a worker wants to sleep.
+pub struct Sleep<'a> {
+    /// Until when, in nanoseconds of the host's clock; `None` is for ever.
+    pub until_ns: Option<u64>,
+    /// A descriptor of the kernel that ends the sleep when it is readable.
+    pub fd: Option<BorrowedFd<'a>>,
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woke {
+    /// What the worker waits for is there.
+    Ready,
+    /// Time is up.
+    TimedOut,
+    /// The descriptor is readable.
+    Fd,
+}
+
+/// A worker's time inside lull, from its call to its return. The seat that it takes on the way it keeps, and when it
+/// returns, and only then, sees to it that somebody wakes for what is still to come: the timers that a busy poll starts
+/// and a suspension replaces cost no kernel timer.
+pub struct Turn<'w> {
+    worker: &'w Worker,
+    in_seat: bool,
+}
+
+impl<'w> Turn<'w> {
+    pub(crate) fn new(worker: &'w Worker) -> Turn<'w> {
+        Turn { worker, in_seat: false }
+    }
+
+    /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
+    /// at once.
+    #[inline]
+    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+        let (host, cpu, me) = self.worker.place();
+        let polled = BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
+        // The end of the turn leaves the seat.
+        polled.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// `napi_suspend_irqs` for the instance with this id, on this CPU.
+    #[inline]
+    pub fn suspend(&mut self, id: u32) {
+        let (host, cpu, _) = self.worker.place();
+        let Some(instance) = self.worker.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(deadline_ns) = instance.napi.suspend(&cx) {
+            cpu.note_deadline(deadline_ns);
+        }
+    }
+
+    /// `napi_resume_irqs` for the instance with this id: the poll runs here and now.
+    pub fn resume(&mut self, id: u32) {
+        let (host, cpu, me) = self.worker.place();
+        let Some(instance) = self.worker.instance(id) else { return };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(owner) = instance.napi.resume(&cx) {
+            // The seat first: else the interrupt thread is woken for what this thread runs itself.
+            self.in_seat = self.in_seat || cpu.seat.take(me);
+            host.route_outside(cpu, owner, &cx);
+            if self.in_seat && host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                self.in_seat = false;
+            }
+        }
+    }
+
+    /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
+    /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
+    pub fn sleep(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
+        let (_, cpu, me) = self.worker.place();
+        self.worker.prepare_thread();
+        cpu.seat.sleeper_begins(self.worker.slot);
+        self.in_seat = self.in_seat || cpu.seat.take(me);
+        // A panic in `ready` must not leave the seat with a thread that is gone.
+        let slept = catch_unwind(AssertUnwindSafe(|| self.sleep_until(sleep, ready)));
+        self.in_seat |= cpu.seat.sleeper_ends(self.worker.slot);
+        slept.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    fn sleep_until(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
+        let Turn { worker, in_seat } = self;
+        let (host, cpu, me) = worker.place();
+        let mut fired = false;
+        let mut watched = Vec::new();
+        loop {
+            if *in_seat && host.run(cpu) == Ran::Leftover {
+                host.leave(cpu, me, Ran::Leftover);
+                *in_seat = false;
+            }
+            if fired {
+                break Woke::Fd;
+            }
+            worker.parker.forget();
+            // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
+            if !*in_seat && cpu.seat.wake_up(me) {
+                *in_seat = true;
+                continue;
+            }
+            if ready() {
+                break Woke::Ready;
+            }
+            let now_ns = host.clock.now_ns();
+            if sleep.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+                break Woke::TimedOut;
+            }
+            let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
+            watched.clear();
+            if *in_seat {
+                worker.watch_fd_vectors(&mut watched);
+                wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
+                cpu.deadlines.worker_will_look(wake_ns);
+                if !cpu.seat.sleep(me) {
+                    cpu.deadlines.worker_looks_no_more();
+                    continue;
+                }
+            }
+            fired = worker.park(sleep, wake_ns, now_ns, &watched);
+            let promised = *in_seat && (wake_ns != NEVER || !watched.is_empty());
+            if promised {
+                cpu.deadlines.worker_looks_no_more();
+            }
+            let woken = &cpu.woken;
+            let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+            *in_seat = cpu.seat.take(me);
+            if promised && !*in_seat {
+                // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
+                host.arm_fd_vectors(cpu);
+                cpu.raise();
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    /// Back to the application.
+    #[inline]
+    fn drop(&mut self) {
+        let (host, cpu, me) = self.worker.place();
+        if self.in_seat {
+            host.leave(cpu, me, Ran::Done);
+        } else {
+            host.cover(cpu);
+        }
+    }
+}
+
+impl Worker {
+    /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
+    fn watch_fd_vectors(&self, watched: &mut Vec<u32>) {
+        let (host, cpu, _) = self.place();
+        let Some(vectors) = cpu.fd_vectors() else { return };
+        for &index in vectors.iter() {
+            let vector = &host.instance(index).vector;
+            if watched.len() == WATCHED_MAX {
+                if cpu.irq_epoll.arm(vector, index) {
+                    cpu.sleeps.syscall();
+                }
+            } else if vector.is_watched() {
+                if cpu.irq_epoll.disarm(vector, index) {
+                    cpu.sleeps.syscall();
+                }
+                watched.push(index);
+            }
+        }
+    }
+
+    /// Returns whether the caller's descriptor is readable. Interrupts that fired are raised.
+    fn park(&self, sleep: &Sleep<'_>, wake_ns: u64, now_ns: u64, watched: &[u32]) -> bool {
+        let (host, cpu, _) = self.place();
+        let timeout_ns = (wake_ns != NEVER).then(|| wake_ns.saturating_sub(now_ns).max(1));
+        let vectors = watched.iter().filter_map(|&index| host.instance(index).vector.fd());
+        let fds: Vec<BorrowedFd<'_>> = sleep.fd.into_iter().chain(vectors).collect();
+        let readable = self.parker.park(timeout_ns, &fds, &cpu.sleeps);
+        let first = u32::from(sleep.fd.is_some());
+        for (bit, &index) in (first..).zip(watched) {
+            if readable & (1 << bit) != 0 {
+                host.fd_fired(cpu, index);
+            }
+        }
+        sleep.fd.is_some() && readable & 1 != 0
+    }
+}
