@@ -9,17 +9,19 @@
 //! - a failure part-way gives back what was in force before this call.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::device::{Device, NapiState, QueueKey, Snapshot};
 use crate::error::{Error, Result};
+use crate::identity::Node;
 use crate::machine;
 use crate::netdev::{Netdev, Policy};
 use crate::plan::{self, Change, Request, Step};
 use crate::roots::Roots;
 use crate::sched::{self, Scheduling, ThreadPolicy};
-use crate::state::{Former, Lock, STATE_DIR, State, Store};
+use crate::state::{Former, Lock, STATE_DIR, State, Store, Term};
 
 /// Where a session reads and keeps things.
 #[derive(Clone, Debug)]
@@ -68,6 +70,8 @@ pub struct Undone {
     pub left: Vec<QueueKey>,
     /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
     pub forgotten: Vec<QueueKey>,
+    /// Why the state file could not be used, if it was removed for that ([`undo_and_forget`]).
+    pub forgotten_file: Option<String>,
 }
 
 impl Session {
@@ -138,7 +142,19 @@ impl Session {
     /// [`Error::Locked`].
     pub fn hold(&mut self) -> Result<()> {
         if self.lock.is_none() {
-            self.lock = Some(self.store.lock()?);
+            self.lock = Some(self.store.lock(Term::Stay)?);
+        }
+        Ok(())
+    }
+
+    /// Takes the device until the session ends, and waits for another lull that works on it for a moment, which `log`
+    /// is told.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] after `limit`, and at once by a lull that stays.
+    pub fn wait_for_lock(&mut self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(self.store.wait_for_lock(limit, log)?);
         }
         Ok(())
     }
@@ -146,15 +162,34 @@ impl Session {
     /// Forgets what was in force before: for a device that has vanished with it.
     ///
     /// # Errors
-    /// The state file cannot be removed.
+    /// The state file cannot be removed. A device that is in another network namespace now has not vanished: it keeps
+    /// its state, and this says so.
     pub fn forget(&mut self) -> Result<()> {
+        if self.device.node.as_ref().is_some_and(Node::is_there) {
+            return Err(Error::Moved { device: self.device.name.clone() });
+        }
         let _lock = self.locked()?;
-        self.store.save(&self.store.empty())
+        self.store.remove()
     }
 
     /// The lock for one call, unless the session has it anyway.
     fn locked(&self) -> Result<Option<Lock>> {
-        if self.lock.is_some() { Ok(None) } else { self.store.lock().map(Some) }
+        if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }
+    }
+
+    /// Refuses to forget what belongs to a device that was only renamed, and whose name this one has now.
+    fn other_device_is_gone(&mut self, file: &Path) -> Result<()> {
+        for link in self.netdev.links()? {
+            // One that has vanished meanwhile is not there.
+            let Ok(device) = Device::open(&link.name, &mut self.netdev, &self.roots) else { continue };
+            if device.ifindex != self.device.ifindex && self.store.of(device).owns(file) {
+                return Err(Error::Input {
+                    what: format!("{} is of {}, which had another name then", file.display(), link.name),
+                    remedy: format!("`lull undo {}` first", link.name),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn steps(&mut self, request: &Request) -> Result<(Vec<Step>, Snapshot)> {
@@ -188,7 +223,8 @@ pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
         return Ok(Applied { changes: Vec::new() });
     }
     let base = before.clone().unwrap_or_else(|| session.store.empty());
-    session.store.save(&remember(base, &steps, &snapshot, request.mode.name()))?;
+    let remembered = session.store.save(&remember(base, &steps, &snapshot, request.mode.name()));
+    remembered.map_err(|error| error.left("nothing was changed"))?;
     for (done, step) in steps.iter().enumerate() {
         let Err(cause) = session.carry_out(step) else { continue };
         // The step that failed may have gone half its way.
@@ -213,7 +249,7 @@ pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     Ok(Undone {
         changes: steps.iter().flat_map(|(step, _)| step.changes()).collect(),
         left: left.iter().map(|it| it.queue).collect(),
-        forgotten: Vec::new(),
+        ..Undone::default()
     })
 }
 
@@ -226,12 +262,39 @@ pub fn undo(session: &mut Session) -> Result<Undone> {
     give_back(session, false)
 }
 
-/// As [`undo`]; what queues had that show no NAPI now is forgotten: for queues that were taken away for good.
+/// As [`undo`]; what queues had that show no NAPI now is forgotten: for queues that were taken away for good. So is a
+/// state file that is not of this device as it is now.
 ///
 /// # Errors
-/// Those of [`undo`].
+/// Those of [`undo`]; a state file of a device that is still there under another name.
 pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
-    give_back(session, true)
+    match session.store.load() {
+        Err(Error::StaleState { reason, path, .. }) => {
+            session.other_device_is_gone(&path)?;
+            let _lock = session.locked()?;
+            session.store.remove()?;
+            Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
+        }
+        _ => give_back(session, true),
+    }
+}
+
+/// What [`undo_and_forget`] would do; changes nothing.
+///
+/// # Errors
+/// Those of [`undo_and_forget`].
+pub fn undo_and_forget_diff(session: &mut Session) -> Result<Undone> {
+    match session.store.load() {
+        Err(Error::StaleState { reason, path, .. }) => {
+            session.other_device_is_gone(&path)?;
+            Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
+        }
+        _ => {
+            let mut undone = undo_diff(session)?;
+            undone.forgotten = std::mem::take(&mut undone.left);
+            Ok(undone)
+        }
+    }
 }
 
 fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
@@ -253,7 +316,8 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
             }
         }
     }
-    session.store.save(&state)?;
+    let saved = session.store.save(&state);
+    saved.map_err(|error| error.left("what could be given back was given back before that"))?;
     first_refusal.map_or(Ok(undone), Err)
 }
 

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
+use crate::identity::Node;
 use crate::netdev::{Direction, Napi, Netdev, Queue};
 use crate::os;
 use crate::roots::Roots;
@@ -28,6 +29,8 @@ pub struct Device {
     pub driver: Option<String>,
     /// Whether `/sys/class/net` is that of this namespace and shows the device.
     pub in_sysfs: bool,
+    /// What tells it from every other device that there was or will be; nothing where sysfs cannot be seen.
+    pub node: Option<Node>,
 }
 
 impl Device {
@@ -51,7 +54,8 @@ impl Device {
             Some(target.file_name()?.to_string_lossy().into_owned())
         };
         let driver = link.kind.clone().or_else(|| if in_sysfs { by_sysfs() } else { None });
-        Ok(Device { name: name.to_owned(), ifindex: link.ifindex, netns_cookie, driver, in_sysfs })
+        let node = Node::find(name, link.ifindex, in_sysfs, roots);
+        Ok(Device { name: name.to_owned(), ifindex: link.ifindex, netns_cookie, driver, in_sysfs, node })
     }
 
     /// What is in force now.

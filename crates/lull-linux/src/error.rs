@@ -57,6 +57,11 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
+    /// The device is in another network namespace than it was.
+    Moved {
+        /// The device.
+        device: String,
+    },
     /// Another lull has the device.
     Locked {
         /// The device.
@@ -70,6 +75,8 @@ pub enum Error {
         path: PathBuf,
         /// In what it differs.
         reason: String,
+        /// What forgets it.
+        remedy: String,
     },
     /// The kernel refused an operation.
     Os {
@@ -106,6 +113,25 @@ impl Error {
         Error::Os { what: what.into(), remedy, source, said: None }
     }
 
+    /// A file that could not be read or written. What is missing there is never CAP_NET_ADMIN.
+    pub fn file(what: impl Into<String>, remedy: impl Into<String>, source: io::Error) -> Error {
+        let mut remedy = remedy.into();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            remedy = format!("run it as root, or {remedy}");
+        }
+        Error::Os { what: what.into(), remedy, source, said: None }
+    }
+
+    /// The same failure, with what it left of the device or program.
+    pub(crate) fn left(self, left: &str) -> Error {
+        match self {
+            Error::Os { what, remedy, source, said } => {
+                Error::Os { what, remedy: format!("{remedy}; {left}"), source, said }
+            }
+            other => other,
+        }
+    }
+
     /// The errno, where the kernel gave one.
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -139,15 +165,15 @@ impl fmt::Display for Error {
             Error::NoProcess { pid } => {
                 write!(f, "no process {pid}: it does not exist, or has ended; `ps` lists those that run")
             }
+            Error::Moved { device } => {
+                write!(f, "{device} was moved to another network namespace: `lull undo` there gives back what it had")
+            }
             Error::Locked { device, by } => {
                 write!(f, "another lull works on {device} ({by}): wait for it, or end it with SIGTERM")
             }
-            Error::StaleState { path, reason } => write!(
-                f,
-                "the state file {} is not for this device as it is now ({reason}): what it would restore is gone; \
-                 remove the file",
-                path.display()
-            ),
+            Error::StaleState { path, reason, remedy } => {
+                write!(f, "the state file {} cannot be used ({reason}); {remedy}", path.display())
+            }
             Error::Os { what, remedy, source, said } => {
                 write!(f, "cannot {what}: {source}")?;
                 if let Some(said) = said {

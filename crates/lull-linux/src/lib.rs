@@ -15,7 +15,7 @@
 //! | module | rule |
 //! | --- | --- |
 //! | [`netdev`] | the netlink family: NAPIs, queues, what the kernel's policy allows |
-//! | [`device`] | a device, looked up once, and what is in force on it |
+//! | [`device`], `identity` | a device, looked up once, what tells it from its successors, and what is in force on it |
 //! | [`plan`] | what has to change; everything that can be refused is refused here |
 //! | [`state`] | what was in force before, and the lock |
 //! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
@@ -65,6 +65,7 @@ pub mod doctor;
 mod durable;
 pub mod error;
 pub mod ethtool;
+mod identity;
 pub mod machine;
 pub mod netdev;
 pub mod offload;

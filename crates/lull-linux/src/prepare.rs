@@ -16,7 +16,7 @@ use crate::ethtool::{Ethtool, Knob};
 use crate::machine::parse_cpu_list;
 use crate::plan::cpu_list;
 use crate::roots::Roots;
-use crate::state::Store;
+use crate::state::{Store, Term};
 
 /// The profile that is used unless another is named, with a comment for each step.
 pub const DEFAULT_PROFILE: &str = include_str!("profile.toml");
@@ -201,11 +201,15 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
     let mut reports = Vec::new();
     for store in [session.store().of_machine(), session.store().clone()] {
         let Some(mut state) = store.load()? else { continue };
-        let _lock = if dry_run { None } else { Some(store.lock()?) };
+        let _lock = if dry_run { None } else { Some(store.lock(Term::Moment)?) };
         let mut kept = Vec::new();
         for done in state.prepared.iter().rev() {
             let step = Step { what: done.what.clone(), target: Ok(done.target.clone()), to: done.former.clone() };
-            let report = step.look(&mut ethtool, session.roots());
+            let mut report = step.look(&mut ethtool, session.roots());
+            if done.target.is_of_a_device() && !session.device().in_sysfs {
+                report.outcome =
+                    Outcome::Refused("/sys is that of another network namespace: mount its own".to_owned());
+            }
             let report = if dry_run { report } else { step.carry_out(report, &mut ethtool, session.roots()) };
             // What is gone has taken its value along; what was refused is tried again next time.
             if matches!(report.outcome, Outcome::Refused(_)) {
@@ -279,7 +283,7 @@ fn carry_out(
     if dry_run || !changing {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
-    let _lock = store.lock()?;
+    let _lock = store.lock(Term::Moment)?;
     let mut state = before.unwrap_or_else(|| store.empty());
     let known = state.prepared.len();
     for (report, step) in &looked {
@@ -292,7 +296,7 @@ fn carry_out(
             state.prepared.push(Overwritten { target, what: step.what.clone(), former });
         }
     }
-    store.save(&state)?;
+    store.save(&state).map_err(|error| error.left("none of these steps was done"))?;
     let mut reports = Vec::new();
     for (report, step) in looked {
         let report = step.carry_out(report, ethtool, roots);
@@ -314,6 +318,11 @@ impl Target {
             Target::Sys(path) => Some(roots.sys(path)),
             Target::Proc(path) => Some(roots.proc(path)),
         }
+    }
+
+    /// Whether it is a file of a network device, which is named there.
+    fn is_of_a_device(&self) -> bool {
+        matches!(self, Target::Sys(path) if path.starts_with("class/net/"))
     }
 
     fn lacking(&self) -> String {

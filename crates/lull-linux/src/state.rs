@@ -1,22 +1,30 @@
 //! What was in force before: one file for each device in a directory under `/run`, written and synced before the first
 //! change, so that it is there for `undo` whatever happens to the program that made the changes.
 //!
-//! The file names the boot, the network namespace and the device by index. With another boot, a device that was made
-//! anew, or a namespace that is gone, the values that it would restore are gone as well, and it is refused.
+//! The file names the boot and the device: by what tells it from every other one (`identity.rs`) and, where that cannot
+//! be seen, by network namespace and index. With another boot, or a device that was made anew, the values that it would
+//! restore are gone as well, and it is refused. A device that was renamed or moved keeps its file.
 
-use std::fs::{self, File};
+mod lock;
+
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::device::{Device, QueueKey, Snapshot};
-use crate::durable::{self, Taken};
+use crate::durable;
 use crate::error::{Error, Result};
-use crate::prepare::Overwritten;
+use crate::identity::Node;
+use crate::prepare::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::sched::Scheduling;
 use crate::values::Values;
+
+pub use lock::Lock;
+pub(crate) use lock::Term;
 
 /// Where state files are kept unless somewhere else is named. `/run` is empty after a boot, as the settings are.
 pub const STATE_DIR: &str = "/run/lull";
@@ -31,6 +39,9 @@ pub struct State {
     netns_cookie: u64,
     device: String,
     ifindex: u32,
+    /// [`Device::node`]'s number.
+    #[serde(default)]
+    node: Option<u64>,
     /// What the NAPIs had before.
     pub napis: Vec<Former>,
     /// What the steps of `prepare` have overwritten, in their order.
@@ -42,6 +53,20 @@ impl State {
     /// Whether there is nothing to give back.
     pub fn is_empty(&self) -> bool {
         self.napis.is_empty() && self.prepared.is_empty()
+    }
+
+    /// The state with the files of `prepare` under the name that the device has now.
+    fn named(mut self, device: &str) -> State {
+        let (then, now) = (format!("class/net/{}/", self.device), format!("class/net/{device}/"));
+        for done in &mut self.prepared {
+            if let Target::Sys(path) = &mut done.target
+                && let Some(rest) = path.strip_prefix(&then)
+            {
+                *path = format!("{now}{rest}");
+            }
+        }
+        device.clone_into(&mut self.device);
+        self
     }
 
     /// Which of `napis` is what a NAPI of the snapshot had: by its id, which the kernel gives to no other one. Drivers
@@ -77,20 +102,6 @@ pub struct Store {
     boot_id: String,
 }
 
-/// The right to change a device, until it is dropped.
-#[derive(Debug)]
-pub struct Lock {
-    _file: File,
-    path: PathBuf,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Still locked here: whoever has opened the file meanwhile finds that it is not the one in the directory.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
 impl Store {
     /// The store of a device.
     ///
@@ -103,44 +114,64 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), device: device.clone(), boot_id })
     }
 
-    /// Named for people by device and namespace.
-    fn path(&self, extension: &str) -> PathBuf {
-        self.directory.join(format!("{}@{}.{extension}", self.name_then(), self.device.netns_cookie))
-    }
-
-    /// The lock is the device's, whatever it is called.
-    fn lock_file(&self) -> PathBuf {
-        self.directory.join(format!("{}@{}.lock", self.device.ifindex, self.device.netns_cookie))
-    }
-
-    /// The device's name; the one that it had when its state file was written, if it was renamed since.
-    fn name_then(&self) -> String {
-        let named = |name: &str| self.directory.join(format!("{name}@{}.json", self.device.netns_cookie));
-        if named(&self.device.name).exists() {
-            return self.device.name.clone();
+    /// The file of the device's state, without its extension. Named for people by device and namespace; a device that
+    /// was renamed or moved since has the name of then.
+    fn stem(&self) -> PathBuf {
+        let named = |name: &str, cookie: u64| self.directory.join(format!("{name}@{cookie}"));
+        let here = named(&self.device.name, self.device.netns_cookie);
+        let is_its = |stem: &PathBuf| self.peek(stem).is_some_and(|state| self.is_of_this_device(&state));
+        if is_its(&here) {
+            return here;
         }
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.path());
-        let states = entries.filter_map(|path| {
-            let state: State = serde_json::from_str(&fs::read_to_string(&path).ok()?).ok()?;
-            (path == named(&state.device) && self.is_of_this_device(&state)).then_some(state.device)
-        });
-        states.into_iter().next().unwrap_or_else(|| self.device.name.clone())
+        let states = entries.filter(|path| path.extension().is_some_and(|it| it == "json"));
+        states.map(|path| path.with_extension("")).find(is_its).unwrap_or(here)
+    }
+
+    /// The state of a file, if it can be read at all.
+    fn peek(&self, stem: &Path) -> Option<State> {
+        serde_json::from_str(&fs::read_to_string(with(stem, "json")).ok()?).ok()
+    }
+
+    /// The lock is the device's, whatever it is called and wherever it is.
+    fn lock_file(&self) -> PathBuf {
+        let device = &self.device;
+        self.directory.join(match &device.node {
+            Some(node) => format!("node-{}.lock", node.number()),
+            None => format!("{}@{}.lock", device.ifindex, device.netns_cookie),
+        })
     }
 
     fn is_of_this_device(&self, state: &State) -> bool {
-        let device = (self.device.netns_cookie, self.device.ifindex);
-        state.version == VERSION && state.boot_id == self.boot_id && (state.netns_cookie, state.ifindex) == device
+        state.version == VERSION && state.boot_id == self.boot_id && self.another_device(state).is_none()
+    }
+
+    /// Why a state of this boot is not this device's.
+    fn another_device(&self, state: &State) -> Option<String> {
+        let (device, node) = (&self.device, self.device.node.as_ref().map(Node::number));
+        if state.node.is_some() && state.node == node {
+            return None;
+        }
+        if state.netns_cookie != device.netns_cookie {
+            return Some("it is of another network namespace".to_owned());
+        }
+        if state.ifindex != device.ifindex {
+            let (was, is) = (state.ifindex, device.ifindex);
+            return Some(format!("it is of another device of this name: index {was} then, {is} now"));
+        }
+        (state.node.is_some() && node.is_some())
+            .then(|| "it is of another device, which was deleted before this one got its name and index".to_owned())
     }
 
     /// The state file.
     pub fn file(&self) -> PathBuf {
-        self.path("json")
+        with(&self.stem(), "json")
     }
 
     fn create_directory(&self) -> Result<()> {
         fs::create_dir_all(&self.directory).map_err(|error| {
             let what = format!("create the state directory {}", self.directory.display());
-            Error::os(what, "name one that can be written with --state-dir", error)
+            Error::file(what, "name one that can be written with --state-dir", error)
         })
     }
 
@@ -148,19 +179,18 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Locked`] with the process that has it.
-    pub fn lock(&self) -> Result<Lock> {
+    pub(crate) fn lock(&self, term: Term) -> Result<Lock> {
         self.create_directory()?;
-        let path = self.lock_file();
-        let failed = |error: io::Error| {
-            Error::os(format!("lock {}", path.display()), "name another directory with --state-dir", error)
-        };
-        match durable::try_lock(&path, &std::process::id().to_string()).map_err(failed)? {
-            Taken::Yes(file) => Ok(Lock { _file: file, path }),
-            Taken::HeldBy(by) => {
-                let by = if by.is_empty() { "it has just started".to_owned() } else { format!("process {by}") };
-                Err(Error::Locked { device: self.device.name.clone(), by })
-            }
-        }
+        lock::take(&self.lock_file(), &self.device.name, term)
+    }
+
+    /// Takes the device, and waits for another lull that works on it for a moment.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] after `limit`, and at once if the other one stays.
+    pub(crate) fn wait_for_lock(&self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<Lock> {
+        self.create_directory()?;
+        lock::wait(&self.lock_file(), &self.device.name, limit, log)
     }
 
     /// A state of this device with nothing in it.
@@ -171,15 +201,28 @@ impl Store {
             netns_cookie: self.device.netns_cookie,
             device: self.device.name.clone(),
             ifindex: self.device.ifindex,
+            node: self.device.node.as_ref().map(Node::number),
             napis: Vec::new(),
             prepared: Vec::new(),
         }
     }
 
+    /// The store of another device in the same directory.
+    pub(crate) fn of(&self, device: Device) -> Store {
+        Store { device, ..self.clone() }
+    }
+
     /// The store of what was changed on the whole machine rather than on the device.
     pub fn of_machine(&self) -> Store {
         // Cookies and indices of real devices begin at 1.
-        let device = Device { name: "machine".to_owned(), ifindex: 0, netns_cookie: 0, driver: None, in_sysfs: false };
+        let device = Device {
+            name: "machine".to_owned(),
+            ifindex: 0,
+            netns_cookie: 0,
+            driver: None,
+            in_sysfs: false,
+            node: None,
+        };
         Store { device, ..self.clone() }
     }
 
@@ -193,10 +236,10 @@ impl Store {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                return Err(Error::os(format!("read the state file {}", path.display()), "make it readable", error));
+                return Err(Error::file(format!("read the state file {}", path.display()), "make it readable", error));
             }
         };
-        let stale = |reason: String| Error::StaleState { path: path.clone(), reason };
+        let stale = |reason: String| Error::StaleState { path: path.clone(), reason, remedy: self.forgetting() };
         let state: State = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
         if state.version != VERSION {
             return Err(stale(format!("it is of version {}, and this lull writes {VERSION}", state.version)));
@@ -204,14 +247,23 @@ impl Store {
         if state.boot_id != self.boot_id {
             return Err(stale("it is of another boot".to_owned()));
         }
-        if state.netns_cookie != self.device.netns_cookie {
-            return Err(stale("it is of another network namespace".to_owned()));
+        match self.another_device(&state) {
+            Some(reason) => Err(stale(reason)),
+            None => Ok(Some(state.named(&self.device.name))),
         }
-        if state.ifindex != self.device.ifindex {
-            let (was, is) = (state.ifindex, self.device.ifindex);
-            return Err(stale(format!("it is of another device of this name: index {was} then, {is} now")));
+    }
+
+    /// What forgets a state file that is of no use.
+    fn forgetting(&self) -> String {
+        match self.device.ifindex {
+            0 => "remove the file".to_owned(),
+            _ => format!("`lull undo {} --forget` forgets it", self.device.name),
         }
-        Ok(Some(state))
+    }
+
+    /// Whether this file is the state of this very device.
+    pub(crate) fn owns(&self, file: &Path) -> bool {
+        self.peek(&file.with_extension("")).is_some_and(|state| self.is_of_this_device(&state))
     }
 
     /// Writes the state so that it is whole on the disk, or not at all. An empty state removes the file.
@@ -223,22 +275,35 @@ impl Store {
             return self.remove();
         }
         self.create_directory()?;
-        let temporary = self.path("new");
-        durable::write_json(&temporary, &self.file(), state).map_err(|error| {
-            let what = format!("write the state file {}", self.file().display());
-            Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
+        let stem = self.stem();
+        let (temporary, file) = (with(&stem, "new"), with(&stem, "json"));
+        durable::write_json(&temporary, &file, state).map_err(|error| {
+            let what = format!("write the state file {}", file.display());
+            Error::file(what, "free space there, or name another directory with --state-dir", error)
         })
     }
 
-    fn remove(&self) -> Result<()> {
+    /// Removes the state file, whatever is in it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn remove(&self) -> Result<()> {
         let path = self.file();
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::os(format!("remove the state file {}", path.display()), "remove it by hand", error))
+                Err(Error::file(format!("remove the state file {}", path.display()), "remove it by hand", error))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// A stem with an extension; the name of a device may have a dot in it (`eth0.5`), so nothing is cut off.
+fn with(stem: &Path, extension: &str) -> PathBuf {
+    let mut path = stem.as_os_str().to_owned();
+    path.push(".");
+    path.push(extension);
+    path.into()
 }
 
 #[cfg(test)]
@@ -258,7 +323,14 @@ mod tests {
 
     fn store(test: &str) -> (Scratch, Store) {
         let directory = std::env::temp_dir().join(format!("lull-state-{test}-{}", std::process::id()));
-        let device = Device { name: "veth7".to_owned(), ifindex: 7, netns_cookie: 99, driver: None, in_sysfs: false };
+        let device = Device {
+            name: "veth7".to_owned(),
+            ifindex: 7,
+            netns_cookie: 99,
+            driver: None,
+            in_sysfs: false,
+            node: None,
+        };
         let store = Store { directory: directory.clone(), device, boot_id: "this boot".to_owned() };
         (Scratch(directory), store)
     }
@@ -286,7 +358,7 @@ mod tests {
         let state = state(&store);
         store.save(&state).unwrap();
         assert_eq!(store.load().unwrap(), Some(state));
-        assert!(!store.path("new").exists());
+        assert!(!with(&store.stem(), "new").exists());
         store.save(&store.empty()).unwrap();
         assert_eq!(store.load().unwrap(), None);
         store.save(&store.empty()).unwrap();
@@ -328,12 +400,16 @@ mod tests {
     #[test]
     fn a_renamed_device_keeps_its_state_and_its_lock() {
         let (_scratch, mut store) = store("renamed");
-        let state = state(&store);
+        let target = Target::Sys("class/net/veth7/queues/rx-0/rps_cpus".to_owned());
+        let done = Overwritten { target, what: "RPS of rx-0".to_owned(), former: "0".to_owned() };
+        let state = State { prepared: vec![done], ..state(&store) };
         store.save(&state).unwrap();
-        let first = store.lock().unwrap();
+        let first = store.lock(Term::Moment).unwrap();
         store.device.name = "uplink".to_owned();
-        assert_eq!(store.load().unwrap(), Some(state.clone()));
-        assert!(store.lock().is_err());
+        let now = store.load().unwrap().unwrap();
+        assert_eq!(now.prepared[0].target, Target::Sys("class/net/uplink/queues/rx-0/rps_cpus".to_owned()));
+        assert_eq!(State { device: "veth7".to_owned(), prepared: state.prepared.clone(), ..now }, state);
+        assert!(store.lock(Term::Moment).is_err());
         drop(first);
         store.save(&state).unwrap();
         store.device.ifindex = 8;
@@ -350,7 +426,10 @@ mod tests {
         store.save(&state).unwrap();
         let refused = |store: &Store, word: &str| {
             let said = store.load().unwrap_err().to_string();
-            assert!(said.contains(word) && said.contains("remove the file") && said.contains("veth7@99"), "{said}");
+            assert!(
+                said.contains(word) && said.contains("lull undo veth7 --forget") && said.contains("veth7@99"),
+                "{said}"
+            );
         };
         store.boot_id = "another".to_owned();
         refused(&store, "another boot");
@@ -369,10 +448,10 @@ mod tests {
     #[test]
     fn the_second_lock_is_refused_with_the_first_ones_process() {
         let (_scratch, store) = store("lock");
-        let first = store.lock().unwrap();
-        let said = store.lock().unwrap_err().to_string();
+        let first = store.lock(Term::Moment).unwrap();
+        let said = store.lock(Term::Moment).unwrap_err().to_string();
         assert!(said.contains(&std::process::id().to_string()) && said.contains("veth7"), "{said}");
         drop(first);
-        store.lock().unwrap();
+        store.lock(Term::Moment).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! `lull apply`, `lull diff` and `lull undo`.
+//! `lull apply` and `lull diff`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,10 +10,11 @@ use clap::Args;
 use lull_linux::apply::Options;
 use lull_linux::plan::{Change, Overrides, ThreadRequest};
 use lull_linux::sched::duration_ns;
-use lull_linux::{Applied, Request, Session, Undone};
+use lull_linux::{Applied, Request, Session};
 
 use crate::Failure;
 use crate::output::{WriteError, outln, say};
+use crate::undo;
 use crate::units;
 
 /// Where state files are.
@@ -122,24 +123,6 @@ pub struct DiffArgs {
     state: StateArgs,
 }
 
-/// Arguments of `lull undo`.
-#[derive(Args)]
-pub struct UndoArgs {
-    /// The device.
-    dev: String,
-    /// Forget what queues had that show no NAPI any more, because they were taken away for good.
-    #[arg(long)]
-    forget: bool,
-    /// Show what would change, and change nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    state: StateArgs,
-}
-
 /// Puts a mode in force.
 pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let request = args.request.request()?;
@@ -150,7 +133,7 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     if args.watch {
         let log = &mut |line: &str| say!("lull: {line}");
         let undone = lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
-        return Ok(complete(&session, &undone));
+        return Ok(undo::complete(&session, &undone));
     }
     let applied = lull_linux::apply(&mut session, &request)?;
     if args.json {
@@ -196,53 +179,7 @@ fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives a device back what it had.
-pub fn undo(args: &UndoArgs) -> Result<ExitCode, Failure> {
-    let mut session = Session::open(&args.dev, &args.state.options())?;
-    let known = session.state()?.is_some_and(|state| !state.napis.is_empty());
-    let mut undone = match (args.dry_run, args.forget) {
-        (true, _) => lull_linux::apply::undo_diff(&mut session)?,
-        (false, true) => lull_linux::apply::undo_and_forget(&mut session)?,
-        (false, false) => lull_linux::undo(&mut session)?,
-    };
-    if args.dry_run && args.forget {
-        undone.forgotten = std::mem::take(&mut undone.left);
-    }
-    if args.json {
-        outln!("{}", serde_json::to_string_pretty(&undone)?)?;
-    } else {
-        print_changes(&undone.changes, if args.dry_run { "would set " } else { "" })?;
-        if !undone.forgotten.is_empty() {
-            let queues = undone.forgotten.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let verb = if args.dry_run { "would forget" } else { "forgot" };
-            outln!("{verb} what queue {queues} of {} had: it shows no NAPI now", args.dev)?;
-        }
-        match (known, undone.changes.is_empty()) {
-            (false, _) => outln!("nothing was applied to {}", args.dev)?,
-            (true, true) if undone.left.is_empty() && undone.forgotten.is_empty() => {
-                outln!("{} has what it had before already", args.dev)?
-            }
-            _ => {}
-        }
-    }
-    Ok(complete(&session, &undone))
-}
-
-/// Status 1, with the reason, if something could not be given back.
-fn complete(session: &Session, undone: &Undone) -> ExitCode {
-    if undone.left.is_empty() {
-        return ExitCode::SUCCESS;
-    }
-    let left = undone.left.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    say!(
-        "lull: {0} shows no NAPI for queue {left} now: bring the device and its queues up and undo again, or \
-         `lull undo {0} --forget`; {1} keeps what they had",
-        session.device().name,
-        session.state_file().display()
-    );
-    ExitCode::FAILURE
-}
-
-fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
+/// Prints changes, a line each.
+pub fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
     changes.iter().try_for_each(|change| outln!("{prefix}{change}"))
 }

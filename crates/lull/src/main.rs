@@ -21,15 +21,16 @@ mod sim_replay;
 mod stat;
 mod target;
 mod tune;
+mod undo;
 mod units;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 
-use output::say;
+use output::{outln, say};
 
 /// How packets reach a network service: by interrupt when idle, by polling when busy.
 ///
@@ -65,8 +66,8 @@ enum Command {
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
     Diff(apply::DiffArgs),
-    /// Gives a device back what it had before `lull apply`.
-    Undo(apply::UndoArgs),
+    /// Gives a device, or all, back what they had before `lull apply`.
+    Undo(undo::UndoArgs),
     /// Sets the epoll busy-poll parameters inside a running program, and follows it.
     Attach(attach::AttachArgs),
     /// Gives a program's epoll contexts back what they had before `lull attach`.
@@ -90,7 +91,9 @@ enum Command {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let parsed = manual::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let matches = manual::command().try_get_matches();
+    let json = matches.as_ref().is_ok_and(wants_json);
+    let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let done = parsed.map_or_else(|error| usage(&error), run_command);
     // What standard output holds back is part of what the command has to say.
     let done = done.and_then(|code| output::flush().map(|()| code).map_err(Failure::from));
@@ -98,9 +101,16 @@ fn main() -> ExitCode {
         Some(unwritten) => unwritten.end(),
         None => {
             say!("lull: {failure}");
-            ExitCode::from(2)
+            let told = if json { outln!("{}", serde_json::json!({ "error": failure.to_string() })) } else { Ok(()) };
+            told.map_or_else(|unwritten| unwritten.end(), |()| ExitCode::from(2))
         }
     })
+}
+
+/// Whether a command prints JSON. It then says there, too, why it failed. (Where `--json` names a file it is no flag.)
+fn wants_json(matches: &ArgMatches) -> bool {
+    let flag = |(_, command): (&str, &ArgMatches)| matches!(command.try_get_one::<bool>("json"), Ok(Some(true)));
+    matches.subcommand().is_some_and(flag)
 }
 
 /// Prints --help and --version on standard output, and what is wrong with the arguments on standard error.
@@ -134,7 +144,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
-        Command::Undo(args) => apply::undo(&args),
+        Command::Undo(args) => undo::run(&args),
         Command::Attach(args) => attach::run(&args, &stop),
         Command::Detach(args) => attach::detach(&args),
         Command::Run(args) => run::run(&args),

@@ -284,17 +284,128 @@ fn a_state_file_of_another_boot_or_device_is_refused() {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     fs::write(&file, text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000")).unwrap();
     for command in ["undo va", "undo va --dry-run", "apply va --mode base", "diff va --mode base"] {
-        world.refused(command, &["another boot", "remove the file", file.to_str().unwrap()]);
+        world.refused(command, &["another boot", "lull undo va --forget", file.to_str().unwrap()]);
     }
     assert_eq!(world.values(), [DEFER50, DEFER50]);
     fs::write(&file, text).unwrap();
     world.make_pair(2);
-    world.refused("undo va", &["another device", "remove the file"]);
-    world.refused("apply va --mode base", &["another device", "remove the file"]);
+    world.refused("undo va", &["another device", "lull undo va --forget"]);
+    world.refused("apply va --mode base", &["another device", "lull undo va --forget"]);
+    world.refused("run --dev va --mode base -- true", &["another device", "lull undo va --forget"]);
+    assert!(world.ok("undo va --forget --dry-run").contains("would forget the state file of va: it is of another"));
+    assert!(file.exists());
+    assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another device"));
     assert_eq!(world.values(), [BASE, BASE]);
-    fs::remove_file(&file).unwrap();
     world.ok("apply va --mode defer50");
     world.ok("undo va");
+}
+
+#[test]
+fn a_device_made_again_with_the_same_name_and_index_gets_nothing_of_the_old_one() {
+    let Some(world) = World::new("same index", 1) else { return };
+    let make = |index: &str| {
+        world.run(&["ip", "link", "del", "va"]);
+        world.run(&["ip", "link", "add", "va", "index", index, "type", "veth", "peer", "name", "vb"]);
+        world.run(&["ethtool", "-K", "va", "gro", "on"]);
+        world.run(&["ip", "link", "set", "va", "up"]);
+    };
+    make("77");
+    world.set_raw(world.raw()[0].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    world.ok("apply va --mode defer50");
+    make("77");
+    let new = world.values();
+    for command in ["undo va", "apply va --mode suspend20", "run --dev va --mode base -- true"] {
+        world.refused(command, &["deleted before this one", "lull undo va --forget"]);
+    }
+    // Where /sys is that of another namespace, too.
+    let namespace = format!("/run/netns/{}", world.near);
+    let enter = format!("--net={namespace}");
+    let elsewhere = Command::new("nsenter")
+        .args([&enter, env!("CARGO_BIN_EXE_lull"), "undo", "va"])
+        .env("LULL_STATE_DIR", &world.state)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(elsewhere.stderr).unwrap();
+    assert!(elsewhere.status.code() == Some(2) && said.contains("deleted before this one"), "{said}");
+    assert_eq!(world.values(), new);
+    world.ok("undo va --forget");
+    assert_eq!((world.values(), world.state_file()), (new, None));
+}
+
+#[test]
+fn a_state_is_not_forgotten_while_its_device_is_there_under_another_name() {
+    let Some(world) = World::new("renamed and replaced", 1) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7"]);
+    world.ok("apply va --mode defer50");
+    world.run(&["ip", "link", "set", "va", "down"]);
+    world.run(&["ip", "link", "set", "va", "name", "vx"]);
+    world.run(&["ip", "link", "set", "vx", "up"]);
+    world.run(&["ip", "link", "add", "va", "type", "veth", "peer", "name", "vy"]);
+    world.refused("undo va --forget", &["is of vx", "lull undo vx"]);
+    world.ok("undo vx");
+    assert_eq!((world.raw_of("vx")[0].gro, world.state_file()), (0, None));
+}
+
+#[test]
+fn a_device_that_was_moved_is_undone_where_it_is() {
+    let Some(world) = World::new("moved", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7", "suspend=5000000"]);
+    let mut watcher = world.start("apply va --mode suspend20 --watch");
+    watcher.wait_for("watching");
+    world.run(&["ip", "link", "set", "va", "netns", &world.far]);
+    let (status, said) = watcher.end();
+    assert!(status == Some(2) && said.contains("moved to another network namespace"), "{said}");
+    assert!(world.state_file().is_some());
+    let there = |words: &[&str]| {
+        let words = [&["ip", "netns", "exec", &world.far], words].concat();
+        let output = Command::new(words[0]).args(&words[1..]).env("LULL_STATE_DIR", &world.state).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    there(&["ip", "link", "set", "va", "up"]);
+    let said = there(&[env!("CARGO_BIN_EXE_lull"), "undo", "va"]);
+    // Of the settings only this one survives the move; the original is not the mode's.
+    assert!(said.contains("irq-suspend-timeout 20ms -> 5ms"), "{said}");
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
+    let Some(world) = World::new("undo all", 1) else { return };
+    world.run(&["ip", "link", "add", "vc", "type", "veth", "peer", "name", "vd"]);
+    world.run(&["ethtool", "-K", "vc", "gro", "on"]);
+    world.run(&["ip", "link", "set", "vc", "up"]);
+    world.ok("apply va --mode defer50");
+    world.ok("apply vc --mode suspend20");
+    assert!(world.ok("undo --all --dry-run").contains("would set"));
+    // Somebody who works on a device holds its lock; the state directory shows which file that is while one does.
+    let mut holder = world.start("apply va --mode suspend20 --watch");
+    holder.wait_for("watching");
+    let lock = fs::read_dir(&world.state).unwrap().flatten().map(|it| it.path());
+    let lock = lock.into_iter().find(|path| path.extension().is_some_and(|it| it == "lock")).unwrap();
+    world.refused("undo va", &["stays until"]);
+    holder.signal("-KILL");
+    holder.end();
+    let take = "import fcntl, os, sys\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n\
+                file.write(str(os.getpid()))\nfile.flush()\nprint('held', flush=True)\nsys.stdin.read()";
+    let mut worker = Command::new("python3");
+    worker.args(["-c", take]).arg(&lock).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut worker = worker.spawn().unwrap();
+    assert_eq!(lines_of(&mut worker).next().unwrap().unwrap(), "held");
+    let mut undo = world.start("undo --all");
+    let line = undo.wait_for("waiting for another lull");
+    assert!(line.contains(&worker.id().to_string()), "{line}");
+    drop(worker.stdin.take());
+    assert!(worker.wait().unwrap().success());
+    assert_eq!(undo.end().0, Some(0));
+    assert_eq!((world.values(), world.raw_of("vc")[0].values()), (vec![BASE], BASE));
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("undo --all").contains("nothing was applied"));
+    // A command that prints JSON fails in JSON.
+    let output = world.lull("undo nix --json");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.code() == Some(2) && said["error"].as_str().unwrap().contains("'nix'"), "{said}");
 }
 
 #[test]
@@ -366,15 +477,18 @@ fn without_the_right_nothing_changes() {
         let output = world.command(&[&unprivileged[..], &[lull], arguments].concat()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("CAP_NET_ADMIN") && said.lines().count() == 1, "{said}");
+        assert!(said.contains("as root") && said.lines().count() == 1, "{said}");
         said
     };
     fs::create_dir_all(&world.state).unwrap();
     // The supervisor of `run` meets the same refusal, and has nothing to say of it.
     let run = ["run", "--dev", "va", "--mode", "defer50", "--", "true"];
-    assert!(refused(&run).contains("lock"));
+    // What is missing for a file is never the right to change a device.
+    let said = refused(&run);
+    assert!(said.contains("lock") && said.contains("--state-dir") && !said.contains("CAP_NET_ADMIN"), "{said}");
     assert!(Command::new("chmod").arg("777").arg(&world.state).status().unwrap().success());
-    assert!(refused(&["apply", "va", "--mode", "defer50"]).contains("va queue 0"));
+    let said = refused(&["apply", "va", "--mode", "defer50"]);
+    assert!(said.contains("va queue 0") && said.contains("CAP_NET_ADMIN"), "{said}");
     assert!(refused(&run).contains("va queue 0"));
     assert_eq!(world.values(), [BASE, BASE]);
     assert_eq!(world.state_file(), None);

@@ -289,7 +289,7 @@ impl Follower {
         };
         let before = record.contexts().to_vec();
         if !entries.is_empty() {
-            record.add(entries)?;
+            record.add(entries).map_err(|error| error.left("no context was changed"))?;
         }
         let mut done = Vec::new();
         for (key, now, former) in todo {

@@ -105,13 +105,13 @@ impl Record {
     pub(crate) fn open(directory: &Path, pid: i32, start: Option<u64>, role: Role, roots: &Roots) -> Result<Opened> {
         fs::create_dir_all(directory).map_err(|error| {
             let what = format!("create the state directory {}", directory.display());
-            Error::os(what, "name one that can be written with --state-dir", error)
+            Error::file(what, "name one that can be written with --state-dir", error)
         })?;
         sweep(directory, roots);
         let lock_path = path(directory, pid, "lock");
         let holder = format!("{} {}", std::process::id(), role.word());
         let taken = durable::try_lock(&lock_path, &holder).map_err(|error| {
-            Error::os(format!("lock {}", lock_path.display()), "name another directory with --state-dir", error)
+            Error::file(format!("lock {}", lock_path.display()), "name another directory with --state-dir", error)
         })?;
         let lock = match taken {
             Taken::Yes(lock) => lock,
@@ -177,7 +177,7 @@ impl Record {
         let (new, file) = (path(&self.directory, pid, "new"), path(&self.directory, pid, "json"));
         durable::write_json(&new, &file, &self.content).map_err(|error| {
             let what = format!("write the state file {}", file.display());
-            Error::os(what, "free space there, or name another directory with --state-dir; nothing was changed", error)
+            Error::file(what, "free space there, or name another directory with --state-dir", error)
         })
     }
 
@@ -203,7 +203,7 @@ impl Record {
         let file = path(&self.directory, self.content.pid, "json");
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::os(format!("remove the state file {}", file.display()), "remove it by hand", error))
+                Err(Error::file(format!("remove the state file {}", file.display()), "remove it by hand", error))
             }
             _ => Ok(()),
         }

@@ -1,0 +1,159 @@
+//! `lull undo`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use lull_linux::apply::{Options, undo_and_forget, undo_and_forget_diff, undo_diff};
+use lull_linux::device::QueueKey;
+use lull_linux::netdev::Netdev;
+use lull_linux::{Error, Session, Undone};
+use serde::Serialize;
+
+use crate::Failure;
+use crate::apply::{StateArgs, print_changes};
+use crate::output::{WriteError, outln, say};
+
+/// How long another lull is waited for that works on the device; a change takes milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// Arguments of `lull undo`.
+#[derive(Args)]
+pub struct UndoArgs {
+    /// The device.
+    #[arg(required_unless_present = "all")]
+    dev: Option<String>,
+    /// All devices of this network namespace.
+    #[arg(long, conflicts_with = "dev")]
+    all: bool,
+    /// Forget what cannot be given back: what queues had that were taken away for good, and the state file of a device
+    /// that was deleted.
+    #[arg(long)]
+    forget: bool,
+    /// Show what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// What was undone on one of all devices.
+#[derive(Serialize)]
+struct OnDevice {
+    device: String,
+    #[serde(flatten)]
+    undone: Option<Undone>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Gives one device, or all, back what they had.
+pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
+    let options = args.state.options();
+    let Some(dev) = &args.dev else { return all(args, &options) };
+    let mut session = Session::open(dev, &options)?;
+    let was_applied = is_applied(&session);
+    let undone = undo(args, &mut session)?;
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&undone)?)?;
+    } else {
+        print(dev, &undone, was_applied, args.dry_run)?;
+    }
+    Ok(complete(&session, &undone))
+}
+
+/// Undoes device after device: one that fails does not keep the others from it.
+fn all(args: &UndoArgs, options: &Options) -> Result<ExitCode, Failure> {
+    let (mut done, mut status) = (Vec::new(), ExitCode::SUCCESS);
+    for link in Netdev::new().links()? {
+        let mut session = match Session::open(&link.name, options) {
+            // Listed a moment ago, and gone.
+            Err(Error::UnknownDevice { .. }) => continue,
+            session => session?,
+        };
+        if !is_applied(&session) {
+            continue;
+        }
+        match undo(args, &mut session) {
+            Ok(undone) => {
+                if complete(&session, &undone) != ExitCode::SUCCESS {
+                    status = ExitCode::FAILURE;
+                }
+                if !args.json {
+                    print(&link.name, &undone, true, args.dry_run)?;
+                }
+                done.push(OnDevice { device: link.name, undone: Some(undone), error: None });
+            }
+            Err(error) => {
+                say!("lull: {error}");
+                done.push(OnDevice { device: link.name, undone: None, error: Some(error.to_string()) });
+                status = ExitCode::FAILURE;
+            }
+        }
+    }
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&done)?)?;
+    } else if done.is_empty() && status == ExitCode::SUCCESS {
+        outln!("nothing was applied to a device of this network namespace")?;
+    }
+    Ok(status)
+}
+
+/// Whether there is something to undo, or a state file that cannot be used.
+fn is_applied(session: &Session) -> bool {
+    session.state().map_or(true, |state| state.is_some_and(|state| !state.napis.is_empty()))
+}
+
+fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
+    match (args.dry_run, args.forget) {
+        (true, false) => return undo_diff(session),
+        (true, true) => return undo_and_forget_diff(session),
+        _ => {}
+    }
+    // Without a state there is nothing to do, and no directory has to be made for the lock.
+    if !is_applied(session) {
+        return Ok(Undone::default());
+    }
+    session.wait_for_lock(LOCK_WAIT, &mut |line| say!("lull: {line}"))?;
+    if args.forget { undo_and_forget(session) } else { lull_linux::undo(session) }
+}
+
+fn print(dev: &str, undone: &Undone, was_applied: bool, dry_run: bool) -> Result<(), WriteError> {
+    print_changes(&undone.changes, if dry_run { "would set " } else { "" })?;
+    let verb = if dry_run { "would forget" } else { "forgot" };
+    if !undone.forgotten.is_empty() {
+        outln!("{verb} what queue {} of {dev} had: it shows no NAPI now", list(&undone.forgotten))?;
+    }
+    if let Some(reason) = &undone.forgotten_file {
+        return outln!("{verb} the state file of {dev}: {reason}");
+    }
+    if !was_applied {
+        return outln!("nothing was applied to {dev}");
+    }
+    if undone.changes.is_empty() && undone.left.is_empty() && undone.forgotten.is_empty() {
+        return outln!("{dev} has what it had before already");
+    }
+    Ok(())
+}
+
+fn list(queues: &[QueueKey]) -> String {
+    queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Status 1, with the reason, if something could not be given back.
+pub fn complete(session: &Session, undone: &Undone) -> ExitCode {
+    if undone.left.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    say!(
+        "lull: {0} shows no NAPI for queue {left} now: bring the device and its queues up and undo again, or \
+         `lull undo {0} --forget`; {1} keeps what they had",
+        session.device().name,
+        session.state_file().display(),
+        left = list(&undone.left),
+    );
+    ExitCode::FAILURE
+}
