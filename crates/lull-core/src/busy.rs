@@ -9,9 +9,11 @@
 //! if let Some(stop) = busy.stop(&napi) { poll once more, stop.polled(work) }
 //! ```
 
-use crate::event::EventKind;
-use crate::napi::{Completion, Cx, GroFlush, Napi, Owner};
+use crate::event::{Cx, EventKind};
+use crate::napi::Napi;
+use crate::owner::{Completion, GroFlush, Owner, Release};
 use crate::settings::BUSY_POLL_BUDGET_DEFAULT;
+use crate::state::Acquired;
 
 /// The busy loop's clock: nanoseconds shifted right by 10, so its "microseconds" are 1.024 us
 /// (`busy_loop_current_time`).
@@ -150,19 +152,6 @@ pub struct BusyStop {
     timeout_ns: u64,
 }
 
-/// The last poll of a stop.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LastPoll {
-    /// Packets that it took, ...
-    pub(crate) work: u32,
-    /// ... that it might have taken, ...
-    pub(crate) budget: u32,
-    /// ... and whether GRO holds some back.
-    pub(crate) gro_held: bool,
-    /// The timer of a stop that took the whole budget; 0 is none.
-    pub(crate) timeout_ns: u64,
-}
-
 /// What is owed after the last poll.
 #[must_use]
 #[derive(Debug)]
@@ -194,9 +183,56 @@ impl BusyStop {
         cx: &Cx<'_>,
         flush: impl FnOnce(GroFlush),
     ) -> BusyStopped {
-        let last = LastPoll { work, budget: self.budget, gro_held, timeout_ns: self.timeout_ns };
-        let stopped = napi.busy_stop_polled(self.owner, &last, cx, flush);
+        let BusyStop { owner, budget, timeout_ns } = self;
+        assert!(work <= budget, "the device took {work} packets with a budget of {budget}");
+        napi.count_busy_poll();
+        napi.note_poll(work, cx);
+        let stopped = if work < budget {
+            BusyStopped::Completed(napi.complete(owner, work, gro_held, cx, flush))
+        } else if timeout_ns == 0 {
+            cx.emit(napi.index(), EventKind::HandOver);
+            BusyStopped::ToSoftirq(owner)
+        } else {
+            flush(GroFlush::Old);
+            cx.emit(napi.index(), EventKind::Park);
+            BusyStopped::Completed(Completion::Released(napi.park(owner, timeout_ns)))
+        };
         cx.emit(napi.index(), EventKind::BusyEnd);
         stopped
+    }
+}
+
+/// The transitions of the loop.
+impl Napi {
+    #[inline]
+    fn busy_acquire(&self, prefer: bool) -> Option<Owner> {
+        if self.state.busy_acquire() == Acquired::Won {
+            return Some(Owner::new(self.index()));
+        }
+        if prefer {
+            self.state.set_prefer();
+        }
+        None
+    }
+
+    /// First half of `busy_poll_stop`. Returns the timeout with which the instance is parked if the last poll uses its whole
+    /// budget; 0 is none. The timer itself is started after that poll (edge 3).
+    #[inline]
+    fn busy_stop_begin(&self, prefer: bool) -> u64 {
+        self.state.busy_stop();
+        if !prefer {
+            return 0;
+        }
+        let credits = self.settings.defer_hard_irqs();
+        self.set_credits(credits);
+        if credits == 0 { 0 } else { self.settings.gro_flush_timeout_ns() }
+    }
+
+    /// Gives an instance up whose interrupt stays masked: its timer has to be started next.
+    fn park(&self, owner: Owner, timeout_ns: u64) -> Release {
+        self.assert_owner(&owner);
+        self.state.park();
+        owner.consume();
+        Release { timeout_ns, rearm: false }
     }
 }

@@ -1,4 +1,5 @@
-//! What is told to whoever traces delivery. With no sink it costs one branch.
+//! The moment and place of a call into the core ([`Cx`]), and what is told to whoever traces delivery. With no sink that
+//! costs one branch.
 
 /// One event of one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,32 @@ pub enum EventKind {
     Disable,
     /// The instance was enabled.
     Enable,
+}
+
+/// The moment and place of a call into the core, and whoever listens.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    /// Now, in nanoseconds of the executor's monotonic clock.
+    pub now_ns: u64,
+    /// The CPU that the caller runs on (the executor's index).
+    pub cpu: u16,
+    /// Where events go.
+    pub sink: Option<&'a dyn EventSink>,
+}
+
+impl Cx<'_> {
+    /// A context without a listener.
+    pub fn new(cpu: u16, now_ns: u64) -> Cx<'static> {
+        Cx { now_ns, cpu, sink: None }
+    }
+
+    /// Tells the listener, if there is one.
+    #[inline]
+    pub fn emit(&self, napi: u32, kind: EventKind) {
+        if let Some(sink) = self.sink {
+            sink.event(Event { at_ns: self.now_ns, cpu: self.cpu, napi, kind });
+        }
+    }
 }
 
 /// Where events go.

@@ -16,7 +16,8 @@
 //! | module | rule | Linux |
 //! | --- | --- | --- |
 //! | [`state`] | the packed state word and its transitions | `enum napi_state` |
-//! | [`napi`] | schedule, complete, watchdog, suspend, resume, disable, enable | `net/core/dev.c` |
+//! | [`owner`] | the right to poll, and what is owed when it ends | `NAPI_STATE_SCHED` |
+//! | [`napi`] | schedule, poll, complete, watchdog, suspend, resume | `net/core/dev.c` |
 //! | [`timer`] | the one timer of an instance | `napi->timer` |
 //! | [`softirq`] | `net_rx_action`, restarts, ksoftirqd | `net/core/dev.c`, `kernel/softirq.c` |
 //! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
@@ -24,6 +25,7 @@
 //! | [`epoll`] | the epoll policy: when it polls, suspends and resumes | `fs/eventpoll.c` |
 //! | [`socket`] | busy polling by a receiving socket | `sk_busy_loop` |
 //! | [`settings`] | settings, defaults, limits, refusals | `netdev-genl.c`, `net-sysfs.c` |
+//! | `control` | threading on and off, disable, enable | `net/core/dev.c` |
 //! | [`config`] | device defaults and the per-queue settings that outlive a reset | `napi_config` |
 //! | [`mode`] | delivery modes: named sets of settings | the IRQ suspension series |
 //! | [`event`] | what is told to whoever traces | tracepoints |
@@ -58,12 +60,14 @@
 
 pub mod busy;
 pub mod config;
+mod control;
 pub mod epoll;
 pub mod event;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod mode;
 pub mod napi;
+pub mod owner;
 pub mod settings;
 pub mod socket;
 pub mod softirq;
@@ -76,13 +80,14 @@ pub mod timer;
 pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 pub use config::{DeviceConfig, NAPI_ID_MIN};
 pub use epoll::{EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
-pub use event::{Event, EventKind, EventSink};
+pub use event::{Cx, Event, EventKind, EventSink};
 pub use mode::{AppPolicy, Mode, ModeError};
-pub use napi::{Completion, Cx, GroFlush, Napi, Owner, Polled, Release, Route, Schedule, Settled};
+pub use napi::Napi;
+pub use owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
 pub use settings::{NapiSettings, SettingError, Sysctl, Threaded};
 pub use socket::SocketBusy;
 pub use softirq::{NetRx, RxEnd, RxStep, SoftirqNext, SoftirqRun, Softnet};
-pub use state::Snapshot;
+pub use state::{DisableClaim, Snapshot, ThreadedOff};
 pub use stats::Stats;
 pub use thread::{NapiThread, ThreadStep};
 pub use timer::Timer;

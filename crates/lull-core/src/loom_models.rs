@@ -179,7 +179,7 @@ impl World {
 
     fn disable(&self) {
         self.napi.disable_begin();
-        while !self.napi.disable_claim() {
+        while self.napi.disable_claim() == DisableClaim::Owned {
             thread::yield_now();
         }
         self.line(|line| line.masked = true);
@@ -417,7 +417,7 @@ fn threading_off_against_interrupt_and_thread() {
                 |world, _| world.thread(),
                 |world, _| world.arrive(NOW),
                 |world, _| {
-                    while !world.napi.threaded_off() || world.napi.thread_has_round() {
+                    while world.napi.threaded_off() == ThreadedOff::Owned || world.napi.thread_has_round() {
                         thread::yield_now();
                     }
                     world.stop_thread();

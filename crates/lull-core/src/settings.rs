@@ -1,6 +1,8 @@
 //! Settings with the kernel's defaults and limits. Each refusal names the setting, the value and the limit.
 
 use std::fmt;
+// Settings are read and written relaxed by anybody; nothing synchronises on them, so loom need not explore them.
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Highest `defer_hard_irqs` (`netdev-genl.c`: range check to S32_MAX).
 pub const DEFER_HARD_IRQS_MAX: u64 = i32::MAX as u64;
@@ -57,6 +59,57 @@ impl NapiSettings {
     /// The setting that exceeds its limit (the kernel's ERANGE).
     pub fn check(&self) -> Result<(), SettingError> {
         limit("defer_hard_irqs", u64::from(self.defer_hard_irqs), DEFER_HARD_IRQS_MAX, Errno::Range)
+    }
+}
+
+/// The settings of an instance as they are in force: each is read by itself, at the decision that it bears on.
+#[derive(Debug, Default)]
+pub(crate) struct LiveSettings {
+    defer_hard_irqs: AtomicU32,
+    gro_flush_timeout_ns: AtomicU64,
+    irq_suspend_timeout_ns: AtomicU64,
+    threaded: AtomicU8,
+}
+
+impl LiveSettings {
+    #[inline]
+    pub(crate) fn defer_hard_irqs(&self) -> u32 {
+        self.defer_hard_irqs.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn gro_flush_timeout_ns(&self) -> u64 {
+        self.gro_flush_timeout_ns.load(Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn irq_suspend_timeout_ns(&self) -> u64 {
+        self.irq_suspend_timeout_ns.load(Relaxed)
+    }
+
+    pub(crate) fn get(&self) -> NapiSettings {
+        NapiSettings {
+            defer_hard_irqs: self.defer_hard_irqs(),
+            gro_flush_timeout_ns: self.gro_flush_timeout_ns(),
+            irq_suspend_timeout_ns: self.irq_suspend_timeout_ns(),
+            threaded: match self.threaded.load(Relaxed) {
+                0 => Threaded::Off,
+                1 => Threaded::On,
+                _ => Threaded::BusyPoll,
+            },
+        }
+    }
+
+    pub(crate) fn set(&self, settings: &NapiSettings) {
+        self.defer_hard_irqs.store(settings.defer_hard_irqs, Relaxed);
+        self.gro_flush_timeout_ns.store(settings.gro_flush_timeout_ns, Relaxed);
+        self.irq_suspend_timeout_ns.store(settings.irq_suspend_timeout_ns, Relaxed);
+        let threaded = match settings.threaded {
+            Threaded::Off => 0,
+            Threaded::On => 1,
+            Threaded::BusyPoll => 2,
+        };
+        self.threaded.store(threaded, Relaxed);
     }
 }
 

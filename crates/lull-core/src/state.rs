@@ -14,6 +14,12 @@
 //! ```
 //!
 //! SUSPENDED is not a flag: it is DEFERRED with a longer timer (`napi_semantics` §2).
+//!
+//! Memory ordering. What only the owner touches (deferral credits, counters, the ring, whatever the executor keeps per
+//! queue) is ordered by this word alone. So a transition that takes ownership acquires, one that gives it up releases, and
+//! a schedule that only leaves MISSED releases too: the packet that it stands for has to be seen by the owner, whose
+//! completion or stop acquires as it clears the bit. All else is relaxed. Each ordering has a mutant that weakens it
+//! (`mutants/core-ordering-*`), and a loom model that notices.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -95,6 +101,66 @@ pub(crate) enum Prep {
     Disabled,
 }
 
+/// Outcome of [`State::complete`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completed {
+    /// SCHED is clear: somebody else may own the instance already.
+    Released,
+    /// MISSED was set: the caller still owns the instance.
+    Missed,
+}
+
+/// Outcome of [`State::watchdog`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watchdog {
+    /// The instance was free and is ours now.
+    Taken,
+    /// It has an owner, or a disable is pending: the timer is lost.
+    Swallowed,
+}
+
+/// Outcome of [`State::busy_acquire`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    /// The instance is ours.
+    Won,
+    /// Somebody owns it, disables it, or was quicker.
+    Lost,
+}
+
+/// Outcome of [`State::give_to_thread`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// The NAPI thread owns this round now.
+    ToThread,
+    /// The instance is not threaded: the caller still owns it.
+    NotThreaded,
+}
+
+/// Outcome of turning threading off (§10).
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadedOff {
+    /// The instance was idle, or its thread owns it and ends its round first.
+    Off,
+    /// Somebody else owns the instance: try again.
+    Owned,
+}
+
+/// Outcome of an attempt to claim an instance for disabling it (§11).
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisableClaim {
+    /// Nobody polls the instance any more.
+    Claimed,
+    /// Its owner has not let go yet: try again.
+    Owned,
+}
+
 #[derive(Debug)]
 pub(crate) struct State(AtomicU32);
 
@@ -104,6 +170,8 @@ impl State {
         State(AtomicU32::new(SCHED | NPSVC))
     }
 
+    /// The word now. It acquires: who finds SCHED_THREADED in it is an owner, and who waits for it to go looks at what the
+    /// thread left.
     #[inline]
     pub(crate) fn load(&self) -> Snapshot {
         Snapshot(self.0.load(Ordering::Acquire))
@@ -111,17 +179,22 @@ impl State {
 
     /// One compare-and-swap per attempt; `change` sees the current word and returns the next, or `None` to refuse.
     #[inline]
-    fn change(&self, change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
-        self.change_from(self.load(), change)
+    fn change(&self, order: Ordering, change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
+        self.change_from(Snapshot(self.0.load(Ordering::Relaxed)), order, change)
     }
 
     /// As [`State::change`], from a word that was loaded before: it saves a load where that is likely to be the word still.
     #[inline]
-    fn change_from(&self, seen: Snapshot, mut change: impl FnMut(u32) -> Option<u32>) -> Result<Snapshot, Snapshot> {
+    fn change_from(
+        &self,
+        seen: Snapshot,
+        order: Ordering,
+        mut change: impl FnMut(u32) -> Option<u32>,
+    ) -> Result<Snapshot, Snapshot> {
         let mut now = seen.0;
         loop {
             let Some(next) = change(now) else { return Err(Snapshot(now)) };
-            match self.0.compare_exchange_weak(now, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.compare_exchange_weak(now, next, order, Ordering::Relaxed) {
                 Ok(_) => return Ok(Snapshot(now)),
                 Err(seen) => now = seen,
             }
@@ -132,7 +205,7 @@ impl State {
     #[inline]
     pub(crate) fn schedule_prep(&self) -> Prep {
         // Idle and not threaded is by far the likeliest word; guessing it saves the load that an attempt would wait for.
-        let prep = self.change_from(Snapshot(0), |word| {
+        let prep = self.change_from(Snapshot(0), Ordering::AcqRel, |word| {
             if word & DISABLE != 0 {
                 return None;
             }
@@ -145,112 +218,128 @@ impl State {
         }
     }
 
-    /// The swap at the end of `napi_complete_done` (§4): true if MISSED kept the ownership.
+    /// The swap at the end of `napi_complete_done` (§4). The caller has asserted that it owns what it has `seen`.
     #[inline]
-    pub(crate) fn complete(&self, seen: Snapshot) -> bool {
+    pub(crate) fn complete(&self, seen: Snapshot) -> Completed {
         const ROUND: u32 = SCHED | MISSED | SCHED_THREADED | PREFER_BUSY_POLL;
-        let before = self.change_from(seen, |word| {
-            debug_assert!(word & SCHED != 0, "I1: completed without ownership");
+        let before = self.change_from(seen, Ordering::AcqRel, |word| {
             Some((word & !ROUND) | if word & MISSED != 0 { SCHED } else { 0 })
         });
-        before.is_ok_and(|before| before.has(MISSED))
+        if before.is_ok_and(|before| before.has(MISSED)) { Completed::Missed } else { Completed::Released }
     }
 
     /// `napi_watchdog` (§6): takes a free instance, unless a disable is pending.
-    pub(crate) fn watchdog(&self) -> bool {
-        self.change(|word| if word & (DISABLE | SCHED) != 0 { None } else { Some((word | SCHED) & !PREFER_BUSY_POLL) })
-            .is_ok()
+    pub(crate) fn watchdog(&self) -> Watchdog {
+        let taken = self.change(Ordering::Acquire, |word| {
+            if word & (DISABLE | SCHED) != 0 { None } else { Some((word | SCHED) & !PREFER_BUSY_POLL) }
+        });
+        if taken.is_ok() { Watchdog::Taken } else { Watchdog::Swallowed }
     }
 
     /// The busy loop's attempt at ownership (§7). One try, as in Linux: losing a race is losing the round.
     #[inline]
-    pub(crate) fn busy_acquire(&self) -> bool {
-        let now = self.0.load(Ordering::Acquire);
-        now & (DISABLE | SCHED | IN_BUSY_POLL) == 0
-            && self.0.compare_exchange(now, now | SCHED | IN_BUSY_POLL, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    pub(crate) fn busy_acquire(&self) -> Acquired {
+        let now = self.0.load(Ordering::Relaxed);
+        let won = now & (DISABLE | SCHED | IN_BUSY_POLL) == 0
+            && self.0.compare_exchange(now, now | SCHED | IN_BUSY_POLL, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if won { Acquired::Won } else { Acquired::Lost }
     }
 
     /// A preferring poller lost: ask the owner to yield.
     pub(crate) fn set_prefer(&self) {
-        self.0.fetch_or(PREFER_BUSY_POLL, Ordering::AcqRel);
+        self.0.fetch_or(PREFER_BUSY_POLL, Ordering::Relaxed);
     }
 
-    /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it.
+    /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it. Linux clears the two
+    /// bits one after the other; nothing can tell.
     #[inline]
-    pub(crate) fn clear_missed(&self) {
-        self.0.fetch_and(!MISSED, Ordering::AcqRel);
+    pub(crate) fn busy_stop(&self) {
+        // Nothing else set is by far the likeliest word, as in `schedule_prep`.
+        let _ = self.change_from(Snapshot(SCHED | IN_BUSY_POLL), Ordering::Acquire, |word| {
+            assert!(
+                word & (SCHED | IN_BUSY_POLL) == SCHED | IN_BUSY_POLL,
+                "I3: a busy poller stopped that owns nothing"
+            );
+            Some(word & !(MISSED | IN_BUSY_POLL))
+        });
     }
 
-    #[inline]
-    pub(crate) fn clear_in_busy_poll(&self) {
-        self.0.fetch_and(!IN_BUSY_POLL, Ordering::AcqRel);
-    }
-
-    /// `busy_poll_stop` after a full budget with a timeout: ownership ends, the IRQ stays masked.
+    /// `busy_poll_stop` after a full budget with a timeout: ownership ends, the IRQ stays masked. A MISSED stays with the
+    /// word, as in Linux; the timer's poll answers for it.
     pub(crate) fn park(&self) {
-        self.0.fetch_and(!SCHED, Ordering::AcqRel);
+        let _ = self.change(Ordering::Release, |word| {
+            assert!(word & (SCHED | IN_BUSY_POLL) == SCHED, "I1: parked without ownership");
+            Some(word & !SCHED)
+        });
     }
 
-    /// `____napi_schedule` for a threaded instance: true if the round went to the thread.
+    /// `____napi_schedule` for a threaded instance.
     #[inline]
-    pub(crate) fn give_to_thread(&self) -> bool {
+    pub(crate) fn give_to_thread(&self) -> Given {
+        // It acquires: who finds THREADED wakes a thread that was started before the bit was set.
         if !self.load().has(THREADED) {
-            return false;
+            return Given::NotThreaded;
         }
-        self.0.fetch_or(SCHED_THREADED, Ordering::AcqRel);
-        true
+        let before = self.0.fetch_or(SCHED_THREADED, Ordering::Release);
+        assert!(before & SCHED != 0, "I4: a round was given to the thread without ownership");
+        Given::ToThread
     }
 
     /// Makes IN_BUSY_POLL follow what the mode says (busy-poll NAPI thread, §10). Owner only.
     pub(crate) fn set_in_busy_poll(&self, want: bool) {
-        if want {
-            self.0.fetch_or(IN_BUSY_POLL, Ordering::AcqRel);
+        let before = if want {
+            self.0.fetch_or(IN_BUSY_POLL, Ordering::Relaxed)
         } else {
-            self.0.fetch_and(!IN_BUSY_POLL, Ordering::AcqRel);
-        }
+            self.0.fetch_and(!IN_BUSY_POLL, Ordering::Relaxed)
+        };
+        assert!(
+            before & (SCHED | SCHED_THREADED) == SCHED | SCHED_THREADED,
+            "I4: a thread that owns no round busy polls"
+        );
     }
 
     pub(crate) fn set_threaded(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
         // An Err is impossible: the closure never refuses.
-        let _ = self.change(|word| Some((word & !(THREADED | THREADED_BUSY_POLL)) | set));
+        let _ = self.change(Ordering::Release, |word| Some((word & !(THREADED | THREADED_BUSY_POLL)) | set));
     }
 
     /// Turning threaded off (§10) is allowed while the instance is idle or its thread owns it.
-    pub(crate) fn threaded_off(&self) -> bool {
-        self.change(|word| {
+    pub(crate) fn threaded_off(&self) -> ThreadedOff {
+        let off = self.change(Ordering::Relaxed, |word| {
             let other_owner = word & SCHED != 0 && word & SCHED_THREADED == 0 && word & NPSVC == 0;
             if other_owner { None } else { Some(word & !(THREADED | THREADED_BUSY_POLL)) }
-        })
-        .is_ok()
+        });
+        if off.is_ok() { ThreadedOff::Off } else { ThreadedOff::Owned }
     }
 
     /// `napi_disable`, first step.
     pub(crate) fn disable_begin(&self) {
-        self.0.fetch_or(DISABLE, Ordering::AcqRel);
+        self.0.fetch_or(DISABLE, Ordering::Relaxed);
     }
 
     /// `napi_disable`, the swap: claims a free instance.
-    pub(crate) fn disable_claim(&self) -> bool {
-        self.change(|word| {
+    pub(crate) fn disable_claim(&self) -> DisableClaim {
+        let claimed = self.change(Ordering::Acquire, |word| {
             if word & (SCHED | NPSVC) != 0 {
                 return None;
             }
             Some((word | SCHED | NPSVC) & !(THREADED | THREADED_BUSY_POLL | PREFER_BUSY_POLL))
-        })
-        .is_ok()
+        });
+        if claimed.is_ok() { DisableClaim::Claimed } else { DisableClaim::Owned }
     }
 
-    /// `napi_disable`, last step.
+    /// `napi_disable`, last step. It releases for whoever enables the instance again, be it another thread.
     pub(crate) fn disable_end(&self) {
-        self.0.fetch_and(!DISABLE, Ordering::AcqRel);
+        let before = self.0.fetch_and(!DISABLE, Ordering::Release);
+        assert!(before & (SCHED | NPSVC) == SCHED | NPSVC, "disabled without having been claimed");
     }
 
     /// `napi_enable`: releases what disable claimed. Nothing of an earlier life survives: neither MISSED, nor the PREFER of
     /// a poller that lost to the disable, nor a threading mode that the settings do not name.
     pub(crate) fn enable(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
-        let _ = self.change(|word| {
+        let _ = self.change(Ordering::AcqRel, |word| {
             // Off the fast path, and letting go of what somebody else owns would make two owners (I1).
             assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
             Some((word & DISABLE) | set)
@@ -273,7 +362,28 @@ mod tests {
     fn the_watchdog_clears_the_prefer_of_a_loser_that_came_too_late() {
         let state = free();
         state.set_prefer();
-        assert!(state.watchdog());
+        assert_eq!(state.watchdog(), Watchdog::Taken);
         assert_eq!(state.load(), Snapshot(SCHED));
+    }
+
+    /// In release builds too: each of these would make two owners, or a queue that nobody polls.
+    #[test]
+    fn what_only_an_owner_may_do_is_refused_to_others() {
+        type Transition = (&'static str, fn(&State));
+        let without_owner: [Transition; 5] = [
+            ("a stop", |state| state.busy_stop()),
+            ("a park", |state| state.park()),
+            ("a round for the thread", |state| {
+                state.set_threaded(true, false);
+                let _ = state.give_to_thread();
+            }),
+            ("a thread that busy polls", |state| state.set_in_busy_poll(true)),
+            ("an enable", |state| state.enable(false, false)),
+        ];
+        for (what, transition) in without_owner {
+            let state = free();
+            let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| transition(&state)));
+            assert!(refused.is_err(), "{what} by nobody's owner is let pass");
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! NAPI threads (`napi_threaded_poll`), plain and busy-polling, §10, as steps.
 
-use crate::event::EventKind;
-use crate::napi::{Completion, Cx, GroFlush, Napi, Owner, Polled};
+use crate::event::{Cx, EventKind};
+use crate::napi::Napi;
+use crate::owner::{Completion, GroFlush, Owner, Polled};
+use crate::state;
 
 /// What the thread of an instance does next.
 #[must_use]
@@ -101,5 +103,23 @@ impl NapiThread {
         if let Some(owner) = self.owner {
             owner.abandon();
         }
+    }
+}
+
+impl Napi {
+    /// The round is the thread's when SCHED_THREADED says so.
+    fn thread_claim(&self) -> Option<Owner> {
+        self.state.load().has(state::SCHED_THREADED).then(|| Owner::new(self.index()))
+    }
+
+    /// Makes IN_BUSY_POLL what the mode asks for, and returns whether that is to busy poll.
+    fn thread_follow_mode(&self, owner: &Owner) -> bool {
+        self.assert_owner(owner);
+        let state = self.state.load();
+        let want = state.has(state::THREADED_BUSY_POLL) && !state.has(state::DISABLE);
+        if want != state.has(state::IN_BUSY_POLL) {
+            self.state.set_in_busy_poll(want);
+        }
+        want
     }
 }

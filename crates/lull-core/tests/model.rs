@@ -5,8 +5,8 @@
 #![cfg(not(loom))]
 
 use lull_core::{
-    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, NAPI_ID_MIN, Napi, NapiSettings,
-    NapiThread, Owner, Polled, Release, Route, Schedule, ThreadStep, Threaded, state,
+    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, DisableClaim, NAPI_ID_MIN, Napi,
+    NapiSettings, NapiThread, Owner, Polled, Release, Route, Schedule, ThreadStep, Threaded, ThreadedOff, state,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -703,7 +703,7 @@ impl Real {
             }),
             Op::DisableBegin => self.napi.disable_begin(),
             Op::DisableClaim => {
-                if self.napi.disable_claim() {
+                if self.napi.disable_claim() == DisableClaim::Claimed {
                     self.napi.disable_end(&self.cx(0));
                     self.device.masked = true;
                     self.device.latched = false;
@@ -720,7 +720,7 @@ impl Real {
                 self.napi.threaded_on(busy);
             }
             Op::ThreadedOff => {
-                let off = self.napi.threaded_off();
+                let off = self.napi.threaded_off() == ThreadedOff::Off;
                 if off {
                     self.napi.set(&NapiSettings { threaded: Threaded::Off, ..self.napi.settings() });
                 }

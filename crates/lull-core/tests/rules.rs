@@ -5,8 +5,9 @@
 mod toy;
 
 use lull_core::{
-    BusyEnd, BusyPlan, Completion, DeviceConfig, EpollOptions, GroFlush, NAPI_ID_MIN, Napi, NapiSettings, NapiThread,
-    NetRx, Polled, Route, RxEnd, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep, state,
+    BusyEnd, BusyPlan, Completion, DeviceConfig, DisableClaim, EpollOptions, GroFlush, NAPI_ID_MIN, Napi, NapiSettings,
+    NapiThread, NetRx, Polled, Route, RxEnd, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep,
+    ThreadedOff, state,
 };
 use toy::{By, MS, Toy, US, Waited, one_round, settings, suspending};
 
@@ -517,7 +518,7 @@ fn leaving_busy_threading_completes_as_usual() {
         if to_plain {
             toy.threaded(0, false);
         } else {
-            assert!(toy.napi(0).threaded_off(), "its own thread owns it");
+            assert_eq!(toy.napi(0).threaded_off(), ThreadedOff::Off, "its own thread owns it");
             assert!(toy.napi(0).thread_has_round(), "and has to end its round first");
         }
         let from = toy.polls.len();
@@ -540,20 +541,20 @@ fn threading_off_waits_for_an_owner_other_than_the_thread() {
     toy.packets(0, 1);
     toy.irq(0); // softirq's round
     toy.threaded(0, false);
-    assert!(!toy.napi(0).threaded_off(), "softirq owns it");
+    assert_eq!(toy.napi(0).threaded_off(), ThreadedOff::Owned, "softirq owns it");
     let from = toy.polls.len();
     toy.pending();
     assert_eq!(toy.polls_since(from), [(By::Softirq, 1)], "turning on does not move the round in progress");
-    assert!(toy.napi(0).threaded_off(), "idle");
+    assert_eq!(toy.napi(0).threaded_off(), ThreadedOff::Off, "idle");
 
     toy.threaded(0, false);
     let mut busier = toy.busy_begin(one_round(&toy, 0, true), 1).expect("the id is known");
     assert!(toy.busy_round(&mut busier));
-    assert!(!toy.napi(0).threaded_off(), "a busy poller owns it, and may hand it to the thread");
+    assert_eq!(toy.napi(0).threaded_off(), ThreadedOff::Owned, "a busy poller owns it, and may hand it to the thread");
     toy.packets(0, 200);
     toy.busy_stop(busier);
     assert!(toy.napi(0).thread_has_round(), "as it did");
-    assert!(toy.napi(0).threaded_off());
+    assert_eq!(toy.napi(0).threaded_off(), ThreadedOff::Off);
     toy.pending();
     assert!(!toy.napi(0).thread_has_round());
     assert_eq!(toy.queues[0].ring, 0);
@@ -653,7 +654,7 @@ fn settings_and_id_persist_across_a_reset_with_a_slot() {
         napi.set(&with);
         napi.threaded_on(false);
         napi.disable_begin();
-        assert!(napi.disable_claim());
+        assert_eq!(napi.disable_claim(), DisableClaim::Claimed);
         assert!(!napi.snapshot().any(state::THREADED));
         device.disabled(0, napi.id());
         napi.disable_end(&lull_core::Cx::new(0, 0));

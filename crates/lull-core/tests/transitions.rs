@@ -6,7 +6,7 @@ mod toy;
 
 use std::fmt::Write;
 
-use lull_core::state;
+use lull_core::{ThreadedOff, state};
 use toy::{Busier, MS, Toy, US, one_round, settings};
 
 const GRO_FLUSH: u64 = 20 * US;
@@ -210,7 +210,7 @@ const TRANSITIONS: [Transition; 19] = [
         toy.threaded(0, true);
         true
     }),
-    ("threaded off", |toy, _| toy.napi(0).threaded_off()),
+    ("threaded off", |toy, _| toy.napi(0).threaded_off() == ThreadedOff::Off),
 ];
 
 fn table() -> String {

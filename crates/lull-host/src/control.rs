@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lull_core::{DeviceConfig, NapiSettings, Schedule, Threaded};
+use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff};
 
 use crate::cpu::relock;
 use crate::error::HostError;
@@ -111,7 +111,7 @@ impl Host {
         let id = instance.napi.id();
         instance.napi.disable_begin();
         instance.wake_thread(inner);
-        while !instance.napi.disable_claim() {
+        while instance.napi.disable_claim() == DisableClaim::Owned {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         instance.vector.mask();
@@ -179,7 +179,7 @@ impl Host {
         }
         match settings.threaded {
             Threaded::Off => {
-                while !instance.napi.threaded_off() {
+                while instance.napi.threaded_off() == ThreadedOff::Owned {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }
                 // The thread leaves the instance at its next completion; it stays for the next time.

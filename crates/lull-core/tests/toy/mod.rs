@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use lull_core::{
-    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, EpollBusy, EpollOptions,
-    EpollParams, EpollWait, GroFlush, NAPI_ID_MIN, Napi, NapiSettings, NapiThread, Owner, Polled, Route, RxStep,
-    Schedule, Settled, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep, WaitStep, state,
+    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, DisableClaim, EpollBusy,
+    EpollOptions, EpollParams, EpollWait, GroFlush, NAPI_ID_MIN, Napi, NapiSettings, NapiThread, Owner, Polled, Route,
+    RxStep, Schedule, Settled, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep, WaitStep, state,
 };
 
 /// Every test's microsecond.
@@ -543,7 +543,7 @@ impl Toy {
 
     /// Claims, and withdraws the instance; false if somebody owns it. Begun before.
     pub fn disable_try(&mut self, queue: usize) -> bool {
-        if !self.napi(queue).disable_claim() {
+        if self.napi(queue).disable_claim() == DisableClaim::Owned {
             return false;
         }
         self.napi(queue).disable_end(&self.cx(0));

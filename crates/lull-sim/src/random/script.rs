@@ -6,7 +6,9 @@
 use std::fmt;
 
 use lull_core::event::EventKind;
-use lull_core::{DeviceConfig, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded};
+use lull_core::{
+    DeviceConfig, DisableClaim, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded, ThreadedOff,
+};
 
 use crate::agenda::{Event, PacketKind};
 use crate::cpu::Irq;
@@ -357,7 +359,7 @@ impl Sim {
         let (napi, whom) = (&self.queues[index].napi, Whom::Queue(queue));
         match threaded {
             Threaded::Off => {
-                if !napi.threaded_off() {
+                if napi.threaded_off() == ThreadedOff::Owned {
                     self.note(cpu, whom, Transition::ThreadedOffWaits);
                     return again;
                 }
@@ -403,7 +405,7 @@ impl Sim {
         let cx = cx(self.now_ns, cpu, &self.sink);
         let napi = &self.queues[index].napi;
         let id = napi.id();
-        if !napi.disable_claim() {
+        if napi.disable_claim() == DisableClaim::Owned {
             self.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
             return Some((Progress::Waiting(0), DISABLE_RETRY_NS));
         }
