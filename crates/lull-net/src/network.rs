@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -118,7 +118,8 @@ struct Inner {
     queues: Vec<Arc<Queue>>,
     neighbours: Arc<Neighbours>,
     next_queue: AtomicUsize,
-    enabled: AtomicBool,
+    /// Whether the queues are enabled. Held while they become so or cease to be.
+    enabled: Mutex<bool>,
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
     /// The control thread ends when the sender goes.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
@@ -198,12 +199,13 @@ impl Network {
             queues,
             neighbours,
             next_queue: AtomicUsize::new(0),
-            enabled: AtomicBool::new(false),
+            enabled: Mutex::new(false),
             events: Arc::new(Mutex::new(None)),
         }));
         network.set_napi_all(&config.napi)?;
-        network.0.enable_all()?;
+        // Watched first: nobody else would tell of a reset that comes while the queues are enabled.
         network.watch_device()?;
+        network.0.enable_all()?;
         Ok(network)
     }
 
@@ -215,11 +217,7 @@ impl Network {
             while let Ok(event) = receiver.recv() {
                 let Some(inner) = inner.upgrade() else { return };
                 match event {
-                    DeviceEvent::Reset => {
-                        inner.disable_all();
-                        // NAPI threads run already, so nothing fails but a queue that a panic took down: it stays down.
-                        let _ = inner.enable_all();
-                    }
+                    DeviceEvent::Reset => inner.reset_all(),
                     // Nothing comes any more: connections end by their own timeouts.
                     DeviceEvent::Gone => inner.disable_all(),
                     DeviceEvent::Link(_) => {}
@@ -330,24 +328,42 @@ impl Drop for Cork<'_> {
 
 impl Inner {
     fn enable_all(&self) -> Result<(), HostError> {
-        self.enabled.store(true, Ordering::Release);
-        let mut enabled = Ok(());
+        self.enable(&mut lock(&self.enabled))
+    }
+
+    fn disable_all(&self) {
+        self.disable(&mut lock(&self.enabled));
+    }
+
+    /// Queues that are not enabled yet have nothing to reset.
+    fn reset_all(&self) {
+        let mut enabled = lock(&self.enabled);
+        if *enabled {
+            self.disable(&mut enabled);
+            // NAPI threads run already, so nothing fails but a queue that a panic took down: it stays down.
+            let _ = self.enable(&mut enabled);
+        }
+    }
+
+    fn enable(&self, enabled: &mut bool) -> Result<(), HostError> {
+        *enabled = true;
+        let mut result = Ok(());
         // One queue that cannot be (a panic took it down) leaves the others alone.
         for queue in &self.queues {
             match self.host.enable(queue.napi()) {
                 Ok(id) => queue.set_napi_id(id),
-                Err(error) => enabled = Err(error),
+                Err(error) => result = Err(error),
             }
         }
-        enabled
+        result
     }
 
-    fn disable_all(&self) {
-        if !self.enabled.swap(false, Ordering::AcqRel) {
+    fn disable(&self, enabled: &mut bool) {
+        if !std::mem::take(enabled) {
             return;
         }
         for queue in &self.queues {
-            // Refused only where an earlier `enable_all` failed before it came to this queue.
+            // Refused only where `enable` failed for this queue.
             let _ = self.host.disable(queue.napi());
             queue.set_napi_id(0);
         }

@@ -2,6 +2,7 @@
 //! networks and the process go on.
 
 mod pair;
+mod wrapped;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -10,20 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lull_net::shard::{Ready, UdpOptions};
 use lull_net::{Interest, TcpListener, TcpStream, UdpSocket};
-use lull_nic::{
-    Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Frame, FramePool, Link, Moderation, Queue, RxQueue,
-};
+use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
 use pair::{LOST, Pair, SERVER, until, wait};
-
-/// A device whose queue 0 panics in its next poll that takes frames, once it was told to.
-struct Panics {
-    inner: Arc<dyn Device>,
-    armed: Arc<AtomicBool>,
-}
+use wrapped::Wrapped;
 
 /// The device panics when it is asked where flows from this port arrive.
 const PANICS_IN_RSS: u16 = 7;
 
+/// Panics in the next poll that takes frames, once it was told to.
 struct PanicsRx(Box<dyn RxQueue>, Arc<AtomicBool>);
 
 impl RxQueue for PanicsRx {
@@ -40,48 +35,17 @@ impl RxQueue for PanicsRx {
     }
 }
 
-impl Device for Panics {
-    fn info(&self) -> DeviceInfo {
-        self.inner.info()
-    }
-    fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
-        let mut queue = self.inner.take_queue(index)?;
-        if index == 0 {
-            queue.rx = Box::new(PanicsRx(queue.rx, self.armed.clone()));
-        }
-        Ok(queue)
-    }
-    fn link(&self) -> Link {
-        self.inner.link()
-    }
-    fn set_link(&self, link: Link) -> Result<(), DeviceError> {
-        self.inner.set_link(link)
-    }
-    fn reset(&self) -> Result<(), DeviceError> {
-        self.inner.reset()
-    }
-    fn moderation(&self) -> Moderation {
-        self.inner.moderation()
-    }
-    fn set_moderation(&self, moderation: Moderation) -> Result<(), DeviceError> {
-        self.inner.set_moderation(moderation)
-    }
-    fn rss_table(&self) -> Vec<usize> {
-        self.inner.rss_table()
-    }
-    fn set_rss_table(&self, table: &[usize]) -> Result<(), DeviceError> {
-        self.inner.set_rss_table(table)
-    }
-    fn rss_queue(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
-        // Asked under the shard's lock, for the port of a new connection.
-        assert!(source.port() != PANICS_IN_RSS, "a bug in the device");
-        self.inner.rss_queue(source, destination)
-    }
-    fn counters(&self, queue: usize) -> Counters {
-        self.inner.counters(queue)
-    }
-    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
-        self.inner.watch(watcher);
+/// A device whose queue 0 panics when `armed`.
+fn panics(armed: Arc<AtomicBool>) -> impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device> {
+    move |inner| {
+        let queue = move |mut queue: Queue| {
+            if queue.index == 0 {
+                queue.rx = Box::new(PanicsRx(queue.rx, armed.clone()));
+            }
+            queue
+        };
+        let rss = |source: SocketAddr| assert!(source.port() != PANICS_IN_RSS, "a bug in the device");
+        Arc::new(Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(rss) })
     }
 }
 
@@ -107,9 +71,7 @@ fn connections_on_both(pair: &Pair, listener: &TcpListener, port: u16) -> [(TcpS
 #[test]
 fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes_on() {
     let armed = Arc::new(AtomicBool::new(false));
-    let told = armed.clone();
-    let wrap = move |inner| Arc::new(Panics { inner, armed: told }) as Arc<dyn Device>;
-    let pair = Pair::with(2, wrap, lull_core::NapiSettings::default());
+    let pair = Pair::with(2, panics(armed.clone()), lull_core::NapiSettings::default());
     let listener = pair.listener(80);
     let [(bad, bad_client), (good, good_client)] = connections_on_both(&pair, &listener, 80);
     let address = SocketAddr::new(SERVER.parse().unwrap(), 53);
@@ -153,9 +115,7 @@ fn sockets_of_the_queue_fail_and_its_waiters_are_told_while_the_other_queue_goes
 /// The caller has its own panic, and everybody else an error.
 #[test]
 fn a_panic_in_a_socket_call_takes_the_queue_down() {
-    let armed = Arc::new(AtomicBool::new(false));
-    let wrap = move |inner| Arc::new(Panics { inner, armed }) as Arc<dyn Device>;
-    let pair = Pair::with(2, wrap, lull_core::NapiSettings::default());
+    let pair = Pair::with(2, panics(Arc::default()), lull_core::NapiSettings::default());
     let listener = pair.listener(80);
     let connections = connections_on_both(&pair, &listener, 80);
     let remote = SocketAddr::new(pair::CLIENT.parse().unwrap(), PANICS_IN_RSS);

@@ -1,0 +1,53 @@
+//! A device whose queues are changed on their way to the network.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lull_nic::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Moderation, Queue};
+
+pub struct Wrapped {
+    pub inner: Arc<dyn Device>,
+    pub queue: Box<dyn Fn(Queue) -> Queue + Send + Sync>,
+    /// Called with the source of each flow that the device is asked for, under the lock of a shard.
+    pub rss_asked: Box<dyn Fn(SocketAddr) + Send + Sync>,
+}
+
+impl Device for Wrapped {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+    fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
+        self.inner.take_queue(index).map(&self.queue)
+    }
+    fn link(&self) -> Link {
+        self.inner.link()
+    }
+    fn set_link(&self, link: Link) -> Result<(), DeviceError> {
+        self.inner.set_link(link)
+    }
+    fn reset(&self) -> Result<(), DeviceError> {
+        self.inner.reset()
+    }
+    fn moderation(&self) -> Moderation {
+        self.inner.moderation()
+    }
+    fn set_moderation(&self, moderation: Moderation) -> Result<(), DeviceError> {
+        self.inner.set_moderation(moderation)
+    }
+    fn rss_table(&self) -> Vec<usize> {
+        self.inner.rss_table()
+    }
+    fn set_rss_table(&self, table: &[usize]) -> Result<(), DeviceError> {
+        self.inner.set_rss_table(table)
+    }
+    fn rss_queue(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
+        (self.rss_asked)(source);
+        self.inner.rss_queue(source, destination)
+    }
+    fn counters(&self, queue: usize) -> Counters {
+        self.inner.counters(queue)
+    }
+    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
+        self.inner.watch(watcher);
+    }
+}
