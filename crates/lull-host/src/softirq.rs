@@ -85,7 +85,9 @@ impl Delivery {
                 }
             }
         };
-        cpu.softirq_ns.fetch_add(self.clock.now_ns() - start_ns, Ordering::Relaxed);
+        // The holder may have been moved to a core whose counter is a little behind.
+        let took_ns = self.clock.now_ns().saturating_sub(start_ns);
+        cpu.softirq_ns.fetch_add(took_ns, Ordering::Relaxed);
         ran
     }
 
