@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use lull_nic::{IrqLine, IrqSink};
 use rustix::event::epoll;
+use rustix::io::Errno;
 
 use crate::contain::or_end;
 use crate::cpu::relock;
@@ -139,9 +140,13 @@ impl IrqEpoll {
 
     fn modify(&self, vector: &Vector, index: u32, flags: epoll::EventFlags) {
         let Some(fd) = vector.fd() else { return };
-        // Fails only for a descriptor that was never added.
-        let done = epoll::modify(&self.fd, fd, epoll::EventData::new_u64(u64::from(index)), flags);
-        debug_assert!(done.is_ok(), "watch of NAPI {index}: {done:?}");
+        match epoll::modify(&self.fd, fd, epoll::EventData::new_u64(u64::from(index)), flags) {
+            Ok(()) => {}
+            // The device was deleted (a TAP by `ip link del`), and its watch with it. No frame will come, and the device
+            // says by itself that it is gone: there is nothing to watch any more.
+            Err(Errno::NOENT) => vector.unmasked.store(false, Ordering::SeqCst),
+            Err(error) => debug_assert!(false, "watch of NAPI {index}: {error}"),
+        }
     }
 
     /// The instances whose descriptor became readable, without waiting.

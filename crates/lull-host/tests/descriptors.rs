@@ -176,3 +176,26 @@ fn there_may_be_more_descriptors_than_a_worker_watches() {
         assert_eq!(worker.turn().sleep(&Sleep { until_ns, fd: None }, &mut || all()), Woke::Ready);
     });
 }
+
+/// A descriptor whose device is deleted: the kernel ends its watch, as it does for a TAP that is deleted.
+#[test]
+fn a_device_that_is_deleted_is_not_watched_any_more_and_the_others_are() {
+    let host = host(1);
+    let (deleted, gone) = fd_queue(&host, 0);
+    let (bound, device) = fd_queue(&host, 0);
+    gone.send(1);
+    deleted.await_delivered(1);
+    deleted.await_released();
+    gone.delete();
+    let worker = Worker::new(&host, 0).unwrap();
+    for count in 1..=3 {
+        // The watches go to the sleeping worker, and back to the interrupt thread while it computes.
+        let until_ns = Some(host.now_ns() + 1_000_000);
+        assert_eq!(worker.turn().sleep(&Sleep { until_ns, fd: None }, &mut || false), Woke::TimedOut);
+        host.schedule(deleted.napi);
+        device.send(1);
+        bound.await_delivered(count);
+        deleted.await_released();
+    }
+    host.disable(deleted.napi).unwrap();
+}

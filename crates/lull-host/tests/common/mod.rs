@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -409,6 +409,15 @@ impl FdDevice {
 
     pub fn send(&self, frames: u64) {
         rustix::io::write(&self.0, &frames.to_ne_bytes()).unwrap();
+    }
+
+    /// Puts another file under the descriptor's number: every watch on the former one ends.
+    pub fn delete(&self) {
+        use rustix::event::{EventfdFlags, eventfd};
+        let other = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK).unwrap();
+        // SAFETY: both descriptors are open and ours; the number stays that of `self.0`, whatever file is behind it.
+        let replaced = unsafe { libc::dup2(other.as_raw_fd(), self.0.as_raw_fd()) };
+        assert_eq!(replaced, self.0.as_raw_fd());
     }
 }
 
