@@ -41,6 +41,8 @@ bitflags::bitflags! {
         const NODELAY = 512;
         /// A loss was seen: the congestion window is in force.
         const CONGESTED = 1024;
+        /// A FIN came before the data in front of it.
+        const EARLY_FIN = 2048;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -61,7 +63,7 @@ pub(super) struct Connection {
     pub(super) snd_nxt: u32,
     /// What was last acknowledged.
     pub(super) rcv_ack: u32,
-    /// Bytes received in order since then.
+    /// Bytes received in order since then, and the FIN.
     pub(super) unanswered: u32,
     /// Behind the last segment that emptied the transmit buffer, and so may have been small.
     pub(super) small_end: u32,
@@ -85,6 +87,12 @@ pub(super) struct Connection {
     pub(super) state_until_ns: u64,
     pub(super) user_timeout_ns: u64,
     pub(super) keepalive: Option<Box<Keepalive>>,
+    /// No challenge is answered before this.
+    pub(super) quiet_until_ns: u64,
+    /// Where the FIN is that came early.
+    pub(super) fin_at: u32,
+    /// What `rcv_window` is shifted by.
+    pub(super) rcv_scale: u8,
     /// Bytes read since the last segment went out.
     pub(super) consumed: u32,
     pub(super) flow: FlowKey,
@@ -114,7 +122,7 @@ impl Connection {
         self.state_until_ns = at_ns;
     }
 
-    /// The peer's next sequence number. A FIN is acknowledged at once, so it is in `rcv_ack`.
+    /// The peer's next sequence number.
     pub(super) fn rcv_nxt(&self) -> u32 {
         self.rcv_ack.wrapping_add(self.unanswered)
     }

@@ -80,14 +80,19 @@ counters! {
     timeout_fin_wait_2,
     /// Segments whose older acknowledgement was brought up to date so that their data counts.
     tcp_stale_acks,
-    /// Segments (SYN, impossible acknowledgement) that were answered by a challenge ACK (RFC 5961).
+    /// Segments (SYN, reset inside the window, impossible acknowledgement) that want a challenge ACK (RFC 5961;
+    /// TCPChallengeACK, TCPSYNChallenge).
     tcp_challenges,
+    /// Those of them that were not answered, because one was less than half a second ago (TCPACKSkippedChallenge).
+    tcp_challenges_skipped,
     /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
     tcp_stalls,
     /// Frames cut short, or with lengths or fields that contradict each other.
     drop_malformed,
     /// Frames for another station.
     drop_not_ours,
+    /// Frames of a VLAN.
+    drop_vlan,
     /// Ethernet types other than IPv4, IPv6 and ARP.
     drop_ethertype,
     /// IP, TCP, UDP or ICMP checksum wrong.

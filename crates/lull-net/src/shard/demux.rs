@@ -55,6 +55,8 @@ pub(super) struct Packet {
 pub(super) enum Inbound {
     Arp,
     Ip(Packet),
+    /// Behind a tag that has a priority and no VLAN.
+    PriorityTagged,
 }
 
 impl Packet {
@@ -121,6 +123,7 @@ pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local]) -> Result<Inbo
         wire::ETHERTYPE_IPV4 => ipv4(data, locals)?,
         wire::ETHERTYPE_IPV6 => ipv6(data, locals)?,
         wire::ETHERTYPE_ARP => return Ok(Inbound::Arp),
+        wire::ETHERTYPE_VLAN | wire::ETHERTYPE_SERVICE_VLAN => return tagged(data),
         _ => return Err(|counters| &mut counters.drop_ethertype),
     };
     if group && packet.cast == Cast::Unicast {
@@ -130,6 +133,25 @@ pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local]) -> Result<Inbo
     packet.trusted = frame.checksum() != Checksum::None;
     packet.source_mac.copy_from_slice(&data[6..12]);
     Ok(Inbound::Ip(packet))
+}
+
+/// VLAN 0 is no VLAN, only a priority (IEEE 802.1Q clause 6.9.1): such a frame is everybody's. Of others we are no member
+/// (`__netif_receive_skb_core`: another host's).
+#[cold]
+fn tagged(data: &[u8]) -> Result<Inbound, Reason> {
+    if data.len() < wire::ETHERNET + wire::VLAN_TAG {
+        return Err(MALFORMED);
+    }
+    match be16(data, wire::ETHERNET) & 0x0fff {
+        0 => Ok(Inbound::PriorityTagged),
+        _ => Err(|counters| &mut counters.drop_vlan),
+    }
+}
+
+/// Takes the tag out: the addresses move up to what it tagged.
+pub(super) fn untag(frame: &mut Frame) {
+    frame.data_mut().copy_within(..12, wire::VLAN_TAG);
+    frame.pull_front(wire::VLAN_TAG);
 }
 
 #[inline]

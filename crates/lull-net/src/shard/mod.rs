@@ -11,7 +11,7 @@
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
 //! | `icmp`, `udp` | answered or queued by our own code |
-//! | `tcp` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `tcp`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
@@ -41,6 +41,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod challenge;
 mod config;
 mod connection;
 mod cookies;
@@ -53,6 +54,7 @@ mod flow;
 mod icmp;
 mod isn;
 mod listener;
+mod mend;
 mod neighbour;
 mod opening;
 mod options;

@@ -11,6 +11,9 @@ use lull_nic::Frame;
 
 use super::wire::Mac;
 
+/// For how long an entry that was set does not give way to what nobody asked for. Linux: `neigh/default/locktime`.
+const LOCK_NS: u64 = 1_000_000_000;
+
 /// Most entries kept by default. Linux: `neigh/default/gc_thresh3`.
 pub const NEIGHBOURS_MAX: usize = 1024;
 
@@ -30,6 +33,8 @@ struct Entry {
     mac: Mac,
     /// Version at which it was last set: the order of age.
     since: u64,
+    /// When it was last learned, on the clock of those who learned it; 0 if it was only suggested.
+    updated_ns: u64,
     permanent: bool,
 }
 
@@ -57,19 +62,29 @@ impl Neighbours {
         self.read().get(&ip).map(|entry| entry.mac)
     }
 
-    /// Notes that `ip` is at `mac`, overriding what was known unless it is permanent. Returns whether that is news.
-    pub fn learn(&self, ip: IpAddr, mac: [u8; 6]) -> bool {
-        self.set(ip, mac, false, true)
+    /// Notes that `ip` is at `mac` at the time `now_ns`, overriding what was known unless it is permanent. Returns whether
+    /// that is news.
+    pub fn learn(&self, ip: IpAddr, mac: [u8; 6], now_ns: u64) -> bool {
+        self.set(ip, mac, false, true, now_ns)
     }
 
-    /// The same from a packet that only suggests it (its source address): nothing known is overridden.
+    /// The same from a message that nobody asked for: it overrides only what has stood for a second, so that of several
+    /// answers the first is kept (`arp_process`, `neigh/default/locktime`).
+    pub fn refresh(&self, ip: IpAddr, mac: [u8; 6], now_ns: u64) -> bool {
+        let locked = |entry: &Entry| entry.updated_ns != 0 && now_ns < entry.updated_ns.saturating_add(LOCK_NS);
+        let overriding = !self.read().get(&ip).is_some_and(locked);
+        self.set(ip, mac, false, overriding, now_ns)
+    }
+
+    /// The same from a packet that only suggests it (its source address): nothing known is overridden, and
+    /// whatever is said overrides it.
     pub fn suggest(&self, ip: IpAddr, mac: [u8; 6]) -> bool {
-        self.set(ip, mac, false, false)
+        self.set(ip, mac, false, false, 0)
     }
 
     /// Sets an entry that nothing learned overrides (`ip neighbour add ... nud permanent`).
     pub fn add_permanent(&self, ip: IpAddr, mac: [u8; 6]) {
-        self.set(ip, mac, true, true);
+        self.set(ip, mac, true, true, 0);
     }
 
     /// Forgets `ip`. Connections that use it keep on until they ask again.
@@ -91,7 +106,7 @@ impl Neighbours {
         self.len() == 0
     }
 
-    fn set(&self, ip: IpAddr, mac: Mac, permanent: bool, overriding: bool) -> bool {
+    fn set(&self, ip: IpAddr, mac: Mac, permanent: bool, overriding: bool, now_ns: u64) -> bool {
         if mac[0] & 1 != 0 || mac == [0; 6] {
             return false;
         }
@@ -114,7 +129,7 @@ impl Neighbours {
             entries.remove(&oldest);
         }
         let since = self.version.load(Ordering::Relaxed) + 1;
-        entries.insert(ip, Entry { mac, since, permanent });
+        entries.insert(ip, Entry { mac, since, updated_ns: now_ns, permanent });
         self.version.fetch_add(1, Ordering::Release);
         true
     }
@@ -249,24 +264,24 @@ mod tests {
     fn news_move_the_version_and_nothing_else_does() {
         let table = Neighbours::new(8);
         let before = table.version();
-        assert!(table.learn(ip(1), MAC));
+        assert!(table.learn(ip(1), MAC, 0));
         let after = table.version();
         assert_ne!(before, after);
-        assert!(!table.learn(ip(1), MAC));
+        assert!(!table.learn(ip(1), MAC, 0));
         assert!(!table.suggest(ip(1), OTHER));
         assert_eq!(table.version(), after);
-        assert!(table.learn(ip(1), OTHER));
+        assert!(table.learn(ip(1), OTHER, 0));
         assert_eq!(table.lookup(ip(1)), Some(OTHER));
-        assert!(!table.learn(ip(2), [0xff; 6]), "a group address is nobody's");
+        assert!(!table.learn(ip(2), [0xff; 6], 0), "a group address is nobody's");
     }
 
     #[test]
     fn the_oldest_makes_room_and_permanent_entries_stay() {
         let table = Neighbours::new(2);
         table.add_permanent(ip(1), MAC);
-        assert!(!table.learn(ip(1), OTHER));
+        assert!(!table.learn(ip(1), OTHER, 0));
         for last in 2..20 {
-            table.learn(ip(last), OTHER);
+            table.learn(ip(last), OTHER, 0);
         }
         assert_eq!((table.len(), table.lookup(ip(1)), table.lookup(ip(19))), (2, Some(MAC), Some(OTHER)));
     }

@@ -155,6 +155,7 @@ impl Stack {
         let mut socket = self.new_socket(rx, tx, handshake.isn, io.now_ns);
         socket.listen(flow.local().port()).expect("a new socket is closed, and port 0 was refused");
         let buffers = socket.recv_capacity() + socket.send_capacity();
+        let scale = handshake.offer.window_scale.map_or(0, |_| window_scale(socket.recv_capacity()));
         let mut sockets = one_socket(socket);
         let Some(window) = self.rehearse(&mut sockets, &flow, handshake, io) else {
             // Only a smoltcp that draws its sequence numbers otherwise comes here.
@@ -169,7 +170,9 @@ impl Stack {
             let next = handshake.isn.wrapping_add(1);
             (connection.snd_una, connection.snd_nxt, connection.small_end) = (next, next, next);
             connection.rcv_ack = handshake.peer_isn.wrapping_add(1);
-            connection.rcv_window = window;
+            // The window field of a SYN is not scaled.
+            connection.rcv_window = window >> scale;
+            connection.rcv_scale = scale;
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.flags.insert(Flags::QUEUED);
         }
@@ -244,6 +247,9 @@ impl Stack {
             flags: Flags::empty(),
             hop_version: 0,
             consumed: 0,
+            quiet_until_ns: 0,
+            fin_at: 0,
+            rcv_scale: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,
             state_until_ns: NEVER_NS,

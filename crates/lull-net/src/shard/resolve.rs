@@ -35,10 +35,17 @@ impl Stack {
             return Err(|counters| &mut counters.drop_martian);
         }
         let unusable = sender.is_unspecified() || !self.on_link(sender.into()) || self.is_broadcast(sender.into());
-        // The rule of RFC 826: whoever is in the table is updated; who asks *us* is entered.
+        // The rule of RFC 826: whoever is in the table is updated; who asks or answers *us* is entered. Like Linux, what is
+        // neither for us nor gratuitous does not move an entry within a second of its last change (`arp_process`).
         let for_us = self.is_local(target.into());
-        if !unusable && (for_us || self.neighbours.lookup(sender.into()).is_some()) {
-            self.learned(sender.into(), sender_mac, io);
+        let gratuitous = target == sender && (operation == ARP_REQUEST || mac(18) == sender_mac);
+        let used = !unusable && (for_us || self.neighbours.lookup(sender.into()).is_some());
+        if used {
+            match gratuitous || operation == ARP_REQUEST && for_us {
+                true => self.neighbours.learn(sender.into(), sender_mac, io.now_ns),
+                false => self.neighbours.refresh(sender.into(), sender_mac, io.now_ns),
+            };
+            self.resolved(sender.into(), io);
         }
         match operation {
             ARP_REQUEST if for_us => {
@@ -46,6 +53,7 @@ impl Stack {
                 self.transmit(reply, io);
             }
             ARP_REPLY if for_us => {}
+            _ if used => {}
             _ => return Err(NOT_FOR_US),
         }
         self.counters.neighbour_messages += 1;
@@ -146,7 +154,7 @@ impl Stack {
 
     /// Notes a neighbour and sends what waited for it.
     fn learned(&mut self, ip: IpAddr, mac: Mac, io: &mut Io<'_>) {
-        self.neighbours.learn(ip, mac);
+        self.neighbours.learn(ip, mac, io.now_ns);
         self.resolved(ip, io);
     }
 

@@ -188,7 +188,13 @@ impl Stack {
     pub fn receive(&mut self, frame: Frame, io: &mut Io<'_>) {
         self.counters.rx_frames += 1;
         let mut frame = linear(frame, io.pool);
-        let refused = match demux::classify(&frame, self.port.mac, &self.locals) {
+        let mut inbound = demux::classify(&frame, self.port.mac, &self.locals);
+        // Each round takes four bytes of the frame away.
+        while matches!(inbound, Ok(Inbound::PriorityTagged)) {
+            demux::untag(&mut frame);
+            inbound = demux::classify(&frame, self.port.mac, &self.locals);
+        }
+        let refused = match inbound {
             Ok(Inbound::Ip(mut packet)) => match packet.protocol {
                 wire::PROTOCOL_TCP => self.tcp_input(&mut frame, &mut packet, io),
                 wire::PROTOCOL_UDP => match self.udp_input(frame, &packet, io) {
@@ -204,6 +210,7 @@ impl Stack {
                 _ => Err((|counters| &mut counters.drop_protocol) as Reason),
             },
             Ok(Inbound::Arp) => self.arp_input(&frame, io),
+            Ok(Inbound::PriorityTagged) => Err(demux::MALFORMED),
             Err(reason) => Err(reason),
         };
         if let Err(reason) = refused {

@@ -4,11 +4,14 @@ use lull_nic::Frame;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::TcpOption;
 
-use super::connection::{Connection, Flags, Phase};
+use super::connection::{Flags, Phase, fin_received};
 use super::demux::{CHECKSUM, Cast, MALFORMED, Packet, Reason};
 use super::device::Shim;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
+use super::mend;
+use super::opening::window_scale;
+use super::options::Offer;
 use super::socket::Ready;
 use super::stack::{Io, Stack, instant};
 use super::timers::NEVER_NS;
@@ -48,16 +51,7 @@ fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
     if !packet.trusted && !wire::adds_up(packet.pseudo_sum(), tcp) {
         return Err(CHECKSUM);
     }
-    // At most one of SYN, FIN, RST; and everything but a SYN or RST acknowledges.
     let flags = tcp[13] & (SYN | FIN | RST | ACK | PSH);
-    let sane = match flags & (SYN | FIN | RST) {
-        0 | FIN => flags & ACK != 0,
-        SYN | RST => true,
-        _ => false,
-    };
-    if !sane {
-        return Err(|counters| &mut counters.drop_tcp_flags);
-    }
     if header > wire::TCP {
         let mut options = &tcp[wire::TCP..header];
         while !options.is_empty() {
@@ -80,6 +74,21 @@ fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
     })
 }
 
+impl Segment {
+    /// At most one of SYN, FIN, RST; and everything but a SYN or RST acknowledges.
+    #[inline]
+    fn is_sane(&self) -> bool {
+        match self.flags & (SYN | FIN | RST) {
+            0 | FIN => self.flags & ACK != 0,
+            SYN | RST => true,
+            _ => false,
+        }
+    }
+}
+
+/// What no connection sends.
+const INSANE: Reason = |counters| &mut counters.drop_tcp_flags;
+
 impl Stack {
     pub(super) fn tcp_input(&mut self, frame: &mut Frame, packet: &mut Packet, io: &mut Io<'_>) -> Result<(), Reason> {
         if packet.cast != Cast::Unicast {
@@ -95,6 +104,9 @@ impl Stack {
             segment.source_port,
         );
         match self.flows.get(&flow) {
+            Some(&(Owner::Connection(_) | Owner::Request(_) | Owner::TimeWait(_))) if !segment.is_sane() => {
+                return Err(INSANE);
+            }
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
             Some(&Owner::Request(index)) => return self.request_input(index, frame, packet, segment, io),
             Some(&Owner::TimeWait(index)) => {
@@ -116,7 +128,7 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         const NOBODY: Reason = |counters| &mut counters.drop_no_connection;
-        if segment.flags & (SYN | ACK | RST) == SYN
+        if segment.flags & (SYN | FIN | ACK | RST) == SYN
             && let Some(listener) = self.listener_for(packet, &flow)
         {
             return self.accept_syn(listener, flow, frame, packet, segment, None, io);
@@ -125,6 +137,11 @@ impl Stack {
             && let Some(taken) = self.accept_cookie(flow, frame, packet, segment, io)
         {
             return taken;
+        }
+        // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody
+        // listens, everything but a reset is reset.
+        if segment.flags & (ACK | RST) == 0 && self.listener_for(packet, &flow).is_some() {
+            return Err(INSANE);
         }
         self.reset_stranger(packet, &segment, io);
         Err(NOBODY)
@@ -174,25 +191,34 @@ impl Stack {
                     // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can
                     // guess.
                     let off = segment.seq.wrapping_sub(connection.rcv_nxt());
+                    if off as usize >= connection.socket().recv_capacity() {
+                        return Err(|counters| &mut counters.drop_tcp_reset);
+                    }
                     if off != 0 {
-                        if off as usize >= connection.socket().recv_capacity() {
-                            return Err(|counters| &mut counters.drop_tcp_reset);
-                        }
-                        self.counters.tcp_challenges += 1;
-                        make_probe(connection, frame, packet, &mut segment);
+                        self.counters.tcp_segments += 1;
+                        self.challenge(index, io);
+                        return Ok(());
                     }
                 } else {
-                    let beyond = segment.flags & ACK != 0 && seq_lt(connection.snd_nxt, segment.ack);
-                    if segment.flags & SYN != 0 || beyond {
-                        self.counters.tcp_challenges += 1;
-                        make_probe(connection, frame, packet, &mut segment);
-                    } else if seq_lt(segment.ack, connection.snd_una) {
-                        if mend_stale_ack(connection, frame, packet, &mut segment) {
-                            self.counters.tcp_stale_acks += 1;
-                        }
+                    // A SYN (RFC 5961 section 4.2), or an acknowledgement of what was not sent or of what was
+                    // acknowledged long ago (section 5.2). smoltcp is silent to the SYN of a client that has restarted
+                    // and took the same port, and believes the acknowledgement of data that only lies in its buffer.
+                    let stale = seq_lt(segment.ack, connection.snd_una);
+                    let unsent = seq_lt(connection.snd_nxt, segment.ack);
+                    if segment.flags & SYN != 0 || unsent || stale && connection.is_too_old(segment.ack) {
+                        self.counters.tcp_segments += 1;
+                        self.challenge(index, io);
+                        return Ok(());
+                    }
+                    if stale {
+                        let mended = mend::stale_ack(connection, frame, packet, &mut segment);
+                        self.counters.tcp_stale_acks += u64::from(mended);
                     } else {
-                        mend_at_closed_window(connection, frame, packet, &mut segment);
+                        mend::at_closed_window(connection, frame, packet, &mut segment);
                         connection.peer_window = segment.window;
+                    }
+                    if segment.flags & FIN != 0 {
+                        connection.note_early_fin(&segment);
                     }
                 }
                 if connection.flags.contains(Flags::PROBING) {
@@ -200,21 +226,32 @@ impl Stack {
                     connection.socket_mut().set_keep_alive(None);
                 }
             }
-            Phase::SynSent => {}
+            Phase::SynSent => {
+                if segment.flags & SYN != 0 {
+                    let tcp = &frame.data()[packet.l4..packet.end];
+                    let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+                    let own_scale = window_scale(connection.socket().recv_capacity());
+                    connection.rcv_scale = offer.window_scale.map_or(0, |_| own_scale);
+                }
+            }
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
         }
         self.counters.tcp_segments += 1;
-        self.feed(index, frame, packet, &segment, io);
+        let early_fin = connection.flags.contains(Flags::EARLY_FIN);
+        self.feed(index, &frame.data()[packet.l3..packet.end], &segment, io);
+        if early_fin {
+            self.early_fin(index, io);
+        }
         Ok(())
     }
 
-    /// Gives one packet to smoltcp and follows what came of it.
+    /// Gives one IP packet to smoltcp and follows what came of it.
     #[inline]
-    pub(super) fn feed(&mut self, index: u32, frame: &Frame, packet: &Packet, segment: &Segment, io: &mut Io<'_>) {
+    pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) {
         let next_hop = self.next_hop(index);
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let (queued, unread) = (connection.socket().send_queue(), connection.socket().recv_queue());
-        let bytes = &frame.data()[packet.l3..packet.end];
+        let socket = connection.socket();
+        let (queued, unread, had_fin) = (socket.send_queue(), socket.recv_queue(), fin_received(socket.state()));
         let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
         self.iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
@@ -240,7 +277,7 @@ impl Stack {
         // only deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
         let first = connection.unanswered == 0;
         if !answered {
-            connection.unanswered += arrived as u32;
+            connection.unanswered += arrived as u32 + u32::from(fin_received(state) && !had_fin);
         }
         let plain = segment.flags | PSH == ACK | PSH && arrived == segment.length && arrived > 0;
         let idle = now_queued == 0 && connection.snd_una == connection.snd_nxt && connection.consumed == 0;
@@ -308,63 +345,4 @@ impl Stack {
             self.notify(id, ready, edges, io);
         }
     }
-}
-
-/// Turns a segment into an empty one just below the window, which smoltcp answers by an acknowledgement, at most once
-/// a second: the challenge of RFC 5961 (section 4.2 for a SYN, section 5.2 for an acknowledgement of what was not
-/// sent). smoltcp itself would be silent to the SYN of a client that has restarted and took the same port, and would
-/// believe the acknowledgement of data that only lies in its buffer.
-fn make_probe(connection: &Connection, frame: &mut Frame, packet: &mut Packet, segment: &mut Segment) {
-    packet.truncate(frame, wire::TCP);
-    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
-    segment.seq = connection.rcv_ack.wrapping_sub(1);
-    segment.ack = connection.snd_una;
-    segment.flags = ACK;
-    segment.length = 0;
-    wire::put32(tcp, 4, segment.seq);
-    wire::put32(tcp, 8, segment.ack);
-    tcp[12] = (wire::TCP as u8 / 4) << 4;
-    tcp[13] = ACK;
-}
-
-/// Brings the acknowledgement of an overtaken segment up to date. smoltcp drops such a segment with its data, which the
-/// peer then has to retransmit a second later. The window goes with the acknowledgement (RFC 9293: SND.WL2). Returns
-/// whether it did.
-fn mend_stale_ack(connection: &Connection, frame: &mut Frame, packet: &Packet, segment: &mut Segment) -> bool {
-    let behind = connection.snd_una.wrapping_sub(segment.ack);
-    // RFC 5961 section 5.2: older than the largest window that ever was cannot be genuine.
-    let window = connection.socket().send_capacity() as u32;
-    if segment.length == 0 && segment.flags & FIN == 0 || behind > window {
-        return false;
-    }
-    segment.ack = connection.snd_una;
-    segment.window = connection.peer_window;
-    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
-    wire::put32(tcp, 8, segment.ack);
-    wire::put16(tcp, 14, segment.window);
-    true
-}
-
-/// A closed window lets no data in, but acknowledgements have to pass (RFC 9293 section 3.10.7.4). smoltcp drops them with their
-/// segment, and when it probes a window it counts the byte of the probe as sent, so that all its acknowledgements lie beyond.
-/// Two peers whose receive buffers are full, and one of whom has missed an acknowledgement, would wait for each other for ever.
-/// A probe that brings nothing new is left as it is: it wants an answer.
-fn mend_at_closed_window(connection: &Connection, frame: &mut Frame, packet: &mut Packet, segment: &mut Segment) {
-    let socket = connection.socket();
-    if segment.flags & ACK == 0 || socket.recv_queue() < socket.recv_capacity() {
-        return;
-    }
-    let next = connection.rcv_nxt();
-    let is_near = segment.seq.wrapping_sub(next).wrapping_add(1) <= 2;
-    let is_probe = segment.length > 0 || segment.flags & FIN != 0 || segment.seq.wrapping_add(1) == next;
-    let is_news = segment.ack != connection.snd_una || segment.window != connection.peer_window;
-    if !is_near || is_probe && !is_news {
-        return;
-    }
-    packet.truncate(frame, wire::TCP);
-    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
-    (segment.seq, segment.flags, segment.length) = (next, ACK, 0);
-    wire::put32(tcp, 4, segment.seq);
-    tcp[12] = (wire::TCP as u8 / 4) << 4;
-    tcp[13] = ACK;
 }

@@ -113,17 +113,18 @@ impl Stack {
         }
         let fresh = seq_lt(record.rcv_nxt.wrapping_sub(1), segment.seq);
         if segment.flags & (wire::SYN | wire::ACK) == wire::SYN && fresh {
-            let flow = record.flow;
+            let (flow, snd_nxt) = (record.flow, record.snd_nxt);
             // Beyond anything that may still be on its way (`tcp_timewait_state_process`).
-            let isn = record.snd_nxt.wrapping_add(65_535 + 2);
+            let isn = snd_nxt.wrapping_add(65_535 + 2);
             // Only if somebody would take it: otherwise TIME-WAIT keeps protecting the port.
-            if let Some(listener) = self.listener_for(packet, &flow) {
+            let listener = self.listener_for(packet, &flow);
+            if let Some(listener) = listener {
                 self.counters.time_wait_reused += 1;
                 self.time_waits.forget(index, &mut self.flows);
                 return Ok((listener, isn));
             }
-            return Err(SWALLOWED);
         }
+        let Some(record) = self.time_waits.records.get_mut(index) else { return Err(SWALLOWED) };
         let occupies = segment.length > 0 || segment.flags & (wire::FIN | wire::SYN) != 0;
         if segment.flags & wire::FIN != 0 {
             record.until_ns = io.now_ns + self.config.timeouts.time_wait_ns;

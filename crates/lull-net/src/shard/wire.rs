@@ -8,6 +8,10 @@ pub(super) const ETHERNET: usize = 14;
 pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(super) const ETHERTYPE_ARP: u16 = 0x0806;
 pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// A VLAN tag: IEEE 802.1Q, and 802.1ad's outer one.
+pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(super) const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+pub(super) const VLAN_TAG: usize = 4;
 pub(super) const IPV4: usize = 20;
 pub(super) const IPV6: usize = 40;
 pub(super) const TCP: usize = 20;

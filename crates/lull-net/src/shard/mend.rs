@@ -1,0 +1,103 @@
+//! Segments that smoltcp would misread, put right before it sees them.
+
+use lull_nic::Frame;
+
+use super::connection::{Connection, Flags};
+use super::demux::Packet;
+use super::stack::{Io, Stack};
+use super::tcp::Segment;
+use super::wire::{self, ACK, BareSegment, FIN, seq_lt};
+
+/// Brings the acknowledgement of an overtaken segment up to date. smoltcp drops such a segment with its data, which the
+/// peer then has to retransmit a second later. The window goes with the acknowledgement (RFC 9293: SND.WL2). Returns
+/// whether it did.
+pub(super) fn stale_ack(connection: &Connection, frame: &mut Frame, packet: &Packet, segment: &mut Segment) -> bool {
+    if segment.length == 0 && segment.flags & FIN == 0 {
+        return false;
+    }
+    segment.ack = connection.snd_una;
+    segment.window = connection.peer_window;
+    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
+    wire::put32(tcp, 8, segment.ack);
+    wire::put16(tcp, 14, segment.window);
+    true
+}
+
+/// A closed window lets no data in, but acknowledgements have to pass (RFC 9293 section 3.10.7.4). smoltcp drops them with
+/// their segment, and when it probes a window it counts the byte of the probe as sent, so that all its acknowledgements lie beyond.
+/// Two peers whose receive buffers are full, and one of whom has missed an acknowledgement, would wait for each other for ever.
+/// A probe that brings nothing new is left as it is: it wants an answer.
+pub(super) fn at_closed_window(connection: &Connection, frame: &mut Frame, packet: &mut Packet, segment: &mut Segment) {
+    let socket = connection.socket();
+    if segment.flags & ACK == 0 || socket.recv_queue() < socket.recv_capacity() {
+        return;
+    }
+    let next = connection.rcv_nxt();
+    let is_near = segment.seq.wrapping_sub(next).wrapping_add(1) <= 2;
+    let is_probe = segment.length > 0 || segment.flags & FIN != 0 || segment.seq.wrapping_add(1) == next;
+    let is_news = segment.ack != connection.snd_una || segment.window != connection.peer_window;
+    if !is_near || is_probe && !is_news {
+        return;
+    }
+    packet.truncate(frame, wire::TCP);
+    let tcp = &mut frame.data_mut()[packet.l4..packet.end];
+    (segment.seq, segment.flags, segment.length) = (next, ACK, 0);
+    wire::put32(tcp, 4, segment.seq);
+    tcp[12] = (wire::TCP as u8 / 4) << 4;
+    tcp[13] = ACK;
+}
+
+impl Connection {
+    /// Whether an acknowledgement is older than the largest window that ever was: no genuine one is (RFC 5961 section 5.2).
+    #[inline]
+    pub(super) fn is_too_old(&self, ack: u32) -> bool {
+        self.snd_una.wrapping_sub(ack) as usize > self.socket().send_capacity()
+    }
+
+    /// Notes a FIN that came before the data in front of it. smoltcp would forget it, and the peer would have to send it
+    /// again a retransmission timeout later; Linux keeps it in its queue of segments out of order.
+    #[inline]
+    pub(super) fn note_early_fin(&mut self, segment: &Segment) {
+        let next = self.rcv_nxt();
+        let fin_at = segment.seq.wrapping_add(segment.length as u32);
+        let window_end = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale);
+        if segment.flags & FIN != 0 && seq_lt(next, segment.seq) && !seq_lt(window_end, fin_at) {
+            self.flags.insert(Flags::EARLY_FIN);
+            self.fin_at = fin_at;
+        }
+    }
+}
+
+impl Stack {
+    /// Gives smoltcp the FIN that came early, once everything in front of it is there.
+    pub(super) fn early_fin(&mut self, index: u32, io: &mut Io<'_>) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.rcv_nxt() != connection.fin_at {
+            return;
+        }
+        connection.flags.remove(Flags::EARLY_FIN);
+        let (own, peer) = (connection.flow.local(), connection.flow.remote());
+        let fin = BareSegment {
+            source: peer.ip(),
+            source_port: peer.port(),
+            destination: own.ip(),
+            destination_port: own.port(),
+            seq: connection.fin_at,
+            ack: connection.snd_una,
+            flags: FIN | ACK,
+            window: connection.peer_window,
+        };
+        let segment = Segment {
+            source_port: fin.source_port,
+            destination_port: fin.destination_port,
+            seq: fin.seq,
+            ack: fin.ack,
+            flags: fin.flags,
+            window: fin.window,
+            length: 0,
+        };
+        let frame = fin.build(io.pool);
+        self.feed(index, frame.data(), &segment, io);
+        io.pool.recycle(frame);
+    }
+}

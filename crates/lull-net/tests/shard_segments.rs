@@ -1,0 +1,265 @@
+//! Frames that a well-behaved peer sends rarely, and others never: what Linux does with them, one test each.
+
+mod shard_harness;
+
+use lull_net::shard::{ListenOptions, NetError};
+use lull_nic::Frame;
+use shard_harness::*;
+
+/// RFC 9293 section 3.10.7.1: everything but a reset is reset where there is no connection.
+#[test]
+fn a_fin_for_a_closed_port_is_reset() {
+    let mut host = Host::server();
+    let peer = Peer { ack: 77, ..Peer::new(4000) };
+    host.receive(peer.segment(FIN | ACK, &[]).frame());
+    let reset = host.segments();
+    assert_eq!((reset.len(), reset[0].flags, reset[0].seq), (1, RST, 77));
+    for (flags, occupied) in [(FIN, 1), (0, 0), (PSH, 0), (SYN | FIN, 2)] {
+        host.receive(peer.segment(flags, &[]).frame());
+        let reset = host.segments();
+        assert_eq!((reset.len(), reset[0].flags, reset[0].seq), (1, RST | ACK, 0), "flags {flags:#x}");
+        assert_eq!(reset[0].ack, peer.seq + occupied);
+    }
+    host.receive(peer.segment(RST | FIN, &[]).frame());
+    assert!(host.segments().is_empty());
+    // A listener is silent to what neither begins nor acknowledges anything (section 3.10.7.2).
+    host.listen(80);
+    for flags in [FIN, 0, SYN | FIN] {
+        host.receive(peer.segment(flags, &[]).frame());
+        assert!(host.segments().is_empty(), "flags {flags:#x}");
+    }
+    host.receive(peer.segment(FIN | ACK, &[]).frame());
+    assert_eq!(host.segments()[0].flags, RST);
+}
+
+/// `tcp_timewait_state_process`: a SYN that opens nothing is told where the old connection stood.
+#[test]
+fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    host.close(id);
+    peer.hear(&mut host);
+    peer.send(&mut host, FIN | ACK, &[]);
+    let end = host.segments().remove(0);
+    // An old duplicate.
+    let old = Peer { seq: peer.seq - 500, ..peer.clone() };
+    host.receive(old.syn().frame());
+    let told = host.segments();
+    assert_eq!((told.len(), told[0].flags, told[0].seq, told[0].ack), (1, ACK, end.seq, peer.seq));
+    // One that is new, when nobody listens any more.
+    host.close(listener);
+    host.run_for(SECOND);
+    let new = Peer { seq: peer.seq + 500, ..peer.clone() };
+    host.receive(new.syn().frame());
+    let told = host.segments();
+    assert_eq!((told.len(), told[0].flags, told[0].ack), (1, ACK, peer.seq));
+    assert_eq!(host.stack.time_waits(), 1);
+}
+
+/// A connection that takes the place of one in TIME-WAIT begins beyond it, even if that was faster than the clock of
+/// initial sequence numbers.
+#[test]
+fn a_reopened_connection_begins_beyond_the_old_one() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    for _ in 0..100 {
+        host.send(id, &[1; 16_000]).unwrap();
+        assert_eq!(peer.hear(&mut host).len(), 16_000);
+        peer.send(&mut host, ACK, &[]);
+    }
+    host.close(id);
+    peer.hear(&mut host);
+    peer.send(&mut host, FIN | ACK, &[]);
+    let end = host.segments().remove(0);
+    host.receive(Peer { seq: peer.seq + 1, ..peer.clone() }.syn().frame());
+    let reply = host.segments().remove(0);
+    assert_eq!((reply.flags, reply.seq), (SYN | ACK, end.seq.wrapping_add(65_537)));
+}
+
+/// RFC 5961 section 5.2: an acknowledgement older than any window was is not genuine.
+#[test]
+fn a_far_too_old_acknowledgement_is_challenged() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    let mut forged = peer.segment(ACK | PSH, b"forged");
+    forged.ack = forged.ack.wrapping_sub(1 << 20);
+    host.receive(forged.frame());
+    let challenge = host.segments();
+    assert_eq!((challenge.len(), challenge[0].flags, challenge[0].payload.len()), (1, ACK, 0));
+    assert_eq!((challenge[0].seq, challenge[0].ack), (peer.ack, peer.seq));
+    assert_eq!(host.recv(id), Err(NetError::WouldBlock));
+    // At most twice a second (`tcp_invalid_ratelimit`), and every one is counted.
+    (0..50).for_each(|_| host.receive(forged.frame()));
+    assert!(host.segments().is_empty());
+    host.run_for(SECOND);
+    host.receive(forged.frame());
+    assert_eq!(host.segments().len(), 1);
+    let counters = host.stack.counters();
+    assert_eq!((counters.tcp_challenges, counters.tcp_challenges_skipped), (52, 50));
+    peer.send(&mut host, ACK | PSH, b"genuine");
+    assert_eq!(host.recv(id).unwrap(), b"genuine");
+}
+
+/// A challenge in the middle of a stream acknowledges what has come and leaves the window's edge where it was.
+#[test]
+fn a_challenge_says_exactly_where_the_stream_stands() {
+    for (rx_buffer_bytes, options) in [(16_384, &[][..]), (262_144, &[1, 3, 3, 2][..])] {
+        let mut host = Host::server();
+        let listen = ListenOptions { rx_buffer_bytes, ..Default::default() };
+        let listener = host.stack.tcp_listen(at("0.0.0.0", 80), listen).unwrap();
+        let mut peer = Peer::new(4000);
+        let mut syn = peer.syn();
+        syn.options.extend(options);
+        host.receive(syn.frame());
+        let reply = host.segments().remove(0);
+        (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+        peer.send(&mut host, ACK, &[]);
+        host.accept(listener);
+        peer.send(&mut host, ACK | PSH, &[1; 800]);
+        host.receive(Peer { seq: 99, ..peer.clone() }.syn().frame());
+        let challenge = host.segments().remove(0);
+        assert_eq!((challenge.seq, challenge.ack), (peer.ack, peer.seq));
+        let scale = if options.is_empty() { 0 } else { 3 };
+        let room = usize::from(challenge.window) << scale;
+        assert!(room + 800 <= rx_buffer_bytes.max(65_535) && room + 808 > reply.window.into(), "{room}");
+    }
+}
+
+/// A FIN in front of which data is missing is kept, as Linux does, and not forgotten.
+#[test]
+fn a_fin_that_overtakes_data_is_kept() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    for with_data in [false, true] {
+        let mut peer = Peer::new(4000 + u16::from(with_data));
+        let id = host.establish(listener, &mut peer);
+        let first = peer.segment(ACK | PSH, b"first");
+        peer.seq += 5;
+        let last: &[u8] = if with_data { b" and last" } else { b"" };
+        peer.send(&mut host, FIN | ACK | PSH, last);
+        assert_eq!(host.recv(id), Err(NetError::WouldBlock));
+        host.receive(first.frame());
+        assert_eq!(host.recv(id).unwrap(), [b"first", last].concat());
+        assert_eq!(host.recv(id).unwrap(), b"", "the end of the stream, without a retransmission");
+        assert_eq!(host.stack.tcp_state(id), Ok("CLOSE-WAIT"));
+        host.run_for(50 * MS);
+        assert_eq!(host.segments().last().map(|segment| segment.ack), Some(peer.seq));
+        host.close(id);
+        assert_eq!(host.segments()[0].flags & FIN, FIN);
+        peer.ack += 1;
+        peer.send(&mut host, ACK, &[]);
+    }
+    assert_eq!(host.stack.connections(), 0);
+}
+
+/// While the acknowledgement of a FIN is delayed, a reset behind the FIN has the exact number all the same.
+#[test]
+fn a_reset_behind_an_unacknowledged_fin_is_believed() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    peer.send(&mut host, ACK | PSH, b"data");
+    peer.send(&mut host, FIN | ACK, b"");
+    assert!(host.segments().is_empty(), "not acknowledged yet");
+    peer.send(&mut host, RST, &[]);
+    assert!(host.segments().is_empty(), "no challenge");
+    assert_eq!(host.stack.tcp_state(id), Ok("CLOSED"));
+}
+
+/// One loss in every two segments: all that came is kept, and one retransmission fills each hole.
+#[test]
+fn thirty_holes_are_filled_by_one_retransmission_each() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    let segments: Vec<Tcp> = (0..62u8)
+        .map(|number| {
+            let segment = peer.segment(ACK | PSH, &[number; 100]);
+            peer.seq += 100;
+            segment
+        })
+        .collect();
+    segments.iter().skip(1).step_by(2).for_each(|segment| host.receive(segment.frame()));
+    assert_eq!(host.recv(id), Err(NetError::WouldBlock));
+    segments.iter().step_by(2).for_each(|segment| host.receive(segment.frame()));
+    let expected: Vec<u8> = (0..62u8).flat_map(|number| [number; 100]).collect();
+    assert_eq!(host.recv(id).unwrap(), expected);
+}
+
+fn tagged(frame: &Frame, tags: &[[u8; 4]]) -> Frame {
+    let data = frame.data();
+    Frame::copy_from(&[&data[..12], &tags.concat(), &data[12..]].concat())
+}
+
+/// IEEE 802.1Q: VLAN 0 is a priority and no VLAN.
+#[test]
+fn priority_tags_are_accepted_and_vlans_are_not() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    host.receive(tagged(&peer.syn().frame(), &[[0x81, 0, 0xe0, 0]]));
+    let reply = host.segments().remove(0);
+    (peer.seq, peer.ack) = (peer.seq + 1, reply.seq + 1);
+    host.receive(tagged(&peer.segment(ACK, &[]).frame(), &[[0x88, 0xa8, 0x20, 0], [0x81, 0, 0, 0]]));
+    let id = host.accept(listener);
+    let data = peer.segment(ACK | PSH, b"tagged").frame();
+    host.receive(tagged(&data, &[[0x81, 0, 0, 5]]));
+    assert_eq!((host.recv(id), host.stack.counters().drop_vlan), (Err(NetError::WouldBlock), 1));
+    host.receive(tagged(&data, &[[0x81, 0, 0x60, 0]]));
+    assert_eq!(host.recv(id).unwrap(), b"tagged");
+    for length in 12..18 {
+        host.receive(Frame::copy_from(&tagged(&data, &[[0x81, 0, 0, 0]]).data()[..length]));
+    }
+    assert_eq!(host.refused(), 7);
+}
+
+fn arp(operation: u8, sender: [u8; 6], target_mac: [u8; 6], target: [u8; 4]) -> Frame {
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, operation];
+    arp.extend([&sender[..], &[10, 0, 0, 2], &target_mac, &target].concat());
+    let mut frame = ethernet(0x0806, &arp);
+    frame.data_mut()[..6].fill(0xff);
+    frame.data_mut()[6..12].copy_from_slice(&sender);
+    frame
+}
+
+/// `arp_process`: a gratuitous message moves an entry at once, another only when it has stood for a second (`locktime`),
+/// and neither makes one.
+#[test]
+fn a_gratuitous_arp_moves_a_peer() {
+    const OLD: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+    const NEW: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+    const NOBODY: [u8; 6] = [0; 6];
+    let peer = [10, 0, 0, 2];
+    for (message, at_once) in [
+        (arp(1, NEW, NOBODY, peer), true),
+        (arp(2, NEW, NEW, peer), true),
+        // A reply that names no target station is not gratuitous to Linux, and neither is a request for another.
+        (arp(2, NEW, NOBODY, peer), false),
+        (arp(1, NEW, NOBODY, [10, 0, 0, 9]), false),
+    ] {
+        let mut host = Host::new(server_config());
+        host.receive(message.clone());
+        assert_eq!(host.neighbours.lookup(ip(CLIENT)), None, "nobody had asked");
+        host.receive(arp(1, OLD, NOBODY, [10, 0, 0, 1]));
+        let id = host.connect(at(CLIENT, 9));
+        assert_eq!(host.sent()[1].data()[..6], OLD);
+        host.receive(message.clone());
+        assert_eq!(host.neighbours.lookup(ip(CLIENT)), Some(if at_once { NEW } else { OLD }));
+        host.run_for(SECOND);
+        host.receive(message);
+        assert_eq!(host.neighbours.lookup(ip(CLIENT)), Some(NEW));
+        // The connection follows.
+        host.sent();
+        host.run_for(4 * SECOND);
+        assert_eq!(host.sent()[0].data()[..6], NEW);
+        host.close(id);
+    }
+}
