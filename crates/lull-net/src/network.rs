@@ -85,7 +85,10 @@ impl fmt::Display for NetworkError {
             NetworkError::Device(error) => error.fmt(f),
             NetworkError::Host(error) => error.fmt(f),
             NetworkError::Stack { device, error } => {
-                write!(f, "{device}: {error}: check addresses, prefixes, buffer sizes and the MTU")
+                write!(
+                    f,
+                    "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
+                )
             }
             NetworkError::Seed(error) => write!(f, "cannot seed sequence numbers from getrandom: {error}"),
         }

@@ -289,6 +289,19 @@ fn a_moved_neighbour_is_followed_in_the_middle_of_a_connection() {
 }
 
 #[test]
+fn a_gateway_is_on_an_own_network() {
+    let refused = |change: fn(&mut lull_net::shard::StackConfig)| {
+        let mut config = server_config();
+        change(&mut config);
+        config.validate().is_err()
+    };
+    assert!(refused(|config| config.gateway4 = Some([192, 0, 2, 1].into())));
+    assert!(!refused(|config| config.gateway4 = Some([10, 0, 0, 254].into())));
+    assert!(refused(|config| config.gateway6 = Some("2001:db8:1::1".parse().unwrap())));
+    assert!(!refused(|config| config.gateway6 = Some("fe80::1".parse().unwrap())));
+}
+
+#[test]
 fn arp_for_others_and_martians_change_nothing() {
     let mut host = Host::new(server_config());
     let arp = |operation: u8, sender: [u8; 4], target: [u8; 4]| {

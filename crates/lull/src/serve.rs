@@ -39,6 +39,10 @@ pub struct Serve {
     /// The service's address with its prefix, such as 10.0.0.2/24. May be given more than once. With mem it is the lab's.
     #[arg(long)]
     addr: Vec<String>,
+    /// The router to clients on other networks, such as 10.0.0.1; one for each family. Without it only clients on the
+    /// service's own networks are served.
+    #[arg(long, value_name = "IP")]
+    gateway: Vec<IpAddr>,
     /// With mem, the load: queries per second (200K), or MAX, which is the default.
     #[arg(long, value_name = "QPS")]
     load: Option<String>,

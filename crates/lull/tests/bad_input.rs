@@ -47,6 +47,10 @@ fn wrong_addresses_and_nics() {
     refused_in_one_line("attach --pid 1 --mode coalesce-20 --once", &["coalesce-20", "suspend20", "ethtool"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --load 1K", &["--load", "tap", "lull load"]);
     refused_in_one_line("serve --nic tap:x", &["--addr"]);
+    refused_in_one_line(
+        "serve --nic tap:x --addr 10.0.0.2/24 --gateway 10.0.0.1 --gateway 10.0.0.3",
+        &["10.0.0.1", "10.0.0.3", "--gateway"],
+    );
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2", &["10.0.0.2", "/24"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/33", &["10.0.0.2/33"]);
     refused_in_one_line(

@@ -71,6 +71,11 @@ fn a_client_that_asks_nothing_is_closed_when_asked_to() {
 }
 
 #[test]
+fn a_client_behind_a_gateway_is_served() {
+    serve("gateway", "command -v ip && python3 -c 'import socket'", "base");
+}
+
+#[test]
 fn ipv6_works() {
     serve("ipv6", "command -v ip && command -v ping", "suspend50");
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lull_nic::frame::HEADROOM_BYTES;
 
 use super::error::NetError;
+use super::wire;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -146,7 +147,13 @@ impl StackConfig {
             && self.mac[0] & 1 == 0
             && *self.ephemeral_ports.start() > 0
             && !self.ephemeral_ports.is_empty();
-        if prefixes && fits { Ok(()) } else { Err(NetError::Invalid) }
+        // Who else would answer for its Ethernet address (`fib_check_nh`)? A link-local network is added to any of IPv6.
+        let on_link = |gateway: IpAddr| {
+            let mut networks = self.addresses.iter();
+            networks.any(|&(ip, prefix)| wire::inside(gateway, ip, prefix)) || wire::is_link_local(gateway)
+        };
+        let gateways = self.gateway4.into_iter().map(IpAddr::V4).chain(self.gateway6.map(IpAddr::V6)).all(on_link);
+        if prefixes && gateways && fits { Ok(()) } else { Err(NetError::Invalid) }
     }
 }
 

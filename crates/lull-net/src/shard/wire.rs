@@ -247,6 +247,11 @@ pub(super) fn link_local(mac: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]])
 }
 
+/// Whether it is an IPv6 address of one link only.
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 /// Whether `ip` is inside `network`/`prefix`.
 pub(super) fn inside(ip: IpAddr, network: IpAddr, prefix: u8) -> bool {
     match (ip, network) {

@@ -23,6 +23,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     refuse(
         &[
             ("--addr", !args.addr.is_empty()),
+            ("--gateway", !args.gateway.is_empty()),
             ("--peer-addr", args.peer_addr.is_some()),
             ("--port", args.port.is_some()),
             ("--memory-megabytes", args.memory_megabytes.is_some()),

@@ -1,6 +1,6 @@
 //! The service over a TAP: any memcached client reaches it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +59,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
         )
         .into());
     }
+    let (gateway4, gateway6) = gateways(&args.gateway)?;
     let tap = Tap::open(TapConfig { name: name.to_owned(), queues: args.threads, ..TapConfig::default() })?;
     if let Some(peer) = &args.peer_addr {
         let (ip, prefix) = address(peer)?;
@@ -73,6 +74,8 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
             cores: available[..args.threads].to_vec(),
             network: NetworkConfig {
                 addresses: addresses.clone(),
+                gateway4,
+                gateway6,
                 connections_max: connections_max + REFUSALS_ROOM,
                 rx_buffer_bytes: args.buffer_bytes,
                 tx_buffer_bytes: args.buffer_bytes,
@@ -102,4 +105,21 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
     }
     outln!("stopped")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One router for each family.
+fn gateways(given: &[IpAddr]) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), Failure> {
+    let (mut v4, mut v6) = (None, None);
+    for &gateway in given {
+        let former = match gateway {
+            IpAddr::V4(ip) => v4.replace(ip).map(IpAddr::V4),
+            IpAddr::V6(ip) => v6.replace(ip).map(IpAddr::V6),
+        };
+        if let Some(former) = former {
+            return Err(
+                format!("cannot route over both {former} and {gateway}: give one --gateway for each family").into()
+            );
+        }
+    }
+    Ok((v4, v6))
 }

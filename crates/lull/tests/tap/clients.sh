@@ -3,6 +3,7 @@ set -eu
 options=
 # A few slots, and items with memcached's units.
 [ "$2" != raw ] || options='-c 4 -I 2m -m 64'
+[ "$2" != gateway ] || options='--gateway 10.0.0.1 --gateway fd00::1'
 [ "$2" != idle ] || options='--idle-timeout 1'
 # shellcheck disable=SC2086 # words
 "$1" serve --nic tap:lull0 --addr 10.0.0.2/24 --addr fd00::2/64 --peer-addr 10.0.0.1/24 --mode "$3" $options >serve.out 2>&1 &
@@ -108,6 +109,22 @@ P
   # The kernel looks for the clients' words in the log.
   grep -q 'all 4 connections of a worker are taken' serve.out
   [ "$(grep -c 'are taken' serve.out)" = 1 ]
+  ;;
+gateway)
+  # A client of another network, behind the kernel.
+  ip link set lo up
+  ip addr add 192.0.2.1/32 dev lo
+  python3 - <<'P'
+import socket
+s = socket.create_connection(('10.0.0.2', 11211), timeout=120, source_address=('192.0.2.1', 0))
+s.sendall(b'get none\r\n')
+got = b''
+while len(got) < 5:
+    part = s.recv(64)
+    assert part, got
+    got += part
+assert got == b'END\r\n', got
+P
   ;;
 idle)
   python3 - <<'P'
