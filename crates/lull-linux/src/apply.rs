@@ -208,7 +208,9 @@ impl Session {
 /// Those of [`apply`] that it finds before the first change.
 pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
     session.store.load()?;
-    Ok(session.steps(request)?.0.iter().flat_map(Step::changes).collect())
+    let (steps, snapshot) = session.steps(request)?;
+    plan::check_surplus(&snapshot, request)?;
+    Ok(steps.iter().flat_map(Step::changes).collect())
 }
 
 /// Puts a mode in force, on all NAPIs that the request is about or on none.
@@ -219,11 +221,33 @@ pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
+    plan::check_surplus(&snapshot, request)?;
+    carry_out(session, before, steps, &snapshot, request)
+}
+
+/// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for.
+///
+/// # Errors
+/// Those of [`apply`].
+pub(crate) fn apply_again(session: &mut Session, request: &Request) -> Result<Applied> {
+    let _lock = session.locked()?;
+    let before = session.store.load()?;
+    let (steps, snapshot) = session.steps(request)?;
+    carry_out(session, before, steps, &snapshot, request)
+}
+
+fn carry_out(
+    session: &mut Session,
+    before: Option<State>,
+    steps: Vec<Step>,
+    snapshot: &Snapshot,
+    request: &Request,
+) -> Result<Applied> {
     if steps.is_empty() {
         return Ok(Applied { changes: Vec::new() });
     }
     let base = before.clone().unwrap_or_else(|| session.store.empty());
-    let remembered = session.store.save(&remember(base, &steps, &snapshot, request.mode.name()));
+    let remembered = session.store.save(&remember(base, &steps, snapshot, request.mode.name()));
     remembered.map_err(|error| error.left("nothing was changed"))?;
     for (done, step) in steps.iter().enumerate() {
         let Err(cause) = session.carry_out(step) else { continue };

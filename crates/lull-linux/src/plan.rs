@@ -349,6 +349,22 @@ pub fn no_napi(snapshot: &Snapshot) -> Error {
     Error::NoNapi { device: device.clone(), remedy }
 }
 
+/// Refuses more CPUs than there are NAPI threads to put on them: what is asked for is never silently left out.
+///
+/// # Errors
+/// [`Error::Input`]; an unknown queue.
+pub fn check_surplus(snapshot: &Snapshot, request: &Request) -> Result<()> {
+    let (given, threads) = (request.threads.cpus.len(), chosen(snapshot, request)?.len());
+    // A device without NAPIs has a better reason to be refused.
+    if given <= threads || threads == 0 {
+        return Ok(());
+    }
+    Err(Error::Input {
+        what: format!("{given} CPUs were given for the {threads} NAPI threads of {}", snapshot.device),
+        remedy: format!("give {threads} at most: each thread is put on one"),
+    })
+}
+
 /// What has to change so that `request` is in force; steps with nothing to do are left out.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use netlink_bindings::{netdev, nlctrl, rt_link};
 use netlink_socket2::MulticastSocketRaw;
 
-use crate::apply::{Session, Undone, apply, undo};
+use crate::apply::{Session, Undone, apply, apply_again, undo};
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
 use crate::plan::Request;
@@ -98,7 +98,7 @@ impl Again {
         log: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let Some(reason) = self.reason(at_most) else { return Ok(()) };
-        let looked = apply(session, request);
+        let looked = apply_again(session, request);
         self.due = Instant::now() + self.read_back;
         match looked {
             Ok(applied) => {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lull_linux::attach::{self, Detached, Event, Follower, LOOK_EVERY, Request, Restored, Role, Which};
+use lull_linux::attach::{self, Detached, Event, Follower, LOOK_EVERY, Request, Restored, Role, Which, with_children};
+use serde::Serialize;
 
 use crate::Failure;
 use crate::apply::StateArgs;
@@ -32,6 +33,9 @@ pub struct AttachArgs {
     /// Prefer busy polling to interrupts.
     #[arg(long)]
     prefer: bool,
+    /// Whether the program's children are set along with it; for process 1 it has to be said.
+    #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
+    children: Option<bool>,
     /// Set what there is now and leave; `lull detach` gives back. Exit status 2 if there is no epoll context.
     #[arg(long)]
     once: bool,
@@ -51,6 +55,9 @@ pub struct DetachArgs {
     /// The program's process.
     #[arg(long, allow_negative_numbers = true)]
     pid: i32,
+    /// Remove the record of what the program had, if it cannot be read; what was set then stays.
+    #[arg(long, conflicts_with = "dry_run")]
+    forget: bool,
     /// Show what would be given back, and give nothing back.
     #[arg(long)]
     dry_run: bool,
@@ -66,11 +73,13 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let mode = args.mode.as_deref().map(str::parse).transpose()?;
     let request = Request::new(mode, args.usecs, args.budget, args.prefer)?;
     let options = args.state.options();
-    let mut follower = if args.dry_run {
+    let with_children = with_children(args.pid, args.children)?;
+    let follower = if args.dry_run {
         Follower::dry(args.pid, &request, &options)?
     } else {
         Follower::open(args.pid, &request, Which::All, Role::Attach, &options)?
     };
+    let mut follower = if with_children { follower } else { follower.without_children() };
     let events = follower.look()?;
     if (args.once || args.dry_run) && follower.in_force() == 0 {
         return Err(format!(
@@ -100,7 +109,7 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     if over {
         say!("lull: the program has ended");
     } else {
-        print_restored("", &restored, args.json)?;
+        printer.print_restored(&restored);
     }
     printer.end()
 }
@@ -134,6 +143,25 @@ impl Printer {
         } else {
             event.to_string()
         };
+        self.line(&line);
+    }
+
+    /// Prints what was given back at the end.
+    fn print_restored(&mut self, restored: &Restored) {
+        #[derive(Serialize)]
+        #[serde(tag = "event", rename = "restored")]
+        struct Event<'a> {
+            #[serde(flatten)]
+            restored: &'a Restored,
+        }
+        if self.json {
+            self.line(&serde_json::to_string(&Event { restored }).unwrap_or_default());
+        } else if !restored.is_empty() {
+            self.line(&restored.to_string());
+        }
+    }
+
+    fn line(&mut self, line: &str) {
         if let Err(error) = outln!("{line}") {
             self.unwritten.get_or_insert(error);
         }
@@ -147,32 +175,42 @@ impl Printer {
 /// Gives a program's contexts back what they had.
 pub fn detach(args: &DetachArgs) -> Result<ExitCode, Failure> {
     let options = args.state.options();
-    if args.dry_run {
-        print_restored("would set ", &attach::detach_diff(args.pid, &options)?, args.json)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let detached = attach::detach(args.pid, &options)?;
-    match &detached {
-        _ if args.json => outln!("{}", serde_json::to_string_pretty(&detached)?)?,
-        Detached::Nothing => outln!("nothing of process {} was set", args.pid)?,
-        Detached::Restored(restored) => print_restored("", restored, false)?,
-        Detached::Ended { follower } => {
-            outln!("the lull attach that followed process {} (process {follower}) has given back and ended", args.pid)?;
-        }
+    let detached = match (args.dry_run, args.forget) {
+        (true, _) => attach::detach_diff(args.pid, &options)?,
+        (_, true) => attach::detach_and_forget(args.pid, &options)?,
+        _ => attach::detach(args.pid, &options)?,
+    };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&detached)?)?;
+    } else {
+        print_detached(if args.dry_run { "would set " } else { "" }, args.pid, &detached)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_restored(prefix: &str, restored: &Restored, json: bool) -> Result<(), Failure> {
-    if json {
-        outln!("{}", serde_json::to_string(restored)?)?;
-        return Ok(());
+fn print_detached(prefix: &str, pid: i32, detached: &Detached) -> Result<(), WriteError> {
+    match detached {
+        Detached::Nothing => outln!("nothing of process {pid} was set"),
+        Detached::Over => {
+            outln!("process {pid} has ended, and its epoll contexts with it: nothing is left to give back")
+        }
+        Detached::Restored(restored) => restored.to_string().lines().try_for_each(|line| {
+            let prefix = if line.ends_with("again") { prefix } else { "" };
+            outln!("{prefix}{line}")
+        }),
+        Detached::Ended { follower } => {
+            outln!("the lull attach that followed process {pid} (process {follower}) has given back and ended")
+        }
+        Detached::Forgotten { reason } => {
+            outln!("forgot what process {pid} had before ({reason}); what was set stays")
+        }
     }
-    for (pid, fd, params) in &restored.contexts {
-        outln!("{prefix}process {pid} descriptor {fd}: {params} again")?;
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(format!("'{text}' is neither yes nor no")),
     }
-    for (pid, fd) in &restored.left {
-        outln!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone")?;
-    }
-    Ok(())
 }

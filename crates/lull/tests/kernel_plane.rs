@@ -111,6 +111,32 @@ fn threads_get_their_cpus_and_policy_and_give_them_back() {
     world.ok("undo va");
     assert_eq!(world.values(), [THREADED, BASE]);
     assert_eq!(policies(&world), before);
+    // More CPUs than threads: one of them would be left out without a word.
+    for command in ["apply", "diff"] {
+        let two = "--mode threaded --threads-cpus 0,0";
+        world.refused(&format!("{command} va --queues 1 {two}"), &["2 CPUs", "1 NAPI threads", "give 1"]);
+        world.refused(&format!("{command} va {two},0"), &["3 CPUs", "2 NAPI threads"]);
+    }
+    assert_eq!(world.values(), [THREADED, BASE]);
+    // Queues that go away under a watcher do not end it.
+    let mut watcher = world.start("apply va --mode threaded --threads-cpus 0,0 --watch --read-back 0.1");
+    watcher.wait_for("watching");
+    world.run(&["ethtool", "-L", "va", "rx", "1"]);
+    world.run(&["ethtool", "-L", "va", "rx", "2"]);
+    watcher.wait_for("again");
+    world.wait_for(&[THREADED, THREADED]);
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+}
+
+#[test]
+fn the_supervisor_of_run_is_called_lull_in_lists_of_processes() {
+    let Some(world) = World::new("supervisor's name", 1) else { return };
+    let listed = world.ok("run --dev va --mode defer50 -- ps -eo ppid=,comm=,args=");
+    let of_world =
+        listed.lines().filter(|line| line.contains("supervise") && line.contains(world.state.to_str().unwrap()));
+    let names: Vec<&str> = of_world.filter_map(|line| line.split_whitespace().nth(1)).collect();
+    assert_eq!(names, ["lull"], "{listed}");
 }
 
 #[test]
@@ -541,6 +567,19 @@ fn a_program_that_prefers_makes_the_mode_whole() {
     }
     let shown: serde_json::Value = serde_json::from_str(&world.ok("show va --json")).unwrap();
     assert_eq!(shown[0]["napis"][0]["mode"], "defer20");
+    // The other half is named where it is in force, and how to apply it where it is not.
+    let mut program = Command::new("python3");
+    let program = program.args([&script("epoll.py"), "127.0.0.1", "0", "0", "0", "0"]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
+    let said = |mode: &str| {
+        let output = world.lull(&format!("attach --pid {} --mode {mode} --dry-run", program.id()));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said("suspend20").contains("is in force on va"), "{}", said("suspend20"));
+    assert!(said("suspend50").contains("lull apply DEV --mode suspend50"), "{}", said("suspend50"));
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
 }
 
 #[test]
@@ -618,6 +657,15 @@ fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
         assert_eq!(lines.next().unwrap().unwrap(), "heard");
         program
     };
+    // A server that has heard nothing yet is idle, not wrong.
+    let mut idle = world.command(&["python3", &script("epoll.py"), "10.99.0.1", "5000", "0", "64", "1"]);
+    let mut idle = idle.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(lines_of(&mut idle).next().unwrap().unwrap(), "ready");
+    let (_, report) = examine(&format!("--pid {}", idle.id()));
+    assert_eq!(verdict(&report, "NAPI ids of"), "unknown");
+    drop(idle.stdin.take());
+    assert!(idle.wait().unwrap().success());
+
     let mut first = start("5001");
     let (_, report) = examine(&format!("--pid {}", first.id()));
     assert_eq!(verdict(&report, "programs on va"), "ok");

@@ -3,6 +3,7 @@
 //! Given back is only what was set and is still there: a context that has other parameters by now was changed by
 //! somebody else, or is another one under the same number, and is left alone.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -22,18 +23,65 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 /// What was given back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// Process, descriptor and what the context has again.
-    pub contexts: Vec<(i32, i32, Params)>,
-    /// Process and descriptor of contexts that were closed or changed by somebody else since.
-    pub left: Vec<(i32, i32)>,
+    /// Contexts that have what they had.
+    pub contexts: Vec<Given>,
+    /// Contexts that were closed or changed by somebody else since.
+    pub left: Vec<Context>,
+}
+
+impl Restored {
+    /// Whether no context is left of those that were set.
+    pub fn is_empty(&self) -> bool {
+        self.contexts.is_empty() && self.left.is_empty()
+    }
+}
+
+impl fmt::Display for Restored {
+    /// A line for each context, none of them with an end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let given = self
+            .contexts
+            .iter()
+            .map(|Given { context, now }| format!("process {} descriptor {}: {now} again", context.pid, context.fd));
+        let left = self.left.iter().map(|Context { pid, fd }| {
+            format!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone")
+        });
+        f.write_str(&given.chain(left).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// An epoll context that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Context {
+    /// The process.
+    pub pid: i32,
+    /// Its descriptor.
+    pub fd: i32,
+}
+
+/// A context that was given back what it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Given {
+    /// The context.
+    #[serde(flatten)]
+    pub context: Context,
+    /// What it has again.
+    pub now: Params,
 }
 
 /// What [`detach`] did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "detached", rename_all = "kebab-case")]
 pub enum Detached {
     /// Nothing of the program was set.
     Nothing,
+    /// The program had been set, and has ended since; its contexts went with it.
+    Over,
+    /// The record of what the program had could not be read and was removed; what was set stays.
+    Forgotten {
+        /// Why it could not be read.
+        reason: String,
+    },
     /// Parameters were given back.
     Restored(Restored),
     /// A `lull attach` followed the program; it was told to end, and has given the parameters back.
@@ -50,6 +98,8 @@ pub enum Detached {
 /// the program; no right to signal the `lull attach` that follows it, or to look into the program.
 pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     let roots = &options.roots;
+    // One that cannot be read is told when the lock is had: a `lull attach` that follows the program knows what is in it.
+    let was_set = Record::peek(&options.state_dir, pid).map_or(true, |known| known.is_some());
     let start = start_of(pid, roots);
     let since = Instant::now();
     let mut told: Option<Holder> = None;
@@ -61,6 +111,7 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
                 record.remove()?;
                 return match told {
                     Some(holder) if known.is_empty() => Ok(Detached::Ended { follower: holder.pid }),
+                    _ if start.is_none() && was_set && restored.is_empty() => Ok(Detached::Over),
                     _ if !known.is_empty() => Ok(Detached::Restored(restored)),
                     _ if start.is_none() => Err(Error::NoProcess { pid }),
                     _ => Ok(Detached::Nothing),
@@ -90,12 +141,27 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
 ///
 /// # Errors
 /// [`Error::NoProcess`] for a process that neither exists nor was attached to.
-pub fn detach_diff(pid: i32, options: &Options) -> Result<Restored> {
-    let known = Record::peek(&options.state_dir, pid);
-    if known.is_empty() && start_of(pid, &options.roots).is_none() {
-        return Err(Error::NoProcess { pid });
+pub fn detach_diff(pid: i32, options: &Options) -> Result<Detached> {
+    let is_over = start_of(pid, &options.roots).is_none();
+    let Some(known) = Record::peek(&options.state_dir, pid)? else {
+        return if is_over { Err(Error::NoProcess { pid }) } else { Ok(Detached::Nothing) };
+    };
+    let restored = restore(&known, &options.roots, true);
+    Ok(if is_over && restored.is_empty() { Detached::Over } else { Detached::Restored(restored) })
+}
+
+/// As [`detach`], but a record that cannot be read is removed.
+///
+/// # Errors
+/// Those of [`detach`]; the record cannot be removed.
+pub fn detach_and_forget(pid: i32, options: &Options) -> Result<Detached> {
+    match detach(pid, options) {
+        Err(Error::StaleState { reason, .. }) => {
+            Record::forget_file(&options.state_dir, pid)?;
+            Ok(Detached::Forgotten { reason })
+        }
+        detached => detached,
     }
-    Ok(restore(&known, &options.roots, true))
 }
 
 /// Tells a `lull attach` to end.
@@ -128,11 +194,11 @@ pub(super) fn restore(contexts: &[Entry], roots: &Roots, dry: bool) -> Restored 
         let is_ours = |now: lull_core::EpollParams| entry.is_ours(now.into());
         match member.process.epoll_params(fd).map(is_ours) {
             Ok(true) if dry || matches!(set_params(&member, fd, &entry.former.into()), Ok(true)) => {
-                restored.contexts.push((pid, fd, entry.former));
+                restored.contexts.push(Given { context: Context { pid, fd }, now: entry.former });
             }
             // A second number of a context that has just been given back.
             Ok(false) if member.process.epoll_params(fd).is_ok_and(|now| Params::from(now) == entry.former) => {}
-            _ => restored.left.push((pid, fd)),
+            _ => restored.left.push(Context { pid, fd }),
         }
     }
     restored

@@ -184,6 +184,13 @@ impl Follower {
         }
     }
 
+    /// The process that was named, and none of its children.
+    #[must_use]
+    pub fn without_children(mut self) -> Follower {
+        self.tree.leave_children_out();
+        self
+    }
+
     /// Whether all processes of the program have ended.
     pub fn is_over(&self) -> bool {
         self.tree.members().is_empty()

@@ -26,12 +26,13 @@ use std::fmt;
 use lull_core::{AppPolicy, EpollParams, Mode};
 use serde::{Deserialize, Serialize};
 
-pub use detach::{Detached, Restored, detach, detach_diff};
+pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
 pub use follow::{Event, Follower, LOOK_EVERY, Which};
 pub use record::Role;
 pub use sockets::OnContext;
 
 use crate::error::{Error, Result};
+use crate::netdev::Netdev;
 
 /// The busy-poll parameters of an epoll context, as files and reports have them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,14 +124,42 @@ impl Request {
         ))
     }
 
-    /// What attaching cannot do for this mode, or does not do by itself.
+    /// What attaching cannot do for this mode, or does not do by itself. Which devices have its other half is looked up
+    /// in the network namespace of the calling thread.
     pub fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::from_iter(self.not_in_force());
         if let Some(mode) = self.mode.as_ref().filter(|mode| mode.napi != lull_core::NapiSettings::default()) {
-            caveats.push(format!(
-                "this is the program's half of {mode}; `lull apply DEV --mode {mode}` sets the device's"
-            ));
+            let half = format!("this is the program's half of {mode}");
+            caveats.push(match &*devices_with(mode) {
+                [] => format!("{half}; `lull apply DEV --mode {mode}` sets the device's"),
+                devices => format!("{half}; the device's is in force on {}", devices.join(", ")),
+            });
         }
         caveats
+    }
+}
+
+/// The devices of this network namespace that have a mode's settings on one of their NAPIs.
+fn devices_with(mode: &Mode) -> Vec<String> {
+    let mut netdev = Netdev::new();
+    let links = netdev.links().unwrap_or_default();
+    let mut has_it = |ifindex| netdev.napis(ifindex).is_ok_and(|napis| napis.iter().any(|it| it.settings == mode.napi));
+    links.into_iter().filter(|link| has_it(link.ifindex)).map(|link| link.name).collect()
+}
+
+/// Whether the children of a process are to be set along with it: they are unless it was asked otherwise, but those of
+/// process 1 only if it was asked.
+///
+/// # Errors
+/// [`Error::Input`] for process 1 with nothing asked.
+pub fn with_children(pid: i32, asked: Option<bool>) -> Result<bool> {
+    match asked {
+        Some(asked) => Ok(asked),
+        None if pid == 1 => Err(Error::Input {
+            what: "the children of process 1 are all programs of the machine, or of the container".to_owned(),
+            remedy: "name the program's process, or say --children yes for all of them, --children no for none"
+                .to_owned(),
+        }),
+        None => Ok(true),
     }
 }

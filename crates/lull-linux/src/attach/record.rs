@@ -107,7 +107,7 @@ impl Record {
             let what = format!("create the state directory {}", directory.display());
             Error::file(what, "name one that can be written with --state-dir", error)
         })?;
-        sweep(directory, roots);
+        sweep(directory, pid, roots);
         let lock_path = path(directory, pid, "lock");
         let holder = format!("{} {}", std::process::id(), role.word());
         let taken = durable::try_lock(&lock_path, &holder).map_err(|error| {
@@ -120,12 +120,12 @@ impl Record {
         let boot_id = roots
             .read_proc("sys/kernel/random/boot_id")
             .map_err(|error| Error::os("identify this boot", "mount /proc", error))?;
-        let known = fs::read_to_string(path(directory, pid, "json")).ok();
-        let known = known.and_then(|text| serde_json::from_str::<Content>(&text).ok());
+        let known = read(directory, pid)?;
         // A record of another boot or another process has nothing that could be given back.
-        let is_its = |it: &Content| {
-            it.version == VERSION && it.boot_id == boot_id && it.pid == pid && start.is_none_or(|now| now == it.start)
-        };
+        let is_its = |it: &Content| it.boot_id == boot_id && it.pid == pid && start.is_none_or(|now| now == it.start);
+        if known.as_ref().is_some_and(|it| !is_its(it)) {
+            remove(&path(directory, pid, "json"))?;
+        }
         let content = known.filter(is_its).unwrap_or_else(|| Content {
             version: VERSION,
             boot_id: boot_id.clone(),
@@ -136,10 +136,20 @@ impl Record {
         Ok(Opened::Mine(Record { directory: directory.to_owned(), content, _lock: lock }))
     }
 
-    /// What the record of a program has, whoever works on it.
-    pub(crate) fn peek(directory: &Path, pid: i32) -> Vec<Entry> {
-        let text = fs::read_to_string(path(directory, pid, "json")).ok();
-        text.and_then(|text| serde_json::from_str::<Content>(&text).ok()).map(|it| it.contexts).unwrap_or_default()
+    /// What the record of a program has, whoever works on it; nothing if there is none.
+    ///
+    /// # Errors
+    /// [`Error::StaleState`] for a record that cannot be read.
+    pub(crate) fn peek(directory: &Path, pid: i32) -> Result<Option<Vec<Entry>>> {
+        Ok(read(directory, pid)?.map(|it| it.contexts))
+    }
+
+    /// Removes a record whatever is in it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn forget_file(directory: &Path, pid: i32) -> Result<()> {
+        remove(&path(directory, pid, "json"))
     }
 
     pub(crate) fn contexts(&self) -> &[Entry] {
@@ -200,14 +210,40 @@ impl Record {
     }
 
     fn remove_file(&self) -> Result<()> {
-        let file = path(&self.directory, self.content.pid, "json");
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::file(format!("remove the state file {}", file.display()), "remove it by hand", error))
-            }
-            _ => Ok(()),
-        }
+        remove(&path(&self.directory, self.content.pid, "json"))
     }
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::file(format!("remove the state file {}", file.display()), "remove it by hand", error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The record of a program. One that cannot be read is an error: what the program had is in there.
+fn read(directory: &Path, pid: i32) -> Result<Option<Content>> {
+    let file = path(directory, pid, "json");
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(Error::file(format!("read the state file {}", file.display()), "make it readable", error));
+        }
+    };
+    let stale = |reason: String| {
+        let remedy = format!(
+            "process {pid} keeps what was set, and `lull detach --pid {pid} --forget` forgets what it had before"
+        );
+        Error::StaleState { path: file.clone(), reason, remedy }
+    };
+    let content: Content = serde_json::from_str(&text).map_err(|error| stale(format!("it cannot be read: {error}")))?;
+    if content.version != VERSION {
+        return Err(stale(format!("it is of version {}, and this lull writes {VERSION}", content.version)));
+    }
+    Ok(Some(content))
 }
 
 impl Drop for Record {
@@ -226,14 +262,15 @@ fn parse_holder(text: &str) -> Option<Holder> {
 }
 
 /// Removes what is left of programs that have ended without anybody there to do so.
-fn sweep(directory: &Path, roots: &Roots) {
+fn sweep(directory: &Path, own: i32, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
         let Some((pid, extension)) = name.strip_prefix("process-").and_then(|rest| rest.split_once('.')) else {
             continue;
         };
-        let Ok(pid) = pid.parse::<i32>() else { continue };
+        // What is left of the one that is asked for is its caller's to see.
+        let Some(pid) = pid.parse::<i32>().ok().filter(|pid| *pid != own) else { continue };
         let over = match extension {
             "json" => is_over(&file.path(), roots),
             "lock" => start_of(pid, roots).is_none() && !path(directory, pid, "json").exists(),

@@ -65,6 +65,7 @@ impl Member {
 pub(crate) struct Tree {
     roots: Roots,
     members: Vec<Member>,
+    with_children: bool,
 }
 
 /// What has changed in a tree.
@@ -76,7 +77,12 @@ pub(crate) struct Changes {
 
 impl Tree {
     pub(crate) fn of(root: Member, roots: &Roots) -> Tree {
-        Tree { roots: roots.clone(), members: vec![root] }
+        Tree { roots: roots.clone(), members: vec![root], with_children: true }
+    }
+
+    /// Leaves children out from now on.
+    pub(crate) fn leave_children_out(&mut self) {
+        self.with_children = false;
     }
 
     pub(crate) fn members(&self) -> &[Member] {
@@ -88,7 +94,7 @@ impl Tree {
     pub(crate) fn refresh(&mut self) -> Changes {
         let mut changes = Changes::default();
         let mut next = 0;
-        while let Some(parent) = self.members.get(next) {
+        while let Some(parent) = self.members.get(next).filter(|_| self.with_children) {
             next += 1;
             let parent = parent.pid;
             for child in children(parent, &self.roots) {

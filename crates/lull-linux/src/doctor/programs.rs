@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Check, sampling};
+use crate::attach::OnContext;
 use crate::device::Snapshot;
 use crate::programs::{EpollContext, Polling, Process, name_of, polling};
 use crate::roots::Roots;
@@ -36,7 +37,7 @@ fn of_process(process: &Process, contexts: &[EpollContext], snapshot: Option<&Sn
         let reason = "it has no epoll context: preferred busy polling and suspension go through epoll";
         return vec![Check::wrong(named, reason, "use busyread, or a mode that leaves the program out")];
     }
-    let mut checks = vec![prefers(&named, contexts), napi_ids(&named, contexts), mixed(&named, contexts)];
+    let mut checks = vec![prefers(&named, contexts), napi_ids(&named, process, contexts), mixed(&named, contexts)];
     if let Some(snapshot) = snapshot {
         checks.push(workers(&named, contexts, snapshot));
     }
@@ -64,19 +65,23 @@ fn heard(context: &EpollContext) -> BTreeSet<u32> {
     context.sockets.iter().map(|socket| socket.napi_id).filter(|&id| id != 0).collect()
 }
 
-fn napi_ids(named: &str, contexts: &[EpollContext]) -> Check {
+fn napi_ids(named: &str, process: &Process, contexts: &[EpollContext]) -> Check {
     let what = format!("NAPI ids of {named}");
-    let sockets: usize = contexts.iter().map(|context| context.sockets.len()).sum();
-    let known: usize =
-        contexts.iter().flat_map(|context| &context.sockets).filter(|socket| socket.napi_id != 0).count();
-    match (sockets, known) {
-        (0, _) => Check::unknown(what, "no sockets on its epolls now", "look again under load"),
-        (_, 0) => Check::wrong(
+    let looked: Vec<OnContext> = contexts.iter().filter_map(|it| OnContext::look(process, it.fd).ok()).collect();
+    let known: usize = looked.iter().flat_map(|it| it.by_napi.values()).map(Vec::len).sum();
+    let without: usize = looked.iter().map(|it| it.without_napi.len()).sum();
+    match (known, without) {
+        (0, 0) => Check::unknown(
             what,
-            format!("none of {sockets} sockets has one: without it epoll never busy polls"),
-            "send it traffic through a device with NAPIs (not over loopback); on a veth turn the peer's TSO off",
+            "no connection over a device on its epolls now: sockets that listen, and those over loopback, have none",
+            "look again under load",
         ),
-        _ => Check::ok(what, format!("{known} of {sockets} sockets have one (those that listen have none)")),
+        (0, _) => Check::wrong(
+            what,
+            format!("none of {without} connections has one: without it epoll never busy polls"),
+            "send it traffic through a device with NAPIs; on a veth turn the peer's TSO off",
+        ),
+        _ => Check::ok(what, format!("{known} of {} connections have one", known + without)),
     }
 }
 

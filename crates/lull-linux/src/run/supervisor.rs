@@ -78,6 +78,8 @@ impl Supervisor {
 /// Those of undoing; the state file is left, for `lull undo`.
 pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
     let failed = |error| Error::os("become the supervisor", "it is started by `lull run` only", error);
+    // The kernel names a program by its file, and /proc/self/exe would be shown as `exe` by ps.
+    let _ = rustix::thread::set_name(c"lull");
     let _deaf = os::take_signals(&DEAF_TO).map_err(failed)?;
     // Fails only for the leader of a process group, which a child of `lull run` is not.
     rustix::process::setsid().map_err(|error| failed(error.into()))?;

@@ -1,5 +1,5 @@
-//! `lull attach --once` killed at each of its system calls that change anything: `lull detach` gives back what the
-//! program itself had, whatever had been set before.
+//! `lull attach` and `lull detach`: killed at each of their system calls that change anything, over a record that cannot
+//! be read, after the program's end, on process 1, and what they say in JSON.
 
 mod kernel;
 
@@ -33,7 +33,7 @@ impl Program {
             .spawn()
             .unwrap();
         assert_eq!(lines_of(&mut child).next().unwrap().unwrap(), "made");
-        let state = std::env::temp_dir().join(format!("lull-attach-killed-{}", child.id()));
+        let state = std::env::temp_dir().join(format!("lull-attach-{}", child.id()));
         Program { child, state }
     }
 
@@ -48,6 +48,24 @@ impl Program {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs words that fail with this status; what they say on standard error.
+    #[track_caller]
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    #[track_caller]
+    fn json(&self, words: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ok(words)).unwrap()
+    }
+
+    /// The record of what it had.
+    fn record(&self) -> PathBuf {
+        self.state.join(format!("process-{}.json", self.child.id()))
     }
 
     /// The parameters of its contexts.
@@ -138,4 +156,83 @@ fn a_killed_detach_is_done_by_the_next() {
         }
     }
     assert!(half_way, "some of the kills came between two contexts");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_no_success() {
+    let Some(program) = program("a_record_that_cannot_be_read_is_no_success") else { return };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    std::fs::write(program.record(), "{").unwrap();
+    for words in [&[LULL, "detach"][..], &[LULL, "detach", "--dry-run"], &[LULL, "attach", "--mode", "base", "--once"]]
+    {
+        let said = program.refused(words);
+        assert!(said.contains("cannot be read") && said.contains("detach") && said.contains("--forget"), "{said}");
+    }
+    assert_eq!(program.params(), ["0 64 1"; 3]);
+    let said = program.json(&[LULL, "detach", "--forget", "--json"]);
+    assert_eq!(said["detached"], "forgotten");
+    assert!(!program.record().exists());
+    assert!(program.ok(&[LULL, "detach"]).contains("nothing of process"));
+}
+
+#[test]
+fn after_a_normal_end_detach_has_nothing_to_give_back_and_says_so() {
+    let Some(mut program) = program("after_a_normal_end_detach_has_nothing_to_give_back_and_says_so") else { return };
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once"]);
+    drop(program.child.stdin.take());
+    assert!(program.child.wait().unwrap().success());
+    let said = program.json(&[LULL, "detach", "--dry-run", "--json"]);
+    assert_eq!(said["detached"], "over");
+    assert!(program.ok(&[LULL, "detach"]).contains("has ended, and its epoll contexts with it"));
+    // Nothing is known of it any more: a wrong number and one that is long gone look alike.
+    assert!(program.refused(&[LULL, "detach"]).contains("no process"));
+}
+
+#[test]
+fn detach_prints_one_shape_of_json() {
+    let Some(program) = program("detach_prints_one_shape_of_json") else { return };
+    let pid = program.child.id();
+    assert_eq!(program.json(&[LULL, "detach", "--json"])["detached"], "nothing");
+    program.ok(&[LULL, "attach", "--mode", "suspend20", "--once", "--json"]);
+    for words in [&[LULL, "detach", "--dry-run", "--json"][..], &[LULL, "detach", "--json"]] {
+        let said = program.json(words);
+        assert_eq!((&said["detached"], &said["contexts"][0]["pid"]), (&"restored".into(), &pid.into()), "{said}");
+        assert_eq!(said["contexts"][0]["now"]["busy_poll_usecs"], 5, "{said}");
+        assert_eq!(said["left"].as_array().map(Vec::len), Some(0), "{said}");
+    }
+    assert_eq!(program.params(), OWN);
+}
+
+#[test]
+fn the_children_of_process_1_are_set_only_if_it_is_said() {
+    let refused = |arguments: &[&str]| {
+        let output = Command::new(LULL).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        said
+    };
+    // --dry-run: nothing is changed, whatever comes of it.
+    let said = refused(&["attach", "--pid", "1", "--mode", "suspend20", "--dry-run"]);
+    assert!(said.contains("all programs of the machine") && said.contains("--children"), "{said}");
+    let output = Command::new(LULL)
+        .args(["attach", "--pid", "1", "--mode", "suspend20", "--dry-run", "--children", "no", "--json"])
+        .output()
+        .unwrap();
+    let events = String::from_utf8(output.stdout).unwrap();
+    assert!(!events.contains("\"child\""), "{events}");
+}
+
+#[test]
+fn children_are_left_out_if_it_is_said() {
+    let Some(program) = program("children_are_left_out_if_it_is_said") else { return };
+    let own = std::process::id().to_string();
+    // This test process has no contexts of its own; its child has three.
+    let dry = |children: &str| {
+        let arguments = ["attach", "--pid", &own, "--mode", "suspend20", "--dry-run", "--children", children];
+        let output = Command::new(LULL).args(arguments).env("LULL_STATE_DIR", &program.state).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let named = format!("(process {})", program.child.id());
+    assert_eq!(dry("yes").matches(&named).count(), 4, "found, and three contexts: {}", dry("yes"));
+    assert!(!dry("no").contains(&named));
 }
