@@ -9,9 +9,9 @@
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
 
+use crate::engine::sim::RunError;
 use crate::params::Params;
 use crate::published::{Budget, Column, LOADS, Table, simulate};
-use crate::sim::RunError;
 
 /// Columns that are fitted and the error that counts as one.
 const WEIGHTS: [(Column, f64); 12] = [

@@ -58,48 +58,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod agenda;
-mod app;
-mod busy;
-pub mod cache;
-mod client;
 pub mod costs;
-mod cpu;
-pub mod dim;
-mod epoll;
-pub mod faults;
+pub mod engine;
 pub mod fit;
-mod flood;
-pub mod metrics;
-mod nic;
 pub mod params;
-mod poll;
 pub mod predict;
 pub mod profile;
 pub mod published;
 pub mod random;
-mod recorder;
-mod relay;
-pub mod rng;
-pub mod sim;
-mod socket;
-mod softirq;
-mod thread;
-pub mod traffic;
-pub mod transition;
 pub mod tune;
 pub mod units;
-mod vcpu;
 pub mod world;
 pub mod worldfile;
-mod xsk;
 
-pub use cache::CacheSpec;
 pub use costs::Costs;
-pub use faults::FaultSpec;
-pub use metrics::{Counts, CpuUse, Latencies, Outcome};
+pub use engine::cache::CacheSpec;
+pub use engine::faults::FaultSpec;
+pub use engine::metrics::{Counts, CpuUse, Latencies, Outcome};
+pub use engine::sim::{RunError, Sim};
+pub use engine::{agenda, cache, dim, faults, metrics, rng, sim, traffic, transition};
 pub use predict::{Job, Offered, PredictError};
-pub use sim::{RunError, Sim};
 pub use world::{
     ConnectionsSpec, ContextSpec, FloodSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec,
     Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,

@@ -6,8 +6,8 @@ use std::fmt;
 
 use lull_core::Mode;
 
-use crate::metrics::Outcome;
-use crate::sim::{RunError, Sim};
+use crate::engine::metrics::Outcome;
+use crate::engine::sim::{RunError, Sim};
 use crate::units::rate_text;
 use crate::world::Load;
 use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};

@@ -1,7 +1,7 @@
 //! Profiles: sets of costs that a world file builds on, by name.
 
-use crate::cache::CacheSpec;
 use crate::costs::Costs;
+use crate::engine::cache::CacheSpec;
 use crate::params::Params;
 use crate::published::{KNOWN, PARAMS_TOML, service_world, xsk_rr};
 

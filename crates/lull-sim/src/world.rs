@@ -2,11 +2,11 @@
 
 use lull_core::{AppPolicy, EpollOptions, EpollParams, Mode, NapiSettings, Sysctl};
 
-use crate::cache::CacheSpec;
 use crate::costs::Costs;
-use crate::dim::Moderation;
-use crate::faults::FaultSpec;
-use crate::traffic::FrameSizes;
+use crate::engine::cache::CacheSpec;
+use crate::engine::dim::Moderation;
+use crate::engine::faults::FaultSpec;
+use crate::engine::traffic::FrameSizes;
 
 /// How a completion queue's interrupt is moderated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum ModerationSpec {
     Off,
     /// A fixed profile.
     Fixed(Moderation),
-    /// Adaptive: [`crate::dim::Dim`] walks along the profiles.
+    /// Adaptive: [`crate::engine::dim::Dim`] walks along the profiles.
     Adaptive,
 }
 

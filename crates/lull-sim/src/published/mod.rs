@@ -8,7 +8,7 @@
 //! while softirq delivers.
 //!
 //! **The load** is mutilate's with `-i fb_ia -K fb_key -V fb_value -u 0.03` (the series' run script): gaps of every connection and
-//! sizes are its distributions ([`crate::traffic`]).
+//! sizes are its distributions ([`crate::engine::traffic`]).
 //!
 //! **What may be fitted.** The cells of [`CALIBRATION_CASES`], from a file that holds no others (`irqsuspend_v6_calibration.csv`). All other
 //! cells are predictions.

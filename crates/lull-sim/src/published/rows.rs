@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use crate::engine::sim::RunError;
 use crate::fit::{Fit, search};
 use crate::params::Params;
 use crate::published::statements::Verdict;
-use crate::sim::RunError;
 
 /// One published value and its simulated twin.
 #[derive(Clone, Debug, PartialEq)]

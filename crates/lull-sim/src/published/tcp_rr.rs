@@ -12,13 +12,13 @@
 use lull_core::{NapiSettings, Sysctl};
 
 use crate::costs::Costs;
-use crate::dim::Moderation;
+use crate::engine::dim::Moderation;
+use crate::engine::metrics::Outcome;
+use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
-use crate::metrics::Outcome;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
 use crate::published::statements::Verdict;
-use crate::sim::{RunError, Sim};
 use crate::world::{
     ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SocketSpec, Transmit, World,
 };

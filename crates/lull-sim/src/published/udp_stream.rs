@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lull_core::{NapiSettings, Threaded};
 
-use crate::cache::CacheSpec;
 use crate::costs::Costs;
-use crate::dim::Moderation;
+use crate::engine::cache::CacheSpec;
+use crate::engine::dim::Moderation;
+use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
 use crate::published::statements::Verdict;
-use crate::sim::{RunError, Sim};
 use crate::world::{FloodSpec, ModerationSpec, Period, QueueSpec, RelaySpec, SenderSpec, VcpuSpec, World};
 
 /// The published table.

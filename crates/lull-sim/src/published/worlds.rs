@@ -2,11 +2,11 @@
 
 use lull_core::Mode;
 
-use crate::cache::CacheSpec;
 use crate::costs::Costs;
-use crate::dim::Moderation;
+use crate::engine::cache::CacheSpec;
+use crate::engine::dim::Moderation;
+use crate::engine::traffic::{FrameSizes, KeyValueSizes};
 use crate::params::Params;
-use crate::traffic::{FrameSizes, KeyValueSizes};
 use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
 
 /// The parameters of the published world and their units.

@@ -16,12 +16,12 @@
 use lull_core::{Mode, NapiSettings, Threaded};
 
 use crate::costs::Costs;
+use crate::engine::metrics::Outcome;
+use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
-use crate::metrics::Outcome;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
 use crate::published::statements::Verdict;
-use crate::sim::{RunError, Sim};
 use crate::world::{NetSpec, PeerKind, PeerSpec, QueueSpec, Receive, SocketSpec, Transmit, World};
 
 /// The published table.

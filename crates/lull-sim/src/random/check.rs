@@ -7,12 +7,12 @@
 use lull_core::event::EventKind;
 use lull_core::state;
 
-use crate::agenda::NEVER;
-use crate::cpu::Irq;
-use crate::nic::Side;
-use crate::recorder::{Packed, Recorder};
-use crate::sim::Sim;
-use crate::transition::Transition;
+use crate::engine::agenda::NEVER;
+use crate::engine::cpu::Irq;
+use crate::engine::nic::Side;
+use crate::engine::recorder::{Packed, Recorder};
+use crate::engine::sim::Sim;
+use crate::engine::transition::Transition;
 
 /// Timers are kept in units of 16 ns, rounded up.
 const TIMER_UNIT_NS: u64 = 16;

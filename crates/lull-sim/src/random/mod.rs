@@ -33,7 +33,7 @@ pub use run::{Bound, Verdict};
 pub use shrink::Shrunk;
 pub use timeline::Timeline;
 
-use crate::transition::Coverage;
+use crate::engine::transition::Coverage;
 
 /// Events that a report tells.
 const REPORTED: usize = 60;

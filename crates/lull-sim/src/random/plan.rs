@@ -3,9 +3,9 @@
 use lull_core::epoll::TimeoutZero;
 use lull_core::{EpollOptions, EpollParams, NapiSettings, Sysctl, Threaded};
 
-use crate::dim::Moderation;
+use crate::engine::dim::Moderation;
+use crate::engine::rng::{Component, Stream};
 use crate::random::script::{Action, Step};
-use crate::rng::{Component, Stream};
 use crate::world::{
     ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World,
 };

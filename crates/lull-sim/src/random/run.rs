@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use lull_core::{SocketBusy, state};
 
-use crate::app::socket_reader::SocketReader;
-use crate::cpu::Irq;
+use crate::engine::app::socket_reader::SocketReader;
+use crate::engine::cpu::Irq;
+use crate::engine::recorder::{Entry, Listener, Recorder};
+use crate::engine::sim::Sim;
+use crate::engine::transition::Coverage;
 use crate::random::check::{Checker, Violation};
 use crate::random::plan::{AHEAD_MAX, Plan};
-use crate::recorder::{Entry, Listener, Recorder};
-use crate::sim::Sim;
-use crate::transition::Coverage;
 
 /// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
 /// behind threads of a fair scheduler with slices of 3 ms.

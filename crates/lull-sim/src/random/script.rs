@@ -10,14 +10,14 @@ use lull_core::{
     DeviceConfig, DisableClaim, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded, ThreadedOff,
 };
 
-use crate::agenda::{Event, PacketKind};
-use crate::cpu::Irq;
-use crate::epoll::OTHER_EVENT;
-use crate::nic::Packet;
+use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::cpu::Irq;
+use crate::engine::epoll::OTHER_EVENT;
+use crate::engine::nic::Packet;
+use crate::engine::recorder::{What, Whom};
+use crate::engine::sim::{Sim, cx};
+use crate::engine::transition::Transition;
 use crate::random::plan::{params, settings};
-use crate::recorder::{What, Whom};
-use crate::sim::{Sim, cx};
-use crate::transition::Transition;
 
 /// How long a disable sleeps between two attempts (20 to 200 us in Linux).
 const DISABLE_RETRY_NS: u64 = 40_000;

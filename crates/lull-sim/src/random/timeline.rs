@@ -4,10 +4,10 @@ use std::fmt;
 
 use lull_core::event::EventKind;
 
+use crate::engine::recorder::{Entry, What, Whom};
 use crate::random::plan::Plan;
 use crate::random::run::Verdict;
 use crate::random::script::Step;
-use crate::recorder::{Entry, What, Whom};
 
 /// The last events of a run.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use std::fmt;
 pub use self::search::tune;
 pub use self::setting::{Family, Setting};
 pub use self::slo::{Bound, Slo, SloError, Statistic};
-use crate::metrics::Outcome;
+use crate::engine::metrics::Outcome;
 use crate::predict::{Job, PredictError};
 
 /// What is asked for.

@@ -8,7 +8,7 @@
 use lull_core::Mode;
 
 use super::{Bounds, RequestCost, WorldFile};
-use crate::sim::Sim;
+use crate::engine::sim::Sim;
 use crate::units::time_text;
 use crate::world::Load;
 

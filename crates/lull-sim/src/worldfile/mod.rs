@@ -39,9 +39,9 @@ use lull_core::{AppPolicy, EpollOptions, Mode};
 pub use self::af_xdp::{AfXdp, Wait};
 pub use self::error::WorldFileError;
 pub use self::resolve::WIRE_SHARE_MAX;
-use crate::cache::CacheSpec;
 use crate::costs::Costs;
-use crate::dim::Moderation;
+use crate::engine::cache::CacheSpec;
+use crate::engine::dim::Moderation;
 use crate::profile::Profile;
 use crate::world::{
     ConnectionsSpec, ContextSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, SecondSpec, UpstreamSpec,

@@ -13,7 +13,7 @@ use super::calibrate::{self, Division};
 use super::error::{Source, WorldFileError};
 use super::raw::Raw;
 use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, Second, WorldFile};
-use crate::dim::Moderation;
+use crate::engine::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Share, Size, Time, time_text};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};

@@ -1,8 +1,8 @@
 //! ksoftirqd: runs what softirq left over, as a fair-scheduled thread.
 
-use crate::agenda::NEVER;
-use crate::sim::Sim;
-use crate::thread::{Next, Program};
+use crate::engine::agenda::NEVER;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program};
 
 #[derive(Debug)]
 pub(crate) struct Ksoftirqd {

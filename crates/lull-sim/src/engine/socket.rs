@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 use lull_core::{Schedule, SocketBusy};
 
-use crate::agenda::{Event, PacketKind};
-use crate::nic::Packet;
-use crate::sim::{Sim, cx};
+use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::nic::Packet;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::xsk::Frame;
 use crate::world::{SocketSpec, Transmit};
-use crate::xsk::Frame;
 
 /// One socket.
 #[derive(Debug)]

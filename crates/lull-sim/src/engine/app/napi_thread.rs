@@ -2,9 +2,9 @@
 
 use lull_core::{NapiThread, ThreadStep};
 
-use crate::agenda::NEVER;
-use crate::sim::{Sim, cx};
-use crate::thread::{Next, Program, Segment};
+use crate::engine::agenda::NEVER;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::thread::{Next, Program, Segment};
 
 /// The thread of one queue's NAPI.
 #[derive(Debug)]

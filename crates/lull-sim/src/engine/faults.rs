@@ -1,7 +1,7 @@
 //! What goes wrong in a simulated machine: timers late, polls and completions slow, an application that stalls, a link
 //! that is down. The published worlds have none of it.
 
-use crate::rng::{Component, Stream};
+use crate::engine::rng::{Component, Stream};
 
 /// How often and how badly. Shares are in 1/1024; times in nanoseconds, drawn uniformly up to the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

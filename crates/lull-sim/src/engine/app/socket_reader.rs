@@ -4,13 +4,13 @@
 
 use lull_core::{BusyEnd, SocketBusy};
 
-use crate::agenda::NEVER;
-use crate::busy::Busier;
-use crate::epoll::OTHER_EVENT;
-use crate::recorder::Whom;
-use crate::sim::Sim;
-use crate::thread::{Next, Program, Segment};
-use crate::transition::Transition;
+use crate::engine::agenda::NEVER;
+use crate::engine::busy::Busier;
+use crate::engine::epoll::OTHER_EVENT;
+use crate::engine::recorder::Whom;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::transition::Transition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {

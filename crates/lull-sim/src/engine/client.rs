@@ -3,12 +3,12 @@
 //! As mutilate: a connection has one request outstanding at most. An open-loop arrival for a connection that waits is issued
 //! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
 
-use crate::agenda::{Event, PacketKind};
-use crate::nic::Packet;
-use crate::rng::Stream;
-use crate::sim::{NO_QUEUE, Sim};
-use crate::thread::Segment;
-use crate::traffic::GeneralizedPareto;
+use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::nic::Packet;
+use crate::engine::rng::Stream;
+use crate::engine::sim::{NO_QUEUE, Sim};
+use crate::engine::thread::Segment;
+use crate::engine::traffic::GeneralizedPareto;
 use crate::world::{Load, NetSpec, World};
 
 /// One connection.

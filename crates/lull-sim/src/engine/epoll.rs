@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use lull_core::EpollBusy;
 
-use crate::recorder::Whom;
-use crate::sim::{Sim, cx};
-use crate::transition::Transition;
+use crate::engine::recorder::Whom;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::transition::Transition;
 
 /// A ready event of a source that is no socket.
 pub(crate) const OTHER_EVENT: u32 = u32::MAX;

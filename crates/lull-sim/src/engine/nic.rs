@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use lull_core::Napi;
 use lull_core::event::EventKind;
 
-use crate::agenda::{NEVER, PacketKind};
-use crate::cpu::Irq;
-use crate::dim::{Dim, Moderation, RX_CQE, TX_EQE};
-use crate::recorder::What;
-use crate::sim::{Sim, cx};
+use crate::engine::agenda::{NEVER, PacketKind};
+use crate::engine::cpu::Irq;
+use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
+use crate::engine::recorder::What;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::xsk::Frame;
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
-use crate::xsk::Frame;
 
 /// A packet in a ring.
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,9 @@
 //! costs an exit; an interrupt for the guest costs one too. A guest that is idle gives its thread up (HLT), and whoever interrupts
 //! it wakes the thread.
 
-use crate::cpu::{Irq, Level};
-use crate::sim::Sim;
-use crate::thread::NO_THREAD;
+use crate::engine::cpu::{Irq, Level};
+use crate::engine::sim::Sim;
+use crate::engine::thread::NO_THREAD;
 use crate::world::VcpuSpec;
 
 /// See the [module](self).
@@ -64,7 +64,7 @@ impl Sim {
         self.account(guest);
         let slot = self.slots.cpu(guest);
         let rest_ns = self.agenda.slot_ns(slot).saturating_sub(self.now_ns);
-        self.agenda.set(slot, crate::agenda::NEVER);
+        self.agenda.set(slot, crate::engine::agenda::NEVER);
         if let Some(vcpu) = &mut self.vcpu {
             vcpu.frozen = true;
             vcpu.rest_ns = rest_ns;

@@ -4,8 +4,8 @@
 //! Facebook (Atikoglu et al., SIGMETRICS 2012): gaps and most values follow a generalised Pareto distribution. Sizes matter to
 //! adaptive moderation alone, which looks at bytes before it looks at packets and interrupts.
 
-use crate::agenda::PacketKind;
-use crate::rng::Stream;
+use crate::engine::agenda::PacketKind;
+use crate::engine::rng::Stream;
 
 /// A generalised Pareto distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,7 +115,7 @@ impl FrameSizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Component;
+    use crate::engine::rng::Component;
 
     #[test]
     fn gaps_have_the_mean_that_was_asked_for_and_a_heavier_tail_than_an_exponential() {

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use crate::agenda::NEVER;
-use crate::cpu::{Irq, Level};
-use crate::sim::Sim;
+use crate::engine::agenda::NEVER;
+use crate::engine::cpu::{Irq, Level};
+use crate::engine::sim::Sim;
 
 /// No thread.
 pub(crate) const NO_THREAD: u32 = u32::MAX;

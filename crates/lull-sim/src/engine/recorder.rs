@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
 
-use crate::transition::Transition;
+use crate::engine::transition::Transition;
 
 /// Whom a remark is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

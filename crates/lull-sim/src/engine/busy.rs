@@ -2,10 +2,10 @@
 
 use lull_core::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 
-use crate::recorder::Whom;
-use crate::sim::{Sim, cx};
-use crate::thread::{Next, Segment};
-use crate::transition::Transition;
+use crate::engine::recorder::Whom;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::thread::{Next, Segment};
+use crate::engine::transition::Transition;
 
 #[derive(Debug)]
 enum Stage {

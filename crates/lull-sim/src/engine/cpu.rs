@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 use lull_core::event::EventKind;
 use lull_core::{Schedule, Softnet};
 
-use crate::agenda::NEVER;
-use crate::metrics::CpuUse;
-use crate::sim::Sim;
-use crate::softirq::Soft;
-use crate::thread::{NO_THREAD, ThreadState};
+use crate::engine::agenda::NEVER;
+use crate::engine::metrics::CpuUse;
+use crate::engine::sim::Sim;
+use crate::engine::softirq::Soft;
+use crate::engine::thread::{NO_THREAD, ThreadState};
 
 /// Why a CPU is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -408,7 +408,7 @@ impl Sim {
             }
             Irq::NapiTimer(queue) => {
                 self.counts.timer_irqs += 1;
-                let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
+                let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
                 self.transitions += 1;
                 if let Some(owner) = self.queues[queue as usize].napi.timer_expired(&cx) {
                     self.route(owner, cpu);
@@ -425,7 +425,7 @@ impl Sim {
 
     /// The device reports events of this queue.
     fn device_interrupts(&mut self, queue: u32, cpu: u16) {
-        let cx = crate::sim::cx(self.now_ns, cpu, &self.sink);
+        let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
         let napi = &self.queues[queue as usize].napi;
         cx.emit(queue, EventKind::Irq);
         self.transitions += 1;

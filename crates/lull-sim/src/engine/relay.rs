@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::nic::{Packet, Queue};
-use crate::sim::Sim;
+use crate::engine::nic::{Packet, Queue};
+use crate::engine::sim::Sim;
 use crate::world::RelaySpec;
 
 /// What the vhost thread sleeps for.

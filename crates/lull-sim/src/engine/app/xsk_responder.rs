@@ -4,11 +4,11 @@
 //! the ring ([`XskResponder`], which also is the thread that only polls for another). Whether a call polls the device is the
 //! core's (`SocketBusy`).
 
-use crate::busy::Busier;
-use crate::sim::Sim;
-use crate::thread::{Next, Program, Segment};
+use crate::engine::busy::Busier;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::xsk::Frame;
 use crate::world::{Transmit, XskThreadSpec, XskWait};
-use crate::xsk::Frame;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {

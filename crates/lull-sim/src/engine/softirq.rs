@@ -3,12 +3,12 @@
 use lull_core::event::EventKind;
 use lull_core::{Completion, NetRx, Owner, Polled, Release, Route, RxStep, Settled, SoftirqNext, SoftirqRun, state};
 
-use crate::agenda::Event;
-use crate::cpu::Level;
-use crate::recorder::Whom;
-use crate::sim::{Sim, cx};
-use crate::thread::ThreadState;
-use crate::transition::Transition;
+use crate::engine::agenda::Event;
+use crate::engine::cpu::Level;
+use crate::engine::recorder::Whom;
+use crate::engine::sim::{Sim, cx};
+use crate::engine::thread::ThreadState;
+use crate::engine::transition::Transition;
 
 /// Where a run of softirq is.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Sim {
     fn after_pass(&mut self, cpu: u16, raised: bool) {
         let index = usize::from(cpu);
         let waits = self.cpus[index].need_resched
-            || (self.cpus[index].current == crate::thread::NO_THREAD && !self.cpus[index].runnable.is_empty());
+            || (self.cpus[index].current == crate::engine::thread::NO_THREAD && !self.cpus[index].runnable.is_empty());
         let Some(mut run) = self.cpus[index].soft.run.take() else { return };
         match run.after_pass(raised, waits, self.now_ns) {
             SoftirqNext::Again => {

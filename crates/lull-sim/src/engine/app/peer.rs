@@ -4,10 +4,10 @@
 //! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after the other);
 //! whether a call polls the device is the core's (`SocketBusy`).
 
-use crate::agenda::NEVER;
-use crate::busy::Busier;
-use crate::sim::Sim;
-use crate::thread::{Next, Program, Segment};
+use crate::engine::agenda::NEVER;
+use crate::engine::busy::Busier;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`, UDP_STREAM).
 
-use crate::agenda::NEVER;
-use crate::sim::Sim;
-use crate::thread::{Next, Program, Segment};
+use crate::engine::agenda::NEVER;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program, Segment};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {

@@ -3,9 +3,9 @@
 //! A poll goes on while its budget lasts and the ring has packets, those included that arrive meanwhile. It is executed in
 //! chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
 
-use crate::agenda::PacketKind;
-use crate::nic::Packet;
-use crate::sim::Sim;
+use crate::engine::agenda::PacketKind;
+use crate::engine::nic::Packet;
+use crate::engine::sim::Sim;
 
 /// Datagrams that wait in the sockets of a context before more are dropped (SO_RCVBUF).
 const RECEIVE_BUFFER_DATAGRAMS: usize = 512;

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 
 use lull_core::SocketBusy;
 
-use crate::agenda::{Event, PacketKind};
-use crate::nic::Packet;
-use crate::sim::Sim;
+use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::nic::Packet;
+use crate::engine::sim::Sim;
 use crate::world::XskSpec;
 
 /// Frames that a receive ring of a socket holds (`XSK_RING_CONS__DEFAULT_NUM_DESCS` of libxdp); more are dropped.

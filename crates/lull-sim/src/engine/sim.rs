@@ -6,32 +6,32 @@ use hdrhistogram::Histogram;
 use lull_core::event::EventSink;
 use lull_core::{Cx, EpollBusy, NAPI_ID_MIN, Schedule, Stats, Threaded};
 
-use crate::agenda::{Agenda, Due, Event, NEVER};
-use crate::app::epoll_worker::EpollWorker;
-use crate::app::ksoftirqd::Ksoftirqd;
-use crate::app::napi_thread::NapiThreadProgram;
-use crate::app::peer::Peer;
-use crate::app::udp_sink::UdpSink;
-use crate::app::vhost::{VcpuThread, Vhost};
-use crate::app::xsk_responder::XskResponder;
-use crate::cache::Coldness;
-use crate::client::{Connection, Source};
-use crate::cpu::{Cpu, Irq};
-use crate::epoll::Context;
-use crate::faults::Faults;
-use crate::flood::Flood;
-use crate::metrics::{Counts, CpuUse, Latencies, Outcome};
-use crate::nic::{Queue, Side};
+use crate::engine::agenda::{Agenda, Due, Event, NEVER};
+use crate::engine::app::epoll_worker::EpollWorker;
+use crate::engine::app::ksoftirqd::Ksoftirqd;
+use crate::engine::app::napi_thread::NapiThreadProgram;
+use crate::engine::app::peer::Peer;
+use crate::engine::app::udp_sink::UdpSink;
+use crate::engine::app::vhost::{VcpuThread, Vhost};
+use crate::engine::app::xsk_responder::XskResponder;
+use crate::engine::cache::Coldness;
+use crate::engine::client::{Connection, Source};
+use crate::engine::cpu::{Cpu, Irq};
+use crate::engine::epoll::Context;
+use crate::engine::faults::Faults;
+use crate::engine::flood::Flood;
+use crate::engine::metrics::{Counts, CpuUse, Latencies, Outcome};
+use crate::engine::nic::{Queue, Side};
+use crate::engine::recorder::{Entry, Recorder, What, Whom};
+use crate::engine::relay::Relay;
+use crate::engine::rng::{Component, Stream};
+use crate::engine::socket::Socket;
+use crate::engine::thread::{Program, Thread};
+use crate::engine::transition::{Coverage, Transition};
+use crate::engine::vcpu::Vcpu;
+use crate::engine::xsk::Xsk;
 use crate::random::script::Script;
-use crate::recorder::{Entry, Recorder, What, Whom};
-use crate::relay::Relay;
-use crate::rng::{Component, Stream};
-use crate::socket::Socket;
-use crate::thread::{Program, Thread};
-use crate::transition::{Coverage, Transition};
-use crate::vcpu::Vcpu;
 use crate::world::{QueueSpec, World};
-use crate::xsk::Xsk;
 
 /// No epoll context: the connection is a socket's own.
 const NO_CONTEXT: u32 = u32::MAX;
@@ -358,7 +358,7 @@ impl Sim {
         }
         for spec in self.world.peers.clone() {
             let thread = self.spawn(spec.cpu, Box::new(Peer::new(&spec)) as Box<dyn Program>);
-            self.threads[thread as usize].state = crate::thread::ThreadState::Running;
+            self.threads[thread as usize].state = crate::engine::thread::ThreadState::Running;
             self.cpus[usize::from(spec.cpu)].runnable.push(thread);
         }
         self.build_flood(seed);
@@ -394,7 +394,7 @@ impl Sim {
     /// Adds a thread that runs from now on; its CPU learns of it when it is dispatched next.
     pub(crate) fn start(&mut self, cpu: u16, program: Box<dyn Program>) {
         let thread = self.spawn(cpu, program);
-        self.threads[thread as usize].state = crate::thread::ThreadState::Running;
+        self.threads[thread as usize].state = crate::engine::thread::ThreadState::Running;
         self.cpus[usize::from(cpu)].runnable.push(thread);
     }
 

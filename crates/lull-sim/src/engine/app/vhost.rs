@@ -1,9 +1,9 @@
 //! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that the guest's CPU is.
 
-use crate::agenda::NEVER;
-use crate::relay::Waits;
-use crate::sim::Sim;
-use crate::thread::{Next, Program, Segment};
+use crate::engine::agenda::NEVER;
+use crate::engine::relay::Waits;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Program, Segment};
 
 /// Longer than anything that runs: the guest's thread goes on until something stops it.
 const WHOLE_NS: u64 = 1_000_000_000_000;

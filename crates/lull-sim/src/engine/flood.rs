@@ -3,14 +3,14 @@
 //! Senders are closed-loop programs (`netperf -t UDP_STREAM`): each sends as fast as a send call lets it, so many at a time as
 //! their machine has cores, and all of them no faster than the wire, on which a datagram larger than the MTU is several frames.
 //! What the receiving side cannot take is lost, at the first full queue that it meets: the ring, the hypervisor's device
-//! ([`crate::relay`]), or the socket's receive buffer. A datagram of which one frame is lost is lost as a whole.
+//! ([`crate::engine::relay`]), or the socket's receive buffer. A datagram of which one frame is lost is lost as a whole.
 
 use std::collections::VecDeque;
 
-use crate::agenda::{Event, PacketKind};
-use crate::nic::Packet;
-use crate::rng::{Component, Stream};
-use crate::sim::Sim;
+use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::nic::Packet;
+use crate::engine::rng::{Component, Stream};
+use crate::engine::sim::Sim;
 use crate::world::FloodSpec;
 
 /// IPv4 and UDP headers.
