@@ -173,7 +173,7 @@ impl Session {
     }
 
     /// The lock for one call, unless the session has it anyway.
-    fn locked(&self) -> Result<Option<Lock>> {
+    pub(crate) fn locked(&self) -> Result<Option<Lock>> {
         if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }
     }
 
@@ -222,7 +222,7 @@ pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
     plan::check_surplus(&snapshot, request)?;
-    carry_out(session, before, steps, &snapshot, request)
+    put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
 }
 
 /// As [`apply`], for a request that was applied before: the device may have fewer queues now than CPUs were given for.
@@ -233,21 +233,22 @@ pub(crate) fn apply_again(session: &mut Session, request: &Request) -> Result<Ap
     let _lock = session.locked()?;
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
-    carry_out(session, before, steps, &snapshot, request)
+    put_in_force(session, before, &steps, &snapshot, &|_| request.mode.name().to_owned())
 }
 
-fn carry_out(
+/// Carries steps out, all or none. `name` says what they are called after what was applied to a NAPI before.
+pub(crate) fn put_in_force(
     session: &mut Session,
     before: Option<State>,
-    steps: Vec<Step>,
+    steps: &[Step],
     snapshot: &Snapshot,
-    request: &Request,
+    name: &dyn Fn(Option<&str>) -> String,
 ) -> Result<Applied> {
     if steps.is_empty() {
         return Ok(Applied { changes: Vec::new() });
     }
     let base = before.clone().unwrap_or_else(|| session.store.empty());
-    let remembered = session.store.save(&remember(base, &steps, snapshot, request.mode.name()));
+    let remembered = session.store.save(&remember(base, steps, snapshot, name));
     remembered.map_err(|error| error.left("nothing was changed"))?;
     for (done, step) in steps.iter().enumerate() {
         let Err(cause) = session.carry_out(step) else { continue };
@@ -360,20 +361,20 @@ fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<F
 }
 
 /// Adds what the steps will overwrite, unless an earlier apply has already remembered the original.
-fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, mode: &str) -> State {
+fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, name: &dyn Fn(Option<&str>) -> String) -> State {
     for step in steps {
         match state.former_of(step.key, step.napi_id, snapshot) {
             Some(nth) => {
                 let former = &mut state.napis[nth];
                 (former.queue, former.napi_id) = (step.key, step.napi_id);
-                mode.clone_into(&mut former.mode);
+                former.mode = name(Some(&former.mode));
             }
             None => state.napis.push(Former {
                 queue: step.key,
                 napi_id: step.napi_id,
                 settings: step.from.into(),
                 thread: step.thread.as_ref().and_then(|thread| thread.scheduling.clone()),
-                mode: mode.to_owned(),
+                mode: name(None),
             }),
         }
     }

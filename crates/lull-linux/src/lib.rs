@@ -19,6 +19,7 @@
 //! | [`plan`] | what has to change; everything that can be refused is refused here |
 //! | [`state`] | what was in force before, and the lock |
 //! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
+//! | [`mod@set`] | single settings of single NAPIs, by the same rules |
 //! | [`sched`] | NAPI threads: CPUs and policy |
 //! | [`watch`] | staying, and applying again |
 //! | [`programs`] | the application's half: epoll contexts of running programs |
@@ -78,6 +79,7 @@ pub mod recognise;
 pub mod roots;
 pub mod run;
 pub mod sched;
+pub mod set;
 pub mod show;
 pub mod stat;
 pub mod state;
@@ -88,3 +90,4 @@ pub use apply::{Applied, Options, Session, Undone, apply, diff, undo};
 pub use error::{Error, Result};
 pub use plan::Request;
 pub use roots::Roots;
+pub use set::{Set, set};

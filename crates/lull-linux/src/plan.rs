@@ -112,7 +112,7 @@ impl Request {
 
 /// Refuses a timeout that the kernel takes, and that could not be taken back: a timer that runs is not shortened by a
 /// new setting, so the queue stays without interrupts for as long as it was set to, whatever is undone.
-fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
+pub(crate) fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
     if value_ns <= TIMEOUT_NS_MAX {
         return Ok(());
     }
@@ -295,13 +295,17 @@ impl fmt::Display for Shown {
     }
 }
 
-fn threaded_shown(threaded: Threaded) -> Shown {
-    let name = match threaded {
+/// Who polls, as commands and reports call it.
+pub fn threaded_name(threaded: Threaded) -> &'static str {
+    match threaded {
         Threaded::Off => "off",
         Threaded::On => "on",
         Threaded::BusyPoll => "busy-poll",
-    };
-    Shown::Text(name.to_owned())
+    }
+}
+
+fn threaded_shown(threaded: Threaded) -> Shown {
+    Shown::Text(threaded_name(threaded).to_owned())
 }
 
 fn cpus_shown(cpus: &[usize]) -> Shown {

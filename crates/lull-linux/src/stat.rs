@@ -56,6 +56,8 @@ pub struct NapiSample {
     pub napi_id: Option<u32>,
     /// Which of the polled NAPIs of that name it is, counted from 0 by address: the same as long as the sampling lasts.
     pub instance: usize,
+    /// The number of its thread, where it has one.
+    pub thread: Option<i32>,
     /// All its polls.
     #[serde(flatten)]
     pub rates: Rates,
@@ -231,6 +233,7 @@ impl Watch {
         let sample = |(address, account): (u64, Account)| NapiSample {
             napi_id: self.ids.of(address),
             instance: instances[&address],
+            thread: self.ids.of(address).and_then(|id| napis.iter().find(|napi| napi.id == id)?.thread_pid),
             rates: rates(&account.total(), seconds),
             deferrals_per_s: account.timers.0 as f64 / seconds,
             suspensions_per_s: split.then_some(account.timers.1 as f64 / seconds),

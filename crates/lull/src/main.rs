@@ -15,6 +15,7 @@ mod prepare;
 mod process;
 mod run;
 mod serve;
+mod set;
 mod show;
 mod sim;
 mod sim_replay;
@@ -66,6 +67,8 @@ enum Command {
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
     Diff(apply::DiffArgs),
+    /// Sets single settings of a device's NAPIs, until `lull undo`.
+    Set(set::SetArgs),
     /// Gives a device, or all, back what they had before `lull apply`.
     Undo(undo::UndoArgs),
     /// Sets the epoll busy-poll parameters inside a running program, and follows it.
@@ -144,6 +147,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
+        Command::Set(args) => set::run(&args),
         Command::Undo(args) => undo::run(&args),
         Command::Attach(args) => attach::run(&args, &stop),
         Command::Detach(args) => attach::detach(&args),

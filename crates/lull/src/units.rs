@@ -40,6 +40,17 @@ pub fn numbers(text: &str) -> Result<Vec<usize>, String> {
     list(text).ok_or_else(|| format!("'{text}' is not a list of numbers such as 0,2-3"))
 }
 
+/// A list of numbers as one argument: clap takes a `Vec` for an argument that may be given several times.
+#[derive(Clone, Debug)]
+pub struct List(pub Vec<usize>);
+
+impl List {
+    /// Reads it.
+    pub fn parse(text: &str) -> Result<List, String> {
+        numbers(text).map(List)
+    }
+}
+
 fn list(text: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in text.split(',') {

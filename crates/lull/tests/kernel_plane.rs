@@ -140,6 +140,59 @@ fn the_supervisor_of_run_is_called_lull_in_lists_of_processes() {
 }
 
 #[test]
+fn single_settings_of_single_napis_are_set_and_given_back() {
+    let Some(world) = World::new("set", 2) else { return };
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.values();
+    let id = world.raw()[1].id.to_string();
+    let said = world.ok("set va --queue 0 gro-flush-timeout=50us defer-hard-irqs=3 --dry-run");
+    assert!(said.contains("would set queue 0") && world.values() == before, "{said}");
+    world.ok("set va --queue 0 gro-flush-timeout=50us defer-hard-irqs=3");
+    assert_eq!(world.values(), [(3, 50_000, 0, 0), before[1]]);
+    let changes: serde_json::Value =
+        serde_json::from_str(&world.ok(&format!("set va --napi {id} irq-suspend-timeout=20ms --json"))).unwrap();
+    assert_eq!((&changes[0]["queue"], &changes[0]["to"]), (&"1".into(), &20_000_000.into()), "{changes}");
+    assert_eq!(world.values(), [(3, 50_000, 0, 0), (7, 30_000, 20_000_000, 0)]);
+
+    // A thread, where it runs and how; it is shown with its number.
+    world.ok("set va threaded=on thread-cpus=0 thread-policy=fifo:30");
+    assert_eq!(world.values(), [(3, 50_000, 0, 1), (7, 30_000, 20_000_000, 1)]);
+    let shown = world.ok("show va");
+    for raw in world.raw() {
+        assert!(shown.contains(&format!("{} cpu 0 fifo:30", raw.pid)), "{shown}");
+    }
+    assert!(shown.contains("threaded=on thread-cpus=0 thread-policy=fifo:30 was applied"), "{shown}");
+    world.ok("set va --queue 1 thread-policy=other:-5");
+    assert!(world.ok("show va").contains(&format!("{} cpu 0 other:-5", world.raw()[1].pid)));
+    assert!(world.ok("set va --queue 1 thread-policy=other:-5").contains("already"));
+    world.ok("set va --queue 0 threaded=off");
+    assert_eq!(world.values()[0], (3, 50_000, 0, 0));
+
+    // On top of a mode, and all of it is given back at once.
+    world.ok("apply va --mode suspend20");
+    world.ok("set va defer-hard-irqs=5");
+    assert!(world.ok("show va").contains("suspend20 with defer-hard-irqs=5 was applied"));
+    world.ok("undo va");
+    assert_eq!((world.values(), world.state_file()), (before.clone(), None));
+
+    // Refused before anything is changed.
+    let refused = |arguments: &str, words: &[&str]| world.refused(&format!("set va {arguments}"), words);
+    refused("threaded=maybe", &["'maybe'", "off|on|busy-poll"]);
+    refused("gro-flush-timeout=1m", &["'1m'", "20ms"]);
+    refused("gro-flush-timeout=11s", &["gro-flush-timeout", "10s"]);
+    refused("colour=red", &["'colour=red'", "gro-flush-timeout=20us"]);
+    refused("defer-hard-irqs=2147483648", &["defer_hard_irqs", "2147483647"]);
+    refused("defer-hard-irqs=1 defer-hard-irqs=2", &["given twice"]);
+    refused("--queue 0,7 defer-hard-irqs=1", &["queue 7"]);
+    refused("--napi 1 defer-hard-irqs=1", &["no NAPI 1", &id]);
+    refused("thread-cpus=0", &["thread-cpus=0", "no thread", "threaded=on"]);
+    refused("threaded=on thread-cpus=4000", &["CPU 4000"]);
+    refused("threaded=on thread-cpus=0 thread-policy=deadline:1ms/2ms", &["one of the two"]);
+    world.refused("set 1 defer-hard-irqs=1", &["process 1"]);
+    assert_eq!((world.values(), world.state_file()), (before, None));
+}
+
+#[test]
 fn a_failure_part_way_gives_everything_back() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let limit = fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default();

@@ -180,7 +180,8 @@ fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
     world.set("threaded");
     let thread = world.napis()[0].thread_pid.unwrap();
     let threads = |sample: &Value| polls(sample, "napi-thread", |by| by["tid"] == thread);
-    world.talking(|| sampled(&world, |sample| threads(sample) > 0.0));
+    let named = |sample: &Value| sample["napis"][0]["thread"] == thread;
+    world.talking(|| sampled(&world, |sample| threads(sample) > 0.0 && named(sample)));
     world.set("base");
 }
 

@@ -46,7 +46,8 @@ fn show_napi(f: &mut fmt::Formatter<'_>, napi: &NapiSample) -> fmt::Result {
         Some(id) => format!("NAPI {id}"),
         None => format!("NAPI without a visible id, #{}", napi.instance),
     };
-    show_rates(f, &name, &napi.rates)?;
+    let thread = napi.thread.map_or(String::new(), |tid| format!(", its thread is {tid}"));
+    show_rates(f, &(name + &thread), &napi.rates)?;
     for poller in napi.by.iter().take(POLLERS_SHOWN) {
         show_rates(f, &format!("  {}", name_of(poller)), &poller.rates)?;
     }
