@@ -123,7 +123,10 @@ impl FromStr for Setting {
 
 impl Set {
     /// Refuses what makes no sense on any device.
-    fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Input`].
+    pub fn check(&self) -> Result<()> {
         let twice = (1..self.settings.len())
             .find(|&nth| self.settings[..nth].iter().any(|earlier| earlier.key() == self.settings[nth].key()));
         if let Some(nth) = twice {

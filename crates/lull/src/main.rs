@@ -67,9 +67,9 @@ enum Command {
     Apply(apply::ApplyArgs),
     /// Shows what `lull apply` would change.
     Diff(apply::DiffArgs),
-    /// Sets single settings of a device's NAPIs, until `lull undo`.
+    /// Sets single settings of NAPIs, of a device or a process, until `lull undo`.
     Set(set::SetArgs),
-    /// Gives a device, or all, back what they had before `lull apply`.
+    /// Gives a device, all devices or a process back what they had before `lull apply` and `lull set`.
     Undo(undo::UndoArgs),
     /// Sets the epoll busy-poll parameters inside a running program, and follows it.
     Attach(attach::AttachArgs),

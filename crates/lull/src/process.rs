@@ -1,4 +1,6 @@
-//! `lull show` and `lull stat` of a process that runs lull's user plane, over its control socket.
+//! `lull show`, `lull stat`, `lull set` and `lull undo` of a process that runs lull's user plane, over its control socket.
+
+pub mod change;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use lull_linux::plan::Change;
 use lull_linux::set::{Set, Setting, Which, set, set_diff};
 use lull_linux::{Error, Session};
 
 use crate::Failure;
 use crate::apply::{StateArgs, print_changes};
 use crate::output::outln;
+use crate::process::change;
 use crate::target::Target;
 use crate::units;
 
@@ -25,8 +27,8 @@ Settings:
 
 `lull show` shows the threads with their numbers, and `lull undo` gives back what was there before.")]
 pub struct SetArgs {
-    /// The device.
-    #[arg(value_name = "DEV")]
+    /// The device, or the process that runs lull's user plane.
+    #[arg(value_name = "DEV|PID")]
     target: Target,
     /// What to set.
     #[arg(required = true, value_name = "KEY=VALUE")]
@@ -53,31 +55,25 @@ pub fn run(args: &SetArgs) -> Result<ExitCode, Failure> {
     let queues = args.queue.as_ref().map_or(&[][..], |list| &list.0);
     let which = Which { queues: queues.iter().map(|&queue| queue as u32).collect(), napi_ids: args.napi.clone() };
     let asked = Set { which, settings };
-    match &args.target {
-        Target::Device(dev) => on_device(dev, &asked, args),
-        Target::Process(pid) => Err(format!(
-            "cannot set anything on process {pid}: lull set works on devices; write dev:{pid} for a device of that name"
-        )
-        .into()),
-    }
-}
-
-fn on_device(dev: &str, asked: &Set, args: &SetArgs) -> Result<ExitCode, Failure> {
-    let mut session = Session::open(dev, &args.state.options())?;
-    let (changes, prefix) = if args.dry_run {
-        (set_diff(&mut session, asked)?, "would set ")
-    } else {
-        (set(&mut session, asked)?.changes, "")
+    asked.check()?;
+    let (target, changes) = match &args.target {
+        Target::Device(dev) => (dev.clone(), on_device(dev, &asked, args)?),
+        Target::Process(pid) => (pid.to_string(), change::set(*pid, &asked, args.dry_run)?),
     };
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&changes)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    print_changes(&changes, prefix)?;
+    print_changes(&changes, if args.dry_run { "would set " } else { "" })?;
     match (changes.is_empty(), args.dry_run) {
-        (true, _) => outln!("{dev} has these settings already: nothing to change")?,
+        (true, _) => outln!("{target} has these settings already: nothing to change")?,
         (false, true) => {}
-        (false, false) => outln!("`lull undo {dev}` gives back what was there before")?,
+        (false, false) => outln!("`lull undo {target}` gives back what was there before")?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn on_device(dev: &str, asked: &Set, args: &SetArgs) -> Result<Vec<Change>, Error> {
+    let mut session = Session::open(dev, &args.state.options())?;
+    if args.dry_run { set_diff(&mut session, asked) } else { Ok(set(&mut session, asked)?.changes) }
 }

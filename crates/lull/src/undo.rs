@@ -13,6 +13,8 @@ use serde::Serialize;
 use crate::Failure;
 use crate::apply::{StateArgs, print_changes};
 use crate::output::{WriteError, outln, say};
+use crate::process::change;
+use crate::target::Target;
 
 /// How long another lull is waited for that works on the device; a change takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -20,11 +22,11 @@ const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// Arguments of `lull undo`.
 #[derive(Args)]
 pub struct UndoArgs {
-    /// The device.
-    #[arg(required_unless_present = "all")]
-    dev: Option<String>,
+    /// The device, or the process that runs lull's user plane.
+    #[arg(required_unless_present = "all", value_name = "DEV|PID")]
+    target: Option<Target>,
     /// All devices of this network namespace.
-    #[arg(long, conflicts_with = "dev")]
+    #[arg(long, conflicts_with = "target")]
     all: bool,
     /// Forget what cannot be given back: what queues had that were taken away for good, and the state file of a device
     /// that was deleted.
@@ -53,7 +55,11 @@ struct OnDevice {
 /// Gives one device, or all, back what they had.
 pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
     let options = args.state.options();
-    let Some(dev) = &args.dev else { return all(args, &options) };
+    let dev = match &args.target {
+        Some(Target::Device(dev)) => dev,
+        Some(Target::Process(pid)) => return process(*pid, args),
+        None => return all(args, &options),
+    };
     let mut session = Session::open(dev, &options)?;
     let was_applied = is_applied(&session);
     let undone = undo(args, &mut session)?;
@@ -63,6 +69,22 @@ pub fn run(args: &UndoArgs) -> Result<ExitCode, Failure> {
         print(dev, &undone, was_applied, args.dry_run)?;
     }
     Ok(complete(&session, &undone))
+}
+
+/// Gives the NAPIs of a process with a user plane back what they had before `lull set`.
+fn process(pid: u32, args: &UndoArgs) -> Result<ExitCode, Failure> {
+    if args.forget {
+        return Err(format!("cannot use --forget with process {pid}: what it had before ends with it").into());
+    }
+    let changes = change::undo(pid, args.dry_run)?;
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&Undone { changes, ..Undone::default() })?)?;
+    } else if changes.is_empty() {
+        outln!("nothing was set on process {pid}")?;
+    } else {
+        print_changes(&changes, if args.dry_run { "would set " } else { "" })?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Undoes device after device: one that fails does not keep the others from it.

@@ -188,7 +188,6 @@ fn single_settings_of_single_napis_are_set_and_given_back() {
     refused("thread-cpus=0", &["thread-cpus=0", "no thread", "threaded=on"]);
     refused("threaded=on thread-cpus=4000", &["CPU 4000"]);
     refused("threaded=on thread-cpus=0 thread-policy=deadline:1ms/2ms", &["one of the two"]);
-    world.refused("set 1 defer-hard-irqs=1", &["process 1"]);
     assert_eq!((world.values(), world.state_file()), (before, None));
 }
 

@@ -1,0 +1,82 @@
+//! `lull show`, `set` and `undo` of a process that runs lull's user plane.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+const LULL: &str = env!("CARGO_BIN_EXE_lull");
+
+/// A `lull serve` on the in-memory NIC that hardly has anything to do.
+struct Service(Child);
+
+impl Service {
+    fn start() -> Service {
+        let mut command = Command::new(LULL);
+        command.args(["serve", "--nic", "mem", "--mode", "defer50", "--load", "200", "--connections", "1"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("serving memcached"));
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Service(child)
+    }
+
+    /// Runs a command with the process as its target.
+    fn run(&self, command: &str, arguments: &str) -> (Option<i32>, String, String) {
+        let pid = self.0.id().to_string();
+        let output = Command::new(LULL).args([command, &pid]).args(arguments.split_whitespace()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    }
+
+    #[track_caller]
+    fn ok(&self, command: &str, arguments: &str) -> String {
+        let (status, said, failed) = self.run(command, arguments);
+        assert_eq!(status, Some(0), "lull {command} {arguments}: {failed}");
+        said
+    }
+
+    #[track_caller]
+    fn refused(&self, command: &str, arguments: &str, word: &str) {
+        let (status, _, said) = self.run(command, arguments);
+        assert!(status == Some(2) && said.contains(word), "lull {command} {arguments}: {said}");
+    }
+
+    /// The settings of its NAPI.
+    fn settings(&self) -> Value {
+        let shown: Value = serde_json::from_str(&self.ok("show", "--json")).unwrap();
+        shown[0]["napis"][0]["settings"].clone()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn settings_of_a_process_are_set_and_given_back() {
+    let service = Service::start();
+    let before = service.settings();
+    assert_eq!(before["gro_flush_timeout_ns"], 50_000, "{before}");
+    let said = service.ok("set", "gro-flush-timeout=70us --dry-run");
+    assert!(said.contains("would set queue 0") && said.contains("50us -> 70us"), "{said}");
+    assert_eq!(service.settings(), before);
+    assert!(service.ok("set", "--queue 0 gro-flush-timeout=70us defer-hard-irqs=9").contains("lull undo"));
+    let now = service.settings();
+    assert_eq!((&now["gro_flush_timeout_ns"], &now["defer_hard_irqs"]), (&70_000.into(), &9.into()));
+    assert!(service.ok("set", "defer-hard-irqs=9").contains("already"));
+
+    service.refused("set", "--queue 7 defer-hard-irqs=1", "no queue 7");
+    service.refused("set", "--napi 1 defer-hard-irqs=1", "no NAPI 1");
+    service.refused("set", "thread-cpus=0", "taskset");
+    service.refused("set", "gro-flush-timeout=11s", "10s");
+    service.refused("undo", "--forget", "--forget");
+
+    let undone: Value = serde_json::from_str(&service.ok("undo", "--json")).unwrap();
+    assert_eq!(undone["changes"].as_array().map(Vec::len), Some(2), "{undone}");
+    assert_eq!(service.settings(), before);
+    assert!(service.ok("undo", "").contains("nothing was set"));
+}
