@@ -89,8 +89,11 @@ pub(super) struct Connection {
     pub(super) keepalive: Option<Box<Keepalive>>,
     /// No challenge is answered before this.
     pub(super) quiet_until_ns: u64,
+    pub(super) path_mtu_until_ns: u64,
     /// Where the FIN is that came early.
     pub(super) fin_at: u32,
+    /// What the path to the peer carries, in bytes, if that is less than the device; else 0.
+    pub(super) path_mtu: u16,
     /// What `rcv_window` is shifted by.
     pub(super) rcv_scale: u8,
     /// Bytes read since the last segment went out.

@@ -60,6 +60,10 @@ counters! {
     icmp_errors_sent,
     /// ICMP errors that were passed to a socket.
     icmp_errors_taken,
+    /// ICMP errors about segments that are not in flight (OutOfWindowIcmps).
+    out_of_window_icmps,
+    /// Times that a connection's segments shrank to what its path carries.
+    path_mtu_reduced,
     /// ARP and neighbour discovery messages taken or answered.
     neighbour_messages,
     /// ARP and neighbour discovery requests sent.

@@ -119,6 +119,7 @@ impl Stack {
         // RFC 5927 section 4.1: only for a sequence number in flight. An unacknowledged SYN's is one before.
         let first = if opening { connection.snd_nxt.wrapping_sub(1) } else { connection.snd_una };
         if seq_lt(seq, first) || seq_lt(connection.snd_nxt, seq) {
+            self.counters.out_of_window_icmps += 1;
             return false;
         }
         if opening && hard {

@@ -18,7 +18,9 @@ const V4_ECHO_REPLY: u8 = 0;
 const V4_UNREACHABLE: u8 = 3;
 const V4_ECHO: u8 = 8;
 const V4_PORT_UNREACHABLE: u8 = 3;
+const V4_FRAGMENTATION_NEEDED: u8 = 4;
 const V6_UNREACHABLE: u8 = 1;
+const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_PORT_UNREACHABLE: u8 = 4;
 const V6_ECHO: u8 = 128;
 const V6_ECHO_REPLY: u8 = 129;
@@ -42,12 +44,15 @@ impl Stack {
                     return Err(MALFORMED);
                 }
                 let ip = |at: usize| IpAddr::V4(Ipv4Addr::new(about[at], about[at + 1], about[at + 2], about[at + 3]));
+                if icmp[1] == V4_FRAGMENTATION_NEEDED {
+                    let mtu = u32::from(be16(icmp, 6));
+                    return self.packet_too_big(about[9], ip(12), ip(16), &about[header..], mtu, io);
+                }
                 // icmp_err_convert
                 let (error, hard) = match icmp[1] {
                     0 | 6 | 11 => (NetError::NetworkUnreachable, false),
                     2 => (NetError::ProtocolUnreachable, true),
                     V4_PORT_UNREACHABLE => (NetError::ConnectionRefused, true),
-                    4 => (NetError::MessageTooLong, false),
                     9 | 10 | 13..=15 => (NetError::HostUnreachable, true),
                     _ => (NetError::HostUnreachable, false),
                 };
@@ -69,7 +74,7 @@ impl Stack {
             NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => self.ndisc_input(frame, packet, io),
             _ if packet.source.is_unspecified() => Err(|counters| &mut counters.drop_martian),
             V6_ECHO if packet.cast == Cast::Unicast => self.echo(icmp, V6_ECHO_REPLY, packet, io),
-            V6_UNREACHABLE => {
+            V6_UNREACHABLE | V6_PACKET_TOO_BIG => {
                 let about = &icmp[HEADER..];
                 if about.len() < wire::IPV6 + 8 || about[0] >> 4 != 6 {
                     return Err(MALFORMED);
@@ -79,6 +84,10 @@ impl Stack {
                     octets.copy_from_slice(&about[at..at + 16]);
                     IpAddr::V6(Ipv6Addr::from(octets))
                 };
+                if icmp[0] == V6_PACKET_TOO_BIG {
+                    let mtu = be32(icmp, 4);
+                    return self.packet_too_big(about[6], ip(8), ip(24), &about[wire::IPV6..], mtu, io);
+                }
                 // icmpv6_err_convert
                 let (error, hard) = match icmp[1] {
                     0 => (NetError::NetworkUnreachable, false),
@@ -111,6 +120,26 @@ impl Stack {
         self.suggested(peer, packet.source_mac, io);
         self.send_ip(reply, peer, io);
         Ok(())
+    }
+
+    /// A router could pass at most `mtu` bytes of a packet from `source` to `destination` that began with `transport`.
+    fn packet_too_big(
+        &mut self,
+        protocol: u8,
+        source: IpAddr,
+        destination: IpAddr,
+        transport: &[u8],
+        mtu: u32,
+        io: &mut Io<'_>,
+    ) -> Result<(), Reason> {
+        let key = FlowKey::new(protocol, source, be16(transport, 0), destination, be16(transport, 2));
+        match self.flows.get(&key).copied() {
+            Some(Owner::Connection(index)) if self.path_mtu_input(index, be32(transport, 4), mtu, io) => {
+                self.counters.icmp_errors_taken += 1;
+                Ok(())
+            }
+            _ => Err(UNUSED),
+        }
     }
 
     /// An error about a packet from `source` to `destination` that began with `transport`.

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
-//! | `icmp`, `udp` | answered or queued by our own code |
+//! | `icmp`, `pmtu`, `udp` | answered, heeded or queued by our own code |
 //! | `tcp`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
@@ -26,7 +26,7 @@
 //! the same at ten connections and at ten thousand.
 //!
 //! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery, no
-//! timestamps (hence no PAWS), no path MTU discovery, the urgent pointer is ignored. Ours: IP fragments are dropped
+//! timestamps (hence no PAWS), the urgent pointer is ignored. Ours: IP fragments are dropped
 //! and counted, and datagrams that do not fit the MTU are refused.
 //!
 //! ```
@@ -59,6 +59,7 @@ mod neighbour;
 mod opening;
 mod options;
 mod output;
+mod pmtu;
 mod request;
 mod resolve;
 mod slab;

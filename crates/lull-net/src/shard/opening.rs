@@ -199,8 +199,8 @@ impl Stack {
         let at = instant(handshake.sent_ns.unwrap_or(io.now_ns));
         let syn = handshake.syn(flow, io.pool);
         let mut rehearsal = Rehearsal::new(self.port, syn.data());
-        self.iface.poll_ingress_single(at, &mut rehearsal, sockets);
-        self.iface.poll_egress(at, &mut rehearsal, sockets);
+        self.iface.own.poll_ingress_single(at, &mut rehearsal, sockets);
+        self.iface.own.poll_egress(at, &mut rehearsal, sockets);
         let answer = rehearsal.answer;
         io.pool.recycle(syn);
         let said = sockets.get::<Socket<'static>>(SocketHandle::default()).state() == State::SynReceived;
@@ -209,7 +209,7 @@ impl Stack {
 
     /// A socket with buffers, and an interface that will give it the initial sequence number `isn`.
     pub(super) fn new_socket(&mut self, rx: usize, tx: usize, isn: u32, now_ns: u64) -> Socket<'static> {
-        self.iface = interface(self.port, isn::seed_for(isn), now_ns);
+        self.iface.own = interface(self.port, isn::seed_for(isn), now_ns);
         let size = |wanted: usize, default: usize| if wanted == 0 { default } else { wanted };
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
@@ -231,6 +231,7 @@ impl Stack {
         phase: Phase,
         now_ns: u64,
     ) -> u32 {
+        let (path_mtu, path_mtu_until_ns) = self.path_mtus.get(flow.remote().ip(), now_ns);
         let index = self.connections.insert(Connection {
             sockets,
             flow,
@@ -249,6 +250,8 @@ impl Stack {
             consumed: 0,
             quiet_until_ns: 0,
             fin_at: 0,
+            path_mtu,
+            path_mtu_until_ns,
             rcv_scale: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,

@@ -44,12 +44,14 @@ impl Stack {
         let mut idle = 0;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.set_nagle();
+        connection.forget_path_mtu(io.now_ns);
         let all_acknowledged = connection.snd_una == connection.snd_nxt;
         let mut asked = eager;
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
+            let iface = self.iface.of(connection);
             if !eager {
-                match self.iface.poll_at(now, &connection.sockets) {
+                match iface.poll_at(now, &connection.sockets) {
                     None => break NEVER_NS,
                     Some(at) if at > now => break (at.total_micros() as u64).saturating_mul(1000),
                     Some(_) => {}
@@ -57,7 +59,7 @@ impl Stack {
             }
             eager = false;
             let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
-            self.iface.poll_egress(now, &mut shim, &mut connection.sockets);
+            iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             self.counters.tx_frames += u64::from(exit.frames);
             self.counters.tx_dropped += u64::from(exit.dropped);

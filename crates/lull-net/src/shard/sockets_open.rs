@@ -99,7 +99,7 @@ impl Stack {
         let isn = self.secret.isn(&flow, io.now_ns);
         let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, isn, io.now_ns);
         let buffers = socket.recv_capacity() + socket.send_capacity();
-        if socket.connect(self.iface.context(), remote, local).is_err() {
+        if socket.connect(self.iface.own.context(), remote, local).is_err() {
             self.buffer_bytes -= buffers;
             return Err(NetError::Invalid);
         }

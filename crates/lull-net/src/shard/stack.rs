@@ -19,6 +19,7 @@ use super::flow::{FlowTable, hash_state};
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::neighbour::{Neighbours, Unresolved};
+use super::pmtu::{Interfaces, PathMtus};
 use super::request::Requests;
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
@@ -55,7 +56,8 @@ pub struct Stack {
     pub(super) config: StackConfig,
     pub(super) port: Port,
     pub(super) locals: Vec<Local>,
-    pub(super) iface: Interface,
+    pub(super) iface: Interfaces,
+    pub(super) path_mtus: PathMtus,
     pub(super) connections: Slab<Connection>,
     pub(super) flows: FlowTable,
     pub(super) timers: Timers,
@@ -138,7 +140,8 @@ impl Stack {
         Ok(Stack {
             port,
             locals,
-            iface: interface(port, 0, 0),
+            iface: Interfaces::new(port),
+            path_mtus: PathMtus::default(),
             connections: Slab::with_capacity(config.connections_max),
             flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
             timers: Timers::new(),

@@ -253,7 +253,8 @@ impl Stack {
         let socket = connection.socket();
         let (queued, unread, had_fin) = (socket.send_queue(), socket.recv_queue(), fin_received(socket.state()));
         let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
-        self.iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
+        let iface = self.iface.of(connection);
+        iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
         self.counters.tx_frames += u64::from(exit.frames);
         self.counters.tx_dropped += u64::from(exit.dropped);
