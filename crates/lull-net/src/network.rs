@@ -32,6 +32,8 @@ pub struct NetworkConfig {
     pub tx_buffer_bytes: usize,
     /// Connections per shard, at most.
     pub connections_max: usize,
+    /// Connections send timestamps if the peer does (`tcp_timestamps`).
+    pub timestamps: bool,
     /// When SYNs are answered by cookies.
     pub syncookies: SynCookies,
     /// How long things may take.
@@ -52,6 +54,7 @@ impl Default for NetworkConfig {
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
             connections_max: 65_536,
+            timestamps: true,
             syncookies: SynCookies::default(),
             timeouts: Timeouts::default(),
             neighbours: Vec::new(),
@@ -178,6 +181,7 @@ impl Network {
                 connections_max: config.connections_max,
                 tx_checksum_offload: info.offloads.tx_checksum,
                 seed: random_seed()?,
+                timestamps: config.timestamps,
                 syncookies: config.syncookies,
                 timeouts: config.timeouts,
                 steering: steering(&device, index),

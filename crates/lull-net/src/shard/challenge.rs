@@ -2,27 +2,46 @@
 //! connection stands (RFC 5961), at a bounded rate.
 
 use super::connection::Connection;
+use super::demux::Reason;
+use super::options::Offer;
 use super::request::INVALID_INTERVAL_NS;
 use super::stack::{Io, Stack};
-use super::wire::{ACK, BareSegment};
+use super::tcp::Segment;
+use super::wire::{ACK, BareSegment, FIN, SYN};
 
 impl Stack {
     /// Tells a peer what is expected, at most twice a second (`tcp_send_challenge_ack`, `tcp_invalid_ratelimit`).
     pub(super) fn challenge(&mut self, index: u32, io: &mut Io<'_>) {
-        let next_hop = self.next_hop(index);
-        let Some(connection) = self.connections.get_mut(index) else { return };
         self.counters.tcp_challenges += 1;
+        self.counters.tcp_challenges_skipped += u64::from(!self.tell(index, io));
+    }
+
+    /// A segment that PAWS refuses: the peer is told, if it can have meant something (`tcp_disordered_ack`).
+    #[cold]
+    pub(super) fn paws_drop(&mut self, index: u32, segment: &Segment, io: &mut Io<'_>) -> Reason {
+        if segment.length > 0 || segment.flags & (SYN | FIN) != 0 {
+            self.tell(index, io);
+        }
+        |counters| &mut counters.drop_paws
+    }
+
+    /// Acknowledges, unless that was done less than half a second ago.
+    fn tell(&mut self, index: u32, io: &mut Io<'_>) -> bool {
+        let next_hop = self.next_hop(index);
+        let Some(connection) = self.connections.get_mut(index) else { return false };
         if connection.quiet_until_ns > io.now_ns {
-            self.counters.tcp_challenges_skipped += 1;
-            return;
+            return false;
         }
         connection.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
-        let frame = connection.acknowledgement().build(io.pool);
+        let timestamp = connection.timestamps.map(|timestamps| timestamps.option(io.now_ns));
+        let options = Offer { timestamp, ..Offer::default() };
+        let frame = connection.acknowledgement().build_with(&options.write(), io.pool);
         match next_hop {
             Some(mac) => self.send_frame(frame, mac, io),
             // The peer's retransmission brings the question again.
             None => io.pool.recycle(frame),
         }
+        true
     }
 }
 

@@ -89,6 +89,8 @@ pub struct StackConfig {
     pub connections_max: usize,
     /// Connections in TIME-WAIT, at most; beyond it the oldest is forgotten. Linux: `tcp_max_tw_buckets`.
     pub time_wait_max: usize,
+    /// Connections send timestamps if the peer does, which tell old segments from new ones (`tcp_timestamps`).
+    pub timestamps: bool,
     /// When SYNs are answered by cookies.
     pub syncookies: SynCookies,
     /// The device fills in TCP and UDP checksums: frames are sent as [`lull_nic::Checksum::Partial`].
@@ -118,6 +120,7 @@ impl StackConfig {
             udp_rx_bytes: 212_992,
             connections_max: 65_536,
             time_wait_max: 65_536,
+            timestamps: true,
             syncookies: SynCookies::default(),
             tx_checksum_offload: false,
             seed: 0,

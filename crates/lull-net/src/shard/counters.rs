@@ -119,6 +119,8 @@ counters! {
     drop_backlog_full,
     /// SYNs dropped: too many connections in SYN-RECEIVED.
     drop_syn_backlog_full,
+    /// Segments older than what came before them, by their timestamps (PAWSEstab).
+    drop_paws,
     /// Segments that a half-open connection refused.
     drop_request,
     /// SYNs dropped: the connection table was full.

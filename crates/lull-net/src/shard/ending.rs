@@ -3,6 +3,7 @@
 use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
+use super::options::Offer;
 use super::socket::Ready;
 use super::stack::{Io, Stack};
 use super::tcp::Segment;
@@ -26,7 +27,7 @@ impl Stack {
     /// Both sides are done and the peer may not know: a small record takes over the 4-tuple.
     pub(super) fn enter_time_wait(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get(index) else { return };
-        let (flow, snd_nxt) = (connection.flow, connection.snd_nxt);
+        let (flow, snd_nxt, timestamps) = (connection.flow, connection.snd_nxt, connection.timestamps);
         let window = connection.rcv_window;
         // smoltcp enters it only on a segment, which shows where the peer's sequence numbers end.
         let rcv_nxt = cause.map_or(connection.rcv_ack, |segment| {
@@ -45,11 +46,13 @@ impl Stack {
                 flags: ACK,
                 window,
             };
-            let frame = last.build(io.pool);
+            let timestamp = timestamps.map(|timestamps| timestamps.option(io.now_ns));
+            let options = Offer { timestamp, ..Offer::default() };
+            let frame = last.build_with(&options.write(), io.pool);
             self.send_ip(frame, peer.ip(), io);
         }
         self.flows.remove(&flow);
-        self.time_wait(flow, snd_nxt, rcv_nxt, window, io.now_ns);
+        self.time_wait(flow, snd_nxt, rcv_nxt, window, timestamps, io.now_ns);
         if arrived {
             // Said before the end is: the data is an edge of its own.
             self.announce(index, true, io);

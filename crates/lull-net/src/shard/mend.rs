@@ -95,6 +95,7 @@ impl Stack {
             flags: fin.flags,
             window: fin.window,
             length: 0,
+            timestamp: None,
         };
         let frame = fin.build(io.pool);
         self.feed(index, frame.data(), &segment, io);

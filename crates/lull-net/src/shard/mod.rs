@@ -11,7 +11,7 @@
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
 //! | `icmp`, `pmtu`, `udp` | answered, heeded or queued by our own code |
-//! | `tcp`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `tcp`, `paws`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
 //! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
@@ -25,8 +25,8 @@
 //! are searched linearly and a packet that no socket claims is answered from whatever set was asked. Every frame costs
 //! the same at ten connections and at ten thousand.
 //!
-//! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery, no
-//! timestamps (hence no PAWS), the urgent pointer is ignored. Ours: IP fragments are dropped
+//! Stated limits, inherited from smoltcp 0.14: the retransmission timeout is at least 1 s, no SACK-based recovery,
+//! the urgent pointer is ignored. Ours: IP fragments are dropped
 //! and counted, and datagrams that do not fit the MTU are refused.
 //!
 //! ```
@@ -59,6 +59,7 @@ mod neighbour;
 mod opening;
 mod options;
 mod output;
+mod paws;
 mod pmtu;
 mod request;
 mod resolve;

@@ -5,13 +5,14 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
 use super::config::SynCookies;
-use super::connection::{Connection, Flags, Phase};
+use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
 use super::demux::{MALFORMED, Packet, Reason};
 use super::device::Rehearsal;
 use super::flow::{FlowKey, Owner};
 use super::isn;
 use super::options::Offer;
+use super::paws::{self, Timestamps};
 use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack, instant, interface};
 use super::tcp::{ACK_DELAY_NS, Segment};
@@ -78,7 +79,8 @@ impl Stack {
             return Err(|counters| &mut counters.drop_table_full);
         }
         let tcp = &frame.data()[packet.l4..packet.end];
-        let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        let mut offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
+        offer.timestamp = offer.timestamp.filter(|_| self.config.timestamps);
         let mut handshake = Handshake { isn: 0, peer_isn: segment.seq, offer, sent_ns: Some(io.now_ns) };
         if cookie {
             listener.cookies_until_ns = io.now_ns + cookies::VALID_NS;
@@ -86,9 +88,13 @@ impl Stack {
             self.counters.syncookies_sent += 1;
             let mss = offer.mss.unwrap_or(MSS_DEFAULT);
             handshake.isn = self.secret.cookie(&flow, segment.seq, mss, io.now_ns);
-            // What the cookie cannot hold is not agreed on.
-            handshake.offer = Offer { mss: Some(mss), ..Offer::default() };
-            self.send_syn_ack(&flow, listener_index, &handshake, packet.source_mac, io);
+            // What the cookie cannot hold is agreed on only if the timestamp's low bits hold it.
+            handshake.offer = match offer.timestamp {
+                Some(_) => Offer { mss: Some(mss), ..offer },
+                None => Offer { mss: Some(mss), ..Offer::default() },
+            };
+            let value = paws::cookie_value(offer.window_scale, offer.sack, io.now_ns);
+            self.send_syn_ack(&flow, listener_index, &handshake, value, packet.source_mac, io);
             return Ok(());
         }
         listener.half_open += 1;
@@ -124,7 +130,12 @@ impl Stack {
             return None;
         };
         self.counters.syncookies_recv += 1;
-        let offer = Offer { mss: Some(mss), ..Offer::default() };
+        let mut offer = Offer { mss: Some(mss), ..Offer::default() };
+        if let Some(timestamp) = segment.timestamp.filter(|_| self.config.timestamps) {
+            let offset = self.secret.timestamp_offset(&flow);
+            (offer.window_scale, offer.sack) = paws::cookie_options(timestamp.echo.wrapping_sub(offset));
+            offer.timestamp = Some((timestamp.value, timestamp.echo));
+        }
         let handshake = Handshake { isn, peer_isn, offer, sent_ns: None };
         Some(self.complete(index, flow, &handshake, frame, packet, segment, io))
     }
@@ -173,6 +184,9 @@ impl Stack {
             // The window field of a SYN is not scaled.
             connection.rcv_window = window >> scale;
             connection.rcv_scale = scale;
+            let offset = self.secret.timestamp_offset(&connection.flow);
+            let recent = handshake.offer.timestamp.map(|(value, _)| value);
+            connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.flags.insert(Flags::QUEUED);
         }
@@ -217,6 +231,7 @@ impl Stack {
         let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
         // Never a used socket: smoltcp keeps options and the congestion window of its former life.
         let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));
+        socket.set_tsval_generator(self.config.timestamps.then_some(paws::value_of_the_call as fn() -> u32));
         socket.set_ack_delay(Some(smoltcp::time::Duration::from_micros(ACK_DELAY_NS / 1_000)));
         if within_initial_window {
             socket.set_congestion_control(CongestionControl::None);
@@ -231,7 +246,7 @@ impl Stack {
         phase: Phase,
         now_ns: u64,
     ) -> u32 {
-        let (path_mtu, path_mtu_until_ns) = self.path_mtus.get(flow.remote().ip(), now_ns);
+        let (path_mtu, path_mtu_until_s) = self.path_mtus.get(flow.remote().ip(), now_ns);
         let index = self.connections.insert(Connection {
             sockets,
             flow,
@@ -242,6 +257,7 @@ impl Stack {
             unanswered: 0,
             small_end: 0,
             peer_window: 0,
+            timestamps: None,
             next_hop: None,
             phase,
             ready: Ready::empty(),
@@ -251,12 +267,12 @@ impl Stack {
             quiet_until_ns: 0,
             fin_at: 0,
             path_mtu,
-            path_mtu_until_ns,
+            path_mtu_until_s,
             rcv_scale: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,
             state_until_ns: NEVER_NS,
-            user_timeout_ns: self.config.timeouts.user_timeout_ns,
+            user_timeout_ms: timeout_ms(self.config.timeouts.user_timeout_ns),
             keepalive: None,
             error: None,
             soft_error: None,

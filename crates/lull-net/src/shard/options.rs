@@ -7,6 +7,7 @@ pub(super) const WINDOW_SCALE_MAX: u8 = 14;
 const MSS: u8 = 2;
 const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
+const TIMESTAMP: u8 = 8;
 const NOP: u8 = 1;
 
 /// What a SYN offers.
@@ -16,6 +17,8 @@ pub(super) struct Offer {
     pub(super) mss: Option<u16>,
     pub(super) window_scale: Option<u8>,
     pub(super) sack: bool,
+    /// Value and echo of the timestamp option.
+    pub(super) timestamp: Option<(u32, u32)>,
 }
 
 impl Offer {
@@ -28,6 +31,7 @@ impl Offer {
                 TcpOption::MaxSegmentSize(mss) => offer.mss = Some(mss).filter(|&mss| mss != 0),
                 TcpOption::WindowScale(scale) => offer.window_scale = Some(scale.min(WINDOW_SCALE_MAX)),
                 TcpOption::SackPermitted => offer.sack = true,
+                TcpOption::TimeStamp { tsval, tsecr } => offer.timestamp = Some((tsval, tsecr)),
                 _ => {}
             }
             options = rest;
@@ -47,6 +51,11 @@ impl Offer {
         }
         if self.sack {
             bytes.push(&[NOP, NOP, SACK_PERMITTED, 2]);
+        }
+        if let Some((value, echo)) = self.timestamp {
+            bytes.push(&[NOP, NOP, TIMESTAMP, 10]);
+            bytes.push(&value.to_be_bytes());
+            bytes.push(&echo.to_be_bytes());
         }
         bytes
     }
@@ -82,8 +91,8 @@ mod tests {
     fn what_is_written_is_read() {
         for mss in [None, Some(1460)] {
             for window_scale in [None, Some(0), Some(14)] {
-                for sack in [false, true] {
-                    let offer = Offer { mss, window_scale, sack };
+                for (sack, timestamp) in [(false, None), (true, Some((1, u32::MAX)))] {
+                    let offer = Offer { mss, window_scale, sack, timestamp };
                     let bytes = offer.write();
                     assert_eq!(bytes.len() % 4, 0);
                     assert_eq!(Offer::read(&bytes), offer);

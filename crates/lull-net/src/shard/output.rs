@@ -45,6 +45,9 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.set_nagle();
         connection.forget_path_mtu(io.now_ns);
+        if let Some(timestamps) = &connection.timestamps {
+            timestamps.announce(io.now_ns);
+        }
         let all_acknowledged = connection.snd_una == connection.snd_nxt;
         let mut asked = eager;
         let smoltcp_ns = loop {
@@ -184,7 +187,7 @@ impl Stack {
         }
         if connection.phase == Phase::Open {
             if connection.outstanding() {
-                if connection.progress_ns.saturating_add(connection.user_timeout_ns) <= now_ns {
+                if connection.gives_up_ns() <= now_ns {
                     self.counters.timeout_user += 1;
                     let error = connection.soft_error.unwrap_or(NetError::TimedOut);
                     return self.over(index, Some(error), io);

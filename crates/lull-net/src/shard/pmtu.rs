@@ -15,32 +15,36 @@ use super::wire::seq_lt;
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
 const PATH_MTU_BYTES_MIN_V4: u16 = 552;
 /// For how long it is believed (`net.ipv4.route.mtu_expires`); then larger segments are tried again.
-const EXPIRES_NS: u64 = 600_000_000_000;
+const EXPIRES_S: u32 = 600;
 /// Destinations remembered, so that a new connection need not learn it again. Only a peer of a connection gets here.
 const DESTINATIONS_MAX: usize = 1024;
 
 /// What is known of paths that are narrower than the device.
 #[derive(Debug, Default)]
 pub(super) struct PathMtus {
-    /// MTU in bytes, and until when.
-    known: HashMap<IpAddr, (u16, u64)>,
+    /// MTU in bytes, and until when in seconds.
+    known: HashMap<IpAddr, (u16, u32)>,
+}
+
+fn seconds(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000_000) as u32
 }
 
 impl PathMtus {
-    /// The MTU to `destination`, in bytes, and until when; 0: the device's.
-    pub(super) fn get(&self, destination: IpAddr, now_ns: u64) -> (u16, u64) {
+    /// The MTU to `destination`, in bytes, and until when in seconds; 0: the device's.
+    pub(super) fn get(&self, destination: IpAddr, now_ns: u64) -> (u16, u32) {
         match self.known.get(&destination) {
-            Some(&(mtu, until_ns)) if until_ns > now_ns => (mtu, until_ns),
+            Some(&(mtu, until_s)) if until_s > seconds(now_ns) => (mtu, until_s),
             _ => (0, 0),
         }
     }
 
     fn insert(&mut self, destination: IpAddr, mtu: u16, now_ns: u64) {
         if self.known.len() >= DESTINATIONS_MAX {
-            self.known.retain(|_, &mut (_, until_ns)| until_ns > now_ns);
+            self.known.retain(|_, &mut (_, until_s)| until_s > seconds(now_ns));
         }
         if self.known.len() < DESTINATIONS_MAX || self.known.contains_key(&destination) {
-            self.known.insert(destination, (mtu, now_ns + EXPIRES_NS));
+            self.known.insert(destination, (mtu, seconds(now_ns) + EXPIRES_S));
         }
     }
 }
@@ -96,7 +100,7 @@ impl Stack {
         if usize::from(mtu) >= current {
             return true;
         }
-        (connection.path_mtu, connection.path_mtu_until_ns) = (mtu, io.now_ns + EXPIRES_NS);
+        (connection.path_mtu, connection.path_mtu_until_s) = (mtu, seconds(io.now_ns) + EXPIRES_S);
         let resend = connection.phase == Phase::Open && connection.snd_una != connection.snd_nxt;
         self.counters.path_mtu_reduced += 1;
         self.path_mtus.insert(destination, mtu, io.now_ns);
@@ -114,6 +118,9 @@ impl Stack {
         let next_hop = self.next_hop(index);
         for _ in 0..DEADLINES_MAX {
             let Some(connection) = self.connections.get_mut(index) else { return };
+            if let Some(timestamps) = &connection.timestamps {
+                timestamps.announce(io.now_ns);
+            }
             let iface = self.iface.of(connection);
             let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
             let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
@@ -137,7 +144,7 @@ impl Connection {
     /// Larger segments are tried again when what the router said is old.
     #[inline]
     pub(super) fn forget_path_mtu(&mut self, now_ns: u64) {
-        if self.path_mtu != 0 && self.path_mtu_until_ns <= now_ns {
+        if self.path_mtu != 0 && self.path_mtu_until_s <= seconds(now_ns) {
             self.path_mtu = 0;
         }
     }

@@ -7,6 +7,7 @@ use super::demux::{Packet, Reason};
 use super::flow::{FlowKey, Owner};
 use super::opening::{Handshake, window_scale};
 use super::options::Offer;
+use super::paws::{self, Timestamps};
 use super::slab::Slab;
 use super::stack::{Io, Stack};
 use super::tcp::Segment;
@@ -71,7 +72,7 @@ impl Stack {
         let index = self.requests.records.insert(request);
         self.flows.insert(flow, Owner::Request(index));
         self.requests.timers.set(index, until_ns.min(io.now_ns + RETRY_NS));
-        self.send_syn_ack(&flow, listener.0, &handshake, mac, io);
+        self.send_syn_ack(&flow, listener.0, &handshake, paws::clock(io.now_ns), mac, io);
     }
 
     /// The receive buffer that a listener's connections get.
@@ -80,12 +81,13 @@ impl Stack {
         if wanted == 0 { self.config.rx_buffer_bytes } else { wanted }
     }
 
-    /// The SYN-ACK that smoltcp would send, were there a socket.
+    /// The SYN-ACK that smoltcp would send, were there a socket. `clock` is the value of its timestamp before the offset.
     pub(super) fn send_syn_ack(
         &mut self,
         flow: &FlowKey,
         listener: u32,
         handshake: &Handshake,
+        clock: u32,
         mac: Mac,
         io: &mut Io<'_>,
     ) {
@@ -96,6 +98,10 @@ impl Stack {
             mss: Some((self.port.mtu_bytes - header) as u16),
             window_scale: handshake.offer.window_scale.map(|_| window_scale(rx_bytes)),
             sack: handshake.offer.sack,
+            timestamp: handshake
+                .offer
+                .timestamp
+                .map(|(value, _)| (clock.wrapping_add(self.secret.timestamp_offset(flow)), value)),
         };
         let segment = BareSegment {
             source: own.ip(),
@@ -133,7 +139,7 @@ impl Stack {
             if may_answer {
                 request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
                 self.counters.tcp_segments += 1;
-                self.send_syn_ack(&flow, listener, &handshake, mac, io);
+                self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
                 return Ok(());
             }
             return Err(REFUSED);
@@ -142,11 +148,17 @@ impl Stack {
             self.reset_stranger(packet, &segment, io);
             return Err(REFUSED);
         }
-        if !handshake.in_window(&segment, rx_bytes) {
+        // By their timestamps, too, segments are from before the SYN (`tcp_check_req`).
+        let recent = handshake.offer.timestamp.map(|(value, _)| Timestamps::new(0, value, io.now_ns));
+        let old = matches!((recent, segment.timestamp), (Some(recent), Some(option)) if recent.is_old(option.value, io.now_ns));
+        if old && segment.flags & RST == 0 || !handshake.in_window(&segment, rx_bytes) {
             if segment.flags & RST == 0 && may_answer {
                 request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
-                let ack = handshake.acknowledgement(&flow);
-                let frame = ack.build(io.pool);
+                let offset = self.secret.timestamp_offset(&flow);
+                let timestamp =
+                    handshake.offer.timestamp.map(|(value, _)| (paws::clock(io.now_ns).wrapping_add(offset), value));
+                let options = Offer { timestamp, ..Offer::default() };
+                let frame = handshake.acknowledgement(&flow).build_with(&options.write(), io.pool);
                 self.send_back(frame, packet.source, mac, io);
             }
             return Err(REFUSED);
@@ -188,7 +200,7 @@ impl Stack {
         let retry_ns = RETRY_NS << request.timeouts.min(16);
         let (flow, listener, handshake, mac) = (request.flow, request.listener.0, request.handshake, request.mac);
         self.requests.timers.set(index, request.until_ns.min(io.now_ns + retry_ns));
-        self.send_syn_ack(&flow, listener, &handshake, mac, io);
+        self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
     }
 
     /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.

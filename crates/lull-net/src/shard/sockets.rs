@@ -1,6 +1,6 @@
 //! The application's calls: reading, writing, closing.
 
-use super::connection::{Connection, Flags, Phase};
+use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::error::NetError;
 use super::listener::Listener;
 use super::socket::{Ready, Shutdown, SocketId, SocketKind};
@@ -234,7 +234,7 @@ impl Stack {
                     Phase::Open if !reset => {
                         connection.flags.remove(Flags::HELD);
                         // Nobody can take the error, and nobody can set a timeout any more.
-                        connection.user_timeout_ns = connection.user_timeout_ns.min(orphan_timeout_ns);
+                        connection.user_timeout_ms = connection.user_timeout_ms.min(timeout_ms(orphan_timeout_ns));
                         connection.keepalive = None;
                         if !connection.outstanding() {
                             connection.progress_ns = io.now_ns;

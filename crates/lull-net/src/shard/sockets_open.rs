@@ -8,6 +8,7 @@ use super::error::NetError;
 use super::flow::FlowKey;
 use super::listener::{Binding, Listener};
 use super::opening::one_socket;
+use super::paws::Timestamps;
 use super::request::Request;
 use super::socket::{ConnectOptions, ListenOptions, Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
@@ -96,7 +97,7 @@ impl Stack {
         if self.flows.contains_key(&flow) {
             return Err(NetError::AddressInUse);
         }
-        let isn = self.secret.isn(&flow, io.now_ns);
+        let (isn, offset) = (self.secret.isn(&flow, io.now_ns), self.secret.timestamp_offset(&flow));
         let mut socket = self.new_socket(options.rx_buffer_bytes, options.tx_buffer_bytes, isn, io.now_ns);
         let buffers = socket.recv_capacity() + socket.send_capacity();
         if socket.connect(self.iface.own.context(), remote, local).is_err() {
@@ -109,6 +110,8 @@ impl Stack {
             connection.flags.insert(Flags::HELD);
             connection.flags.set(Flags::NODELAY, options.nodelay);
             connection.expires(until_ns);
+            // The SYN's value is the first of those that grow from now on; the peer's answer completes it.
+            connection.timestamps = self.config.timestamps.then(|| Timestamps::new(offset, 0, io.now_ns));
         }
         let id = self.connection_id(index);
         self.pump(index, true, io);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use smoltcp::socket::tcp::State;
 
-use super::connection::{Flags, Phase};
+use super::connection::{Flags, Phase, timeout_ms};
 use super::error::NetError;
 use super::socket::{Keepalive, Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
@@ -61,7 +61,7 @@ impl Stack {
         let default_ns = self.config.timeouts.user_timeout_ns;
         let connection = self.connection_mut(id)?;
         connection.flags.set(Flags::OWN_TIMEOUT, timeout_ns.is_some());
-        connection.user_timeout_ns = timeout_ns.unwrap_or(default_ns);
+        connection.user_timeout_ms = timeout_ms(timeout_ns.unwrap_or(default_ns));
         self.repump(id, io);
         Ok(())
     }

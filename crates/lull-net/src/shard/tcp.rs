@@ -12,6 +12,7 @@ use super::flow::{FlowKey, Owner};
 use super::mend;
 use super::opening::window_scale;
 use super::options::Offer;
+use super::paws::{self, TimestampOption, Timestamps};
 use super::socket::Ready;
 use super::stack::{Io, Stack, instant};
 use super::timers::NEVER_NS;
@@ -32,6 +33,7 @@ pub(super) struct Segment {
     pub(super) window: u16,
     /// Payload bytes.
     pub(super) length: usize,
+    pub(super) timestamp: Option<TimestampOption>,
 }
 
 /// Checks a TCP header. The counter is the one that a frame refused here goes to.
@@ -52,13 +54,18 @@ fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
         return Err(CHECKSUM);
     }
     let flags = tcp[13] & (SYN | FIN | RST | ACK | PSH);
-    if header > wire::TCP {
+    let mut timestamp = paws::usual_place(tcp, header).map(|at| TimestampOption::read(tcp, at));
+    if header > wire::TCP && timestamp.is_none() {
         let mut options = &tcp[wire::TCP..header];
         while !options.is_empty() {
             // smoltcp's own reading, so that it cannot stumble later, when there is a connection to lose.
             let (rest, option) = TcpOption::parse(options).map_err(|_| MALFORMED)?;
-            if option == TcpOption::EndOfList {
-                break;
+            match option {
+                TcpOption::EndOfList => break,
+                TcpOption::TimeStamp { .. } => {
+                    timestamp = Some(TimestampOption::read(tcp, header - options.len() + 2));
+                }
+                _ => {}
             }
             options = rest;
         }
@@ -71,6 +78,7 @@ fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
         flags,
         window: be16(tcp, 14),
         length: tcp.len() - header,
+        timestamp,
     })
 }
 
@@ -187,6 +195,16 @@ impl Stack {
         packet.make_plain(frame);
         match connection.phase {
             Phase::Open => {
+                if let (Some(timestamps), Some(option)) = (&mut connection.timestamps, segment.timestamp) {
+                    let old = timestamps.is_old(option.value, io.now_ns);
+                    // A reset is believed all the same (RFC 7323 section 5.2): its number is exact.
+                    if old && segment.flags & RST == 0 {
+                        return Err(self.paws_drop(index, &segment, io));
+                    }
+                    if !old {
+                        timestamps.take(option, &segment, connection.rcv_ack, frame, packet, io.now_ns);
+                    }
+                }
                 if segment.flags & RST != 0 {
                     // RFC 5961 section 3.2: smoltcp believes a reset anywhere in the window, which a stranger can
                     // guess.
@@ -232,6 +250,10 @@ impl Stack {
                     let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
                     let own_scale = window_scale(connection.socket().recv_capacity());
                     connection.rcv_scale = offer.window_scale.map_or(0, |_| own_scale);
+                    let sent = connection.socket().timestamp_enabled();
+                    let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
+                    let offset = self.secret.timestamp_offset(&connection.flow);
+                    connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
                 }
             }
             Phase::Over => return Err(|counters| &mut counters.drop_no_connection),
@@ -252,6 +274,9 @@ impl Stack {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let socket = connection.socket();
         let (queued, unread, had_fin) = (socket.send_queue(), socket.recv_queue(), fin_received(socket.state()));
+        if let Some(timestamps) = &connection.timestamps {
+            timestamps.announce(io.now_ns);
+        }
         let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
         let iface = self.iface.of(connection);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use super::demux::{Packet, Reason};
 use super::flow::{FlowKey, FlowTable, Owner};
+use super::options::Offer;
+use super::paws::Timestamps;
 use super::slab::Slab;
 use super::stack::{Io, Stack};
 use super::tcp::Segment;
@@ -18,6 +20,7 @@ struct TimeWait {
     /// Next sequence number of the peer's.
     rcv_nxt: u32,
     window: u16,
+    timestamps: Option<Timestamps>,
     until_ns: u64,
     /// A needless acknowledgement is not sent before this (RFC 5961 section 7).
     quiet_until_ns: u64,
@@ -84,14 +87,22 @@ impl TimeWaits {
 
 impl Stack {
     /// Enters TIME-WAIT in place of whoever has the 4-tuple.
-    pub(super) fn time_wait(&mut self, flow: FlowKey, snd_nxt: u32, rcv_nxt: u32, window: u16, now_ns: u64) {
+    pub(super) fn time_wait(
+        &mut self,
+        flow: FlowKey,
+        snd_nxt: u32,
+        rcv_nxt: u32,
+        window: u16,
+        timestamps: Option<Timestamps>,
+        now_ns: u64,
+    ) {
         if self.time_waits.len() >= self.config.time_wait_max {
             self.counters.time_wait_recycled += 1;
             self.time_waits.recycle(&mut self.flows);
         }
         let until_ns = now_ns + self.config.timeouts.time_wait_ns;
-        let index =
-            self.time_waits.records.insert(TimeWait { flow, snd_nxt, rcv_nxt, window, until_ns, quiet_until_ns: 0 });
+        let record = TimeWait { flow, snd_nxt, rcv_nxt, window, timestamps, until_ns, quiet_until_ns: 0 };
+        let index = self.time_waits.records.insert(record);
         self.time_waits.order.push_back((until_ns, index, self.time_waits.records.generation(index)));
         self.flows.insert(flow, Owner::TimeWait(index));
     }
@@ -111,7 +122,11 @@ impl Stack {
             // RFC 1337: a stray reset must not end TIME-WAIT.
             return Err(SWALLOWED);
         }
-        let fresh = seq_lt(record.rcv_nxt.wrapping_sub(1), segment.seq);
+        // Its timestamp, too, can show that a SYN is new (RFC 6191), and that it is old.
+        let both = record.timestamps.zip(segment.timestamp);
+        let old = both.is_some_and(|(known, option)| known.is_old(option.value, io.now_ns));
+        let newer = both.is_some_and(|(known, option)| known.is_newer(option.value));
+        let fresh = !old && (newer || seq_lt(record.rcv_nxt.wrapping_sub(1), segment.seq));
         if segment.flags & (wire::SYN | wire::ACK) == wire::SYN && fresh {
             let (flow, snd_nxt) = (record.flow, record.snd_nxt);
             // Beyond anything that may still be on its way (`tcp_timewait_state_process`).
@@ -126,7 +141,7 @@ impl Stack {
         }
         let Some(record) = self.time_waits.records.get_mut(index) else { return Err(SWALLOWED) };
         let occupies = segment.length > 0 || segment.flags & (wire::FIN | wire::SYN) != 0;
-        if segment.flags & wire::FIN != 0 {
+        if segment.flags & wire::FIN != 0 && !old {
             record.until_ns = io.now_ns + self.config.timeouts.time_wait_ns;
         }
         // The peer has not heard our last acknowledgement, or is confused: tell it, at most twice a second.
@@ -142,7 +157,9 @@ impl Stack {
                 flags: wire::ACK,
                 window: record.window,
             };
-            let frame = reply.build(io.pool);
+            let timestamp = record.timestamps.map(|timestamps| timestamps.option(io.now_ns));
+            let options = Offer { timestamp, ..Offer::default() };
+            let frame = reply.build_with(&options.write(), io.pool);
             self.send_ip(frame, packet.source, io);
         }
         Err(SWALLOWED)

@@ -1,0 +1,178 @@
+//! Timestamps (RFC 7323 section 3) and what they protect from: segments of a former turn of the sequence numbers (PAWS,
+//! section 5). smoltcp writes and echoes the option but checks nothing, so the checks are here.
+
+use std::cell::Cell;
+
+use lull_nic::Frame;
+
+use super::demux::Packet;
+use super::flow::FlowKey;
+use super::isn::Secret;
+use super::tcp::Segment;
+use super::wire::{self, RST, be32, put32, seq_lt};
+
+/// A timestamp that has not moved for so long may have wrapped (`TCP_PAWS_24DAYS`).
+const IDLE_S_MAX: u32 = 24 * 24 * 60 * 60;
+/// What the values of two packets that overtook each other may differ by (`TCP_PAWS_WINDOW`).
+const WINDOW: i32 = 1;
+/// Low bits of a cookie's timestamp that hold the SYN's options (`TSBITS`, `TS_OPT_WSCALE_MASK`, `TS_OPT_SACK`).
+const COOKIE_BITS: u32 = 6;
+const COOKIE_SCALE: u32 = 0x0f;
+const COOKIE_SACK: u32 = 0x10;
+
+thread_local! {
+    /// What smoltcp writes into the option: its generator is a function without an argument.
+    static VALUE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// smoltcp's generator.
+pub(super) fn value_of_the_call() -> u32 {
+    VALUE.get()
+}
+
+/// The timestamp option of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimestampOption {
+    /// The sender's clock.
+    pub(super) value: u32,
+    /// Ours, as it heard it last.
+    pub(super) echo: u32,
+    /// Where the value stands, from the TCP header's first byte.
+    pub(super) at: u16,
+}
+
+impl TimestampOption {
+    /// The option behind its kind and length at `at`.
+    #[inline]
+    pub(super) fn read(tcp: &[u8], at: usize) -> TimestampOption {
+        TimestampOption { value: be32(tcp, at), echo: be32(tcp, at + 4), at: at as u16 }
+    }
+}
+
+/// The timestamps of a connection whose both sides send them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timestamps {
+    /// Added to our clock: a stranger shall not see how long this machine is up.
+    offset: u32,
+    /// The peer's value that is echoed (TS.Recent).
+    recent: u32,
+    /// When it was taken, in seconds.
+    recent_s: u32,
+}
+
+/// Our clock: milliseconds.
+pub(super) fn clock(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000) as u32
+}
+
+fn seconds(now_ns: u64) -> u32 {
+    (now_ns / 1_000_000_000) as u32
+}
+
+impl Timestamps {
+    pub(super) fn new(offset: u32, recent: u32, now_ns: u64) -> Timestamps {
+        Timestamps { offset, recent, recent_s: seconds(now_ns) }
+    }
+
+    /// The value for a segment that is sent now, and its echo.
+    pub(super) fn option(&self, now_ns: u64) -> (u32, u32) {
+        (clock(now_ns).wrapping_add(self.offset), self.recent)
+    }
+
+    /// Tells smoltcp the value for what it sends in this call.
+    #[inline]
+    pub(super) fn announce(&self, now_ns: u64) {
+        VALUE.set(clock(now_ns).wrapping_add(self.offset));
+    }
+
+    /// PAWS (`tcp_paws_check`): whether a segment with this value is from before.
+    #[inline]
+    pub(super) fn is_old(&self, value: u32, now_ns: u64) -> bool {
+        (self.recent.wrapping_sub(value) as i32) > WINDOW && seconds(now_ns).wrapping_sub(self.recent_s) < IDLE_S_MAX
+    }
+
+    /// Whether a new connection with this value is newer than the old one, whose timestamps these are (RFC 6191).
+    pub(super) fn is_newer(&self, value: u32) -> bool {
+        seq_lt(self.recent, value)
+    }
+
+    /// Takes the value of a segment into TS.Recent, or has smoltcp echo what was echoed before: the segment that is echoed is
+    /// the last that advanced the window (RFC 7323 section 4.3, `tcp_replace_ts_recent`), where smoltcp echoes whatever came last.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        option: TimestampOption,
+        segment: &Segment,
+        rcv_ack: u32,
+        frame: &mut Frame,
+        packet: &Packet,
+        now_ns: u64,
+    ) {
+        let end = segment.seq.wrapping_add(segment.length as u32);
+        let advances = !seq_lt(rcv_ack, segment.seq) && !seq_lt(end, rcv_ack) && segment.flags & RST == 0;
+        if advances && !seq_lt(option.value, self.recent) {
+            (self.recent, self.recent_s) = (option.value, seconds(now_ns));
+        } else {
+            put32(&mut frame.data_mut()[packet.l4..packet.end], option.at.into(), self.recent);
+        }
+    }
+}
+
+impl Secret {
+    /// What is added to the clock for this pair of addresses (`secure_tcp_ts_off`).
+    pub(super) fn timestamp_offset(&self, flow: &FlowKey) -> u32 {
+        self.hash(5, &(flow.local().ip(), flow.remote().ip())) as u32
+    }
+}
+
+/// The clock's value for the SYN-ACK of a cookie, with what the cookie has no room for in its low bits
+/// (`cookie_init_timestamp`).
+pub(super) fn cookie_value(window_scale: Option<u8>, sack: bool, now_ns: u64) -> u32 {
+    let now = clock(now_ns);
+    let options = window_scale.map_or(COOKIE_SCALE, u32::from) | if sack { COOKIE_SACK } else { 0 };
+    let value = now >> COOKIE_BITS << COOKIE_BITS | options;
+    if value > now { value.wrapping_sub(1 << COOKIE_BITS) } else { value }
+}
+
+/// Window scale and SACK from the echo of such a value (`cookie_timestamp_decode`).
+pub(super) fn cookie_options(value: u32) -> (Option<u8>, bool) {
+    let scale = value & COOKIE_SCALE;
+    ((scale != COOKIE_SCALE).then_some(scale as u8), value & COOKIE_SACK != 0)
+}
+
+/// Where the timestamp option's value stands, if it is written as nearly everybody writes it: alone behind two bytes of
+/// padding (RFC 7323 appendix A).
+#[inline]
+pub(super) fn usual_place(tcp: &[u8], header: usize) -> Option<usize> {
+    (header == wire::TCP + 12 && tcp[wire::TCP..wire::TCP + 4] == [1, 1, 8, 10]).then_some(wire::TCP + 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_NS: u64 = 86_400_000_000_000;
+
+    #[test]
+    fn values_before_the_recent_one_are_old_for_24_days() {
+        for recent in [5000, 3, 0, u32::MAX] {
+            let timestamps = Timestamps::new(0, recent, DAY_NS);
+            let old = |behind: u32, now_ns| timestamps.is_old(recent.wrapping_sub(behind), now_ns);
+            assert!(!old(0, DAY_NS) && !old(1, DAY_NS), "two packets of one tick");
+            assert!(old(2, DAY_NS) && old(1 << 30, DAY_NS));
+            assert!(!old(1u32.wrapping_neg(), DAY_NS), "newer");
+            assert!(old(2, 24 * DAY_NS) && !old(2, 25 * DAY_NS));
+        }
+    }
+
+    #[test]
+    fn a_cookie_value_brings_its_options_back_and_is_not_of_the_future() {
+        for now_ms in [1u64, 63, 64, 1000, u64::from(u32::MAX)] {
+            for options in [(None, false), (Some(0), true), (Some(14), false), (None, true)] {
+                let value = cookie_value(options.0, options.1, now_ms * 1_000_000);
+                assert_eq!(cookie_options(value), options);
+                assert!(!seq_lt(now_ms as u32, value));
+            }
+        }
+    }
+}
