@@ -16,6 +16,7 @@
 //! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
+//! | `route` | which way a packet leaves |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait` | a connection ends, and what is left of it |
 //! | `timers` | one deadline per connection |
@@ -63,6 +64,7 @@ mod paws;
 mod pmtu;
 mod request;
 mod resolve;
+mod route;
 mod slab;
 mod socket;
 mod sockets;

@@ -21,12 +21,13 @@ use super::listener::{Listener, PortTable};
 use super::neighbour::{Neighbours, Unresolved};
 use super::pmtu::{Interfaces, PathMtus};
 use super::request::Requests;
+use super::route::{HOPS, Hop};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
 use super::time_wait::TimeWaits;
 use super::timers::Timers;
 use super::udp::UdpSocket;
-use super::wire::{self, Mac};
+use super::wire;
 
 /// What a call may use of the outside world. Only [`TxQueue::transmit`] and [`TxQueue::free_slots`] are called: the
 /// caller rings the doorbell, once per batch, and reclaims buffers.
@@ -39,16 +40,6 @@ pub struct Io<'a> {
     pub pool: &'a mut FramePool,
     /// What became ready is appended here.
     pub changes: &'a mut Vec<Change>,
-}
-
-/// Slots of the shard's own view of the neighbour table.
-const HOPS: usize = 256;
-
-#[derive(Clone, Copy)]
-struct Hop {
-    ip: IpAddr,
-    mac: Mac,
-    version: u64,
 }
 
 /// A TCP/IP stack for one shard.
@@ -69,7 +60,7 @@ pub struct Stack {
     pub(super) udp_ports: PortTable,
     pub(super) neighbours: Arc<Neighbours>,
     pub(super) unresolved: Unresolved,
-    hops: Vec<Option<Hop>>,
+    pub(super) hops: Vec<Option<Hop>>,
     /// The table's version when this shard last looked for what it waits for.
     pub(super) neighbours_seen: u64,
     /// Sockets that found the transmit ring full, oldest first.
@@ -312,105 +303,6 @@ impl Stack {
     pub(super) fn notify(&mut self, socket: SocketId, ready: Ready, edges: Ready, io: &mut Io<'_>) {
         if !edges.is_empty() {
             io.changes.push(Change { socket, ready, edges });
-        }
-    }
-
-    /// The own address that a packet to `remote` should come from (longest matching prefix, RFC 6724 rule 8).
-    pub(super) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
-        let same_family = || self.locals.iter().filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
-        let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        same_family()
-            .filter(|local| wire::inside(remote, local.ip, local.prefix))
-            .max_by_key(|local| local.prefix)
-            .or_else(|| same_family().find(|local| !link_local(local.ip)))
-            .or_else(|| same_family().next())
-            .map(|local| local.ip)
-    }
-
-    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
-        self.locals.iter().any(|local| local.ip == ip)
-    }
-
-    pub(super) fn on_link(&self, ip: IpAddr) -> bool {
-        self.locals.iter().any(|local| wire::inside(ip, local.ip, local.prefix))
-    }
-
-    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
-        matches!(ip, IpAddr::V4(ip)
-            if ip.is_broadcast() || self.locals.iter().any(|local| local.broadcast == Some(ip)))
-    }
-
-    /// The station that a packet to `remote` goes to next.
-    pub(super) fn route(&self, remote: IpAddr) -> Option<IpAddr> {
-        if self.on_link(remote) {
-            return Some(remote);
-        }
-        match remote {
-            IpAddr::V4(_) => self.config.gateway4.map(IpAddr::V4),
-            IpAddr::V6(_) => self.config.gateway6.map(IpAddr::V6),
-        }
-    }
-
-    /// The Ethernet address of a station, through this shard's own view of the shared table.
-    pub(super) fn mac_of(&mut self, station: IpAddr) -> Option<Mac> {
-        let version = self.neighbours.version();
-        let octet = match station {
-            IpAddr::V4(ip) => u32::from(ip),
-            IpAddr::V6(ip) => u128::from(ip) as u32,
-        };
-        // Any spreading will do: a collision costs a look into the shared table.
-        let slot = &mut self.hops[octet.wrapping_mul(0x9e37_79b1) as usize >> 24];
-        match slot {
-            Some(hop) if hop.ip == station && hop.version == version => Some(hop.mac),
-            _ => {
-                let mac = self.neighbours.lookup(station)?;
-                *slot = Some(Hop { ip: station, mac, version });
-                Some(mac)
-            }
-        }
-    }
-
-    /// Sends an IP packet that no connection's state hangs on, or lets it wait for its next hop's address.
-    pub(super) fn send_ip(&mut self, frame: Frame, destination: IpAddr, io: &mut Io<'_>) {
-        if destination.is_multicast() {
-            return self.send_frame(frame, wire::multicast_mac(destination), io);
-        }
-        if self.is_broadcast(destination) {
-            return self.send_frame(frame, wire::BROADCAST, io);
-        }
-        let Some(hop) = self.route(destination) else {
-            self.counters.drop_unreachable += 1;
-            return io.pool.recycle(frame);
-        };
-        match self.mac_of(hop) {
-            Some(mac) => self.send_frame(frame, mac, io),
-            None => self.wait_with_frame(hop, frame, io),
-        }
-    }
-
-    /// Sends an answer to a packet that came from the station `mac`. Nothing is remembered of a stranger on an own network:
-    /// a flood with forged source addresses must not fill the neighbour table.
-    pub(super) fn send_back(&mut self, frame: Frame, destination: IpAddr, mac: Mac, io: &mut Io<'_>) {
-        if self.on_link(destination) && self.mac_of(destination).is_none() {
-            return self.send_frame(frame, mac, io);
-        }
-        self.send_ip(frame, destination, io);
-    }
-
-    /// Puts an IP packet on the ring, or drops it if that is full.
-    pub(super) fn send_frame(&mut self, mut frame: Frame, mac: Mac, io: &mut Io<'_>) {
-        let ethertype = if frame.data()[0] >> 4 == 4 { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
-        wire::push_ethernet(&mut frame, mac, self.port.mac, ethertype);
-        self.transmit(frame, io);
-    }
-
-    pub(super) fn transmit(&mut self, frame: Frame, io: &mut Io<'_>) {
-        match io.tx.transmit(frame) {
-            Ok(()) => self.counters.tx_frames += 1,
-            Err(frame) => {
-                self.counters.tx_dropped += 1;
-                io.pool.recycle(frame);
-            }
         }
     }
 }
