@@ -25,7 +25,8 @@ impl Napi {
     }
 
     /// Tries to turn threading off: refused while somebody other than the thread owns the instance. After success the
-    /// caller waits until [`Napi::thread_has_round`] is false, then stops the thread.
+    /// caller waits until [`Napi::thread_has_round`] is false, then stops the thread. Whoever gave the thread its last round
+    /// may be about to wake it still ([`crate::Route::Thread`]): what it wakes by has to outlive the thread.
     pub fn threaded_off(&self) -> ThreadedOff {
         self.state.threaded_off()
     }

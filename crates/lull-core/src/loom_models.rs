@@ -3,12 +3,18 @@
 //! Each model lets two or three contexts run against each other, and then asks: did two of them ever poll at once? Was
 //! every event polled, or is a timer pending that will have it polled? Is the interrupt masked without a timer?
 //!
+//! What only an owner touches is here as an executor has it: without a lock, ordered by the state word alone. Each time
+//! somebody owns the instance, a counter is loaded, increased and stored, all relaxed; a second one counts by itself. They
+//! differ in the end if two owners in a row were not ordered. The ring likewise: a packet that was written before an event
+//! has to be seen by the poll that the event asks for. Only the interrupt's mask is behind a lock, as a device's register.
+//!
 //! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p lull-core --lib loom`. Models of three contexts are
 //! bounded to a number of preemptions, said beside each; those of two are not bounded. Settings and counters are plain
 //! atomics in every build, so loom does not branch on them: nothing synchronises on either.
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
 
+use loom::sync::atomic::{AtomicU32, Ordering as Loom};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -26,7 +32,6 @@ const DRAIN_MAX: u32 = 16;
 /// The queue as the device has it: message-signalled, with a pending bit for what happens while masked. It is the
 /// harsher kind for the core, as nothing looks at the ring again when the interrupt is unmasked.
 struct Line {
-    ring: u32,
     masked: bool,
     pending: bool,
 }
@@ -34,8 +39,18 @@ struct Line {
 struct World {
     napi: Napi,
     line: Mutex<Line>,
-    /// Somebody polls. Not loom's: the lock of the line inside is where others get their turn.
+    /// Packets that the device has put into the ring, ...
+    arrived: AtomicU32,
+    /// ... and those that owners took from it. Owner only.
+    taken: AtomicU32,
+    /// How often somebody owned the instance, as owners see it. Owner only.
+    owned: AtomicU32,
+    /// The same, counted by itself.
+    owned_in_truth: AtomicU32,
+    /// Somebody polls. Not loom's: the accesses inside are where others get their turn.
     polling: Flag,
+    /// The NAPI thread was started.
+    thread_started: AtomicU32,
     thread: Mutex<(bool, bool)>,
     thread_wakes: Condvar,
 }
@@ -47,10 +62,16 @@ fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
 impl World {
     fn new(with: NapiSettings) -> Arc<World> {
         let napi = Napi::new(0);
+        let started = u32::from(with.threaded != Threaded::Off);
         napi.enable(NAPI_ID_MIN, Some(&with));
         Arc::new(World {
             napi,
-            line: Mutex::new(Line { ring: 0, masked: false, pending: false }),
+            line: Mutex::new(Line { masked: false, pending: false }),
+            arrived: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+            owned: AtomicU32::new(0),
+            owned_in_truth: AtomicU32::new(0),
+            thread_started: AtomicU32::new(started),
             polling: Flag::new(false),
             thread: Mutex::new((false, false)),
             thread_wakes: Condvar::new(),
@@ -61,9 +82,21 @@ impl World {
         change(&mut self.line.lock().expect("no context panics with the line in hand"))
     }
 
+    /// An owner touches what is its own.
+    fn own(&self) {
+        self.owned.store(self.owned.load(Loom::Relaxed) + 1, Loom::Relaxed);
+        self.owned_in_truth.fetch_add(1, Loom::Relaxed);
+    }
+
+    /// Packets in the ring, as the caller sees them.
+    fn ring(&self) -> u32 {
+        self.arrived.load(Loom::Relaxed).saturating_sub(self.taken.load(Loom::Relaxed))
+    }
+
     /// The instance as an earlier interrupt left it: scheduled, masked, `ring` packets waiting.
     fn scheduled(&self, ring: u32) -> Owner {
-        self.line(|line| *line = Line { ring, masked: true, pending: false });
+        self.arrived.fetch_add(ring, Loom::Relaxed);
+        self.line(|line| *line = Line { masked: true, pending: false });
         let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, NOW)) else { panic!("nobody else is there yet") };
         owner
     }
@@ -73,24 +106,35 @@ impl World {
         let owner = self.scheduled(1);
         self.run(owner, NOW);
         assert!(self.napi.timer().pending().is_some());
-        self.line(|line| (line.ring, line.pending) = (ring, ring > 0));
+        self.arrived.fetch_add(ring, Loom::Relaxed);
+        self.line(|line| line.pending = ring > 0);
+    }
+
+    /// As [`World::deferred`], with a NAPI thread of this kind that the next schedule wakes.
+    fn deferred_threaded(&self, ring: u32, kind: Threaded) {
+        self.deferred(ring);
+        self.threaded(kind);
+    }
+
+    fn threaded(&self, kind: Threaded) {
+        self.thread_started.store(1, Loom::Relaxed);
+        self.napi.set(&NapiSettings { threaded: kind, ..self.napi.settings() });
+        self.napi.threaded_on(kind == Threaded::BusyPoll);
     }
 
     fn poll(&self, budget: u32) -> u32 {
         assert!(!self.polling.swap(true, Relaxed), "I1: two poll at once");
-        let work = self.line(|line| {
-            let work = line.ring.min(budget);
-            line.ring -= work;
-            work
-        });
+        self.own();
+        let work = self.ring().min(budget);
+        self.taken.store(self.taken.load(Loom::Relaxed) + work, Loom::Relaxed);
         self.polling.store(false, Relaxed);
         work
     }
 
     /// A packet, and its interrupt unless masked.
     fn arrive(&self, now_ns: u64) {
+        self.arrived.fetch_add(1, Loom::Relaxed);
         let interrupts = self.line(|line| {
-            line.ring += 1;
             line.pending |= line.masked;
             !line.masked
         });
@@ -108,7 +152,7 @@ impl World {
 
     /// A packet, and an interrupt whose mask came too late.
     fn arrive_unmasked(&self, now_ns: u64) {
-        self.line(|line| line.ring += 1);
+        self.arrived.fetch_add(1, Loom::Relaxed);
         if let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, now_ns)) {
             self.run(owner, now_ns);
         }
@@ -127,6 +171,7 @@ impl World {
     /// Routes an owner, and runs it if it goes to softirq.
     fn run(&self, owner: Owner, now_ns: u64) {
         let cx = Cx::new(0, now_ns);
+        self.own();
         let mut routed = self.napi.route(owner, &cx);
         while let Route::Softirq(owner) = routed {
             let work = self.poll(self.napi.weight());
@@ -137,6 +182,7 @@ impl World {
                 Polled::Completed(Completion::Kept(_)) => panic!("softirq never runs a busy poller's instance"),
             };
         }
+        assert_eq!(self.thread_started.load(Loom::Relaxed), 1, "a thread is woken that was not started");
         self.thread.lock().expect("no context panics with the flag in hand").0 = true;
         self.thread_wakes.notify_one();
     }
@@ -182,13 +228,16 @@ impl World {
         while self.napi.disable_claim() == DisableClaim::Owned {
             thread::yield_now();
         }
+        self.own();
         self.line(|line| line.masked = true);
         self.napi.disable_end(&Cx::new(0, NOW));
     }
 
     fn enable(&self) {
+        self.own();
+        let waiting = self.ring() > 0;
         self.napi.enable(NAPI_ID_MIN, None);
-        self.line(|line| line.pending |= line.ring > 0); // a device that is set up looks at its ring
+        self.line(|line| line.pending |= waiting); // a device that is set up looks at its ring
         self.unmask(NOW);
     }
 
@@ -218,20 +267,26 @@ impl World {
         }
     }
 
-    fn stop_thread(&self) {
+    /// Turns threading off and stops the thread, as an executor does: when nothing is left for it.
+    fn thread_off(&self) {
+        while self.napi.threaded_off() == ThreadedOff::Owned || self.napi.thread_has_round() {
+            thread::yield_now();
+        }
         self.thread.lock().expect("no context panics with the flag in hand").1 = true;
         self.thread_wakes.notify_one();
     }
 
     /// All contexts have ended. Timers alone have to bring the queue back to its interrupt, with nothing left in it.
     fn assert_live(&self) {
+        let (seen, truth) = (self.owned.load(Loom::Relaxed), self.owned_in_truth.load(Loom::Relaxed));
+        assert_eq!(seen, truth, "I1: two owners in a row that are not ordered");
         for _ in 0..DRAIN_MAX {
             let state = self.napi.snapshot();
             assert!(!state.any(state::SCHED | state::DISABLE), "owned by nobody: {state:?}");
             match self.napi.timer().pending() {
                 Some((deadline_ns, _)) => self.timer(deadline_ns),
                 None => {
-                    let (ring, masked) = self.line(|line| (line.ring, line.masked));
+                    let (ring, masked) = (self.ring(), self.line(|line| line.masked));
                     assert!(!masked, "I2: masked and free without a timer, {ring} packets wait");
                     assert_eq!(ring, 0, "an event was lost");
                     return;
@@ -404,7 +459,7 @@ fn disable_and_enable_against_all() {
     explore(Some(4), settings(2, GRO_FLUSH), begin, [softirq, reset]);
 }
 
-/// At most two preemptions. The thread is stopped when nothing is left for it, as an executor does.
+/// At most two preemptions.
 #[test]
 fn threading_off_against_interrupt_and_thread() {
     for kind in [Threaded::On, Threaded::BusyPoll] {
@@ -413,16 +468,158 @@ fn threading_off_against_interrupt_and_thread() {
             Some(2),
             with,
             |_| None,
-            [
-                |world, _| world.thread(),
-                |world, _| world.arrive(NOW),
-                |world, _| {
-                    while world.napi.threaded_off() == ThreadedOff::Owned || world.napi.thread_has_round() {
-                        thread::yield_now();
-                    }
-                    world.stop_thread();
-                },
-            ],
+            [|world, _| world.thread(), |world, _| world.arrive(NOW), |world, _| world.thread_off()],
         );
     }
+}
+
+/// The watchdog acquires what the completion released through the timer: a word that it reads from before would have it
+/// swallow the timer that the completion has just started.
+#[test]
+fn completion_that_defers_against_its_timer() {
+    let begin = |world: &World| Some(world.scheduled(1));
+    explore(None, settings(1, GRO_FLUSH), begin, [softirq, |world, _| world.timer(LATER)]);
+}
+
+/// At most three preemptions.
+#[test]
+fn suspension_and_timer_against_softirq() {
+    let suspend: fn(&World, Option<Owner>) = |world, _| {
+        world.napi.suspend(&Cx::new(0, NOW));
+    };
+    for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
+        let begin = |world: &World| Some(world.scheduled(1));
+        explore(Some(3), with, begin, [softirq, suspend, |world, _| world.timer(LATER)]);
+        let begin = |world: &World| Some(world.scheduled(65));
+        explore(Some(3), with, begin, [softirq, suspend, |world, _| world.arrive_unmasked(NOW)]);
+    }
+}
+
+/// At most three preemptions. The thread is woken by what the other context does, or finds its round by itself.
+#[test]
+fn napi_thread_against_all() {
+    let against: [fn(&World, Option<Owner>); 6] = [
+        |world, _| world.timer(LATER),
+        |world, _| world.busy(1, true),
+        |world, _| {
+            world.napi.suspend(&Cx::new(0, NOW));
+            world.resume();
+        },
+        |world, _| world.arrive_unmasked(NOW),
+        |world, _| {
+            world.arrive_unmasked(NOW);
+            world.timer(LATER);
+        },
+        |world, _| {
+            world.arrive_unmasked(NOW);
+            world.disable();
+            world.enable();
+        },
+    ];
+    for kind in [Threaded::On, Threaded::BusyPoll] {
+        for context in against {
+            let begin = move |world: &World| {
+                world.deferred_threaded(1, kind);
+                None
+            };
+            explore_with_thread(Some(3), settings(2, GRO_FLUSH), begin, context);
+        }
+    }
+}
+
+/// As [`explore`] with the NAPI thread, whom `context` races with; the thread is stopped after it.
+fn explore_with_thread(
+    preemptions: Option<usize>,
+    with: NapiSettings,
+    begin: impl Fn(&World) -> Option<Owner> + Sync + Send + 'static,
+    context: fn(&World, Option<Owner>),
+) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.check(move || {
+        let world = World::new(with);
+        let owner = begin(&world);
+        let napi_thread = {
+            let world = world.clone();
+            thread::spawn(move || world.thread())
+        };
+        context(&world, owner);
+        world.thread_off();
+        napi_thread.join().expect("its panic ends the model");
+        world.assert_live();
+    });
+}
+
+/// Who finds that the instance is threaded finds a thread that was started before.
+#[test]
+fn threading_on_against_schedule() {
+    for kind in [Threaded::On, Threaded::BusyPoll] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let world = World::new(settings(0, 0));
+            let others = [
+                thread::spawn({
+                    let world = world.clone();
+                    move || world.thread()
+                }),
+                thread::spawn({
+                    let world = world.clone();
+                    move || world.arrive_unmasked(NOW)
+                }),
+            ];
+            world.threaded(kind);
+            let [napi_thread, device] = others;
+            device.join().expect("its panic ends the model");
+            world.thread_off();
+            napi_thread.join().expect("its panic ends the model");
+            world.assert_live();
+        });
+    }
+}
+
+/// Settings change one by one under a completion, a stop and a timer, from deferral to none and back: nothing is lost,
+/// whichever of them each decision reads.
+#[test]
+fn settings_against_all() {
+    let change: fn(&World, Option<Owner>) = |world, _| {
+        let before = world.napi.settings();
+        let half = NapiSettings { defer_hard_irqs: 2 - before.defer_hard_irqs.min(2), ..before };
+        let whole = NapiSettings { gro_flush_timeout_ns: GRO_FLUSH - before.gro_flush_timeout_ns, ..half };
+        let other = NapiSettings { irq_suspend_timeout_ns: SUSPEND - before.irq_suspend_timeout_ns, ..whole };
+        for settings in [half, whole, other] {
+            world.napi.set(&settings);
+            world.napi.snapshot(); // the settings are not loom's: this is where others get their turn
+        }
+    };
+    for with in [settings(0, 0), settings(2, GRO_FLUSH)] {
+        explore(None, with, |world: &World| Some(world.scheduled(1)), [softirq, change]);
+        explore(None, with, |world: &World| Some(world.scheduled(65)), [softirq, change]);
+        let poller: fn(&World, Option<Owner>) = |world, _| {
+            world.busy(1, true);
+            world.napi.suspend(&Cx::new(0, NOW));
+            world.resume();
+        };
+        let begin = |world: &World| {
+            world.arrived.fetch_add(2, Loom::Relaxed);
+            world.line(|line| (line.masked, line.pending) = (false, false));
+            None
+        };
+        explore(Some(4), with, begin, [poller, change]);
+    }
+}
+
+/// The smallest of all: two contexts that own the instance one after the other, and nothing else that orders them.
+#[test]
+fn what_only_the_owner_touches_is_ordered_by_the_word() {
+    loom::model(|| {
+        let world = World::new(settings(0, 0));
+        let other = {
+            let world = world.clone();
+            thread::spawn(move || world.arrive_unmasked(NOW))
+        };
+        world.arrive_unmasked(NOW);
+        other.join().expect("its panic ends the model");
+        world.assert_live();
+    });
 }

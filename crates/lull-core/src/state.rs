@@ -219,6 +219,9 @@ impl State {
     }
 
     /// The swap at the end of `napi_complete_done` (§4). The caller has asserted that it owns what it has `seen`.
+    ///
+    /// It acquires for the case of MISSED: the packet has to be seen by the next poll. Routing, which comes in between, loads
+    /// the word again and acquires too; the rule does not lean on that.
     #[inline]
     pub(crate) fn complete(&self, seen: Snapshot) -> Completed {
         const ROUND: u32 = SCHED | MISSED | SCHED_THREADED | PREFER_BUSY_POLL;
@@ -329,9 +332,10 @@ impl State {
         if claimed.is_ok() { DisableClaim::Claimed } else { DisableClaim::Owned }
     }
 
-    /// `napi_disable`, last step. It releases for whoever enables the instance again, be it another thread.
+    /// `napi_disable`, last step. Relaxed: who disables and who enables are ordered by whatever the executor controls its
+    /// instances with, and `enable` releases for both.
     pub(crate) fn disable_end(&self) {
-        let before = self.0.fetch_and(!DISABLE, Ordering::Release);
+        let before = self.0.fetch_and(!DISABLE, Ordering::Relaxed);
         assert!(before & (SCHED | NPSVC) == SCHED | NPSVC, "disabled without having been claimed");
     }
 
@@ -339,7 +343,7 @@ impl State {
     /// a poller that lost to the disable, nor a threading mode that the settings do not name.
     pub(crate) fn enable(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
-        let _ = self.change(Ordering::AcqRel, |word| {
+        let _ = self.change(Ordering::Release, |word| {
             // Off the fast path, and letting go of what somebody else owns would make two owners (I1).
             assert!(word & (SCHED | NPSVC) == SCHED | NPSVC, "enable of an instance that is not disabled");
             Some((word & DISABLE) | set)

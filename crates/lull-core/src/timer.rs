@@ -3,6 +3,9 @@
 //! IRQ deferral, GRO flushing and IRQ suspension share it, and starting it replaces whatever was pending
 //! (`napi_semantics` §1). Suspension starts it without owning the instance, hence one atomic word. It is pinned: it
 //! fires on the CPU that armed it.
+//!
+//! Starting it releases and claiming it acquires. A completion gives the instance up and then starts the timer: whoever
+//! claims that timer has to see the instance free, else the watchdog would swallow what it has just been given.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -40,27 +43,30 @@ impl Timer {
     /// Starts the timer, replacing what was pending. Returns the deadline as it is kept (up to 15 ns later).
     pub(crate) fn start(&self, deadline_ns: u64, cpu: u16) -> u64 {
         let word = Timer::pack(deadline_ns, cpu);
-        self.0.swap(word, Ordering::AcqRel);
+        self.0.swap(word, Ordering::Release);
         (word >> CPU_BITS) << UNIT_SHIFT
     }
 
     /// The pending deadline and the CPU that it fires on.
+    ///
+    /// A hint, and relaxed: `claim` decides. An executor that sleeps by it orders that by the word in which it keeps its
+    /// earliest deadline, where whoever starts a timer notes it.
     pub fn pending(&self) -> Option<(u64, u16)> {
-        Timer::unpack(self.0.load(Ordering::Acquire))
+        Timer::unpack(self.0.load(Ordering::Relaxed))
     }
 
     /// Consumes the timer if it is due on `cpu`. Exactly one claimant wins. Returns the deadline that passed.
     pub(crate) fn claim(&self, now_ns: u64, cpu: u16) -> Option<u64> {
-        let word = self.0.load(Ordering::Acquire);
+        let word = self.0.load(Ordering::Relaxed);
         let (deadline_ns, pinned) = Timer::unpack(word)?;
         if deadline_ns > now_ns || pinned != cpu {
             return None;
         }
-        self.0.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| deadline_ns)
+        self.0.compare_exchange(word, 0, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| deadline_ns)
     }
 
     pub(crate) fn cancel(&self) {
-        self.0.swap(0, Ordering::AcqRel);
+        self.0.swap(0, Ordering::Relaxed);
     }
 }
 
