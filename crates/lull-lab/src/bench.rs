@@ -4,6 +4,7 @@ pub mod kernel;
 mod measure;
 mod mem;
 mod tap;
+mod window;
 
 use std::fmt;
 use std::net::IpAddr;

@@ -19,8 +19,8 @@ pub mod run;
 pub mod summary;
 pub mod verdict;
 
-pub use load::{Load, LoadError};
+pub use load::{Load, LoadNameError};
 pub use report::Report;
 pub use run::{PolledBy, RunResult};
 pub use summary::{CellSummary, Counts, summarise};
-pub use verdict::{Standing, Verdict};
+pub use verdict::{Enforcement, Standing};

@@ -138,7 +138,7 @@ fn minutes(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Load, Verdict};
+    use crate::cell::{Enforcement, Load};
     use crate::plan::{Asked, LIMIT_DEFAULT};
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
             line(&plan, 2, Duration::from_secs(65), step, Some(&run)),
             "[2/10] suspend20 at MAX, run 1: 50000 queries/s, p99 151 us; 1:05 left"
         );
-        run.verdict = Verdict::not_in_force("no suspension");
+        run.verdict = Enforcement::not_in_force("no suspension");
         assert!(line(&plan, 2, Duration::ZERO, step, Some(&run)).contains(", not in force; 0 s left"));
         assert!(line(&plan, 2, Duration::ZERO, step, None).contains("no result"));
     }

@@ -19,7 +19,7 @@ use lull_sim::{Latencies, Outcome, WorldFile};
 
 use crate::cell::report::REPORT_SCHEMA;
 use crate::cell::{Load, Report, RunResult, summarise};
-use crate::check::{Evidence, verdict};
+use crate::check::{Evidence, enforcement};
 use crate::machine::Machine;
 
 /// What is predicted.
@@ -262,7 +262,8 @@ pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome)
     let epoll_calls = counts.epoll_calls + counts.epoll_timeouts;
     // Of the busiest core: a machine may have cores to spare for NAPI threads that the mode does not have.
     let busy_percent = 100.0 * outcome.busiest_ns as f64 / outcome.window_ns.max(1) as f64;
-    let evidence = Evidence { stats: *napi, interrupts: counts.irqs, lateness_ns: None, queries: counts.answered };
+    // Simulated timers are on time.
+    let evidence = Evidence::of_core(napi, counts.irqs, None, counts.answered);
     RunResult {
         offered_qps: match job.offered {
             Offered::PerSecond(per_s) => Some(per_s),
@@ -286,7 +287,7 @@ pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome)
         mean_events: (counts.epoll_calls > 0).then(|| counts.epoll_events as f64 / counts.epoll_calls as f64),
         suspensions: Some(napi.suspends),
         resumes: Some(napi.resumes),
-        verdict: verdict(&job.mode, &evidence),
+        verdict: enforcement(&job.mode, &evidence),
         ..RunResult::new(job.mode.name(), load, run, window_s, outcome.qps())
     }
 }

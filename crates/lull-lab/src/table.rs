@@ -13,7 +13,7 @@ use console::Style;
 use self::grid::{Align, Grid, wrap};
 use crate::cell::compare::{against_base, low_load, ratio};
 use crate::cell::report::find;
-use crate::cell::{CellSummary, Load, PolledBy, Report, Verdict, compare::Metric};
+use crate::cell::{CellSummary, Enforcement, Load, PolledBy, Report, compare::Metric};
 use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
 use crate::html::narrate;
 use crate::stats::Estimate;
@@ -163,7 +163,7 @@ fn verdict(cell: Option<&CellSummary>, footnotes: &mut Footnotes) -> String {
 fn verdict_alone(cell: &CellSummary) -> String {
     match (&cell.verdict, cell.standing.counts()) {
         (_, true) => cell.verdict.to_string(),
-        (Verdict::InForce, false) => cell.standing.to_string(),
+        (Enforcement::InForce, false) => cell.standing.to_string(),
         (_, false) => format!("{}, {}", cell.verdict, cell.standing),
     }
 }
@@ -174,7 +174,7 @@ fn paint(cell: Option<&CellSummary>, colour: bool) -> Style {
         None => style.dim(),
         Some(c) if !c.verdict.shows_mode() => style.red().dim(),
         Some(c) if !c.standing.counts() => style.yellow(),
-        Some(c) if c.verdict != Verdict::InForce => style.cyan(),
+        Some(c) if c.verdict != Enforcement::InForce => style.cyan(),
         Some(_) => style,
     }
 }

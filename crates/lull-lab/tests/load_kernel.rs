@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, Load, LoadError, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, LoadError, Pace, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
 
 const NOW_S: u32 = 1_700_000_000;
@@ -81,7 +81,7 @@ fn workload(records: u64) -> Arc<Workload> {
 }
 
 /// Runs until there are answers to requests from behind the warm-up, however long that takes.
-fn run_until_answered(client: &mut KernelClient, load: Load, store: &Store) -> Summary {
+fn run_until_answered(client: &mut KernelClient, load: Pace, store: &Store) -> Summary {
     const WARM_UP: Duration = Duration::from_millis(20);
     let stop = AtomicBool::new(false);
     let answered = || store.stats().counters.get_hits + store.stats().counters.cmd_set;
@@ -114,7 +114,7 @@ fn exercise(config: KernelConfig, server: &Server) {
     assert_eq!(server.store.stats().curr_items, 500);
 
     let arrivals = Arrivals::Exponential;
-    for load in [Load::Open { qps: 3000.0, arrivals, depth: 2 }, Load::Closed { depth: 2 }] {
+    for load in [Pace::Open { qps: 3000.0, arrivals, depth: 2 }, Pace::Closed { depth: 2 }] {
         let summary = run_until_answered(&mut client, load, &server.store);
         assert!(summary.sent > 0 && summary.received >= summary.sent, "{load:?}: {summary:?}");
         assert_eq!((summary.misses, summary.errors, summary.lost, summary.unanswered), (0, 0, 0, 0), "{load:?}");
@@ -151,7 +151,7 @@ fn a_stopped_run_ends_and_counts_what_it_saw() {
     let mut client = KernelClient::connect(config, workload(10), LOST).expect("connected");
     let stop = AtomicBool::new(true);
     let hour = Duration::from_secs(3600);
-    let summary = client.run(Load::Closed { depth: 1 }, Duration::ZERO, hour, &stop).expect("a stopped run");
+    let summary = client.run(Pace::Closed { depth: 1 }, Duration::ZERO, hour, &stop).expect("a stopped run");
     assert!(summary.duration_s < 60.0);
 }
 
@@ -173,6 +173,6 @@ fn a_server_that_falls_silent_is_an_error() {
     let config = KernelConfig { silence_ns_max: 100_000_000, ..KernelConfig::new(address, 2) };
     let mut client = KernelClient::connect(config, workload(10), LOST).expect("connected");
     let stop = AtomicBool::new(false);
-    let result = client.run(Load::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600), &stop);
+    let result = client.run(Pace::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600), &stop);
     assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use lull_lab::load::wire::{WireClient, WireConfig};
-use lull_lab::load::{Arrivals, Clock, Load, LoadError, Rng, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, Clock, LoadError, Pace, Rng, Summary, Workload, WorkloadConfig};
 use lull_lab::memcached::{Session, Store, StoreConfig};
 use lull_net::shard::{Io, ListenOptions, Neighbours, NetError, SocketId, Stack, StackConfig};
 use lull_nic::mem::{self, MemConfig, MemPort};
@@ -286,15 +286,15 @@ impl<C: Clock> World<C> {
         panic!("{} of {wanted} connections are up", self.client.established());
     }
 
-    fn run(&mut self, load: Load, warmup_ms: u64, duration_ms: u64) -> Result<Summary, LoadError> {
+    fn run(&mut self, load: Pace, warmup_ms: u64, duration_ms: u64) -> Result<Summary, LoadError> {
         self.client.begin(load, Duration::from_millis(warmup_ms), Duration::from_millis(duration_ms))?;
         while self.turn()? {}
         Ok(self.client.finish())
     }
 }
 
-fn open(qps: f64, depth: u16) -> Load {
-    Load::Open { qps, arrivals: Arrivals::Facebook, depth }
+fn open(qps: f64, depth: u16) -> Pace {
+    Pace::Open { qps, arrivals: Arrivals::Facebook, depth }
 }
 
 fn assert_all_answered(summary: &Summary) {
@@ -310,12 +310,12 @@ fn every_request_is_answered() {
     for offload in [true, false] {
         let mut world = Set { connections: 100, offload, ..Set::default() }.world();
         world.connect();
-        for load in [open(50_000.0, 1), open(50_000.0, 4), Load::Closed { depth: 1 }, Load::Closed { depth: 3 }] {
+        for load in [open(50_000.0, 1), open(50_000.0, 4), Pace::Closed { depth: 1 }, Pace::Closed { depth: 3 }] {
             let summary = world.run(load, 1, 4).expect("a whole run");
             assert_all_answered(&summary);
             assert_eq!((summary.retransmits, summary.reconnects), (0, 0), "{summary:?}");
         }
-        let preload = world.run(Load::Preload { depth: 4 }, 0, 0).expect("a whole preload");
+        let preload = world.run(Pace::Preload { depth: 4 }, 0, 0).expect("a whole preload");
         assert_eq!((preload.stored, preload.sent), (1000, 1000));
     }
 }
@@ -331,7 +331,7 @@ fn large_values_pass_small_windows() {
     let mut world = Set { connections: 4, buffer_bytes: 4096, workload, ..Set::default() }.world();
     world.connect();
     for depth in [1, 4] {
-        let summary = world.run(Load::Closed { depth }, 0, 40).expect("a whole run");
+        let summary = world.run(Pace::Closed { depth }, 0, 40).expect("a whole run");
         assert_all_answered(&summary);
         assert!(summary.stored > 10 && summary.hits > 10, "{summary:?}");
     }
@@ -342,7 +342,7 @@ fn losses_repeats_and_reordering_only_cost_time() {
     let faults = Faults { drop: 0.02, duplicate: 0.02, reorder: 0.02 };
     let mut world = Set { faults, ..Set::default() }.world();
     world.connect();
-    for (load, duration_ms) in [(open(2000.0, 2), 1500), (Load::Closed { depth: 2 }, 200)] {
+    for (load, duration_ms) in [(open(2000.0, 2), 1500), (Pace::Closed { depth: 2 }, 200)] {
         let summary = world.run(load, 0, duration_ms).expect("a whole run");
         assert_all_answered(&summary);
         assert!(summary.retransmits > 0 && summary.reconnects == 0, "{summary:?}");
@@ -372,7 +372,7 @@ fn a_link_that_flaps_is_survived() {
 fn a_server_that_vanishes_is_an_error() {
     let mut world = Set::default().world();
     world.connect();
-    world.client.begin(Load::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600)).expect("a valid load");
+    world.client.begin(Pace::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600)).expect("a valid load");
     world.dead.store(true, Relaxed);
     let error = loop {
         match world.turn() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lull_lab::load::wire::{WireClient, WireConfig};
-use lull_lab::load::{Clock, Distribution, Load, Workload, WorkloadConfig};
+use lull_lab::load::{Clock, Distribution, Pace, Workload, WorkloadConfig};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Checksum, Device, Frame, FramePool, Queue};
 
@@ -97,7 +97,7 @@ impl<C: Clock> Script<C> {
         self.send(syn.port, ISN, syn.seq.wrapping_add(1), SYN | ACK, b"");
         let ack = self.one();
         assert_eq!((ack.flags, ack.seq, ack.ack), (ACK, syn.seq.wrapping_add(1), ISN.wrapping_add(1)));
-        self.client.begin(Load::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(60)).expect("a load");
+        self.client.begin(Pace::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(60)).expect("a load");
         let request = self.one();
         assert_eq!((request.flags, request.seq), (PSH_ACK, ack.seq));
         (request, ISN.wrapping_add(1))

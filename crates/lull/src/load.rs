@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use lull_lab::cell::Load as LoadName;
+use lull_lab::cell::Load;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, Load, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, Pace, Summary, Workload, WorkloadConfig};
 
 use crate::Failure;
 use crate::output::{WriteError, outln};
@@ -60,11 +60,10 @@ pub struct LoadArgs {
 
 /// Puts the load on and prints its figures.
 pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    let load: LoadName = args.load.parse()?;
-    let load = match load {
-        LoadName::Max => Load::Closed { depth: args.depth },
-        LoadName::Rate { qps } => Load::Open { qps: qps as f64, arrivals: args.arrivals, depth: args.depth },
-        LoadName::Percent { .. } => {
+    let pace = match args.load.parse()? {
+        Load::Max => Pace::Closed { depth: args.depth },
+        Load::Rate { qps } => Pace::Open { qps: qps as f64, arrivals: args.arrivals, depth: args.depth },
+        Load::Percent { .. } => {
             return Err(format!(
                 "the load {} is a share of a maximum that this command does not measure: use a rate (200K) or MAX",
                 args.load
@@ -80,7 +79,7 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     if !args.no_preload {
         client.preload(stop)?;
     }
-    let summary = client.run(load, args.warm_up, args.seconds, stop)?;
+    let summary = client.run(pace, args.warm_up, args.seconds, stop)?;
     print_summary(&summary)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,15 +5,14 @@
 //! | --- | --- |
 //! | [`pair`] | two network namespaces with a veth pair between them |
 //! | [`program`] | memcached, or our service over kernel sockets, and its half of a mode |
-//! | [`check`] | whether a mode was in force, by the trace |
+//! | `traced` | what the trace of a window shows |
 //! | `usage` | what `/proc` counts around a window |
 
-pub mod check;
 pub mod pair;
 pub mod program;
+mod traced;
 mod usage;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,21 +25,20 @@ use lull_linux::device::Device;
 use lull_linux::machine::kernel_release;
 use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::plan::check_policy;
-use lull_linux::polls::{Account, Accounts, Options, Polls, Record, Switch, What, Who};
+use lull_linux::polls::{Options, Polls, Record, Switch};
 
-use self::check::{Evidence, split_ns, verdict};
 use self::pair::{Pair, linux};
 use self::program::{Program, ServiceKind};
-use self::usage::{Threads, Usage, Used, ksoftirqds};
+use self::traced::Traced;
+use self::usage::{Threads, Usage, ksoftirqds};
+use super::window::{Counted, Windowed, around, pace, row};
 use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run};
-use crate::cell::{PolledBy, RunResult, Verdict};
+use crate::cell::{Enforcement, RunResult};
 use crate::load::kernel::{KernelClient, KernelConfig};
-use crate::load::{Load, Summary, Workload};
+use crate::load::{Summary, Workload};
 
 /// How often the trace is read during a window.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
-/// How late a stop is noticed.
-const STOP_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a NAPI thread may take to appear.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
@@ -63,100 +61,6 @@ pub struct KernelBench {
     ksoftirqds: Vec<i32>,
     napi_threads: Vec<i32>,
     tsc_khz: Option<u64>,
-}
-
-/// What a window's trace came to.
-#[derive(Default)]
-struct Traced {
-    account: Account,
-    accounts: Accounts,
-    /// Deadlines of timers that are set.
-    deadlines: HashMap<u64, u64>,
-    lateness_ns: Vec<u64>,
-    timers_set: u64,
-    /// Events that the ring buffers had no room for.
-    lost: u64,
-}
-
-impl Traced {
-    fn new(split_ns: u64) -> Traced {
-        Traced { accounts: Accounts::new(split_ns), ..Traced::default() }
-    }
-
-    fn add(&mut self, record: &Record) {
-        self.accounts.add(record);
-        match record.what {
-            What::TimerSet { timer, in_ns } => {
-                self.timers_set += 1;
-                if in_ns < self.accounts.split_ns() {
-                    self.deadlines.insert(timer, record.at_ns + in_ns);
-                } else {
-                    self.deadlines.remove(&timer);
-                }
-            }
-            What::TimerFired { timer } => {
-                // CPUs are read one after the other: a timer that was set again elsewhere meanwhile has another
-                // deadline.
-                if let Some(late) = self.deadlines.remove(&timer).and_then(|at| record.at_ns.checked_sub(at)) {
-                    self.lateness_ns.push(late);
-                }
-            }
-            What::Poll { .. } | What::Packet { .. } => {}
-        }
-    }
-
-    /// Adds all NAPIs up: they are the server's.
-    fn sum(&mut self) {
-        for account in self.accounts.napis().values() {
-            account.by.iter().for_each(|(who, tally)| *self.account.by.entry(*who).or_default() += *tally);
-            self.account.timers.0 += account.timers.0;
-            self.account.timers.1 += account.timers.1;
-        }
-    }
-
-    fn lateness_median_ns(&mut self) -> Option<u64> {
-        let middle = self.lateness_ns.len() / 2;
-        (!self.lateness_ns.is_empty()).then(|| *self.lateness_ns.select_nth_unstable(middle).1)
-    }
-
-    fn is_client(&self, tid: i32, server: &[i32]) -> bool {
-        !server.contains(&tid) && self.accounts.thread(tid).is_some_and(|it| it.pid == std::process::id() as i32)
-    }
-
-    fn polled_by(&self, server: &[i32]) -> Option<PolledBy> {
-        let total = self.account.total().packets;
-        let mut by = PolledBy::default();
-        for (who, tally) in &self.account.by {
-            let share = match *who {
-                Who::Timer { .. } => &mut by.timer,
-                Who::Ksoftirqd { .. } => &mut by.ksoftirqd,
-                Who::Thread { .. } => &mut by.napi_thread,
-                Who::BusyPoll { tid } if server.contains(&tid) => &mut by.busy_poll,
-                Who::Softirq { tid, .. } if server.contains(&tid) => &mut by.server_softirq,
-                Who::Softirq { tid, .. } if self.is_client(tid, server) => &mut by.client_softirq,
-                Who::Softirq { .. } => &mut by.other_softirq,
-                Who::BusyPoll { .. } | Who::Netpoll => &mut by.other,
-            };
-            *share += 100.0 * tally.packets as f64 / total as f64;
-        }
-        (total > 0).then_some(by)
-    }
-
-    fn evidence(&mut self, server: &[i32], queries: u64, thread_sleeps: u64) -> Evidence {
-        let polls = |of: &dyn Fn(&Who) -> bool| self.account.sum(of).polls;
-        let threads = self.account.sum(|who| matches!(who, Who::Thread { .. }));
-        Evidence {
-            busy_polls: polls(&|who| matches!(who, Who::BusyPoll { tid } if server.contains(tid))),
-            thread_polls: threads.polls,
-            thread_empty: threads.empty,
-            thread_sleeps,
-            softirq_polls: polls(&|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. })),
-            deferrals: self.account.timers.0,
-            suspensions: self.account.timers.1,
-            lateness_ns: self.lateness_median_ns(),
-            queries,
-        }
-    }
 }
 
 impl KernelBench {
@@ -262,10 +166,7 @@ impl KernelBench {
     }
 
     fn measure(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
-        let load = match run.offered_qps {
-            None => Load::Closed { depth: self.config.depth },
-            Some(qps) => Load::Open { qps, arrivals: self.config.arrivals, depth: self.config.depth },
-        };
+        let pace = pace(&self.config, run);
         let KernelBench { client, program, polls, recording, pair, cores, .. } = self;
         let server = program.tids();
         let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
@@ -278,9 +179,9 @@ impl KernelBench {
             // The client's threads inherit it.
             pin_thread(generator)?;
             begun.store(lull_linux::polls::now_ns(), Ordering::Release);
-            Ok(client.run(load, run.warm_up, run.window, run.stop)?)
+            Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         };
-        let mut traced = Traced::new(split_ns(run.mode));
+        let mut traced = Traced::new(run.mode);
         // The window is the generator's, however late this thread gets to run on a busy machine.
         let (from_ns, length_ns) = (run.warm_up.as_nanos() as u64, run.window.as_nanos() as u64);
         let of_window = |record: &Record| {
@@ -290,63 +191,55 @@ impl KernelBench {
             }
         };
         recording.set(true).map_err(trace_error)?;
-        let (summary, before, after) = std::thread::scope(|scope| {
-            let generating = scope.spawn(generate);
+        let window = std::thread::scope(|scope| {
             let reading = scope.spawn(|| read_trace(polls, &over, of_window));
-            pass(run.warm_up, run.stop);
-            let before = Usage::read(&cores.service, threads);
-            pass(run.window, run.stop);
-            let after = Usage::read(&cores.service, threads);
-            let ended = recording.set(false).map_err(trace_error);
-            over.store(true, Ordering::Release);
+            let end = || {
+                let ended = recording.set(false).map_err(trace_error);
+                over.store(true, Ordering::Release);
+                ended
+            };
+            let window = around(run, generate, || Usage::read(&cores.service, threads), end);
             reading.join().map_err(|_| BenchError::Invalid("the reader of the trace panicked".to_owned()))??;
-            let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
-            ended?;
-            Ok::<_, BenchError>((summary?, before, after))
+            window
         })?;
         traced.lost = self.polls.lost().map_err(trace_error)? - lost_before;
         traced.sum();
-        Ok(self.row(run, &summary, &mut traced, &server, after.since(&before, self.cores.service.len())))
+        Ok(self.row(run, &window, &mut traced, &server))
     }
 
-    fn row(&self, run: &Run<'_>, summary: &Summary, traced: &mut Traced, server: &[i32], used: Used) -> RunResult {
-        let evidence = traced.evidence(server, summary.received, used.napi_sleeps);
+    fn row(&self, run: &Run<'_>, window: &Windowed<Usage>, traced: &mut Traced, server: &[i32]) -> RunResult {
+        let cores = self.cores.service.len();
+        let used = window.after.since(&window.before, cores);
+        let evidence = traced.evidence(server, window.summary.received, used.napi_sleeps);
         let total = traced.account.total();
         // A trace with holes still shows that something was; how much of it there was it does not.
         let whole = traced.lost == 0;
-        let queries = summary.qps * used.seconds;
-        let answered = summary.received > 0;
-        let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
-        let cycles = self.tsc_khz.map(|khz| used.cpu_s * khz as f64 * 1e3);
+        let counted = Counted {
+            seconds: used.seconds,
+            cpu_s: used.cpu_s,
+            cores,
+            busy_percent: Some(used.busy_percent),
+            tsc_khz: self.tsc_khz,
+            evidence,
+        };
+        let row = row(run, &window.summary, &counted);
         RunResult {
-            offered_qps: run.offered_qps,
-            avg_latency_us: answered.then(|| summary.latency_avg_ns / 1_000.0),
-            p50_latency_us: us(summary.latency_p50_ns),
-            p95_latency_us: us(summary.latency_p95_ns),
-            p99_latency_us: us(summary.latency_p99_ns),
-            cpu_percent: Some(used.cpu_percent),
-            server_cpu_percent: Some(used.busy_percent),
-            generator_busy_percent: Some(100.0 * summary.busy_fraction),
-            kept_up: run.offered_qps.is_none() || summary.kept_up,
-            cycles_per_query: cycles.filter(|_| queries > 0.0).map(|cycles| cycles / queries),
             polls: whole.then_some(total.polls),
             mean_work: total.mean_work().filter(|_| whole),
             empty_polls: whole.then_some(total.empty),
             softirq_ms: Some(used.softirq_ms),
             wakeups: Some(used.sleeps),
             timer_ops: whole.then_some(traced.timers_set),
-            generator_lag_us: us(summary.lag_p99_ns),
-            timer_lag_us: evidence.lateness_ns.map(|ns| ns as f64 / 1_000.0),
-            suspensions: whole.then_some(evidence.suspensions),
+            suspensions: row.suspensions.filter(|_| whole),
             polled_by: traced.polled_by(server).filter(|_| whole),
-            verdict: match verdict(run.mode, &evidence) {
+            verdict: match row.verdict {
                 // What is missing may be what was lost.
-                Verdict::NotInForce { reason } if !whole => {
-                    Verdict::NotInForce { reason: format!("{reason}; the trace lost {} events", traced.lost) }
+                Enforcement::NotInForce { reason } if !whole => {
+                    Enforcement::NotInForce { reason: format!("{reason}; the trace lost {} events", traced.lost) }
                 }
                 verdict => verdict,
             },
-            ..RunResult::new(run.mode.name(), run.load, run.run, used.seconds, summary.qps)
+            ..row
         }
     }
 }
@@ -355,7 +248,7 @@ impl Bench for KernelBench {
     fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         if let Some(reason) = self.refusal(run.mode)? {
             let refused = RunResult::new(run.mode.name(), run.load, run.run, 0.0, 0.0);
-            return Ok(RunResult { verdict: Verdict::Refused { reason }, ..refused });
+            return Ok(RunResult { verdict: Enforcement::Refused { reason }, ..refused });
         }
         self.set_mode(run.mode)?;
         self.measure(run)
@@ -385,18 +278,6 @@ impl Bench for KernelBench {
             notes.push("the generator shares a core with the service: the figures say little".to_owned());
         }
         notes
-    }
-}
-
-/// Waits for `time`, or until it is stopped.
-fn pass(time: Duration, stop: &AtomicBool) {
-    let until = Instant::now() + time;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || stop.load(Ordering::Relaxed) {
-            return;
-        }
-        std::thread::sleep(left.min(STOP_INTERVAL));
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lull_core::{Mode, Stats};
 use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
 use lull_net::{EpollStats, Network, NetworkConfig};
 use lull_nic::{Device, Moderation};
 
+use super::window::{Counted, Windowed, around, row};
 use super::{BenchConfig, BenchError, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
-use crate::check::{Evidence, verdict};
+use crate::check::Evidence;
 use crate::load::{Summary, Workload};
 use crate::memcached::{Store, StoreConfig, StoreMode};
 use crate::service::{Limits, OwnService};
@@ -194,26 +194,30 @@ impl Server {
         generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
         self.set_mode(run.mode)?;
-        let (summary, before, after, instructions) = std::thread::scope(|scope| {
-            let generating = scope.spawn(generate);
-            sleep(run.warm_up, run);
-            let mut instructions = Instructions::open(&self.threads());
-            let before = self.counters();
-            sleep(run.window, run);
-            let after = self.counters();
-            let instructions = instructions.as_mut().and_then(Instructions::read);
-            let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
-            Ok::<_, BenchError>((summary?, before, after, instructions))
-        })?;
-        let row = self.row(run, &summary, &before, &after);
+        let mut instructions = None;
+        let window = around(
+            run,
+            generate,
+            || {
+                let counters = self.counters();
+                // The first mark starts them, the second reads them.
+                instructions = match instructions.take() {
+                    None => Instructions::open(&self.threads()).map(|open| (open, None)),
+                    Some((mut open, _)) => Some((open.read(), open)).map(|(count, open)| (open, count)),
+                };
+                counters
+            },
+            || Ok(()),
+        )?;
+        let row = self.row(run, &window);
         let queries = row.qps * row.window_s;
-        let instructions_per_query = instructions.filter(|_| queries > 0.0).map(|count| count as f64 / queries);
+        let count = instructions.and_then(|(_, count)| count);
+        let instructions_per_query = count.filter(|_| queries > 0.0).map(|count| count as f64 / queries);
         Ok(RunResult { instructions_per_query, ..row })
     }
 
-    fn row(&self, run: &Run<'_>, summary: &Summary, before: &Counters, after: &Counters) -> RunResult {
-        let elapsed_ns = after.at_ns - before.at_ns;
-        let window_s = elapsed_ns as f64 / 1e9;
+    fn row(&self, run: &Run<'_>, window: &Windowed<Counters>) -> RunResult {
+        let Windowed { summary, before, after } = window;
         let napi = after.napi - before.napi;
         let cpu = |each: &dyn Fn(&CpuStats) -> u64| -> u64 {
             after.cpu.iter().zip(&before.cpu).map(|(after, before)| each(&(*after - *before))).sum()
@@ -221,26 +225,18 @@ impl Server {
         let lateness = after.lateness.as_ref().zip(before.lateness.as_ref()).map(|(now, then)| now.since(then));
         let lateness_ns = lateness.and_then(|lateness| lateness.median_ns());
         let interrupts = cpu(&|cpu| cpu.interrupts);
-        let cpu_ns = after.cpu_ns - before.cpu_ns;
-        let cpu_percent = 100.0 * cpu_ns as f64 / (elapsed_ns as f64 * self.host.cpus() as f64);
         let epoll_calls = after.epoll.calls - before.epoll.calls;
         let epoll_syscalls = after.epoll.syscalls - before.epoll.syscalls;
-        let queries = summary.qps * window_s;
-        let cycles = self.host.clock().tsc_khz().map(|khz| cpu_ns as f64 * khz as f64 / 1e6);
-        let answered = summary.received > 0;
-        let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
-        let evidence = Evidence { stats: napi, interrupts, lateness_ns, queries: summary.received };
+        let counted = Counted {
+            seconds: (after.at_ns - before.at_ns) as f64 / 1e9,
+            cpu_s: (after.cpu_ns - before.cpu_ns) as f64 / 1e9,
+            cores: self.host.cpus(),
+            // The threads have the cores for themselves.
+            busy_percent: None,
+            tsc_khz: self.host.clock().tsc_khz(),
+            evidence: Evidence::of_core(&napi, interrupts, lateness_ns, summary.received),
+        };
         RunResult {
-            offered_qps: run.offered_qps,
-            avg_latency_us: answered.then(|| summary.latency_avg_ns / 1_000.0),
-            p50_latency_us: us(summary.latency_p50_ns),
-            p95_latency_us: us(summary.latency_p95_ns),
-            p99_latency_us: us(summary.latency_p99_ns),
-            cpu_percent: Some(cpu_percent),
-            server_cpu_percent: Some(cpu_percent),
-            generator_busy_percent: Some(100.0 * summary.busy_fraction),
-            kept_up: run.offered_qps.is_none() || summary.kept_up,
-            cycles_per_query: cycles.filter(|_| queries > 0.0).map(|cycles| cycles / queries),
             interrupts: Some(interrupts),
             polls: Some(napi.polls),
             mean_work: (napi.polls > 0).then(|| napi.work as f64 / napi.polls as f64),
@@ -252,13 +248,9 @@ impl Server {
             wakeups: Some(cpu(&|cpu| cpu.wakeups)),
             timer_ops: Some(cpu(&|cpu| cpu.timer_ops)),
             syscalls: Some(cpu(&|cpu| cpu.syscalls) + epoll_syscalls + after.device_syscalls - before.device_syscalls),
-            generator_lag_us: answered.then(|| summary.lag_p99_ns as f64 / 1_000.0),
-            timer_lag_us: lateness_ns.map(|ns| ns as f64 / 1_000.0),
             raise_us: Some(summary.raise_ns as f64 / 1_000.0),
-            suspensions: Some(napi.suspends),
             resumes: Some(napi.resumes),
-            verdict: verdict(run.mode, &evidence),
-            ..RunResult::new(run.mode.name(), run.load, run.run, window_s, summary.qps)
+            ..row(run, summary, &counted)
         }
     }
 
@@ -288,17 +280,5 @@ impl Server {
         }
         self.network.set_napi_all(&mode.napi).map_err(std::io::Error::other)?;
         Ok(self.service.set_mode(mode)?)
-    }
-}
-
-/// Sleeps, in slices, so that a stop is seen within 20 ms.
-fn sleep(time: Duration, run: &Run<'_>) {
-    let until = std::time::Instant::now() + time;
-    while !run.stop.load(std::sync::atomic::Ordering::Relaxed) {
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(20)));
     }
 }

@@ -9,10 +9,11 @@ use lull_nic::Device;
 use lull_nic::mem::{self, MemConfig, MemPort};
 
 use super::measure::{Server, ServerConfig};
+use super::window::pace;
 use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
 use crate::load::wire::{WireClient, WireConfig};
-use crate::load::{Clock, Load, Recorder, Summary, Workload};
+use crate::load::{Clock, Pace, Recorder, Summary, Workload};
 
 /// How long all connections may take to come up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -111,18 +112,18 @@ impl MemBench {
 fn generate(
     clients: &mut [(usize, WireClient<TscClock>)],
     run: &Run<'_>,
-    load: impl Fn(usize) -> Load + Sync,
+    pace: impl Fn(usize) -> Pace + Sync,
 ) -> Result<Summary, BenchError> {
     let open_loop = run.offered_qps.is_some();
-    let load = &load;
+    let pace = &pace;
     let summaries = std::thread::scope(|scope| {
         let running: Vec<_> = clients
             .iter_mut()
             .map(|(core, client)| {
                 scope.spawn(move || {
                     pin_thread(&[*core])?;
-                    let load = load(client.connections());
-                    let summary = client.run(load, run.warm_up, run.window, run.stop)?;
+                    let pace = pace(client.connections());
+                    let summary = client.run(pace, run.warm_up, run.window, run.stop)?;
                     Ok::<(Summary, Recorder), BenchError>((summary, client.recorder().clone()))
                 })
             })
@@ -149,15 +150,14 @@ fn generate(
 impl Bench for MemBench {
     fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let MemBench { clients, server, config, .. } = self;
-        let load = |connections: usize| match run.offered_qps {
-            None => Load::Closed { depth: config.depth },
-            Some(qps) => Load::Open {
-                qps: qps * connections as f64 / config.connections as f64,
-                arrivals: config.arrivals,
-                depth: config.depth,
-            },
+        // Each client has its share of the rate.
+        let pace = |connections: usize| match pace(config, run) {
+            Pace::Open { qps, arrivals, depth } => {
+                Pace::Open { qps: qps * connections as f64 / config.connections as f64, arrivals, depth }
+            }
+            pace => pace,
         };
-        server.measure(run, move || generate(clients, run, load))
+        server.measure(run, move || generate(clients, run, pace))
     }
 
     fn notes(&self) -> Vec<String> {

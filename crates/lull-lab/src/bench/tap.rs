@@ -8,10 +8,11 @@ use lull_host::pin_thread;
 use lull_nic::tap::{Tap, TapConfig};
 
 use super::measure::{Server, ServerConfig};
+use super::window::pace;
 use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
+use crate::load::Workload;
 use crate::load::kernel::{KernelClient, KernelConfig};
-use crate::load::{Load, Workload};
 
 /// A service on a TAP, with a generator on the kernel's side of it.
 pub struct TapBench {
@@ -45,15 +46,12 @@ impl TapBench {
 impl Bench for TapBench {
     fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let TapBench { client, server, config, cores } = self;
-        let load = match run.offered_qps {
-            None => Load::Closed { depth: config.depth },
-            Some(qps) => Load::Open { qps, arrivals: config.arrivals, depth: config.depth },
-        };
+        let pace = pace(config, run);
         let generator = cores.generator.clone();
         server.measure(run, move || {
             // The client's threads inherit it.
             pin_thread(&generator)?;
-            Ok(client.run(load, run.warm_up, run.window, run.stop)?)
+            Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         })
     }
 

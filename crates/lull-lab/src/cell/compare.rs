@@ -205,7 +205,7 @@ pub fn published_at(metric: Metric, testcase: &str, share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::{Verdict, summarise};
+    use crate::cell::{Enforcement, summarise};
 
     const QUARTER: Load = Load::Percent { permille: 250 };
 
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_mode_that_is_not_in_force_has_no_rank() {
         let mut all = [runs("base", [9.0; 3]), runs("defer10", [1.0; 3]), runs("suspend10", [5.0; 3])].concat();
-        all[8].verdict = Verdict::not_in_force("no suspension");
+        all[8].verdict = Enforcement::not_in_force("no suspension");
         let order = order(&summarise(all), Metric::P99, QUARTER).unwrap();
         assert_eq!(order.measured, ["defer10", "base"]);
         assert_eq!(order.spearman, None);

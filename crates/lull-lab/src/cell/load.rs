@@ -32,7 +32,7 @@ pub enum Load {
 
 /// Why a load cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LoadError {
+pub enum LoadNameError {
     /// Not one of the three forms.
     Form(String),
     /// A form that is right, with a value outside its limits.
@@ -41,26 +41,26 @@ pub enum LoadError {
     Empty,
 }
 
-impl fmt::Display for LoadError {
+impl fmt::Display for LoadNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LoadError::Form(text) => write!(
+            LoadNameError::Form(text) => write!(
                 f,
                 "cannot read the load `{text}`: write a share of base's maximum (25%), queries per second (200K, 1.2M, \
                  50000) or MAX"
             ),
-            LoadError::Range(text) => write!(
+            LoadNameError::Range(text) => write!(
                 f,
                 "the load `{text}` is out of range: shares go from 0.1% to {}%, rates from 1 to {}M queries per second",
                 LOAD_PERMILLE_MAX / 10,
                 LOAD_QPS_MAX / 1_000_000
             ),
-            LoadError::Empty => write!(f, "no load given: name at least one, for example 25%,50%,75%,MAX"),
+            LoadNameError::Empty => write!(f, "no load given: name at least one, for example 25%,50%,75%,MAX"),
         }
     }
 }
 
-impl std::error::Error for LoadError {}
+impl std::error::Error for LoadNameError {}
 
 impl Load {
     /// The loads of a comparison for which none were named: 25 %, 50 %, 75 % and MAX.
@@ -73,8 +73,8 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// The first load that cannot be read, or [`LoadError::Empty`].
-    pub fn parse_list(text: &str) -> Result<Vec<Load>, LoadError> {
+    /// The first load that cannot be read, or [`LoadNameError::Empty`].
+    pub fn parse_list(text: &str) -> Result<Vec<Load>, LoadNameError> {
         let mut loads = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let load = item.parse()?;
@@ -82,7 +82,7 @@ impl Load {
                 loads.push(load);
             }
         }
-        if loads.is_empty() { Err(LoadError::Empty) } else { Ok(loads) }
+        if loads.is_empty() { Err(LoadNameError::Empty) } else { Ok(loads) }
     }
 
     /// Queries per second to offer, or `None` for a closed loop and for a share whose base is not known.
@@ -115,9 +115,9 @@ impl fmt::Display for Load {
 }
 
 impl FromStr for Load {
-    type Err = LoadError;
+    type Err = LoadNameError;
 
-    fn from_str(text: &str) -> Result<Self, LoadError> {
+    fn from_str(text: &str) -> Result<Self, LoadNameError> {
         let text = text.trim();
         if text.eq_ignore_ascii_case("max") {
             return Ok(Load::Max);
@@ -126,7 +126,7 @@ impl FromStr for Load {
             let permille = scaled(number, 1000 / 100, text)?;
             return match u32::try_from(permille) {
                 Ok(permille @ 1..=LOAD_PERMILLE_MAX) => Ok(Load::Percent { permille }),
-                _ => Err(LoadError::Range(text.to_string())),
+                _ => Err(LoadNameError::Range(text.to_string())),
             };
         }
         let (number, unit) = match text.as_bytes().last() {
@@ -136,26 +136,26 @@ impl FromStr for Load {
         };
         match scaled(number, unit, text)? {
             qps @ 1..=LOAD_QPS_MAX => Ok(Load::Rate { qps }),
-            _ => Err(LoadError::Range(text.to_string())),
+            _ => Err(LoadNameError::Range(text.to_string())),
         }
     }
 }
 
 /// `number * unit` rounded to a whole number.
-fn scaled(number: &str, unit: u64, whole: &str) -> Result<u64, LoadError> {
+fn scaled(number: &str, unit: u64, whole: &str) -> Result<u64, LoadNameError> {
     // Digits and one point only: `f64` would also take "1e9", "inf" and "nan".
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     match number.parse::<f64>() {
         // The cast saturates, and the limits refuse what saturated.
         Ok(value) if plain => Ok((value * unit as f64).round() as u64),
-        _ => Err(LoadError::Form(whole.to_string())),
+        _ => Err(LoadNameError::Form(whole.to_string())),
     }
 }
 
 impl TryFrom<String> for Load {
-    type Error = LoadError;
+    type Error = LoadNameError;
 
-    fn try_from(text: String) -> Result<Self, LoadError> {
+    fn try_from(text: String) -> Result<Self, LoadNameError> {
         text.parse()
     }
 }
@@ -192,13 +192,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_remedy() {
         for text in ["", "%", "fast", "-5%", "1e9", "inf", "nan%", "1..2K", "K"] {
-            assert!(matches!(text.parse::<Load>(), Err(LoadError::Form(_))), "{text}");
+            assert!(matches!(text.parse::<Load>(), Err(LoadNameError::Form(_))), "{text}");
         }
         for text in ["0%", "0", "0.01%", "99999%", "99999M", "0.0001K"] {
-            assert!(matches!(text.parse::<Load>(), Err(LoadError::Range(_))), "{text}");
+            assert!(matches!(text.parse::<Load>(), Err(LoadNameError::Range(_))), "{text}");
         }
         assert!("fast".parse::<Load>().unwrap_err().to_string().contains("25%"));
-        assert_eq!(Load::parse_list(" , "), Err(LoadError::Empty));
+        assert_eq!(Load::parse_list(" , "), Err(LoadNameError::Empty));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Load, Verdict};
+use super::{Enforcement, Load};
 
 /// What one run of one test case at one load measured.
 ///
@@ -77,7 +77,7 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_by: Option<PolledBy>,
     /// Whether the mode asked for was the one in force.
-    pub verdict: Verdict,
+    pub verdict: Enforcement,
 }
 
 /// Shares of the packets, in percent, by who polled them.
@@ -144,7 +144,7 @@ impl RunResult {
             suspensions: None,
             resumes: None,
             polled_by: None,
-            verdict: Verdict::InForce,
+            verdict: Enforcement::InForce,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Load, RunResult, Standing, Verdict};
+use super::{Enforcement, Load, RunResult, Standing};
 use crate::stats::{self, Estimate};
 
 /// A served rate below this share of the offered one is worth a note, unless the generator was late anyway.
@@ -38,7 +38,7 @@ pub struct CellSummary {
     /// What happened inside, as means of the totals of one window.
     pub counts: Counts,
     /// Whether the row shows its mode: the worst of the runs.
-    pub verdict: Verdict,
+    pub verdict: Enforcement,
     /// Whether the row says something about the server.
     pub standing: Standing,
     /// The runs, by number.
@@ -113,7 +113,7 @@ impl CellSummary {
                 syscalls: count(|r| r.syscalls),
                 lag_us: median(|r| r.generator_lag_us).map(|e| e.value),
             },
-            verdict: Verdict::of_runs(&runs),
+            verdict: Enforcement::of_runs(&runs),
             standing: Standing::of_runs(load, &runs),
             testcase,
             load,
@@ -144,12 +144,12 @@ impl CellSummary {
     pub fn note(&self) -> String {
         let mut notes = Vec::new();
         match &self.verdict {
-            Verdict::InForce => {}
-            Verdict::TimeoutHad { asked_us, had_us } => {
+            Enforcement::InForce => {}
+            Enforcement::TimeoutHad { asked_us, had_us } => {
                 notes.push(format!("asked for a timeout of {asked_us:.0} us and had {had_us:.0} us"));
             }
-            Verdict::NotInForce { reason } => notes.push(format!("not in force: {reason}")),
-            Verdict::Refused { reason } => notes.push(format!("refused: {reason}")),
+            Enforcement::NotInForce { reason } => notes.push(format!("not in force: {reason}")),
+            Enforcement::Refused { reason } => notes.push(format!("refused: {reason}")),
         }
         if let Some(reason) = self.standing.reason() {
             notes.push(format!("{}: {reason}", self.standing));
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn the_note_says_what_the_row_hides() {
         let late = RunResult {
-            verdict: Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 },
+            verdict: Enforcement::TimeoutHad { asked_us: 20.0, had_us: 38.0 },
             ..run("defer20", 0, 1.0, 700.0)
         };
         assert_eq!(

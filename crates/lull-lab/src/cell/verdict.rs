@@ -18,7 +18,7 @@ pub const GENERATOR_BUSY_PERCENT_MAX: f64 = 90.0;
 /// Whether the mode that a row is labelled with was the one that ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
-pub enum Verdict {
+pub enum Enforcement {
     /// Every check passed.
     InForce,
     /// The mode ran, but its timeout fired after another time than was asked.
@@ -40,58 +40,58 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
+impl Enforcement {
     /// A verdict of not in force.
-    pub fn not_in_force(reason: impl Into<String>) -> Verdict {
-        Verdict::NotInForce { reason: reason.into() }
+    pub fn not_in_force(reason: impl Into<String>) -> Enforcement {
+        Enforcement::NotInForce { reason: reason.into() }
     }
 
     /// Whether the row shows the mode that it is labelled with, if with another timeout.
     pub fn shows_mode(&self) -> bool {
-        !matches!(self, Verdict::NotInForce { .. } | Verdict::Refused { .. })
+        !matches!(self, Enforcement::NotInForce { .. } | Enforcement::Refused { .. })
     }
 
     /// Whether nothing ran.
     pub fn is_refused(&self) -> bool {
-        matches!(self, Verdict::Refused { .. })
+        matches!(self, Enforcement::Refused { .. })
     }
 
     /// One verdict for several runs: the worst, with the median of the timeouts had.
-    pub(super) fn of_runs(runs: &[RunResult]) -> Verdict {
+    pub(super) fn of_runs(runs: &[RunResult]) -> Enforcement {
         if let Some(refused) = runs.iter().find(|r| r.verdict.is_refused()) {
             return refused.verdict.clone();
         }
         let failed: Vec<&RunResult> = runs.iter().filter(|r| !r.verdict.shows_mode()).collect();
-        if let Some(Verdict::NotInForce { reason }) = failed.first().map(|r| &r.verdict) {
+        if let Some(Enforcement::NotInForce { reason }) = failed.first().map(|r| &r.verdict) {
             let reason = match failed.len() == runs.len() {
                 true => reason.clone(),
                 false => format!("{reason} (in {} of {} runs)", failed.len(), runs.len()),
             };
-            return Verdict::NotInForce { reason };
+            return Enforcement::NotInForce { reason };
         }
         let timeouts: Vec<(f64, f64)> = runs
             .iter()
             .filter_map(|r| match r.verdict {
-                Verdict::TimeoutHad { asked_us, had_us } => Some((asked_us, had_us)),
+                Enforcement::TimeoutHad { asked_us, had_us } => Some((asked_us, had_us)),
                 _ => None,
             })
             .collect();
         let had: Vec<f64> = timeouts.iter().map(|t| t.1).collect();
         match (timeouts.first(), crate::stats::median(&had)) {
-            (Some(&(asked_us, _)), Some(had)) => Verdict::TimeoutHad { asked_us, had_us: had.value },
-            _ => Verdict::InForce,
+            (Some(&(asked_us, _)), Some(had)) => Enforcement::TimeoutHad { asked_us, had_us: had.value },
+            _ => Enforcement::InForce,
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Enforcement {
     /// Short enough for a column: `in force`, `had 38 us`, `not in force`, `refused`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::InForce => f.pad("in force"),
-            Verdict::TimeoutHad { had_us, .. } => f.pad(&format!("had {had_us:.0} us")),
-            Verdict::NotInForce { .. } => f.pad("not in force"),
-            Verdict::Refused { .. } => f.pad("refused"),
+            Enforcement::InForce => f.pad("in force"),
+            Enforcement::TimeoutHad { had_us, .. } => f.pad(&format!("had {had_us:.0} us")),
+            Enforcement::NotInForce { .. } => f.pad("not in force"),
+            Enforcement::Refused { .. } => f.pad("refused"),
         }
     }
 }
@@ -185,7 +185,7 @@ impl fmt::Display for Standing {
 mod tests {
     use super::*;
 
-    fn run(load: Load, verdict: Verdict) -> RunResult {
+    fn run(load: Load, verdict: Enforcement) -> RunResult {
         RunResult { verdict, ..RunResult::new("defer20", load, 0, 1.0, 1000.0) }
     }
 
@@ -193,13 +193,13 @@ mod tests {
         RunResult {
             server_cpu_percent: Some(server),
             generator_busy_percent: Some(generator),
-            ..run(Load::Max, Verdict::InForce)
+            ..run(Load::Max, Enforcement::InForce)
         }
     }
 
     #[test]
     fn a_timeout_that_fires_late_is_named() {
-        let late = Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.2 };
+        let late = Enforcement::TimeoutHad { asked_us: 20.0, had_us: 38.2 };
         assert_eq!(late.to_string(), "had 38 us");
         assert!(late.shows_mode());
     }
@@ -207,14 +207,14 @@ mod tests {
     #[test]
     fn the_worst_run_decides() {
         let runs = [
-            run(Load::Max, Verdict::InForce),
-            run(Load::Max, Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 }),
-            run(Load::Max, Verdict::not_in_force("no suspension")),
+            run(Load::Max, Enforcement::InForce),
+            run(Load::Max, Enforcement::TimeoutHad { asked_us: 20.0, had_us: 38.0 }),
+            run(Load::Max, Enforcement::not_in_force("no suspension")),
         ];
-        let Verdict::NotInForce { reason } = Verdict::of_runs(&runs) else { panic!() };
+        let Enforcement::NotInForce { reason } = Enforcement::of_runs(&runs) else { panic!() };
         assert_eq!(reason, "no suspension (in 1 of 3 runs)");
-        assert_eq!(Verdict::of_runs(&runs[..2]), Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.0 });
-        assert_eq!(Verdict::of_runs(&runs[..1]), Verdict::InForce);
+        assert_eq!(Enforcement::of_runs(&runs[..2]), Enforcement::TimeoutHad { asked_us: 20.0, had_us: 38.0 });
+        assert_eq!(Enforcement::of_runs(&runs[..1]), Enforcement::InForce);
     }
 
     #[test]
@@ -224,14 +224,14 @@ mod tests {
         assert!(!counts(97.9, 50.0));
         assert!(!counts(99.0, 90.1));
         assert_eq!(Standing::of_runs(Load::Max, &[busy(90.0, 99.0)]).to_string(), "generator-bound");
-        assert!(!Standing::of_runs(Load::Max, &[run(Load::Max, Verdict::InForce)]).counts());
+        assert!(!Standing::of_runs(Load::Max, &[run(Load::Max, Enforcement::InForce)]).counts());
     }
 
     #[test]
     fn one_late_run_makes_an_open_loop_cell_late() {
         let load = Load::Rate { qps: 1000 };
-        let late = RunResult { kept_up: false, ..run(load, Verdict::InForce) };
-        let standing = Standing::of_runs(load, &[run(load, Verdict::InForce), late]);
+        let late = RunResult { kept_up: false, ..run(load, Enforcement::InForce) };
+        let standing = Standing::of_runs(load, &[run(load, Enforcement::InForce), late]);
         assert_eq!(standing.to_string(), "generator-late");
         assert_eq!(standing.reason(), Some("the generator sent late in 1 of 2 runs"));
     }

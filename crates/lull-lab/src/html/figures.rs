@@ -6,7 +6,7 @@ use super::ratios::Ratio;
 use super::scatter::Dot;
 use super::svg::short;
 use crate::cell::compare::{Metric, against_base, low_load, ratio};
-use crate::cell::{CellSummary, Load, Report, Verdict};
+use crate::cell::{CellSummary, Enforcement, Load, Report};
 use crate::csv::published;
 use crate::stats::Estimate;
 
@@ -160,7 +160,7 @@ fn rank(cell: &CellSummary) -> f64 {
 /// The name, with the timeout that was really had at the last load where it was another.
 fn label(testcase: &str, cells: &[&CellSummary]) -> String {
     let had = cells.iter().rev().find_map(|c| match c.verdict {
-        Verdict::TimeoutHad { had_us, .. } => Some(had_us),
+        Enforcement::TimeoutHad { had_us, .. } => Some(had_us),
         _ => None,
     });
     had.map_or_else(|| testcase.to_string(), |us| format!("{testcase} (had {us:.0})"))

@@ -5,7 +5,7 @@
 
 use crate::cell::compare::{Metric, Order, against_base, low_load, order, ratio};
 use crate::cell::report::find;
-use crate::cell::{CellSummary, Load, Standing, Verdict};
+use crate::cell::{CellSummary, Enforcement, Load, Standing};
 use crate::csv::published;
 use crate::stats::Estimate;
 
@@ -195,7 +195,7 @@ fn by_mode(cells: &[&CellSummary]) -> String {
 fn timeouts_had(cells: &[CellSummary]) -> Vec<String> {
     let mut modes: Vec<(&str, Vec<f64>)> = Vec::new();
     for cell in cells {
-        let Verdict::TimeoutHad { had_us, .. } = cell.verdict else { continue };
+        let Enforcement::TimeoutHad { had_us, .. } = cell.verdict else { continue };
         match modes.iter_mut().find(|(name, _)| *name == cell.testcase) {
             Some((_, had)) => had.push(had_us),
             None => modes.push((&cell.testcase, vec![had_us])),
@@ -290,7 +290,7 @@ mod tests {
     fn rows_that_do_not_count_carry_no_statement() {
         let mut runs =
             [at_max("base", [100.0; 3]), at_max("suspend20", [116.0; 3]), at_max("fullbusy", [1.0; 3])].concat();
-        runs[3].verdict = Verdict::not_in_force("no suspension");
+        runs[3].verdict = Enforcement::not_in_force("no suspension");
         runs[8].generator_busy_percent = Some(400.0);
         let text = narrate(&summarise(runs));
         assert!(!text.contains("more than base"), "{text}");

@@ -2,7 +2,7 @@
 
 use super::palette::look;
 use super::svg::escape;
-use crate::cell::{CellSummary, Report, Verdict};
+use crate::cell::{CellSummary, Enforcement, Report};
 use crate::csv::{CsvRow, EXTRA_COLUMNS, NOT_RUN, PUBLISHED_COLUMNS, number};
 
 /// The table: every planned cell, with intervals, verdict and note.
@@ -30,7 +30,7 @@ fn tr(row: &CsvRow, cell: Option<&CellSummary>) -> String {
         None => ("missing", String::new()),
         Some(c) if !c.verdict.shows_mode() => ("off", pill("bad", &c.verdict.to_string())),
         Some(c) if !c.standing.counts() => ("doubt", pill("warn", &c.standing.to_string())),
-        Some(c) if c.verdict != Verdict::InForce => ("had", pill("had", &c.verdict.to_string())),
+        Some(c) if c.verdict != Enforcement::InForce => ("had", pill("had", &c.verdict.to_string())),
         Some(_) => ("", String::new()),
     };
     let mut out = format!(

@@ -1,6 +1,6 @@
 //! Checks answers as they stream in, cut into segments anywhere.
 
-use super::workload::{Request, Workload};
+use super::workload::{Query, Workload};
 
 /// What an answer was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ const HIT_END: &[u8] = b"\r\nEND\r\n";
 impl Checker {
     /// Takes bytes of the answer to `request`. Returns how many belong to it, and what it was if that was all of it.
     #[inline]
-    pub fn feed(&mut self, workload: &Workload, request: Request, bytes: &[u8]) -> (usize, Option<Outcome>) {
+    pub fn feed(&mut self, workload: &Workload, request: Query, bytes: &[u8]) -> (usize, Option<Outcome>) {
         if let State::Start = self.state {
             // The common case: the whole of the expected answer is there.
             let expected = workload.response_bytes(request);
@@ -62,7 +62,7 @@ impl Checker {
         self.feed_slow(workload, request, bytes)
     }
 
-    fn feed_slow(&mut self, workload: &Workload, request: Request, bytes: &[u8]) -> (usize, Option<Outcome>) {
+    fn feed_slow(&mut self, workload: &Workload, request: Query, bytes: &[u8]) -> (usize, Option<Outcome>) {
         let mut at = 0;
         while at < bytes.len() {
             let byte = bytes[at];
@@ -118,7 +118,7 @@ impl Checker {
 
 /// Whether the first line of an answer, complete and of the expected length, ends with the expected size.
 #[inline]
-fn line_fits(workload: &Workload, request: Request, answer: &[u8]) -> bool {
+fn line_fits(workload: &Workload, request: Query, answer: &[u8]) -> bool {
     let value_bytes = workload.value_bytes(request.record());
     let line_end = answer.len() - HIT_END.len() - value_bytes - 2;
     let mut number = value_bytes;
@@ -137,7 +137,7 @@ fn line_fits(workload: &Workload, request: Request, answer: &[u8]) -> bool {
 }
 
 /// What a line without a value says. The answers of a memcached differ in their first two letters.
-fn line_outcome(head: [u8; 2], request: Request) -> Outcome {
+fn line_outcome(head: [u8; 2], request: Query) -> Outcome {
     match (&head, request.is_set()) {
         (b"EN", false) => Outcome::Miss,
         (b"ST", true) => Outcome::Stored,
@@ -166,7 +166,7 @@ mod tests {
     fn answers_are_recognised_however_they_are_cut() {
         let workload = Workload::new(WorkloadConfig { records: 200, ..WorkloadConfig::default() }).expect("valid");
         for record in 0..200 {
-            let (get, set) = (Request::get(record), Request::set(record));
+            let (get, set) = (Query::get(record), Query::set(record));
             let hit = answer(&workload, record);
             assert_eq!(hit.len(), workload.response_bytes(get));
             let wrong = answer(

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::clock::MonotonicClock;
 use super::recorder::{Recorder, Summary};
 use super::workload::Workload;
-use super::{Load, LoadError, PATIENCE_NS};
+use super::{LoadError, PATIENCE_NS, Pace};
 use worker::{Run, Worker};
 
 /// Most connections of a client.
@@ -103,7 +103,7 @@ impl KernelClient {
     /// [`LoadError::Os`] if the system refuses.
     pub fn run(
         &mut self,
-        load: Load,
+        load: Pace,
         warmup: Duration,
         duration: Duration,
         stop: &AtomicBool,
@@ -117,12 +117,12 @@ impl KernelClient {
     /// As [`KernelClient::run`].
     pub fn run_recorded(
         &mut self,
-        load: Load,
+        load: Pace,
         warmup: Duration,
         duration: Duration,
         stop: &AtomicBool,
     ) -> Result<(Summary, Recorder), LoadError> {
-        if let Load::Open { qps, .. } = load
+        if let Pace::Open { qps, .. } = load
             && !(qps.is_finite() && qps > 0.0)
         {
             return Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") });
@@ -149,7 +149,7 @@ impl KernelClient {
             }
         }
         let (recorder, unanswered, backlog, reconnects) = summed.expect("there is at least one thread");
-        let mut summary = recorder.summarize(matches!(load, Load::Open { .. }), unanswered, backlog);
+        let mut summary = recorder.summarize(matches!(load, Pace::Open { .. }), unanswered, backlog);
         summary.reconnects = reconnects;
         Ok((summary, recorder))
     }
@@ -159,7 +159,7 @@ impl KernelClient {
     /// # Errors
     /// As [`KernelClient::run`].
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
-        self.run(Load::Preload { depth: 16 }, Duration::ZERO, Duration::ZERO, stop)
+        self.run(Pace::Preload { depth: 16 }, Duration::ZERO, Duration::ZERO, stop)
     }
 
     /// Connections that are up.

@@ -29,7 +29,7 @@ pub use clock::{Clock, MonotonicClock};
 pub use dist::{Arrivals, Distribution, Rng};
 pub use recorder::{Recorder, Summary, Window};
 pub use schedule::{Due, Schedule};
-pub use workload::{Request, Workload, WorkloadConfig};
+pub use workload::{Query, Workload, WorkloadConfig};
 
 /// How long a generator waits for an answer that does not come: without any for so long a run fails, and at a run's end
 /// what is outstanding is waited for as long. Both only bound a failure, so it is more than any machine stalls for, and
@@ -41,7 +41,7 @@ pub const DEPTH_MAX: u16 = 1024;
 
 /// How requests follow one another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum Pace {
     /// At the times of an arrival process, whether or not the answers come.
     Open {
         /// Offered load in requests a second, over all connections of the client.
@@ -63,15 +63,15 @@ pub enum Load {
     },
 }
 
-impl Load {
+impl Pace {
     /// Open loop as mutilate offers it: exponential inter-arrival times, depth 1.
-    pub fn open(qps: f64) -> Load {
-        Load::Open { qps, arrivals: Arrivals::Exponential, depth: 1 }
+    pub fn open(qps: f64) -> Pace {
+        Pace::Open { qps, arrivals: Arrivals::Exponential, depth: 1 }
     }
 
     /// Requests that a connection may have outstanding, between 1 and [`DEPTH_MAX`].
     pub fn depth(&self) -> u16 {
-        let (Load::Open { depth, .. } | Load::Closed { depth } | Load::Preload { depth }) = *self;
+        let (Pace::Open { depth, .. } | Pace::Closed { depth } | Pace::Preload { depth }) = *self;
         depth.clamp(1, DEPTH_MAX)
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::Load;
+use super::Pace;
 use super::dist::{Arrivals, Rng};
 
 /// A request to send now.
@@ -57,14 +57,14 @@ pub struct Schedule {
 
 impl Schedule {
     /// A schedule for `connections` connections, all of them down, that starts at `start_ns`.
-    pub fn new(load: &Load, connections: usize, start_ns: u64, seed: u64) -> Schedule {
+    pub fn new(load: &Pace, connections: usize, start_ns: u64, seed: u64) -> Schedule {
         let mut rng = Rng::new(seed);
         let (arrivals, mean_gap_ns) = match *load {
             // The rate may be tiny; a gap of a century is as good as none.
-            Load::Open { qps, arrivals, .. } => {
+            Pace::Open { qps, arrivals, .. } => {
                 (Some(arrivals), (1e9 * connections as f64 / qps.max(1e-9)).min(3e18 / 64.0))
             }
-            Load::Closed { .. } | Load::Preload { .. } => (None, 0.0),
+            Pace::Closed { .. } | Pace::Preload { .. } => (None, 0.0),
         };
         let lines = (0..connections)
             .map(|_| Line {
@@ -264,7 +264,7 @@ impl Heap {
 mod tests {
     use super::*;
 
-    fn all_up(load: Load, connections: u32) -> Schedule {
+    fn all_up(load: Pace, connections: u32) -> Schedule {
         let mut schedule = Schedule::new(&load, connections as usize, 0, 42);
         for connection in 0..connections {
             schedule.up(connection, 0);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn open_loop_keeps_the_rate_and_the_order() {
         for arrivals in [Arrivals::Exponential, Arrivals::Facebook, Arrivals::Fixed] {
-            let mut schedule = all_up(Load::Open { qps: 100_000.0, arrivals, depth: 1 }, 1000);
+            let mut schedule = all_up(Pace::Open { qps: 100_000.0, arrivals, depth: 1 }, 1000);
             let (mut last, mut sent) = (0, 0);
             for now_ns in (0..1_000_000_000u64).step_by(5_000) {
                 while let Some(due) = schedule.next(now_ns) {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_blocked_connection_keeps_its_intended_times() {
-        let mut schedule = all_up(Load::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 2 }, 1);
+        let mut schedule = all_up(Pace::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 2 }, 1);
         let first = schedule.next(5_000).expect("due");
         let second = schedule.next(5_000).expect("due");
         assert_eq!(second.intended_ns - first.intended_ns, 1000);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_lost_connection_comes_back_with_what_was_due() {
-        let mut schedule = all_up(Load::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 1 }, 1);
+        let mut schedule = all_up(Pace::Open { qps: 1e6, arrivals: Arrivals::Fixed, depth: 1 }, 1);
         let first = schedule.next(1_000).expect("due");
         assert_eq!(schedule.down(0), 1);
         assert_eq!((schedule.next(50_000), schedule.outstanding()), (None, 0));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn closed_loop_keeps_the_depth() {
-        let mut schedule = all_up(Load::Closed { depth: 3 }, 2);
+        let mut schedule = all_up(Pace::Closed { depth: 3 }, 2);
         let burst: Vec<u32> = std::iter::from_fn(|| schedule.next(7)).map(|due| due.connection).collect();
         assert_eq!(burst, [0, 0, 0, 1, 1, 1]);
         schedule.completed(1, 9);

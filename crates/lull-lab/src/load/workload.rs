@@ -53,31 +53,31 @@ impl Default for WorkloadConfig {
 /// One request: an operation on a record, in 4 bytes, so that thousands of connections can keep what they have
 /// outstanding and make its bytes again when TCP has to send them again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Request(u32);
+pub struct Query(u32);
 
-impl Request {
+impl Query {
     const SET: u32 = 1 << 31;
 
     /// Reads a record.
-    pub fn get(record: u32) -> Request {
-        Request(record & !Request::SET)
+    pub fn get(record: u32) -> Query {
+        Query(record & !Query::SET)
     }
 
     /// Writes a record.
-    pub fn set(record: u32) -> Request {
-        Request(record | Request::SET)
+    pub fn set(record: u32) -> Query {
+        Query(record | Query::SET)
     }
 
     /// The record's index.
     #[inline]
     pub fn record(self) -> u32 {
-        self.0 & !Request::SET
+        self.0 & !Query::SET
     }
 
     /// Whether it writes.
     #[inline]
     pub fn is_set(self) -> bool {
-        self.0 & Request::SET != 0
+        self.0 & Query::SET != 0
     }
 }
 
@@ -160,10 +160,10 @@ impl Workload {
 
     /// Draws a request: a record, evenly, and whether to read or write it.
     #[inline]
-    pub fn draw(&self, rng: &mut Rng) -> Request {
+    pub fn draw(&self, rng: &mut Rng) -> Query {
         let record = rng.below(self.shapes.len() as u64) as u32;
         let update = self.update_below > 0 && rng.next_u64() <= self.update_below;
-        if update { Request::set(record) } else { Request::get(record) }
+        if update { Query::set(record) } else { Query::get(record) }
     }
 
     #[inline]
@@ -205,7 +205,7 @@ impl Workload {
 
     /// Bytes of an encoded request.
     #[inline]
-    pub fn request_bytes(&self, request: Request) -> usize {
+    pub fn request_bytes(&self, request: Query) -> usize {
         let shape = self.shape(request.record());
         let key = shape.key_bytes();
         if request.is_set() {
@@ -218,7 +218,7 @@ impl Workload {
 
     /// Bytes of the answer that is expected: the record as it was set, or `STORED`.
     #[inline]
-    pub fn response_bytes(&self, request: Request) -> usize {
+    pub fn response_bytes(&self, request: Query) -> usize {
         if request.is_set() {
             return b"STORED\r\n".len();
         }
@@ -232,7 +232,7 @@ impl Workload {
     /// # Panics
     /// If `to` is shorter than [`Workload::request_bytes`].
     #[inline]
-    pub fn encode(&self, request: Request, to: &mut [u8]) -> usize {
+    pub fn encode(&self, request: Query, to: &mut [u8]) -> usize {
         if request.is_set() {
             let len = self.request_bytes(request);
             self.encode_range(request, 0, &mut to[..len]);
@@ -248,7 +248,7 @@ impl Workload {
     ///
     /// # Panics
     /// If the range exceeds the request.
-    pub fn encode_range(&self, request: Request, from: usize, to: &mut [u8]) {
+    pub fn encode_range(&self, request: Query, from: usize, to: &mut [u8]) {
         let mut head = [0; HEAD_BYTES_MAX];
         let head_len = self.encode_head(request, &mut head);
         let value = if request.is_set() { self.value(request.record()) } else { &[] };
@@ -266,7 +266,7 @@ impl Workload {
         assert_eq!(filled, to.len(), "range of {} bytes from {from} exceeds the request", to.len());
     }
 
-    fn encode_head(&self, request: Request, to: &mut [u8; HEAD_BYTES_MAX]) -> usize {
+    fn encode_head(&self, request: Query, to: &mut [u8; HEAD_BYTES_MAX]) -> usize {
         to[..4].copy_from_slice(if request.is_set() { b"set " } else { b"get " });
         let mut len = 4 + self.write_key(request.record(), &mut to[4..]);
         if request.is_set() {
@@ -345,7 +345,7 @@ mod tests {
         let workload = workload(1000);
         let mut rng = Rng::new(9);
         for record in 0..1000 {
-            for request in [Request::get(record), Request::set(record)] {
+            for request in [Query::get(record), Query::set(record)] {
                 let mut whole = vec![0; workload.request_bytes(request)];
                 assert_eq!(workload.encode(request, &mut whole), whole.len());
                 let cut = rng.below(whole.len() as u64) as usize;
@@ -359,8 +359,8 @@ mod tests {
         let mut key = [0; KEY_BYTES_MAX];
         let len = workload.write_key(7, &mut key);
         let text = format!("set {} 0 0 {}\r\n", String::from_utf8_lossy(&key[..len]), workload.value_bytes(7));
-        let mut whole = vec![0; workload.request_bytes(Request::set(7))];
-        workload.encode(Request::set(7), &mut whole);
+        let mut whole = vec![0; workload.request_bytes(Query::set(7))];
+        workload.encode(Query::set(7), &mut whole);
         assert!(whole.starts_with(text.as_bytes()) && whole.ends_with(b"\r\n"));
     }
 

@@ -5,7 +5,7 @@
 
 use lull_lab::cell::compare::{Metric, published_at};
 use lull_lab::cell::report::REPORT_SCHEMA;
-use lull_lab::cell::{Load, Report, RunResult, Verdict, summarise};
+use lull_lab::cell::{Enforcement, Load, Report, RunResult, summarise};
 use lull_lab::csv::published;
 use lull_lab::machine::Machine;
 use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan, StepKind};
@@ -129,10 +129,10 @@ pub fn troubled() -> Report {
     for run in &mut runs {
         match (run.testcase.as_str(), run.load) {
             ("suspend50", _) => {
-                run.verdict = Verdict::not_in_force("no suspension in 24 busy periods, a <plain> deferral")
+                run.verdict = Enforcement::not_in_force("no suspension in 24 busy periods, a <plain> deferral")
             }
-            ("defer20" | "suspend20", _) => run.verdict = Verdict::TimeoutHad { asked_us: 20.0, had_us: 38.4 },
-            ("defer10" | "suspend10", _) => run.verdict = Verdict::TimeoutHad { asked_us: 10.0, had_us: 31.0 },
+            ("defer20" | "suspend20", _) => run.verdict = Enforcement::TimeoutHad { asked_us: 20.0, had_us: 38.4 },
+            ("defer10" | "suspend10", _) => run.verdict = Enforcement::TimeoutHad { asked_us: 10.0, had_us: 31.0 },
             ("fullbusy" | "suspend200", Load::Max) => run.generator_busy_percent = Some(97.0),
             ("napibusy", Load::Percent { permille: 750 }) => run.kept_up = false,
             ("defer200", Load::Percent { permille: 750 }) => run.qps *= 0.8,

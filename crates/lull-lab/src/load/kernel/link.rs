@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::load::checker::Checker;
-use crate::load::workload::{Request, Workload};
+use crate::load::workload::{Query, Workload};
 
 /// Output buffers that grew beyond this are given back when they are empty.
 const KEPT_BUFFER_BYTES: usize = 16 * 1024;
@@ -29,7 +29,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub intended_ns: u64,
-    pub request: Request,
+    pub request: Query,
 }
 
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use crate::load::clock::{Clock, MonotonicClock};
 use crate::load::dist::{Rng, mix};
 use crate::load::recorder::{Recorder, Window};
 use crate::load::schedule::Schedule;
-use crate::load::workload::{Request, Workload};
-use crate::load::{Load, LoadError};
+use crate::load::workload::{Query, Workload};
+use crate::load::{LoadError, Pace};
 
 /// Events taken at a time.
 const EVENTS: usize = 128;
@@ -38,7 +38,7 @@ const SLEEP_NS_MAX: u64 = 50_000_000;
 
 /// A run, as all threads share it.
 pub(super) struct Run<'a> {
-    pub load: Load,
+    pub load: Pace,
     pub warmup: Duration,
     pub duration: Duration,
     pub stop: &'a AtomicBool,
@@ -102,7 +102,7 @@ impl Worker {
             opening: 0,
             established: 0,
             running: false,
-            schedule: Schedule::new(&Load::Closed { depth: 1 }, connections, 0, 0),
+            schedule: Schedule::new(&Pace::Closed { depth: 1 }, connections, 0, 0),
             recorder: Recorder::new(Window::default()),
             preload: None,
             events: Vec::with_capacity(EVENTS),
@@ -165,13 +165,13 @@ impl Worker {
             }
         }
         let load = match run.load {
-            Load::Open { qps, arrivals, depth } => {
+            Pace::Open { qps, arrivals, depth } => {
                 let share = self.links.len() as f64 / self.config.connections as f64;
-                Load::Open { qps: qps * share, arrivals, depth }
+                Pace::Open { qps: qps * share, arrivals, depth }
             }
             load => load,
         };
-        self.preload = matches!(load, Load::Preload { .. })
+        self.preload = matches!(load, Pace::Preload { .. })
             .then_some(Preload { next: self.index as u64, step: run.threads as u64 });
         let from_ns = if self.preload.is_some() { now_ns } else { now_ns.saturating_add(nanoseconds(run.warmup)) };
         let to_ns = if self.preload.is_some() { u64::MAX } else { from_ns.saturating_add(nanoseconds(run.duration)) };
@@ -384,7 +384,7 @@ impl Worker {
                     let record = preload.next;
                     preload.next += preload.step;
                     // `exhausted` has seen that it is a record, of which there are fewer than 2^32.
-                    Request::set(record as u32)
+                    Query::set(record as u32)
                 }
                 None => self.workload.draw(&mut self.rng),
             };

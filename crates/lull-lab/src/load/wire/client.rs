@@ -18,8 +18,8 @@ use crate::load::clock::Clock;
 use crate::load::dist::{Rng, mix};
 use crate::load::recorder::{Recorder, Summary, Window};
 use crate::load::schedule::Schedule;
-use crate::load::workload::{Request, Workload};
-use crate::load::{Load, LoadError};
+use crate::load::workload::{Query, Workload};
+use crate::load::{LoadError, Pace};
 
 /// Requests sent before the device is told, so that the first of many due does not wait for all.
 const TX_BATCH: usize = 32;
@@ -66,7 +66,7 @@ pub struct WireClient<C> {
     opening: usize,
     established: usize,
     phase: Phase,
-    load: Load,
+    load: Pace,
     /// Records left to preload; `None`: requests are drawn.
     preload_next: Option<u32>,
     schedule: Schedule,
@@ -102,7 +102,7 @@ impl<C: Clock> WireClient<C> {
         queue.irq.mask();
         let peer_mac = config.peer_mac;
         let connections = config.connections;
-        let load = Load::Closed { depth: 1 };
+        let load = Pace::Closed { depth: 1 };
         let now_ns = clock.now_ns();
         let mut client = WireClient {
             egress: Egress::new(queue.tx, template(&config, peer_mac.unwrap_or([0xff; 6]))),
@@ -200,7 +200,7 @@ impl<C: Clock> WireClient<C> {
     /// [`LoadError::NoProgress`] if the server falls silent, [`LoadError::Invalid`] if the load is outside its limits.
     pub fn run(
         &mut self,
-        load: Load,
+        load: Pace,
         warmup: Duration,
         duration: Duration,
         stop: &AtomicBool,
@@ -219,15 +219,15 @@ impl<C: Clock> WireClient<C> {
     /// # Errors
     /// As [`WireClient::run`].
     pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
-        self.run(Load::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)
+        self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)
     }
 
     /// Starts a load; then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
     ///
     /// # Errors
     /// [`LoadError::Invalid`] if the load is outside its limits.
-    pub fn begin(&mut self, load: Load, warmup: Duration, duration: Duration) -> Result<(), LoadError> {
-        if let Load::Open { qps, .. } = load
+    pub fn begin(&mut self, load: Pace, warmup: Duration, duration: Duration) -> Result<(), LoadError> {
+        if let Pace::Open { qps, .. } = load
             && !(qps.is_finite() && qps > 0.0)
         {
             return Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") });
@@ -241,7 +241,7 @@ impl<C: Clock> WireClient<C> {
             }
         }
         self.make_rings(load.depth());
-        let preload = matches!(load, Load::Preload { .. });
+        let preload = matches!(load, Pace::Preload { .. });
         let from_ns = if preload { now_ns } else { now_ns.saturating_add(nanoseconds(warmup)) };
         let to_ns = if preload { NEVER } else { from_ns.saturating_add(nanoseconds(duration)) };
         self.load = load;
@@ -308,7 +308,7 @@ impl<C: Clock> WireClient<C> {
         self.phase = Phase::Idle;
         let raise_ns = self.raise_ns.as_mut().map_or(0, |raise_ns| raise_ns());
         self.recorder.set_raise_ns(raise_ns - self.raise_ns_before);
-        let open_loop = matches!(self.load, Load::Open { .. });
+        let open_loop = matches!(self.load, Pace::Open { .. });
         let backlog = self.schedule.backlog(self.recorder.window().to_ns);
         let mut summary = self.recorder.summarize(open_loop, self.schedule.outstanding(), backlog);
         summary.retransmits = self.retransmits;
@@ -443,7 +443,7 @@ impl<C: Clock> WireClient<C> {
             let request = match &mut self.preload_next {
                 Some(next) => {
                     *next += 1;
-                    Request::set(*next - 1)
+                    Query::set(*next - 1)
                 }
                 None => self.workload.draw(&mut self.rng),
             };

@@ -1,7 +1,7 @@
 //! One connection's state (RFC 9293, as far as an active opener of a request-answer protocol needs it).
 
 use crate::load::checker::Checker;
-use crate::load::workload::Request;
+use crate::load::workload::Query;
 
 /// Nothing is scheduled.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -29,7 +29,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
     pub intended_ns: u64,
-    pub request: Request,
+    pub request: Query,
     /// Sequence number behind its last byte.
     pub end_seq: u32,
 }

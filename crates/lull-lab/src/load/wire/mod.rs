@@ -4,7 +4,7 @@
 //! Hence a TCP that does what a memcached client needs and no more: connections opened actively, IPv4, no options but
 //! the MSS, data in order only (what arrives early is dropped and asked for again by a duplicate ACK), go-back-N with
 //! an RTO of at least 200 ms, ACKs with the next request or after 20 to 25 ms. Nothing is stored for retransmission:
-//! a request's bytes are made again from its 4-byte [`super::Request`].
+//! a request's bytes are made again from its 4-byte [`super::Query`].
 //!
 //! - [`WireConfig`]: addresses, connections, offloads;
 //! - [`WireClient`]: the client; [`WireClient::run`] does a whole run, [`WireClient::begin`], [`WireClient::poll`] and

@@ -7,7 +7,7 @@ use super::super::packet::{ACK, FIN, Fields, PSH, RST, SYN, Segment, WINDOW};
 use super::{NOBODY, PORT_FIRST, Phase, REOPEN_NS, WireClient};
 use crate::load::clock::Clock;
 use crate::load::schedule::Due;
-use crate::load::workload::Request;
+use crate::load::workload::Query;
 
 /// Connections being opened at a time: what any listener's queue holds.
 const OPENING_MAX: usize = 64;
@@ -23,7 +23,7 @@ const DUPLICATE_ACKS: u8 = 3;
 impl<C: Clock> WireClient<C> {
     /// Puts a request behind those of its connection, and sends it as far as the window allows.
     #[inline]
-    pub(super) fn enqueue(&mut self, due: Due, request: Request, now_ns: u64) {
+    pub(super) fn enqueue(&mut self, due: Due, request: Query, now_ns: u64) {
         let bytes = self.workload.request_bytes(request) as u32;
         let connection = due.connection;
         let line = &mut self.connections[connection as usize];
@@ -73,7 +73,7 @@ impl<C: Clock> WireClient<C> {
 
     /// Sends `bytes` bytes of a request from its byte `from` on, at `snd_nxt`.
     #[inline]
-    fn send_part(&mut self, connection: u32, request: Request, from: u32, bytes: u32, now_ns: u64) {
+    fn send_part(&mut self, connection: u32, request: Query, from: u32, bytes: u32, now_ns: u64) {
         let line = &mut self.connections[connection as usize];
         let fields = Fields { port: line.port, seq: line.snd_nxt, ack: line.rcv_nxt, flags: ACK | PSH };
         line.snd_nxt = line.snd_nxt.wrapping_add(bytes);

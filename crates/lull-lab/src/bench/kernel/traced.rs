@@ -1,0 +1,125 @@
+//! What the trace of a window shows of the server's NAPIs.
+
+use std::collections::HashMap;
+
+use lull_core::Mode;
+use lull_linux::polls::{Account, Accounts, Record, What, Who};
+
+use crate::cell::PolledBy;
+use crate::check::{Evidence, ThreadsRest};
+
+/// From how far ahead a timer counts as a suspension's: half way between the two timeouts. A mode that does not suspend
+/// has no such time, so that any timer is its deferral's.
+fn split_ns(mode: &Mode) -> u64 {
+    let napi = &mode.napi;
+    match napi.irq_suspend_timeout_ns {
+        0 => u64::MAX,
+        suspend => napi.gro_flush_timeout_ns.midpoint(suspend.max(napi.gro_flush_timeout_ns)),
+    }
+}
+
+/// What a window's trace came to.
+#[derive(Default)]
+pub(super) struct Traced {
+    pub account: Account,
+    accounts: Accounts,
+    /// Deadlines of timers that are set.
+    deadlines: HashMap<u64, u64>,
+    lateness_ns: Vec<u64>,
+    pub timers_set: u64,
+    /// Events that the ring buffers had no room for.
+    pub lost: u64,
+}
+
+impl Traced {
+    pub fn new(mode: &Mode) -> Traced {
+        Traced { accounts: Accounts::new(split_ns(mode)), ..Traced::default() }
+    }
+
+    pub fn add(&mut self, record: &Record) {
+        self.accounts.add(record);
+        match record.what {
+            What::TimerSet { timer, in_ns } => {
+                self.timers_set += 1;
+                if in_ns < self.accounts.split_ns() {
+                    self.deadlines.insert(timer, record.at_ns + in_ns);
+                } else {
+                    self.deadlines.remove(&timer);
+                }
+            }
+            What::TimerFired { timer } => {
+                // CPUs are read one after the other: a timer that was set again elsewhere meanwhile has another
+                // deadline.
+                if let Some(late) = self.deadlines.remove(&timer).and_then(|at| record.at_ns.checked_sub(at)) {
+                    self.lateness_ns.push(late);
+                }
+            }
+            What::Poll { .. } | What::Packet { .. } => {}
+        }
+    }
+
+    /// Adds all NAPIs up: they are the server's.
+    pub fn sum(&mut self) {
+        for account in self.accounts.napis().values() {
+            account.by.iter().for_each(|(who, tally)| *self.account.by.entry(*who).or_default() += *tally);
+            self.account.timers.0 += account.timers.0;
+            self.account.timers.1 += account.timers.1;
+        }
+    }
+
+    fn lateness_median_ns(&mut self) -> Option<u64> {
+        let middle = self.lateness_ns.len() / 2;
+        (!self.lateness_ns.is_empty()).then(|| *self.lateness_ns.select_nth_unstable(middle).1)
+    }
+
+    fn is_client(&self, tid: i32, server: &[i32]) -> bool {
+        !server.contains(&tid) && self.accounts.thread(tid).is_some_and(|it| it.pid == std::process::id() as i32)
+    }
+
+    pub fn polled_by(&self, server: &[i32]) -> Option<PolledBy> {
+        let total = self.account.total().packets;
+        let mut by = PolledBy::default();
+        for (who, tally) in &self.account.by {
+            let share = match *who {
+                Who::Timer { .. } => &mut by.timer,
+                Who::Ksoftirqd { .. } => &mut by.ksoftirqd,
+                Who::Thread { .. } => &mut by.napi_thread,
+                Who::BusyPoll { tid } if server.contains(&tid) => &mut by.busy_poll,
+                Who::Softirq { tid, .. } if server.contains(&tid) => &mut by.server_softirq,
+                Who::Softirq { tid, .. } if self.is_client(tid, server) => &mut by.client_softirq,
+                Who::Softirq { .. } => &mut by.other_softirq,
+                Who::BusyPoll { .. } | Who::Netpoll => &mut by.other,
+            };
+            *share += 100.0 * tally.packets as f64 / total as f64;
+        }
+        (total > 0).then_some(by)
+    }
+
+    pub fn evidence(&mut self, server: &[i32], queries: u64, thread_sleeps: u64) -> Evidence {
+        let polls = |of: &dyn Fn(&Who) -> bool| self.account.sum(of).polls;
+        let threads = self.account.sum(|who| matches!(who, Who::Thread { .. }));
+        Evidence {
+            busy_polls: polls(&|who| matches!(who, Who::BusyPoll { tid } if server.contains(tid))),
+            thread_polls: threads.polls,
+            threads_rest: ThreadsRest::Sleeps { sleeps: thread_sleeps, empty_polls: threads.empty },
+            softirq_polls: polls(&|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. })),
+            deferrals: self.account.timers.0,
+            suspensions: self.account.timers.1,
+            lateness_ns: self.lateness_median_ns(),
+            queries,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_is_a_suspensions_only_where_there_are_some() {
+        let split = |mode: &str| split_ns(&mode.parse().unwrap());
+        assert_eq!(split("defer20"), u64::MAX);
+        assert_eq!(split("suspend20"), 10_010_000);
+        assert_eq!(split("suspend0"), 10_000_000);
+    }
+}
