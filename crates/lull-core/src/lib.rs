@@ -23,6 +23,7 @@
 //! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
 //! | [`busy`] | the busy loop and its stop | `__napi_busy_loop`, `busy_poll_stop` |
 //! | [`epoll`] | the epoll policy: when it polls, suspends and resumes | `fs/eventpoll.c` |
+//! | [`zero_timeout`] | when a loop of calls with timeout 0 is polled for | none: such calls never poll there |
 //! | [`socket`] | busy polling by a receiving socket | `sk_busy_loop` |
 //! | [`settings`] | settings, defaults, limits, refusals | `netdev-genl.c`, `net-sysfs.c` |
 //! | `control` | threading on and off, disable, enable | `net/core/dev.c` |
@@ -76,6 +77,7 @@ pub mod stats;
 mod sync;
 pub mod thread;
 pub mod timer;
+pub mod zero_timeout;
 
 pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 pub use config::{DeviceConfig, NAPI_ID_MIN};
@@ -91,3 +93,4 @@ pub use state::{DisableClaim, Snapshot, ThreadedOff};
 pub use stats::Stats;
 pub use thread::{NapiThread, ThreadStep};
 pub use timer::Timer;
+pub use zero_timeout::ZeroTimeout;
