@@ -76,6 +76,12 @@ impl ZeroTimeout {
         }
     }
 
+    /// The context is a new one, of which nothing is known.
+    pub fn forget(&self) {
+        self.begin_again();
+        self.not_before_ns.store(0, Relaxed);
+    }
+
     /// A call with timeout 0 found nothing. Returns whether to read the clock and to ask [`ZeroTimeout::is_due`].
     #[inline]
     pub fn was_empty(&self) -> bool {
@@ -215,6 +221,9 @@ mod tests {
         rule.nothing_to_poll(1);
         let due = (1..1_000).filter(|call| rule.was_empty() && rule.is_due(call * 1_000)).count();
         assert_eq!((due, rule.is_due(1_000_001)), (0, true));
+        rule.nothing_to_poll(1);
+        rule.forget();
+        assert!(rule.is_due(2));
     }
 
     proptest! {

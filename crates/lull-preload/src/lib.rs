@@ -6,11 +6,12 @@
 //!
 //! | module | what is in there |
 //! | --- | --- |
-//! | `config` | what the environment asks for, read once at load |
 //! | `real` | the C library's own functions, looked up once at load |
-//! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_wait` and kin: waits of a given length, where asked |
+//! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
 //! | `say` | one line on stderr, at most once a process |
+//!
+//! What it does with the calls is in `lull-fd`, which needs no preloading to be tested.
 //!
 //! # Environment
 //!
@@ -19,13 +20,18 @@
 //! | `LULL_EPOLL_USECS` | `busy_poll_usecs` of every epoll context, microseconds, 0 to 2^31-1 |
 //! | `LULL_EPOLL_BUDGET` | `busy_poll_budget`, packets, 0 to 65535; above 64 takes CAP_NET_ADMIN |
 //! | `LULL_EPOLL_PREFER` | `prefer_busy_poll`, 0 or 1 |
-//! | `LULL_EPOLL_TIMEOUT_MS` | `epoll_wait` waits this long at a time, milliseconds, 1 to 1000; unset: as it is told |
+//! | `LULL_EPOLL_TIMEOUT_MS` | the mode keeps polling: the kernel polls this long at a time, milliseconds, 1 to 1000 |
+//! | `LULL_NO_LIFT` | 1: calls with timeout 0 are left alone |
+//! | `LULL_EVENTS_MAX` | the most events that a call of `epoll_wait` returns, 1 to 2^20 |
 //! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
 //! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
 //! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
 //! | `LULL_QUIET` | set: nothing is said on stderr |
 //!
-//! With `LULL_EPOLL_TIMEOUT_MS` a timeout of 0 becomes that long, and a longer one is waited for in several calls.
+//! With `LULL_EPOLL_TIMEOUT_MS` a context whose sockets have NAPI ids is polled for where the kernel does not do it: a
+//! longer wait until 100 ms have passed without an event, then it sleeps; calls with timeout 0 that find nothing again
+//! and again for at most a sixteenth of the time. No call takes longer than the program asks for. Without NAPI ids
+//! (loopback, a veth whose peer has TSO on) there is nothing to poll, and every call is the C library's.
 //! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
 //! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
 //! turns the whole library into a pass-through, and that is said once.
@@ -46,11 +52,18 @@
 //! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
 //!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
 
-mod config;
 mod epoll;
 mod real;
 mod say;
 mod socket;
+
+use core::ffi::CStr;
+
+use lull_fd::Config;
+use lull_fd::config::Wrong;
+
+/// What the environment asks for.
+static CONFIG: Config = Config::new();
 
 /// Runs when the library is loaded, before the program's `main`.
 #[used]
@@ -62,7 +75,28 @@ extern "C" fn at_load() {
     let _errno = Errno::keep();
     real::look_up_all();
     say::remember_stderr();
-    config::read();
+    read_environment();
+}
+
+fn read_environment() {
+    if variable(c"LULL_QUIET").is_some() {
+        say::quiet();
+    }
+    if let Err(Wrong { name, min, max }) = CONFIG.read(variable) {
+        say::once(format_args!(
+            "{} is not a number from {min} to {max}: nothing is set, the program runs as without lull",
+            name.to_str().unwrap_or_default()
+        ));
+    }
+}
+
+fn variable(name: &'static CStr) -> Option<&'static [u8]> {
+    // SAFETY: the name ends with a zero. At load no other thread changes the environment, and what `getenv` returned is
+    // read before this library's initialiser returns.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())
+    }
 }
 
 /// The calling thread's `errno`, put back when this is dropped.
@@ -76,9 +110,14 @@ impl Errno {
 
 impl Drop for Errno {
     fn drop(&mut self) {
-        // SAFETY: the address of this thread's errno is always valid.
-        unsafe { *libc::__errno_location() = self.0 }
+        set_error(self.0);
     }
+}
+
+/// Sets the calling thread's `errno`.
+pub(crate) fn set_error(error: libc::c_int) {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = error }
 }
 
 /// The calling thread's `errno`.

@@ -82,6 +82,8 @@ next! {
         else { let _ = size; libc::syscall(libc::SYS_epoll_create1, 0) };
     EPOLL_CREATE1 = c"epoll_create1": fn epoll_create1(flags: c_int),
         else libc::syscall(libc::SYS_epoll_create1, flags);
+    EPOLL_CTL = c"epoll_ctl": fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event),
+        else libc::syscall(libc::SYS_epoll_ctl, epfd, what, fd, event);
     EPOLL_WAIT = c"epoll_wait": fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int),
         else libc::syscall(libc::SYS_epoll_pwait, epfd, events, max, timeout, NO_MASK, KERNEL_SIGSET_BYTES);
     EPOLL_PWAIT = c"epoll_pwait": fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int,

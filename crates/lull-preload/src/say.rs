@@ -1,4 +1,4 @@
-//! One line on stderr, at most once a process, and only where it can do no harm.
+//! Lines on stderr, each at most once a process, and only where they can do no harm.
 //!
 //! A daemon may have closed descriptor 2 and got it back as a client's socket: a line there would break its protocol.
 //! So the file behind descriptor 2 is remembered at load, and nothing is written to another one. A full or broken pipe
@@ -29,10 +29,18 @@ pub(crate) fn remember_stderr() {
     }
 }
 
-/// Writes `lull: MESSAGE`, unless this process said something before.
+/// Writes why something is not set, unless this process said why before.
 #[cold]
 pub(crate) fn once(message: fmt::Arguments<'_>) {
-    if QUIET.load(Relaxed) || SAID.swap(true, Relaxed) {
+    if !SAID.swap(true, Relaxed) {
+        line(message);
+    }
+}
+
+/// Writes `lull: MESSAGE`.
+#[cold]
+pub(crate) fn line(message: fmt::Arguments<'_>) {
+    if QUIET.load(Relaxed) {
         return;
     }
     let remembered = (STDERR_DEV.load(Relaxed), STDERR_INO.load(Relaxed));

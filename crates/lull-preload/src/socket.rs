@@ -5,8 +5,9 @@ use core::mem::size_of;
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use crate::config::{self, Socket};
-use crate::{Errno, last_error, real, say};
+use lull_fd::config::Socket;
+
+use crate::{CONFIG, Errno, last_error, real, say};
 
 /// As the C library's; a new IPv4 or IPv6 socket gets its options.
 ///
@@ -16,7 +17,7 @@ use crate::{Errno, last_error, real, say};
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller's arguments, passed on.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    if let Some(wanted) = config::socket()
+    if let Some(wanted) = CONFIG.socket()
         && fd >= 0
         && internet(domain)
     {
@@ -54,7 +55,7 @@ pub unsafe extern "C-unwind" fn accept4(
 /// A connection inherits its listener's options (`sk_clone_lock`), so only one without any is from a listener that was
 /// made elsewhere, such as a service manager's.
 fn accepted(fd: c_int) -> c_int {
-    let Some(wanted) = config::socket() else { return fd };
+    let Some(wanted) = CONFIG.socket() else { return fd };
     if fd < 0 {
         return fd;
     }
@@ -82,7 +83,7 @@ fn set(fd: c_int, wanted: &Socket) {
         if asked && unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value_at, size) } != 0 {
             let remedy = if last_error() == libc::EPERM { "it needs CAP_NET_ADMIN" } else { "the kernel refuses it" };
             let name = name.to_str().unwrap_or_default();
-            config::socket_off();
+            CONFIG.socket_off();
             say::once(format_args!("cannot set {name} to {value} ({remedy}): sockets are left alone from here on"));
             return;
         }

@@ -65,31 +65,52 @@ fn every_context_has_the_parameters_however_it_came_about() {
 fn errors_are_those_of_the_c_library() {
     let Some(probe) = probe("errors_are_those_of_the_c_library") else { return };
     let sockets = ("LULL_SOCKET_BUSY_POLL", "50");
-    let lifted = ("LULL_EPOLL_TIMEOUT_MS", "1");
-    let all = [&SUSPEND[..], &[sockets, lifted]].concat();
+    let keeps_polling = ("LULL_EPOLL_TIMEOUT_MS", "1");
+    let all = [&SUSPEND[..], &[sockets, keeps_polling]].concat();
     assert_eq!(run(probe, "errors", &all), ("ok\n".to_owned(), String::new()));
     assert_eq!(run(probe, "errors", &[]), ("ok\n".to_owned(), String::new()));
 }
 
 #[test]
-fn zero_timeouts_are_lifted_where_asked_and_no_result_changes() {
-    let Some(probe) = probe("zero_timeouts_are_lifted_where_asked_and_no_result_changes") else { return };
-    let rest = "short 0 0 0\nfor ever 1 1 1\n";
-    // Not lifted: the timer of an hour is not waited for. Lifted to a second: the one of 20 ms is.
-    let (said, _) = run(probe, "timeouts", &[SUSPEND[2], ("DUE_MS", "3600000")]);
-    assert_eq!(said, format!("zero 0 0 0\n{rest}"));
-    let (said, _) = run(probe, "timeouts", &[("LULL_EPOLL_TIMEOUT_MS", "1000"), ("DUE_MS", "20")]);
-    assert_eq!(said, format!("zero 1 1 1\n{rest}"));
-    let (said, _) = run(probe, "timeouts", &[("LULL_EPOLL_TIMEOUT_MS", "1"), ("DUE_MS", "3600000")]);
-    assert_eq!(said, format!("zero 0 0 0\n{rest}"), "a wait of several slices ends as one");
+fn a_mode_that_keeps_polling_changes_no_result_and_no_time() {
+    let Some(probe) = probe("a_mode_that_keeps_polling_changes_no_result_and_no_time") else { return };
+    let all = "zero 0 0 0\nshort 0 0 0\nfor ever 1 1 1\n";
+    // A wait that was longer than asked would find the timer of 20 ms with timeout 0.
+    for due_ms in ["3600000", "20"] {
+        let (said, _) = run(probe, "timeouts", &[SUSPEND[2], ("DUE_MS", due_ms)]);
+        assert_eq!(said, all);
+        let (said, _) = run(probe, "timeouts", &[SUSPEND[2], ("LULL_EPOLL_TIMEOUT_MS", "1000"), ("DUE_MS", due_ms)]);
+        assert_eq!(said, all);
+    }
 }
 
 #[test]
-fn a_long_wait_comes_back_to_be_polled_for_where_asked() {
-    let Some(probe) = probe("a_long_wait_comes_back_to_be_polled_for_where_asked") else { return };
-    let shown = |how: &str| format!("for ever 1, slept {how}\n50 ms 0\n");
-    assert_eq!(run(probe, "slept", &SUSPEND).0, shown("once"));
-    assert_eq!(run(probe, "slept", &[("LULL_EPOLL_TIMEOUT_MS", "1")]).0, shown("often"));
+fn without_a_napi_to_poll_a_wait_sleeps_and_a_zero_timeout_is_none() {
+    let Some(probe) = probe("without_a_napi_to_poll_a_wait_sleeps_and_a_zero_timeout_is_none") else { return };
+    let keeps_polling = [&SUSPEND[..], &[("LULL_EPOLL_TIMEOUT_MS", "1")]].concat();
+    // As a second it would be a second; 10,000 calls of a millisecond each would sleep as often.
+    for variables in [&SUSPEND[..], &keeps_polling] {
+        let (said, warned) = run(probe, "slept", variables);
+        assert_eq!((said.as_str(), warned.as_str()), ("for ever 1, slept seldom\n50 ms 0\nzero, slept seldom\n", ""));
+    }
+}
+
+#[test]
+fn every_signal_that_comes_in_a_wait_ends_it() {
+    let Some(probe) = probe("every_signal_that_comes_in_a_wait_ends_it") else { return };
+    let keeps_polling = [&SUSPEND[..], &[("LULL_EPOLL_TIMEOUT_MS", "1")]].concat();
+    for variables in [&SUSPEND[..], &keeps_polling] {
+        assert_eq!(run(probe, "signals", variables), ("heard\n".to_owned(), String::new()));
+    }
+}
+
+#[test]
+fn a_call_returns_no_more_events_than_the_limit() {
+    let Some(probe) = probe("a_call_returns_no_more_events_than_the_limit") else { return };
+    assert_eq!(run(probe, "batch", &[]).0, "5 5 5 then 5\n");
+    assert_eq!(run(probe, "batch", &[("LULL_EVENTS_MAX", "2")]).0, "2 2 2 then 1\n");
+    let keeps_polling = [&SUSPEND[..], &[("LULL_EPOLL_TIMEOUT_MS", "1"), ("LULL_EVENTS_MAX", "3")]].concat();
+    assert_eq!(run(probe, "batch", &keeps_polling).0, "3 3 3 then 2\n");
 }
 
 #[test]
@@ -106,8 +127,8 @@ fn internet_sockets_busy_poll_where_asked() {
 #[test]
 fn threads_are_cancelled_as_without_it() {
     let Some(probe) = probe("threads_are_cancelled_as_without_it") else { return };
-    let sliced = ("LULL_EPOLL_TIMEOUT_MS", "1");
-    for variables in [&SUSPEND[..], &[sliced]] {
+    let keeps_polling = [&SUSPEND[..], &[("LULL_EPOLL_TIMEOUT_MS", "1")]].concat();
+    for variables in [&SUSPEND[..], &keeps_polling] {
         assert_eq!(run(probe, "cancelled", variables), ("cancelled\n".to_owned(), String::new()));
     }
 }
@@ -152,6 +173,6 @@ fn nothing_else_is_taken_over() {
     let listed = String::from_utf8(listed.stdout).unwrap();
     let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
     names.sort_unstable();
-    let taken = "accept accept4 epoll_create epoll_create1 epoll_pwait epoll_pwait2 epoll_wait socket";
+    let taken = "accept accept4 epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait socket";
     assert_eq!(names.join(" "), taken);
 }

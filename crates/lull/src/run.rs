@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_linux::run::{Run, Sockets, dry_run};
+use lull_linux::run::{Run, Sockets, Waits, dry_run};
 
 use crate::Failure;
 use crate::apply::{RequestArgs, StateArgs};
@@ -31,6 +31,14 @@ pub struct RunArgs {
     /// SO_PREFER_BUSY_POLL on the program's sockets; it takes CAP_NET_ADMIN.
     #[arg(long)]
     socket_prefer: bool,
+    /// Leave calls of epoll_wait with timeout 0 alone. In fullbusy the queue is polled for those that find nothing again
+    /// and again, for at most a sixteenth of the program's time.
+    #[arg(long)]
+    no_lift: bool,
+    /// The most events that a call of epoll_wait returns: between two calls nothing is polled, so that a batch should
+    /// take no longer than the mode's timers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    events_max: Option<u32>,
     /// Say nothing while the program runs.
     #[arg(long, short)]
     quiet: bool,
@@ -63,6 +71,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             budget: args.socket_budget,
             prefer: args.socket_prefer,
         },
+        waits: Waits { no_lift: args.no_lift, events_max: args.events_max },
         pin: args.pin,
         quiet: args.quiet,
         command: args.command.clone(),

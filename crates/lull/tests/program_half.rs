@@ -652,6 +652,91 @@ fn a_device_under_run_is_applied_to_again_after_a_flap() {
     assert!(world.state_file().is_none());
 }
 
+/// The program of `kernel/polled.c`; nothing if it cannot be made here.
+fn polled(scratch: &Scratch, test: &str) -> Option<PathBuf> {
+    let program = scratch.0.join("polled");
+    let made = Command::new("cc").args(["-pthread", "-o"]).arg(&program).arg(script("polled.c")).output();
+    if made.is_ok_and(|output| output.status.success()) {
+        return Some(program);
+    }
+    println!("SKIP: {test}: no C compiler");
+    None
+}
+
+/// A datagram to the near end every 10 ms, until it is dropped.
+fn sender(world: &World) -> Program {
+    let send = "import socket, time\n\
+        out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+        while True:\n \
+            out.sendto(b'x', ('10.99.0.1', 5000))\n \
+            time.sleep(0.01)";
+    let child = Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", send]).spawn();
+    Program { child: child.unwrap() }
+}
+
+/// The device's timer is so long that its packets are seen to wait for it: two seconds' datagrams come at once. One at a
+/// time they come only if somebody polls, long after the kernel has stopped to.
+#[test]
+fn fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does() {
+    const TEST: &str = "fullbusy_polls_for_a_program_that_waits_and_for_one_that_never_does";
+    let scratch = Scratch::new("polled");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let (Some(program), Some(world)) = (polled(&scratch, TEST), World::new(TEST, 1)) else { return };
+    let _sender = sender(&world);
+    for (what, lifted, option) in [("wait", false, ""), ("spin", true, ""), ("spin", false, "--no-lift")] {
+        let lull = format!("run --dev va --mode fullbusy --gro-flush-timeout 2s {option} --");
+        let program = [program.to_str().unwrap(), "10.99.0.1", "5000", what];
+        let words =
+            [&[env!("CARGO_BIN_EXE_lull")], &lull.split_whitespace().collect::<Vec<_>>()[..], &program].concat();
+        let mut command = world.command(&words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take();
+        let mut lines = kernel::lines_of(&mut child).map(Result::unwrap);
+        let mut run = Program { child };
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+        let (begun, mut alone, mut together) = (Instant::now(), 0, 0);
+        // Left alone, a loop of zero timeouts is the timer's.
+        while if option.is_empty() { alone < 5 } else { together < 2 } {
+            let count: u32 = lines.next().unwrap().parse().unwrap();
+            alone = if count == 1 { alone + 1 } else { 0 };
+            together += u32::from(count > 10);
+            assert!(begun.elapsed() < PATIENCE, "{what}: its datagrams only ever come together");
+        }
+        drop(input);
+        let last = lines.last().unwrap();
+        let numbers: Vec<u64> = last.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [calls, sleeps] = numbers[..] else { panic!("{last}") };
+        assert!(what == "wait" || sleeps * 100 < calls, "a loop of zero timeouts never sleeps: {last}");
+        let said = std::io::read_to_string(run.child.stderr.take().unwrap()).unwrap();
+        assert!(run.child.wait().unwrap().success());
+        assert_eq!(said.contains("timeout 0") && said.contains("--no-lift"), lifted, "{what}: {said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_that_is_polled_for() {
+    const TEST: &str = "a_signal_ends_a_wait_that_is_polled_for";
+    let scratch = Scratch::new("signals");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let (Some(program), Some(world)) = (polled(&scratch, TEST), World::new(TEST, 1)) else { return };
+    let sender = sender(&world);
+    let program = [program.to_str().unwrap(), "10.99.0.1", "5000", "signals", "300"];
+    let lull = [env!("CARGO_BIN_EXE_lull"), "run", "--dev", "va", "--mode", "fullbusy", "-q", "--"];
+    let mut child = world.command(&[&lull[..], &program].concat()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = kernel::lines_of(&mut child).map(Result::unwrap);
+    let _run = Program { child };
+    assert_eq!(lines.by_ref().nth(1).as_deref(), Some("heard"));
+    drop(sender);
+    let said = lines.last().unwrap();
+    let lost = said.strip_prefix("lost ").unwrap().split(' ').next().unwrap();
+    // A few may come between the program's mark and its call.
+    assert!(lost.parse::<u32>().unwrap() < 5, "{said}");
+}
+
 #[test]
 fn attaching_warns_of_another_program_on_the_same_napi() {
     const TEST: &str = "attaching_warns_of_another_program_on_the_same_napi";

@@ -87,7 +87,7 @@ pub fn zero_timeouts(named: &str, pid: i32, roots: &Roots) -> Check {
                     "thread {thread} called {call} with timeout 0 {calls} times in {millis} ms: such calls \
                      never busy poll and never suspend"
                 ),
-                "have the program wait (its loop's blocking mode), or start it with `lull run`, which lifts the zero",
+                "have the program wait (its loop's blocking mode), or start it with `lull run --mode fullbusy`, which polls for it",
             )
         }
         Err(error) => without_tracepoints(what, &threads, pid, roots, &error),

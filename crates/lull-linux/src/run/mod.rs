@@ -43,7 +43,7 @@ use signals::Signals;
 use supervisor::Supervisor;
 
 pub use supervisor::supervise;
-pub use way::{Sockets, Way};
+pub use way::{Sockets, Waits, Way};
 
 /// What is to be run, and how.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub struct Run {
     pub device: Option<String>,
     /// Busy-poll options of the program's sockets, in place of the mode's.
     pub sockets: Sockets,
+    /// How its calls of `epoll_wait` are changed.
+    pub waits: Waits,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
     pub pin: bool,
     /// Whether the preload library keeps silent.
@@ -72,7 +74,7 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
         let mut session = open(device, options)?;
         lines.extend(diff(&mut session, &run.request)?.iter().map(|change| format!("would set {change}")));
     }
-    let way = Way::of(&run.command, &run.request.mode, &run.sockets)?;
+    let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
     lines.push(format!("would run {}: {way}", run.command[0].to_string_lossy()));
     lines.extend(way.caveats(&run.request.mode, &run.sockets, run.device.as_deref()));
     Ok(lines)
@@ -86,7 +88,7 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
 /// # Errors
 /// Everything that can be refused, before the first change; the device has then what it had.
 pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
-    let way = Way::of(&run.command, &run.request.mode, &run.sockets)?;
+    let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
     let session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
     if run.pin && session.is_none() {
         return Err(Error::Input {
@@ -223,7 +225,7 @@ fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>, signals: &Signals) -> Res
     for name in way::VARIABLES {
         command.env_remove(name);
     }
-    command.envs(way.environment(&run.request.mode, &run.sockets));
+    command.envs(way.environment(&run.request.mode, &run.sockets, run.waits));
     if run.quiet {
         command.env("LULL_QUIET", "1");
     }
@@ -329,6 +331,8 @@ fn look(follower: &mut Option<Follower>, way: &Way, say: &mut dyn FnMut(&str)) {
     };
     for event in events {
         match (&event, way) {
+            // The library polls through contexts of its own, which are gone soon (`lull_fd::linux::Poller`).
+            (Event::Kept { now, .. }, Way::Preload { .. }) if now.prefer_busy_poll && now.busy_poll_usecs == 0 => {}
             (Event::Set { .. }, Way::Preload { .. }) => {
                 say(&format!("made past the preload library, set from outside: {event}"));
             }

@@ -19,11 +19,13 @@ const LIBRARY: &str = "liblull_preload.so";
 /// Where it is, for those who keep it elsewhere.
 const LIBRARY_VARIABLE: &str = "LULL_PRELOAD";
 /// The preload library's variables, as its documentation has them.
-pub(super) const VARIABLES: [&str; 8] = [
+pub(super) const VARIABLES: [&str; 10] = [
     "LULL_EPOLL_USECS",
     "LULL_EPOLL_BUDGET",
     "LULL_EPOLL_PREFER",
     "LULL_EPOLL_TIMEOUT_MS",
+    "LULL_NO_LIFT",
+    "LULL_EVENTS_MAX",
     "LULL_SOCKET_BUSY_POLL",
     "LULL_SOCKET_BUDGET",
     "LULL_SOCKET_PREFER",
@@ -63,6 +65,15 @@ impl Sockets {
     }
 }
 
+/// How the program's calls of `epoll_wait` are changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Whether calls with timeout 0 are left alone in a mode that keeps polling.
+    pub no_lift: bool,
+    /// The most events that a call returns.
+    pub events_max: Option<u32>,
+}
+
 /// How the program's half is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -96,7 +107,7 @@ impl Way {
     /// # Errors
     /// No such program; no preload library where one is needed; a kernel without epoll parameters; a mode that only the
     /// preload library can put in force, for a program that does not load it.
-    pub fn of(command: &[OsString], mode: &Mode, sockets: &Sockets) -> Result<Way> {
+    pub fn of(command: &[OsString], mode: &Mode, sockets: &Sockets, waits: Waits) -> Result<Way> {
         let name = command.first().ok_or_else(|| Error::Input {
             what: "no program to run".to_owned(),
             remedy: "name one after `--`".to_owned(),
@@ -104,7 +115,7 @@ impl Way {
         let path = program::find(name)?;
         sockets.check(mode)?;
         let (of_epoll, of_sockets) = (mode.epoll != EpollParams::default(), sockets.usecs(mode) != 0);
-        if !of_epoll && !of_sockets && mode.app == AppPolicy::Blocking {
+        if !of_epoll && !of_sockets && mode.app == AppPolicy::Blocking && waits.events_max.is_none() {
             return Ok(Way::Nothing);
         }
         if of_epoll {
@@ -114,18 +125,25 @@ impl Way {
         let Some(reason) = program::no_preload(&path).map_err(read)? else {
             return Ok(Way::Preload { library: library()? });
         };
+        let refused = |what: &str, remedy: &str| Error::Unsupported {
+            what: format!("run {} with {mode}", name.to_string_lossy()),
+            reason: format!("{what} a preload library, and {reason}"),
+            remedy: remedy.to_owned(),
+        };
+        if waits.events_max.is_some() {
+            return Err(refused("the events of a call are limited by", "leave --events-max out"));
+        }
         if !of_epoll {
-            return Err(Error::Unsupported {
-                what: format!("run {} with {mode}", name.to_string_lossy()),
-                reason: format!("the options of its sockets are set by a preload library, and {reason}"),
-                remedy: "take a mode that prefers busy polling, such as suspend20".to_owned(),
-            });
+            return Err(refused(
+                "the options of its sockets are set by",
+                "take a mode that prefers busy polling, such as suspend20",
+            ));
         }
         Ok(Way::Attach { reason })
     }
 
     /// What the program is started with.
-    pub(super) fn environment(&self, mode: &Mode, sockets: &Sockets) -> Vec<(&'static str, OsString)> {
+    pub(super) fn environment(&self, mode: &Mode, sockets: &Sockets, waits: Waits) -> Vec<(&'static str, OsString)> {
         let Way::Preload { library } = self else { return Vec::new() };
         let mut preload = var_os("LD_PRELOAD").unwrap_or_default();
         if !preload.is_empty() {
@@ -141,6 +159,12 @@ impl Way {
         }
         if let AppPolicy::TimeoutMs(ms) = mode.app {
             set("LULL_EPOLL_TIMEOUT_MS", ms);
+            if waits.no_lift {
+                set("LULL_NO_LIFT", 1);
+            }
+        }
+        if let Some(events) = waits.events_max {
+            set("LULL_EVENTS_MAX", events);
         }
         if sockets.usecs(mode) != 0 {
             set("LULL_SOCKET_BUSY_POLL", sockets.usecs(mode));
@@ -163,6 +187,9 @@ impl Way {
                 caveats.push("the options of its sockets are NOT set".to_owned());
             }
         }
+        if let AppPolicy::TimeoutMs(_) = mode.app {
+            caveats.push(sleeper(mode, matches!(self, Way::Preload { .. })));
+        }
         if device.is_none() && mode.napi != lull_core::NapiSettings::default() {
             caveats.push(format!(
                 "no --dev: only the program's half of {mode} is set; it is in force where `lull apply` has put it"
@@ -175,6 +202,19 @@ impl Way {
             );
         }
         caveats
+    }
+}
+
+/// What a mode that keeps polling does to whoever sleeps.
+fn sleeper(mode: &Mode, polls: bool) -> String {
+    if polls {
+        format!(
+            "{mode}: a thread's queues are polled until it has had no event for 100 ms, which takes its whole CPU; the \
+             first packet after that, and each one for a thread that waits in poll or select, may wait for the timer \
+             (gro_flush_timeout, 5 ms in {mode})"
+        )
+    } else {
+        format!("{mode}: a packet that comes while a thread sleeps may wait for the timer (gro_flush_timeout, 5 ms)")
     }
 }
 

@@ -1,0 +1,230 @@
+//! What the environment asks for. The variables are described at the top of `lull-preload`.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+
+use libc::c_int;
+use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX};
+
+/// The longest time that the kernel is let poll for at once, in milliseconds: signals wait for it.
+const TIMEOUT_MS_MAX: u64 = 1_000;
+/// The most events that a call may be limited to.
+const EVENTS_MAX: u64 = 1 << 20;
+/// In `epoll`: parameters are to be set.
+const EPOLL_ON: u64 = 1 << 63;
+
+/// What the environment asks for: nothing at first.
+#[derive(Debug, Default)]
+pub struct Config {
+    /// Parameters of epoll contexts in one word: usecs, budget above 32 bits, prefer above 48, [`EPOLL_ON`]; 0: leave
+    /// alone.
+    epoll: AtomicU64,
+    /// How long the kernel polls at a time in a mode that keeps polling, in milliseconds; 0: this is none.
+    timeout_ms: AtomicI32,
+    /// Whether calls with timeout 0 are left alone.
+    zero_stays: AtomicBool,
+    /// The most events a call; 0: as many as the program asks for.
+    events_max: AtomicI32,
+    /// SO_BUSY_POLL in microseconds; 0: sockets are left alone.
+    socket_usecs: AtomicI32,
+    socket_budget: AtomicI32,
+    socket_prefer: AtomicBool,
+}
+
+/// What sockets get.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// SO_BUSY_POLL, microseconds.
+    pub usecs: i32,
+    /// SO_BUSY_POLL_BUDGET, packets; 0: not set.
+    pub budget: i32,
+    /// SO_PREFER_BUSY_POLL.
+    pub prefer: bool,
+}
+
+/// A variable that is not a number within its limits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The variable.
+    pub name: &'static CStr,
+    /// The least that it may be.
+    pub min: u64,
+    /// The most that it may be.
+    pub max: u64,
+}
+
+impl Config {
+    /// Nothing is asked for.
+    pub const fn new() -> Config {
+        Config {
+            epoll: AtomicU64::new(0),
+            timeout_ms: AtomicI32::new(0),
+            zero_stays: AtomicBool::new(false),
+            events_max: AtomicI32::new(0),
+            socket_usecs: AtomicI32::new(0),
+            socket_budget: AtomicI32::new(0),
+            socket_prefer: AtomicBool::new(false),
+        }
+    }
+
+    /// Reads the variables. Nothing is asked for if one of them is wrong.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub fn read<'a>(&self, variable: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> Result<(), Wrong> {
+        let number = |name, min, max| match variable(name) {
+            None => Ok(None),
+            Some(digits) => {
+                decimal(digits).filter(|n| (min..=max).contains(n)).map(Some).ok_or(Wrong { name, min, max })
+            }
+        };
+        // The limits make every cast below exact.
+        let usecs = number(c"LULL_EPOLL_USECS", 0, BUSY_POLL_USECS_MAX)?;
+        let budget = number(c"LULL_EPOLL_BUDGET", 0, BUSY_POLL_BUDGET_MAX)?;
+        let prefer = number(c"LULL_EPOLL_PREFER", 0, 1)?;
+        let timeout_ms = number(c"LULL_EPOLL_TIMEOUT_MS", 1, TIMEOUT_MS_MAX)?;
+        let zero_stays = number(c"LULL_NO_LIFT", 0, 1)?;
+        let events_max = number(c"LULL_EVENTS_MAX", 1, EVENTS_MAX)?;
+        let socket_usecs = number(c"LULL_SOCKET_BUSY_POLL", 1, BUSY_POLL_USECS_MAX)?;
+        let socket_budget = number(c"LULL_SOCKET_BUDGET", 1, BUSY_POLL_BUDGET_MAX)?;
+        let socket_prefer = number(c"LULL_SOCKET_PREFER", 0, 1)?;
+
+        if usecs.is_some() || budget.is_some() || prefer.is_some() {
+            let word = usecs.unwrap_or(0) | budget.unwrap_or(0) << 32 | prefer.unwrap_or(0) << 48;
+            self.epoll.store(word | EPOLL_ON, Relaxed);
+        }
+        self.timeout_ms.store(timeout_ms.unwrap_or(0) as i32, Relaxed);
+        self.zero_stays.store(zero_stays == Some(1), Relaxed);
+        self.events_max.store(events_max.unwrap_or(0) as i32, Relaxed);
+        self.socket_budget.store(socket_budget.unwrap_or(0) as i32, Relaxed);
+        self.socket_prefer.store(socket_prefer == Some(1), Relaxed);
+        self.socket_usecs.store(socket_usecs.unwrap_or(0) as i32, Relaxed);
+        Ok(())
+    }
+
+    /// What epoll contexts get, if anything.
+    pub fn epoll(&self) -> Option<libc::epoll_params> {
+        let word = self.epoll.load(Relaxed);
+        (word & EPOLL_ON != 0).then_some(libc::epoll_params {
+            busy_poll_usecs: word as u32,
+            busy_poll_budget: (word >> 32) as u16,
+            prefer_busy_poll: (word >> 48) as u8 & 1,
+            __pad: 0,
+        })
+    }
+
+    /// Epoll contexts are left alone from now on, and nothing is polled for.
+    pub fn epoll_off(&self) {
+        self.epoll.store(0, Relaxed);
+        self.timeout_ms.store(0, Relaxed);
+    }
+
+    /// How long the kernel polls at a time, in milliseconds, if the mode keeps polling.
+    #[inline]
+    pub fn keeps_polling_ms(&self) -> Option<c_int> {
+        Some(self.timeout_ms.load(Relaxed)).filter(|&ms| ms != 0)
+    }
+
+    /// Whether queues are polled for calls with timeout 0, in a mode that keeps polling.
+    #[inline]
+    pub fn lifts_zero(&self) -> bool {
+        !self.zero_stays.load(Relaxed)
+    }
+
+    /// How many events a call may return that asks for so many. What is no number of events is the kernel's to refuse.
+    #[inline]
+    pub fn events(&self, asked: c_int) -> c_int {
+        match self.events_max.load(Relaxed) {
+            0 => asked,
+            most => asked.min(most),
+        }
+    }
+
+    /// What sockets get, if anything.
+    pub fn socket(&self) -> Option<Socket> {
+        let usecs = self.socket_usecs.load(Relaxed);
+        let (budget, prefer) = (self.socket_budget.load(Relaxed), self.socket_prefer.load(Relaxed));
+        (usecs != 0).then_some(Socket { usecs, budget, prefer })
+    }
+
+    /// Sockets are left alone from now on.
+    pub fn socket_off(&self) {
+        self.socket_usecs.store(0, Relaxed);
+    }
+}
+
+/// A decimal number of at most ten digits and nothing else.
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 10 {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |number, digit| {
+        digit.is_ascii_digit().then(|| number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0'))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&CStr, &'static str)]) -> Result<Config, Wrong> {
+        let config = Config::new();
+        config.read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.as_bytes()))?;
+        Ok(config)
+    }
+
+    fn epoll(config: &Config) -> Option<(u32, u16, u8)> {
+        config.epoll().map(|it| (it.busy_poll_usecs, it.busy_poll_budget, it.prefer_busy_poll))
+    }
+
+    #[test]
+    fn nothing_set_leaves_everything_alone() {
+        let config = with(&[]).unwrap();
+        assert_eq!((epoll(&config), config.keeps_polling_ms(), config.socket()), (None, None, None));
+        assert_eq!(config.events(10_128), 10_128);
+    }
+
+    #[test]
+    fn one_epoll_variable_is_enough_and_the_others_are_zero() {
+        assert_eq!(epoll(&with(&[(c"LULL_EPOLL_PREFER", "1")]).unwrap()), Some((0, 0, 1)));
+        assert_eq!(epoll(&with(&[(c"LULL_EPOLL_USECS", "0")]).unwrap()), Some((0, 0, 0)));
+        let all =
+            with(&[(c"LULL_EPOLL_USECS", "2147483647"), (c"LULL_EPOLL_BUDGET", "65535"), (c"LULL_EPOLL_PREFER", "0")]);
+        assert_eq!(epoll(&all.unwrap()), Some((2_147_483_647, 65_535, 0)));
+    }
+
+    #[test]
+    fn values_outside_the_limits_are_refused_by_name() {
+        for value in ["", " 1", "-1", "1x", "2147483648", "99999999999", "0x10"] {
+            assert_eq!(with(&[(c"LULL_EPOLL_USECS", value)]).unwrap_err().name, c"LULL_EPOLL_USECS", "{value}");
+        }
+        assert_eq!(with(&[(c"LULL_EPOLL_BUDGET", "65536")]).unwrap_err().max, 65_535);
+        assert_eq!(with(&[(c"LULL_EPOLL_PREFER", "2")]).unwrap_err().max, 1);
+        assert_eq!(with(&[(c"LULL_EPOLL_TIMEOUT_MS", "0")]).unwrap_err().min, 1);
+        assert_eq!(with(&[(c"LULL_EVENTS_MAX", "0")]).unwrap_err().min, 1);
+        assert_eq!(with(&[(c"LULL_NO_LIFT", "2")]).unwrap_err().max, 1);
+        assert_eq!(with(&[(c"LULL_SOCKET_BUSY_POLL", "0")]).unwrap_err().min, 1);
+    }
+
+    #[test]
+    fn one_wrong_value_leaves_everything_alone() {
+        let config = Config::new();
+        let wrong = |name: &CStr| Some(if name == c"LULL_SOCKET_PREFER" { &b"x"[..] } else { &b"1"[..] });
+        assert!(config.read(wrong).is_err());
+        assert_eq!((epoll(&config), config.keeps_polling_ms(), config.socket()), (None, None, None));
+    }
+
+    #[test]
+    fn a_limit_of_events_makes_a_call_return_fewer_and_never_more() {
+        let config = with(&[(c"LULL_EVENTS_MAX", "64")]).unwrap();
+        assert_eq!([10_128, 64, 1, 0, -1].map(|asked| config.events(asked)), [64, 64, 1, 0, -1]);
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_not_polled_for_either() {
+        let config = with(&[(c"LULL_EPOLL_PREFER", "1"), (c"LULL_EPOLL_TIMEOUT_MS", "1")]).unwrap();
+        assert_eq!(config.keeps_polling_ms(), Some(1));
+        config.epoll_off();
+        assert_eq!((epoll(&config), config.keeps_polling_ms()), (None, None));
+    }
+}

@@ -1,0 +1,155 @@
+//! The calls of Linux that a wait is made of, past the C library: they are no cancellation points, and nobody takes
+//! them over.
+
+use core::mem::size_of;
+use core::ptr::{null, null_mut};
+
+use libc::{c_int, c_long, epoll_event, sigset_t, socklen_t, timespec};
+
+use crate::wait::Round;
+
+/// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
+const KERNEL_SIGSET_BYTES: usize = 8;
+/// Signals that come of what a thread itself does wrong. Blocked, they would end the program without its handlers.
+const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// An epoll context that polls one round (`busy_poll_usecs` 0 and `prefer_busy_poll`).
+pub struct Poller(c_int);
+
+impl Poller {
+    /// Opens one. `params` are those of the program's contexts. Nothing if there are no descriptors left, or where the
+    /// kernel refuses the parameters.
+    pub fn open(params: &libc::epoll_params) -> Option<Poller> {
+        // A round is what a context without a time gets if it prefers busy polling; one that does not polls for the
+        // shortest time there is.
+        let busy_poll_usecs = u32::from(params.prefer_busy_poll == 0);
+        let params = libc::epoll_params { busy_poll_usecs, ..*params };
+        // SAFETY: takes a flag; the ioctl is on the descriptor that it made, with the struct that it reads.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) as c_int;
+            if fd < 0 {
+                return None;
+            }
+            let poller = Poller(fd);
+            if libc::syscall(libc::SYS_ioctl, fd, libc::EPIOCSPARAMS, &raw const params) != 0 {
+                poller.close();
+                return None;
+            }
+            Some(poller)
+        }
+    }
+
+    /// Polls the queue of a socket for one round. `mask` says which signals are blocked meanwhile; without it those that
+    /// are blocked now.
+    ///
+    /// Adding the socket is what tells the context its NAPI (`ep_set_busy_poll_napi_id`). It is taken off at once: kept,
+    /// it would have each of its packets wake this context as well.
+    pub fn poll(&self, socket: c_int, mask: Option<&sigset_t>) -> Round {
+        // An error or the end of the connection would be told all the same, once.
+        let mut event = epoll_event { events: (libc::EPOLLET | libc::EPOLLONESHOT) as u32, u64: 0 };
+        let mask = mask.map_or(null(), |mask| mask as *const sigset_t);
+        // The context is polled before the time is looked at, which is over by then.
+        let no_time = timespec { tv_sec: 0, tv_nsec: 1 };
+        // SAFETY: descriptors, structs that live until the calls return, and room for the one event asked for.
+        unsafe {
+            let added = libc::syscall(libc::SYS_epoll_ctl, self.0, libc::EPOLL_CTL_ADD, socket, &raw mut event) == 0;
+            if !added {
+                return Round::Unfit;
+            }
+            let waited = system_call(libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.0,
+                &raw mut event,
+                1,
+                &raw const no_time,
+                mask,
+                KERNEL_SIGSET_BYTES,
+            ));
+            // It has gone by itself if the program has closed the socket meanwhile.
+            libc::syscall(libc::SYS_epoll_ctl, self.0, libc::EPOLL_CTL_DEL, socket, null_mut::<epoll_event>());
+            match waited {
+                Ok(0) => Round::Polled,
+                Err(libc::EINTR) => Round::Interrupted,
+                _ => Round::Unfit,
+            }
+        }
+    }
+
+    /// Closes it.
+    pub fn close(self) {
+        // SAFETY: its own descriptor, which is used no more.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+fn system_call(result: c_long) -> Result<c_int, c_int> {
+    // SAFETY: the address of this thread's errno is always valid.
+    if result < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as c_int) }
+}
+
+/// `epoll_wait` with timeout 0.
+///
+/// # Safety
+/// `events` has room for `max` events.
+pub unsafe fn look(epfd: c_int, events: *mut epoll_event, max: c_int) -> c_int {
+    let no_mask = null::<sigset_t>();
+    // SAFETY: the caller vouches for the events.
+    unsafe { libc::syscall(libc::SYS_epoll_pwait, epfd, events, max, 0, no_mask, KERNEL_SIGSET_BYTES) as c_int }
+}
+
+/// The signals that a thread had blocked before all were.
+pub struct Blocked(sigset_t);
+
+impl Blocked {
+    /// Blocks every signal but those of the thread's own faults. Those that the C library keeps for itself are blocked as
+    /// well: cancellation has to come in during a wait and not between two. It has no destructor, because a thread that
+    /// is cancelled never comes back.
+    #[inline]
+    pub fn all() -> Blocked {
+        let mut all = u64::MAX;
+        for signal in OWN_FAULTS {
+            all &= !(1 << (signal - 1));
+        }
+        // SAFETY: zeroes are an empty set, of which the kernel writes its part; it reads as much of `all`.
+        unsafe {
+            let mut before: sigset_t = core::mem::zeroed();
+            let (how, size) = (libc::SIG_SETMASK, KERNEL_SIGSET_BYTES);
+            libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const all, &raw mut before, size);
+            Blocked(before)
+        }
+    }
+
+    /// What was blocked before.
+    pub fn before(&self) -> &sigset_t {
+        &self.0
+    }
+
+    /// Lets in what was let in before. A handler that runs at once may change `errno`.
+    #[inline]
+    pub fn restore(self) {
+        let (how, size) = (libc::SIG_SETMASK, KERNEL_SIGSET_BYTES);
+        // SAFETY: the set that was written by the kernel.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const self.0, null_mut::<sigset_t>(), size);
+        }
+    }
+}
+
+fn option(fd: c_int, option: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut size = size_of::<c_int>() as socklen_t;
+    // SAFETY: room for an int, and its size.
+    let result =
+        unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut value, &raw mut size) };
+    (result == 0).then_some(value)
+}
+
+/// The NAPI that a socket's last packet came from; 0 if none, or if it is no socket.
+pub fn napi_id(fd: c_int) -> u32 {
+    option(fd, libc::SO_INCOMING_NAPI_ID).map_or(0, |id| id as u32)
+}
+
+/// Whether a descriptor is an IPv4 or IPv6 socket.
+pub fn is_internet(fd: c_int) -> bool {
+    matches!(option(fd, libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6))
+}

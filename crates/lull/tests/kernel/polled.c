@@ -1,0 +1,142 @@
+/* A program whose epoll context hears from a NAPI: polled ADDRESS PORT WHAT [COUNT]. It prints "ready", then:
+ *
+ * wait    waits without a timeout. Each wake-up prints how many datagrams there were.
+ * spin    calls epoll_wait with timeout 0 in a loop, and prints the same.
+ * signals waits in a second thread while the first sends it COUNT signals. Prints how many of them did not end the wait with
+ *         EINTR. A datagram begins it, so that there is a NAPI to poll; it prints "heard" then.
+ *
+ * It ends with its standard input. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static int udp, epfd, wake;
+static atomic_int handled, interrupted, waiting, woken;
+
+static void must(int yes, const char *what) {
+	if (!yes) {
+		fprintf(stderr, "failed: %s (errno %d)\n", what, errno);
+		exit(1);
+	}
+}
+
+static void add(int fd) {
+	struct epoll_event event = {EPOLLIN, {.fd = fd}};
+	must(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+}
+
+static int datagrams(void) {
+	char byte[16];
+	int count = 0;
+	while (recv(udp, byte, sizeof byte, MSG_DONTWAIT) >= 0)
+		count++;
+	return count;
+}
+
+/* Prints the datagrams of each wake-up until the standard input ends, and at last how often the thread slept. */
+static void events(int timeout) {
+	struct epoll_event event;
+	struct rusage usage;
+	unsigned long calls = 0;
+	for (;;) {
+		int count = epoll_wait(epfd, &event, 1, timeout);
+		calls++;
+		must(count >= 0, "epoll_wait");
+		if (count == 1 && event.data.fd == udp)
+			printf("%d\n", datagrams());
+		else if (count == 1 && event.data.fd == 0)
+			break;
+	}
+	must(getrusage(RUSAGE_SELF, &usage) == 0, "getrusage");
+	printf("calls %lu sleeps %ld\n", calls, usage.ru_nvcsw);
+}
+
+static void on_signal(int number) {
+	(void)number;
+	atomic_fetch_add(&handled, 1);
+}
+
+static void *wait_on(void *unused) {
+	struct epoll_event event;
+	for (;;) {
+		atomic_store(&waiting, 1);
+		int count = epoll_wait(epfd, &event, 1, -1);
+		atomic_store(&waiting, 0);
+		if (count == -1 && errno == EINTR)
+			atomic_fetch_add(&interrupted, 1);
+		else if (count == 1 && event.data.fd == udp)
+			datagrams();
+		else if (count == 1 && event.data.fd == wake) {
+			eventfd_t value;
+			eventfd_read(wake, &value);
+			atomic_fetch_add(&woken, 1);
+		}
+	}
+	return unused;
+}
+
+/* A signal that is handled while the thread waits, and after which it still waits a second later, was lost. */
+static void signals(int count) {
+	pthread_t thread;
+	struct sigaction action = {.sa_handler = on_signal};
+	int lost = 0;
+	wake = eventfd(0, EFD_NONBLOCK);
+	add(wake);
+	must(sigaction(SIGUSR1, &action, NULL) == 0 && pthread_create(&thread, NULL, wait_on, NULL) == 0, "thread");
+	srand(1);
+	for (int nth = 0; nth < count; nth++) {
+		/* An event, so that the next wait begins with what the kernel polls for. */
+		eventfd_write(wake, 1);
+		while (atomic_load(&woken) <= nth || !atomic_load(&waiting))
+			;
+		usleep(100 + rand() % 3000);
+		int had = atomic_load(&handled), ended = atomic_load(&interrupted);
+		must(pthread_kill(thread, SIGUSR1) == 0, "pthread_kill");
+		while (atomic_load(&handled) == had)
+			;
+		/* It has to end now or at the next event, which is the mark of a signal that was lost. */
+		for (int ms = 0; ms < 1000 && atomic_load(&interrupted) == ended; ms++)
+			usleep(1000);
+		lost += atomic_load(&interrupted) == ended;
+	}
+	printf("lost %d of %d\n", lost, count);
+}
+
+int main(int count, char **words) {
+	must(count >= 4, "ADDRESS PORT WHAT");
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(words[2]))};
+	must(inet_aton(words[1], &address.sin_addr), "address");
+	udp = socket(AF_INET, SOCK_DGRAM, 0);
+	must(bind(udp, (struct sockaddr *)&address, sizeof address) == 0, "bind");
+	epfd = epoll_create1(0);
+	add(udp);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	printf("ready\n");
+	if (!strcmp(words[3], "signals")) {
+		/* The first one has a NAPI id. */
+		struct epoll_event event;
+		must(epoll_wait(epfd, &event, 1, -1) == 1, "the first datagram");
+		printf("heard\n");
+		/* A datagram that comes together with a signal would end the wait rightly. */
+		do
+			usleep(100000);
+		while (datagrams());
+		signals(atoi(words[4]));
+		return 0;
+	}
+	add(0);
+	events(strcmp(words[3], "spin") ? -1 : 0);
+	return 0;
+}
