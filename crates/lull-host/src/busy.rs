@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
 
-use crate::cpu::{Cpu, Ran};
+use crate::cpu::Cpu;
 use crate::delivery::Delivery;
+use crate::holder;
 use crate::instance::{Instance, Receiver};
 use crate::seat::{GUEST, Holder};
 
@@ -113,18 +114,7 @@ impl BusyPoller<'_> {
         if !cpu.is_due(now_ns) {
             return;
         }
-        if !*in_seat {
-            *in_seat = cpu.seat.take(me);
-        }
-        if *in_seat {
-            if host.run(cpu) == Ran::Leftover {
-                host.leave(cpu, me, Ran::Leftover);
-                *in_seat = false;
-            } else {
-                // The loop may last: the descriptors that softirq unmasked are to be watched meanwhile.
-                host.arm_fd_vectors(cpu);
-            }
-        }
+        holder::pass_by(&host.on(cpu), me, in_seat);
     }
 }
 

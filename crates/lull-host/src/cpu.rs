@@ -9,10 +9,11 @@ use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::deadlines::Deadlines;
 pub(crate) use crate::deadlines::NEVER;
+use crate::holder::Seated;
 use crate::instance::Instance;
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
-use crate::seat::{Holder, KSOFTIRQD, Seat, WORKERS_MAX};
+use crate::seat::{Seat, WORKERS_MAX};
 use crate::vector::IrqEpoll;
 
 /// Counters of one CPU since the host was made.
@@ -47,14 +48,6 @@ impl std::ops::Sub for CpuStats {
             syscalls: self.syscalls - before.syscalls,
         }
     }
-}
-
-/// Whether softirq work was left over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ran {
-    Done,
-    /// It goes to ksoftirqd when the seat is left.
-    Leftover,
 }
 
 pub(crate) struct Cpu {
@@ -154,30 +147,6 @@ impl Cpu {
         // Nothing to read means that it was moved meanwhile.
         let _ = rustix::io::read(&self.timer, &mut count);
         self.deadlines.backstop_has_fired();
-    }
-
-    /// Whoever hears an interrupt of this CPU next. Called after the interrupt was published.
-    #[inline]
-    pub(crate) fn raise(&self) {
-        if let Some(holder) = self.seat.raise() {
-            self.wake(holder);
-        }
-    }
-
-    #[cold]
-    fn wake(&self, holder: Holder) {
-        match holder.slot() {
-            Some(slot) => {
-                let parker = relock(&self.workers)[slot as usize].clone();
-                match parker {
-                    Some(parker) => parker.wake(&self.sleeps),
-                    // The worker is gone: it passed the seat on before it went, so the new holder has the interrupt.
-                    None => false,
-                }
-            }
-            None if holder == KSOFTIRQD => self.ksoftirqd_parker.wake(&self.sleeps),
-            None => self.irq_parker.wake(&self.sleeps),
-        };
     }
 
     pub(crate) fn raise_irq(&self, instance: &Instance) {

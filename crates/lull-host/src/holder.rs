@@ -1,153 +1,222 @@
-//! What the holder of a CPU's seat does: run what is pending, leave, and see to it that somebody wakes for the rest.
+//! What the holder of a CPU's seat does, apart from what there is to do: run, leave, sleep, pass by.
+//!
+//! [`crate::seat`] is one word and its transitions; here is who makes which when. Threads of the system do so through
+//! [`crate::on_cpu`], and the loom models with work and sleepers of their own: the code is the same.
 
-use std::sync::atomic::Ordering;
+use crate::seat::{Holder, IRQ_THREAD, KSOFTIRQD, Seat};
 
-use lull_core::settings::SOFTIRQ_TIME_MAX_NS;
-use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
+/// Whether softirq work was left over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Done,
+    /// It goes to ksoftirqd when the seat is left.
+    Leftover,
+}
 
-use crate::contain::or_end;
-use crate::cpu::{Cpu, NEVER, Ran, relock};
-use crate::delivery::Delivery;
-use crate::seat::{Holder, IRQ_THREAD};
-use crate::vector::IrqEpoll;
+/// How one pass over what waits for a CPU ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// Everything that was there was seen to.
+    All,
+    /// As before, but the holder has been at it for as long as it may.
+    AllAndTimeIsUp,
+    /// Softirq ran out of budget.
+    Leftover,
+}
 
-impl Delivery {
-    /// Runs this CPU's delivery until nothing is pending, within Linux's bounds. The caller holds the seat, awake.
+/// A CPU's seat and those who may hold it.
+pub(crate) trait Seated {
+    fn seat(&self) -> &Seat;
+
+    /// Wakes the thread behind `holder`, or keeps the wake-up for its next sleep.
+    fn wake(&self, holder: Holder);
+
+    /// Wakes the thread that holds the seat, if it sleeps. What it is to see was published before.
     #[inline]
-    pub(crate) fn run(&self, cpu: &Cpu) -> Ran {
-        or_end(&|| format!("the delivery of CPU {}, outside any queue", cpu.index), || self.run_pending(cpu))
-    }
-
-    pub(crate) fn run_pending(&self, cpu: &Cpu) -> Ran {
-        let mut softnet = relock(&cpu.softnet);
-        let mut until_ns = None;
-        loop {
-            cpu.seat.begin();
-            let now_ns = self.clock.now_ns();
-            let until_ns = *until_ns.get_or_insert(now_ns + SOFTIRQ_TIME_MAX_NS);
-            self.hard_interrupts(cpu, &mut softnet, now_ns);
-            if cpu.next_deadline_ns() <= now_ns {
-                self.timers(cpu, &mut softnet, now_ns);
-            }
-            if softnet.is_raised() && self.softirqs(cpu, &mut softnet, now_ns) == Ran::Leftover {
-                return Ran::Leftover;
-            }
-            if !cpu.seat.is_pending() {
-                return Ran::Done;
-            }
-            // Interrupts that come as fast as they are handled must not keep a worker from what it was woken for.
-            if now_ns >= until_ns {
-                return Ran::Leftover;
-            }
+    fn raise(&self) {
+        if let Some(holder) = self.seat().raise() {
+            self.wake(holder);
         }
     }
+}
 
-    /// Lets go of the seat: what is pending is run first, leftovers go to ksoftirqd, and a kernel timer stands behind
-    /// every deadline that remains.
-    pub(crate) fn leave(&self, cpu: &Cpu, me: Holder, mut ran: Ran) {
-        loop {
-            self.arm_fd_vectors(cpu);
-            self.cover(cpu);
-            if ran == Ran::Leftover {
-                cpu.ksoftirqd_wakes.fetch_add(1, Ordering::Relaxed);
-                cpu.seat.pass_to_ksoftirqd();
-                cpu.ksoftirqd_parker.wake(&cpu.sleeps);
-                return;
-            }
-            if cpu.seat.pass(me) {
-                return;
-            }
-            ran = self.run(cpu);
-        }
-    }
+/// What there is to do on a CPU.
+pub(crate) trait SeatWork: Seated {
+    /// What a run keeps from pass to pass.
+    type Run<'a>
+    where
+        Self: 'a;
 
-    /// Runs what is due on `cpu` if its seat is free; a holder that is awake sees to it otherwise.
-    pub(crate) fn visit(&self, cpu: &Cpu, me: Holder) {
-        if cpu.seat.take(me) {
-            let ran = self.run(cpu);
-            self.leave(cpu, me, ran);
-        } else if cpu.next_deadline_ns() <= self.clock.now_ns() {
-            // The holder may be past its look at the clock.
-            cpu.raise();
-        }
-    }
+    fn begin_run(&self) -> Self::Run<'_>;
+
+    /// Hard interrupts, timers that are due and softirq, once each.
+    fn serve(&self, run: &mut Self::Run<'_>) -> Served;
 
     /// Leaves the unmasked descriptors to the interrupt thread. Due whenever the seat is left, and by a holder that stays
     /// in it awake: nobody else watches them.
-    #[inline]
-    pub(crate) fn arm_fd_vectors(&self, cpu: &Cpu) {
-        let Some(vectors) = cpu.fd_vectors() else { return };
-        for &index in vectors.iter() {
-            if cpu.irq_epoll.arm(&self.instance(index).vector, index) {
-                cpu.sleeps.syscall();
+    fn arm(&self);
+
+    /// Sees to it that somebody wakes for the earliest deadline.
+    fn cover(&self);
+
+    /// Whether a deadline has passed.
+    fn is_late(&self) -> bool;
+
+    /// Leftovers went to ksoftirqd: wakes it.
+    fn wake_ksoftirqd(&self);
+}
+
+/// A worker that sleeps until something comes.
+pub(crate) trait Sleeper {
+    type Work: SeatWork;
+    /// What ended the sleep.
+    type Woke;
+
+    fn work(&self) -> &Self::Work;
+
+    fn me(&self) -> Holder;
+
+    /// Forgets a wake-up that was kept; its reason is looked for afterwards.
+    fn forget(&self);
+
+    /// What ends the sleep now, if anything does.
+    fn over(&mut self) -> Option<Self::Woke>;
+
+    /// The sleep will be in the seat: takes over what is to be watched meanwhile, and promises to look at the deadlines.
+    /// Returns whether anything depends on it.
+    fn promise(&mut self) -> bool;
+
+    /// Nothing is promised any more.
+    fn take_back(&mut self);
+
+    /// Sleeps until it is woken, or until a promise or its own end is due. What it saw of interrupts is raised.
+    fn park(&mut self) -> Option<Self::Woke>;
+}
+
+/// Runs a CPU's delivery until nothing is pending, within Linux's bounds. The caller holds the seat, awake.
+pub(crate) fn run<W: SeatWork>(work: &W) -> Ran {
+    let mut run = work.begin_run();
+    loop {
+        work.seat().begin();
+        let served = work.serve(&mut run);
+        if served == Served::Leftover {
+            return Ran::Leftover;
+        }
+        if !work.seat().is_pending() {
+            return Ran::Done;
+        }
+        // Interrupts that come as fast as they are handled must not keep a worker from what it was woken for.
+        if served == Served::AllAndTimeIsUp {
+            return Ran::Leftover;
+        }
+    }
+}
+
+/// Lets go of the seat: what is pending is run first, leftovers go to ksoftirqd, and somebody watches and wakes for what is
+/// still to come.
+pub(crate) fn leave<W: SeatWork>(work: &W, me: Holder, mut ran: Ran) {
+    loop {
+        work.arm();
+        work.cover();
+        if ran == Ran::Leftover {
+            work.seat().pass_to_ksoftirqd();
+            work.wake_ksoftirqd();
+            return;
+        }
+        if work.seat().pass(me) {
+            return;
+        }
+        ran = run(work);
+    }
+}
+
+/// Runs what is due if the seat is free; a holder that is awake sees to it otherwise.
+pub(crate) fn visit<W: SeatWork>(work: &W, me: Holder) {
+    if work.seat().take(me) {
+        let ran = run(work);
+        leave(work, me, ran);
+    } else if work.is_late() {
+        // The holder may be past its look at the clock.
+        work.raise();
+    }
+}
+
+/// `local_bh_enable` of a thread that goes on: runs what is pending, in the seat if it can be had.
+pub(crate) fn pass_by<W: SeatWork>(work: &W, me: Holder, in_seat: &mut bool) {
+    *in_seat = *in_seat || work.seat().take(me);
+    if !*in_seat {
+        return;
+    }
+    if run(work) == Ran::Leftover {
+        leave(work, me, Ran::Leftover);
+        *in_seat = false;
+    } else {
+        // The thread may go on for long: the descriptors that softirq unmasked are to be watched meanwhile.
+        work.arm();
+    }
+}
+
+/// The interrupt thread has woken up, and published what it saw.
+pub(crate) fn irq_thread_woke<W: SeatWork>(work: &W) {
+    if work.seat().take(IRQ_THREAD) {
+        let ran = run(work);
+        leave(work, IRQ_THREAD, ran);
+    } else {
+        // The holder is awake, and looks once more before it lets go.
+        work.raise();
+    }
+}
+
+/// ksoftirqd has woken up. `others` lets other threads run between two rounds, and says whether to go on.
+pub(crate) fn ksoftirqd_woke<W: SeatWork>(work: &W, others: impl Fn() -> bool) {
+    // Whoever took the seat meanwhile runs what was left over.
+    if !work.seat().wake_up(KSOFTIRQD) {
+        return;
+    }
+    while run(work) == Ran::Leftover && others() {
+        work.arm();
+    }
+    leave(work, KSOFTIRQD, Ran::Done);
+}
+
+/// Sleeps, delivering meanwhile if it gets the seat. The sleeper has said that it sleeps ([`Seat::sleeper_begins`]).
+pub(crate) fn sleep<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke {
+    let me = sleeper.me();
+    let mut woke = None;
+    loop {
+        if *in_seat && run(sleeper.work()) == Ran::Leftover {
+            leave(sleeper.work(), me, Ran::Leftover);
+            *in_seat = false;
+        }
+        if let Some(woke) = woke {
+            return woke;
+        }
+        sleeper.forget();
+        // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
+        if !*in_seat && sleeper.work().seat().wake_up(me) {
+            *in_seat = true;
+            continue;
+        }
+        if let Some(woke) = sleeper.over() {
+            return woke;
+        }
+        let mut promised = false;
+        if *in_seat {
+            promised = sleeper.promise();
+            if !sleeper.work().seat().sleep(me) {
+                sleeper.take_back();
+                continue;
             }
         }
-    }
-
-    /// Sees to it that somebody wakes for the earliest deadline: a worker that sleeps until then, or the interrupt
-    /// thread's kernel timer, which is only ever moved to an earlier time, by at least the slack.
-    pub(crate) fn cover(&self, cpu: &Cpu) {
-        let is_covered = |deadline_ns| cpu.deadlines.is_covered(deadline_ns, self.timer_slack_ns);
-        if is_covered(cpu.next_deadline_ns()) {
-            return;
+        woke = sleeper.park();
+        if promised {
+            sleeper.take_back();
         }
-        // The hint may be the deadline of a timer that was replaced since.
-        let deadline_ns = self.exact_deadline_ns(cpu);
-        if is_covered(deadline_ns) {
-            return;
-        }
-        let _moving = relock(&cpu.backstop);
-        let target_ns = deadline_ns.saturating_add(self.timer_slack_ns);
-        if cpu.deadlines.backstop_ns() <= target_ns {
-            return;
-        }
-        let delay_ns = target_ns.saturating_sub(self.clock.now_ns()).max(1);
-        let it_value =
-            Timespec { tv_sec: (delay_ns / 1_000_000_000) as i64, tv_nsec: (delay_ns % 1_000_000_000) as i64 };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        // A relative time in range on our own descriptor is always accepted.
-        let set = rustix::time::timerfd_settime(&cpu.timer, TimerfdTimerFlags::empty(), &once);
-        debug_assert!(set.is_ok(), "{set:?}");
-        cpu.deadlines.backstop_is_set(target_ns);
-        cpu.sleeps.syscall();
-        cpu.sleeps.timer_ops.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The earliest deadline, looked up.
-    pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
-        let deadlines_ns = || self.instances().map(|instance| instance.deadline_on(cpu.index));
-        cpu.deadlines.look_up(|| deadlines_ns().min().unwrap_or(NEVER))
-    }
-
-    /// The interrupt thread's turn: `readable` says which of its descriptors woke it.
-    pub(crate) fn irq_thread_woke(&self, cpu: &Cpu, timer: bool, interrupts: bool) {
-        if timer {
-            cpu.backstop_fired();
-        }
-        if interrupts {
-            cpu.irq_epoll.fired(|index| {
-                let instance = self.instance(index);
-                IrqEpoll::disarmed(&instance.vector);
-                if instance.vector.fire() {
-                    cpu.raised.push(index, &instance.vector.link);
-                }
-            });
-            cpu.sleeps.syscall();
-        }
-        if cpu.seat.take(IRQ_THREAD) {
-            let ran = self.run(cpu);
-            self.leave(cpu, IRQ_THREAD, ran);
-        } else {
-            // Awake in somebody else's hands: they look once more before they let go.
-            cpu.raise();
-        }
-    }
-
-    /// A worker that slept in the seat saw this instance's descriptor readable.
-    pub(crate) fn fd_fired(&self, cpu: &Cpu, index: u32) {
-        let instance = self.instance(index);
-        if instance.vector.fire() && cpu.raised.push(index, &instance.vector.link) {
-            cpu.raise();
+        *in_seat = sleeper.work().seat().take(me);
+        if promised && !*in_seat {
+            // Somebody has the seat awake and may count on our looking at the clock and at the descriptors: PENDING sends
+            // them back to look themselves before they let go.
+            sleeper.work().raise();
         }
     }
 }

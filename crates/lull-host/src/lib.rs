@@ -8,8 +8,8 @@
 //! - [`Receiver`]: what stands above a queue and is polled, with the shard's [`HandoffLock`].
 //!
 //! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
-//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what waits for the holder), `holder` (what
-//! the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled),
+//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what waits for the holder), `holder` and
+//! `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled),
 //! `threads` (the contexts that stand by), `worker` and `turn` (the application's side), `busy` (the busy loop),
 //! `deadlines` (who wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and
 //! `control` (what operators ask), `delivery` (what sockets and receivers ask).
@@ -39,7 +39,6 @@ mod deadlines;
 mod delivery;
 #[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod holder;
 #[cfg(not(loom))]
 mod host;
@@ -50,6 +49,8 @@ mod lateness;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_models;
+#[cfg(not(loom))]
+mod on_cpu;
 mod parker;
 mod raised;
 #[cfg(not(loom))]

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use lull_core::event::EventKind;
 use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet};
 
-use crate::cpu::{Cpu, Ran, relock};
+use crate::cpu::{Cpu, relock};
 use crate::delivery::Delivery;
+use crate::holder::Ran;
 use crate::instance::{Instance, Receiver, TryPoll};
 use crate::lock::Parked;
 use crate::raised::Raised;

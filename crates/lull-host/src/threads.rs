@@ -11,10 +11,10 @@ use lull_core::{NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
 use crate::contain::or_end;
-use crate::cpu::{Ran, relock};
+use crate::cpu::relock;
 use crate::delivery::Delivery;
+use crate::holder;
 use crate::parker::Parker;
-use crate::seat::KSOFTIRQD;
 
 /// Empty rounds of a busy-polling NAPI thread between two looks at whether others want its core.
 const YIELD_EVERY_ROUNDS: u32 = 1 << 14;
@@ -79,15 +79,10 @@ pub(crate) fn ksoftirqd(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle
         let cpu = host.cpu(cpu);
         while !host.stopping.load(Ordering::Acquire) {
             cpu.ksoftirqd_parker.park(None, &[], &cpu.sleeps);
-            // Whoever took the seat meanwhile runs what was left over.
-            if !cpu.seat.wake_up(KSOFTIRQD) {
-                continue;
-            }
-            while host.run(cpu) == Ran::Leftover && !host.stopping.load(Ordering::Acquire) {
-                host.arm_fd_vectors(cpu);
+            holder::ksoftirqd_woke(&host.on(cpu), || {
                 std::thread::yield_now();
-            }
-            host.leave(cpu, KSOFTIRQD, Ran::Done);
+                !host.stopping.load(Ordering::Acquire)
+            });
         }
     })?;
     Ok(started.0)

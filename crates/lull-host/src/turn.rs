@@ -7,7 +7,10 @@ use std::sync::atomic::Ordering;
 use lull_core::BusyPlan;
 
 use crate::busy::BusyPoller;
-use crate::cpu::{NEVER, Ran};
+use crate::cpu::NEVER;
+use crate::holder::{self, Ran, Sleeper};
+use crate::on_cpu::OnCpu;
+use crate::seat::Holder;
 use crate::worker::Worker;
 
 /// Interrupts that a worker watches while it sleeps in the seat: with its own descriptor, as many as the bits of
@@ -91,62 +94,74 @@ impl<'w> Turn<'w> {
         cpu.seat.sleeper_begins(self.worker.slot);
         self.in_seat = self.in_seat || cpu.seat.take(me);
         // A panic in `ready` must not leave the seat with a thread that is gone.
-        let slept = catch_unwind(AssertUnwindSafe(|| self.sleep_until(sleep, ready)));
+        let Turn { worker, in_seat } = self;
+        let (host, _, _) = worker.place();
+        let mut sleeper =
+            OfWorker { worker, on: host.on(cpu), sleep, ready, now_ns: 0, wake_ns: NEVER, watched: Vec::new() };
+        let slept = catch_unwind(AssertUnwindSafe(|| holder::sleep(&mut sleeper, in_seat)));
         self.in_seat |= cpu.seat.sleeper_ends(self.worker.slot);
         slept.unwrap_or_else(|panic| resume_unwind(panic))
     }
+}
 
-    fn sleep_until(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
-        let Turn { worker, in_seat } = self;
-        let (host, cpu, me) = worker.place();
-        let mut fired = false;
-        let mut watched = Vec::new();
-        loop {
-            if *in_seat && host.run(cpu) == Ran::Leftover {
-                host.leave(cpu, me, Ran::Leftover);
-                *in_seat = false;
-            }
-            if fired {
-                break Woke::Fd;
-            }
-            worker.parker.forget();
-            // The seat may have been passed to us since we looked, and the wake-up just forgotten meant for it.
-            if !*in_seat && cpu.seat.wake_up(me) {
-                *in_seat = true;
-                continue;
-            }
-            if ready() {
-                break Woke::Ready;
-            }
-            let now_ns = host.clock.now_ns();
-            if sleep.until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
-                break Woke::TimedOut;
-            }
-            let mut wake_ns = sleep.until_ns.unwrap_or(NEVER);
-            watched.clear();
-            if *in_seat {
-                worker.watch_fd_vectors(&mut watched);
-                wake_ns = wake_ns.min(host.exact_deadline_ns(cpu));
-                cpu.deadlines.worker_will_look(wake_ns);
-                if !cpu.seat.sleep(me) {
-                    cpu.deadlines.worker_looks_no_more();
-                    continue;
-                }
-            }
-            fired = worker.park(sleep, wake_ns, now_ns, &watched);
-            let promised = *in_seat && (wake_ns != NEVER || !watched.is_empty());
-            if promised {
-                cpu.deadlines.worker_looks_no_more();
-            }
-            let woken = &cpu.woken;
-            let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
-            *in_seat = cpu.seat.take(me);
-            if promised && !*in_seat {
-                // Somebody has the seat awake, and may count on our looking at the clock and at the descriptors.
-                host.arm_fd_vectors(cpu);
-                cpu.raise();
-            }
+/// The sleep of a worker.
+struct OfWorker<'a> {
+    worker: &'a Worker,
+    on: OnCpu<'a>,
+    sleep: &'a Sleep<'a>,
+    ready: &'a mut dyn FnMut() -> bool,
+    /// When it looked last.
+    now_ns: u64,
+    /// When it wakes up by itself.
+    wake_ns: u64,
+    /// Descriptors that are interrupts and are watched in this sleep.
+    watched: Vec<u32>,
+}
+
+impl<'a> Sleeper for OfWorker<'a> {
+    type Work = OnCpu<'a>;
+    type Woke = Woke;
+
+    #[inline]
+    fn work(&self) -> &OnCpu<'a> {
+        &self.on
+    }
+
+    fn me(&self) -> Holder {
+        Holder::worker(self.worker.slot)
+    }
+
+    fn forget(&self) {
+        self.worker.parker.forget();
+    }
+
+    fn over(&mut self) -> Option<Woke> {
+        if (self.ready)() {
+            return Some(Woke::Ready);
         }
+        self.now_ns = self.on.host.clock.now_ns();
+        self.wake_ns = self.sleep.until_ns.unwrap_or(NEVER);
+        self.watched.clear();
+        (self.wake_ns <= self.now_ns).then_some(Woke::TimedOut)
+    }
+
+    fn promise(&mut self) -> bool {
+        let OnCpu { host, cpu } = self.on;
+        self.worker.watch_fd_vectors(&mut self.watched);
+        self.wake_ns = self.wake_ns.min(host.exact_deadline_ns(cpu));
+        cpu.deadlines.worker_will_look(self.wake_ns);
+        self.wake_ns != NEVER || !self.watched.is_empty()
+    }
+
+    fn take_back(&mut self) {
+        self.on.cpu.deadlines.worker_looks_no_more();
+    }
+
+    fn park(&mut self) -> Option<Woke> {
+        let fired = self.worker.park(self.sleep, self.wake_ns, self.now_ns, &self.watched);
+        let woken = &self.on.cpu.woken;
+        let _ = woken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        fired.then_some(Woke::Fd)
     }
 }
 

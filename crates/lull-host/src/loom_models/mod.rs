@@ -1,0 +1,50 @@
+//! The host's small protocols under loom: the seat with its sleepers and the code of [`crate::holder`], the deadlines, the
+//! shard lock, the list of raised interrupts.
+//!
+//! A model that loses a wake-up ends with every thread asleep, which loom reports as a deadlock. Data that only the
+//! seat or the lock protects sits in loom's cells: two holders at once, or two in a row that are not ordered, panic.
+//!
+//! Every model says how many preemptions it is bounded by. Loom explores all interleavings within the bound, and all
+//! values that a load may return.
+
+#![allow(unsafe_code)]
+
+mod deadlines;
+mod lock;
+mod parker;
+mod raised;
+mod seat;
+
+use crate::parker::{ON_FUTEX, ParkWord};
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// `Parker`, without its descriptors and timeouts. A wake-up of the kernel that comes late ends the next sleep early,
+/// which is allowed.
+struct Bed {
+    word: ParkWord,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed { word: ParkWord::new() }
+    }
+
+    fn park(&self) {
+        if self.word.begin(ON_FUTEX) {
+            self.word.0.wait(ON_FUTEX);
+            self.word.end();
+        }
+    }
+
+    fn wake(&self) {
+        if self.word.notify().is_some() {
+            self.word.0.wake();
+        }
+    }
+}
