@@ -39,6 +39,22 @@ fn an_interrupt_while_the_worker_computes_is_delivered_by_the_interrupt_thread()
     drop(worker);
 }
 
+/// Hard interrupts come in between two polls, and are taken then: nobody raises them once more.
+#[test]
+fn an_interrupt_during_a_poll_of_another_queue_is_delivered_by_the_same_run() {
+    let world = World::new();
+    let (other, other_client) = mem_queue(&world.host, 0);
+    for count in 1..=20 {
+        let client = other_client.clone();
+        world.bound.queue.during_poll(move || assert!(client.send(1)));
+        assert!(world.client.send(1));
+        other.await_delivered(count);
+        world.bound.await_delivered(count);
+        other.await_released();
+        world.bound.await_released();
+    }
+}
+
 #[test]
 fn two_workers_on_one_cpu_one_of_them_computing() {
     let world = World::new();

@@ -127,6 +127,26 @@ fn a_long_busy_loop_leaves_no_descriptor_unwatched() {
     sleeper.join().unwrap();
 }
 
+/// As before, but nobody sleeps who would watch instead: the busy poller itself leaves the descriptors that its softirq
+/// unmasked to the interrupt thread.
+#[test]
+fn a_busy_loop_beside_which_nobody_sleeps_leaves_no_descriptor_unwatched() {
+    let host = host(1);
+    let (polled, _polled_device) = fd_queue(&host, 0);
+    let (other, device) = fd_queue(&host, 0);
+    let worker = Worker::new(&host, 0).unwrap();
+    let mut sent = 0;
+    let start = std::time::Instant::now();
+    worker.turn().busy_loop(&polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| {
+        if other.delivered() == sent && sent < 20 {
+            sent += 1;
+            device.send(1);
+        }
+        assert!(start.elapsed() < LONG, "{} of {sent} frames: nobody watches", other.delivered());
+        other.delivered() == 20
+    });
+}
+
 #[test]
 fn a_flood_on_one_queue_leaves_no_descriptor_unwatched() {
     let host = host(1);

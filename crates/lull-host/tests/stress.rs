@@ -103,22 +103,34 @@ fn traffic(bound: &Bound, send: &dyn Fn(u64), random: &mut Random, until: Instan
     }
 }
 
+/// A queue and its device's side.
+type Sends = (Bound, Box<dyn Fn(u64) + Send + Sync>);
+
+fn mem_device(host: &Host, cpu: u16) -> Sends {
+    let (bound, client) = mem_queue(host, cpu);
+    (bound, Box::new(move |frames| assert!(client.send(frames as usize))))
+}
+
+fn fd_device(host: &Host, cpu: u16) -> Sends {
+    let (bound, device) = fd_queue(host, cpu);
+    (bound, Box::new(move |frames| device.send(frames)))
+}
+
 fn run(seed: u64, cpus: usize, workers: usize, with_threads: bool) {
     let host = Host::new(HostConfig { cpus: vec![None; cpus], ..HostConfig::default() }).unwrap();
     let last = cpus as u16 - 1;
-    let (mem, client) = mem_queue(&host, 0);
-    let (other, other_client) = mem_queue(&host, last);
-    let (fd, device) = fd_queue(&host, last);
-    let queues = [&mem, &other, &fd];
-    let mem_send = |frames: u64| assert!(client.send(frames as usize));
-    let other_send = |frames: u64| assert!(other_client.send(frames as usize));
-    let fd_send = |frames: u64| device.send(frames);
-    let devices: [(&Bound, &(dyn Fn(u64) + Sync)); 3] = [(&mem, &mem_send), (&other, &other_send), (&fd, &fd_send)];
+    let devices = [mem_device(&host, 0), mem_device(&host, last), fd_device(&host, last)];
+    run_over(seed, &host, &devices, workers, with_threads);
+}
+
+fn run_over(seed: u64, host: &Host, devices: &[Sends], workers: usize, with_threads: bool) {
+    let queues: Vec<&Bound> = devices.iter().map(|(bound, _)| bound).collect();
+    let cpus = host.cpus();
     let until = Instant::now() + RUN;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for at in 0..workers {
-            let (queues, host, stop) = (&queues, &host, &stop);
+            let (queues, stop) = (&queues, &stop);
             let worker = Worker::new(host, (at % cpus) as u16).unwrap();
             queues.iter().for_each(|bound| bound.queue.wakes(&worker));
             scope.spawn(move || {
@@ -133,7 +145,7 @@ fn run(seed: u64, cpus: usize, workers: usize, with_threads: bool) {
             scope.spawn(move || {
                 let mut random = Random(seed + 100);
                 while !stop.load(Ordering::Acquire) {
-                    let bound = queues[random.below(3) as usize];
+                    let bound = queues[random.below(queues.len() as u64) as usize];
                     if random.below(10) == 0 {
                         bound.host.disable(bound.napi).unwrap();
                         bound.host.enable(bound.napi).unwrap();
@@ -169,4 +181,16 @@ fn stress_two_cpus_with_napi_threads() {
 #[test]
 fn stress_no_worker_at_all() {
     run(0xbead, 1, 0, false);
+}
+
+/// Several queues repair each other: an interrupt of one has the CPU look after all. With one queue, what is lost stays lost.
+#[test]
+fn stress_one_queue() {
+    for (seed, device) in [(0xace, mem_device as fn(&Host, u16) -> Sends), (0xbee, fd_device)] {
+        for workers in [0, 1, 2] {
+            let host = Host::new(HostConfig::default()).unwrap();
+            let devices = [device(&host, 0)];
+            run_over(seed + workers as u64, &host, &devices, workers, workers == 2);
+        }
+    }
 }

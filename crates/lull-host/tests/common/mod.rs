@@ -53,6 +53,8 @@ pub struct Counting {
     /// Polls that found packets, by the name of the thread.
     by: Mutex<BTreeMap<String, u64>>,
     handed: AtomicU64,
+    /// What happens during the next poll that takes packets.
+    during_poll: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// The next poll that takes packets, or the next call of `timers`, panics if it is in a thread of this name.
     panics: Mutex<Option<(&'static str, String)>>,
 }
@@ -65,6 +67,7 @@ impl Counting {
             wakers: Mutex::new(Vec::new()),
             by: Mutex::new(BTreeMap::new()),
             handed: AtomicU64::new(0),
+            during_poll: Mutex::new(None),
             panics: Mutex::new(None),
         })
     }
@@ -108,6 +111,11 @@ impl Counting {
         *lock(&self.panics) = Some((call, thread.to_owned()));
     }
 
+    /// Has something happen during the next poll that takes packets.
+    pub fn during_poll(&self, happens: impl FnOnce() + Send + 'static) {
+        *lock(&self.during_poll) = Some(Box::new(happens));
+    }
+
     fn panics_in(&self, call: &str) -> bool {
         let thread = std::thread::current();
         let mut panics = lock(&self.panics);
@@ -124,6 +132,8 @@ impl Counting {
             panic!("a bug above one queue");
         }
         if work > 0 {
+            let happens = lock(&self.during_poll).take();
+            happens.into_iter().for_each(|happens| happens());
             let thread = std::thread::current();
             *lock(&self.by).entry(thread.name().unwrap_or("?").to_owned()).or_default() += 1;
             self.delivered.fetch_add(u64::from(work), Ordering::AcqRel);
@@ -268,9 +278,10 @@ impl World {
 }
 
 /// The other end of the wire.
+#[derive(Clone)]
 pub struct Client {
-    tx: Mutex<Box<dyn TxQueue>>,
-    ports: (MemPort, MemPort),
+    tx: Arc<Mutex<Box<dyn TxQueue>>>,
+    ports: Arc<(MemPort, MemPort)>,
 }
 
 impl Client {
@@ -287,7 +298,7 @@ pub fn mem_queue(host: &Host, cpu: u16) -> (Bound, Client) {
     let (service, client) = mem::pair(MemConfig::default());
     let (ours, theirs) = (service.take_queue(0).unwrap(), client.take_queue(0).unwrap());
     let bound = Bound::new(host, cpu, ours.rx, ours.irq);
-    (bound, Client { tx: Mutex::new(theirs.tx), ports: (service, client) })
+    (bound, Client { tx: Arc::new(Mutex::new(theirs.tx)), ports: Arc::new((service, client)) })
 }
 
 /// Sleeps until `count` packets are there. Returns how the last sleep ended.
