@@ -1,9 +1,16 @@
 //! Owned frames and the pools that they are drawn from.
 //!
 //! A frame is a handle of one machine word, so that a ring moves it without copying it. The buffer has headroom,
-//! so that a lower layer prepends its header in place, and may continue in a chain of further segments.
+//! so that a lower layer prepends its header in place, and may continue in a chain of further segments. It is memory of
+//! the heap, or a [`Chunk`] of a device's, which goes back to its [`Origin`].
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod memory;
+
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memory::Memory;
+pub use memory::{Chunk, Origin};
 
 /// Bytes kept free in front of a freshly allocated frame's data.
 pub const HEADROOM_BYTES: usize = 64;
@@ -42,26 +49,47 @@ struct Buffer {
     checksum: Checksum,
     segmentation: Segmentation,
     rss_hash: u32,
+    /// Of the size that pools keep, and of the heap.
+    ordinary: bool,
     next: Option<Frame>,
-    bytes: Box<[u8]>,
+    origin: Option<Arc<Origin>>,
+    memory: Memory,
 }
 
-/// An owned frame. Dropping it frees its buffer; [`FramePool::recycle`] keeps the buffer for the next frame.
-#[derive(Debug)]
-pub struct Frame(Box<Buffer>);
-
-impl Frame {
-    /// A frame with `capacity_bytes` of room for data behind the standard headroom, empty.
-    pub fn with_capacity(capacity_bytes: usize) -> Frame {
-        Frame(Box::new(Buffer {
+impl Buffer {
+    fn new(memory: Memory, ordinary: bool) -> Buffer {
+        Buffer {
             head: HEADROOM_BYTES as u32,
             len: 0,
             checksum: Checksum::None,
             segmentation: Segmentation::None,
             rss_hash: 0,
+            ordinary,
             next: None,
-            bytes: vec![0; HEADROOM_BYTES + capacity_bytes].into_boxed_slice(),
-        }))
+            origin: None,
+            memory,
+        }
+    }
+
+    fn reset(&mut self) {
+        self.head = HEADROOM_BYTES as u32;
+        self.len = 0;
+        self.checksum = Checksum::None;
+        self.segmentation = Segmentation::None;
+        self.rss_hash = 0;
+    }
+}
+
+/// An owned frame. Dropping it frees its buffer, or sends it to its [`Origin`]; [`FramePool::recycle`] keeps a buffer of
+/// the heap for the next frame.
+#[derive(Debug)]
+pub struct Frame(ManuallyDrop<Box<Buffer>>);
+
+impl Frame {
+    /// A frame with `capacity_bytes` of room for data behind the standard headroom, empty.
+    pub fn with_capacity(capacity_bytes: usize) -> Frame {
+        let memory = Memory::allocate(HEADROOM_BYTES + capacity_bytes);
+        Frame(ManuallyDrop::new(Box::new(Buffer::new(memory, capacity_bytes == FRAME_BYTES))))
     }
 
     /// A frame that holds a copy of `data`.
@@ -76,7 +104,7 @@ impl Frame {
     #[inline]
     pub fn data(&self) -> &[u8] {
         let head = self.0.head as usize;
-        &self.0.bytes[head..head + self.0.len as usize]
+        &self.0.memory[head..head + self.0.len as usize]
     }
 
     /// The data of this segment, to be changed.
@@ -84,7 +112,7 @@ impl Frame {
     pub fn data_mut(&mut self) -> &mut [u8] {
         let head = self.0.head as usize;
         let len = self.0.len as usize;
-        &mut self.0.bytes[head..head + len]
+        &mut self.0.memory[head..head + len]
     }
 
     /// Bytes of data in this segment.
@@ -110,10 +138,15 @@ impl Frame {
         total
     }
 
+    /// The segments of the chain, this one first.
+    pub fn segments(&self) -> impl Iterator<Item = &Frame> {
+        std::iter::successors(Some(self), |frame| frame.next())
+    }
+
     /// Room for data from the current first byte on.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.0.bytes.len() - self.0.head as usize
+        self.0.memory.len() - self.0.head as usize
     }
 
     /// Sets the length of the data. Bytes beyond the former length are whatever the buffer held.
@@ -201,14 +234,6 @@ impl Frame {
     pub fn set_rss_hash(&mut self, hash: u32) {
         self.0.rss_hash = hash;
     }
-
-    fn reset(&mut self) {
-        self.0.head = HEADROOM_BYTES as u32;
-        self.0.len = 0;
-        self.0.checksum = Checksum::None;
-        self.0.segmentation = Segmentation::None;
-        self.0.rss_hash = 0;
-    }
 }
 
 impl Clone for Frame {
@@ -272,16 +297,17 @@ impl FramePool {
         self.free.pop().unwrap_or_else(|| Frame::with_capacity(FRAME_BYTES))
     }
 
-    /// Takes a frame back. A chain is taken apart; odd sizes, and what neither the pool nor the depot holds, are freed.
+    /// Takes a frame back. A chain is taken apart; a device's memory goes home; odd sizes, and what neither the pool nor
+    /// the depot holds, are freed.
     #[inline]
     pub fn recycle(&mut self, mut frame: Frame) {
         let next = frame.set_next(None);
-        if frame.0.bytes.len() == HEADROOM_BYTES + FRAME_BYTES {
+        if frame.0.ordinary {
             if self.free.len() >= self.free_max {
                 self.make_room();
             }
             if self.free.len() < self.free_max {
-                frame.reset();
+                frame.0.reset();
                 self.free.push(frame);
             }
         }

@@ -124,7 +124,7 @@ impl<W: Write + Send> Observer for Recorder<W> {
                 writer.write_all(&word.to_le_bytes())?;
             }
             let mut room = SNAP_BYTES;
-            for segment in std::iter::successors(Some(frame), |frame| frame.next()) {
+            for segment in frame.segments() {
                 let data = &segment.data()[..segment.len().min(room)];
                 room -= data.len();
                 writer.write_all(data)?;
