@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff};
+use lull_nic::IrqSink;
 
 use crate::cpu::relock;
 use crate::error::HostError;
@@ -12,7 +13,7 @@ use crate::instance::Instance;
 use crate::parker::Parker;
 use crate::registry::NapiChange;
 use crate::threads;
-use crate::vector::VectorSink;
+use crate::vector::{RoomSink, VectorSink};
 
 impl Host {
     /// Makes a device known. `persistent` says whether its queues keep their settings and ids over a disable.
@@ -60,6 +61,12 @@ impl Host {
         }
         devices[device.0].napis[queue] = Some(index);
         Ok(index)
+    }
+
+    /// Where the room interrupt of an instance's transmit ring goes ([`lull_nic::Queue::tx_irq`]): it schedules the
+    /// instance. While the instance is disabled it is lost, as any interrupt: whoever enables it looks for room.
+    pub fn room_sink(&self, index: u32) -> Arc<dyn IrqSink> {
+        Arc::new(RoomSink { host: Arc::downgrade(self.inner()), napi: index })
     }
 
     /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt.

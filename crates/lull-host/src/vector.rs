@@ -90,6 +90,24 @@ impl IrqSink for VectorSink {
     }
 }
 
+/// What a device calls when the queue's transmit ring has room again: it schedules the same instance, whose poll serves
+/// those who wait, as a transmit completion does in a driver.
+pub(crate) struct RoomSink {
+    pub(crate) host: Weak<Delivery>,
+    pub(crate) napi: u32,
+}
+
+impl IrqSink for RoomSink {
+    fn raise(&self) {
+        if let Some(host) = self.host.upgrade() {
+            // A scheduled instance has its interrupt masked, whichever reason it was scheduled for (§4). If somebody
+            // completes it at this very moment, it is polled unmasked once, which costs an interrupt at worst.
+            host.instance(self.napi).vector.mask();
+            host.raise_irq(self.napi);
+        }
+    }
+}
+
 /// The interrupt thread's epoll set.
 #[derive(Debug)]
 pub(crate) struct IrqEpoll {

@@ -75,10 +75,6 @@ impl RxQueue for Faulty {
         }
         delivered
     }
-
-    fn has_work(&self) -> bool {
-        self.held.is_some() || self.inner.has_work()
-    }
 }
 
 struct Connection {

@@ -189,12 +189,13 @@ impl Network {
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
-            let shard = Arc::new(Queue::new(stack, queue.rx, queue.tx, queue.irq.clone()));
+            let irq = queue.irq.clone();
+            let shard = Arc::new(Queue::new(stack, queue));
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
-            let binding = NapiBinding { device: device_id, queue: index, cpu, irq: queue.irq, receiver };
+            let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver };
             let napi = host.add_napi(binding)?;
-            shard.bind(napi);
+            shard.bind(host, napi);
             queues.push(shard);
             napis.push(napi);
         }
@@ -225,8 +226,11 @@ impl Network {
                 let Some(inner) = inner.upgrade() else { return };
                 match event {
                     DeviceEvent::Reset => inner.reset_all(),
-                    // Nothing comes any more: connections end by their own timeouts.
-                    DeviceEvent::Gone => inner.disable_all(),
+                    // Nothing comes any more: connections end by their own timeouts, and who sends hears of it.
+                    DeviceEvent::Gone => {
+                        inner.disable_all();
+                        inner.queues.iter().for_each(|queue| queue.device_gone(&inner.delivery));
+                    }
                     DeviceEvent::Link(_) => {}
                 }
             }
@@ -358,7 +362,10 @@ impl Inner {
         // One queue that cannot be (a panic took it down) leaves the others alone.
         for queue in &self.queues {
             match self.host.enable(queue.napi()) {
-                Ok(id) => queue.set_napi_id(id),
+                Ok(id) => {
+                    queue.set_napi_id(id);
+                    queue.look_for_room(&self.delivery);
+                }
                 Err(error) => result = Err(error),
             }
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_core::Owner;
-use lull_host::{Delivery, HandoffGuard, HandoffLock, Receiver, Shard, TryPoll};
-use lull_nic::{Frame, FramePool, IrqLine, RxQueue, TxQueue};
+use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
+use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
@@ -30,9 +30,33 @@ pub(crate) struct Inside {
     /// What the host was told last about this shard's timers.
     told_deadline_ns: u64,
     transmitted: u64,
+    /// The last doorbell left frames on the ring: it rings again once there is room behind it.
+    unsent: bool,
 }
 
 impl Inside {
+    /// Whether somebody waits for the device: sockets for room in its ring, or its ring for another doorbell.
+    #[inline]
+    fn waits_for_room(&self) -> bool {
+        self.unsent || self.stack.has_blocked()
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        self.transmitted = self.stack.tx_frames();
+        self.unsent = self.tx.doorbell() == Doorbell::Again;
+        self.tx.reap_sent(&mut self.pool);
+    }
+
+    /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.
+    fn use_room(&mut self, now_ns: u64) {
+        self.tx.reap_sent(&mut self.pool);
+        if self.unsent {
+            self.ring();
+        }
+        self.call(now_ns, |stack, io| stack.flush_blocked(io));
+    }
+
     #[inline]
     pub(crate) fn wait_list(&mut self, id: SocketId) -> Option<&mut WaitList> {
         match id.kind() {
@@ -106,7 +130,9 @@ pub(crate) struct Queue {
     /// Corks in force.
     corks: AtomicU32,
     irq: Arc<dyn IrqLine>,
-    /// Sockets wait for room in the transmit ring: a poll without frames has work, too.
+    /// The transmit ring's room interrupt. It schedules the NAPI, whose poll serves those who wait.
+    room: Arc<dyn IrqLine>,
+    /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
     blocked: AtomicBool,
 }
 
@@ -114,12 +140,12 @@ pub(crate) struct Queue {
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
-    pub(crate) fn new(stack: Stack, rx: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, irq: Arc<dyn IrqLine>) -> Queue {
+    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue) -> Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
-                rx,
-                tx,
+                rx: queue.rx,
+                tx: queue.tx,
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
                 batch: Vec::with_capacity(256),
@@ -127,11 +153,13 @@ impl Queue {
                 others: HashMap::new(),
                 told_deadline_ns: u64::MAX,
                 transmitted: 0,
+                unsent: false,
             }),
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),
             corks: AtomicU32::new(0),
-            irq,
+            irq: queue.irq,
+            room: queue.tx_irq,
             blocked: AtomicBool::new(false),
         }
     }
@@ -146,8 +174,22 @@ impl Queue {
         self.with(host, |_, _| ());
     }
 
-    pub(crate) fn bind(&self, napi: u32) {
+    pub(crate) fn bind(&self, host: &Host, napi: u32) {
         self.napi.store(napi, Ordering::Release);
+        self.room.connect(host.room_sink(napi));
+    }
+
+    /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line.
+    pub(crate) fn look_for_room(&self, host: &Delivery) {
+        self.with(host, |inside, now_ns| inside.use_room(now_ns));
+    }
+
+    /// The device is gone for good.
+    pub(crate) fn device_gone(&self, host: &Delivery) {
+        self.with(host, |inside, now_ns| {
+            inside.stack.set_unreachable();
+            inside.use_room(now_ns);
+        });
     }
 
     pub(crate) fn set_napi_id(&self, id: u32) {
@@ -184,19 +226,25 @@ impl Queue {
         if owed {
             self.settle(host, &mut guard);
         }
-        self.note_blocked(&guard);
+        self.wait_for_room(&guard);
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
             self.settle(host, inside);
-            self.note_blocked(inside);
+            self.wait_for_room(inside);
             work
         });
     }
 
+    /// Sees to it that whoever waits for room is told. Behind the doorbell, as the contract has it; if there is room
+    /// already, the interrupt is raised now, and the NAPI scheduled.
     #[inline]
-    fn note_blocked(&self, inside: &Inside) {
-        if inside.stack.has_blocked() != self.blocked.load(Ordering::Relaxed) {
-            self.blocked.store(inside.stack.has_blocked(), Ordering::Relaxed);
+    fn wait_for_room(&self, inside: &Inside) {
+        let waits = inside.waits_for_room();
+        if waits != self.blocked.load(Ordering::Relaxed) {
+            self.blocked.store(waits, Ordering::Relaxed);
+        }
+        if waits {
+            self.room.unmask();
         }
     }
 
@@ -207,10 +255,10 @@ impl Queue {
             self.tell(inside);
         }
         let held = inside.stack.tx_frames() - inside.transmitted;
-        if held > 0 && (held >= CORKED_FRAMES_MAX || self.corks.load(Ordering::Relaxed) == 0) {
-            inside.transmitted += held;
-            inside.tx.doorbell();
-            inside.tx.reclaim(&mut inside.pool);
+        // A full ring ends `xmit_more`, too: room comes only behind a doorbell.
+        let corked = || self.corks.load(Ordering::Relaxed) != 0 && !inside.stack.has_blocked();
+        if held > 0 && (held >= CORKED_FRAMES_MAX || !corked()) {
+            inside.ring();
         }
         if let Some(deadline_ns) = inside.stack.next_deadline_ns()
             && deadline_ns < inside.told_deadline_ns
@@ -242,18 +290,18 @@ impl Queue {
     /// Polls the receive half and passes the frames up.
     #[inline]
     fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
-        let Inside { stack, rx, tx, pool, changes, batch, .. } = inside;
+        let Inside { rx, pool, batch, .. } = inside;
         let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
-        if work == 0 && !stack.has_blocked() {
+        if work == 0 && !inside.waits_for_room() {
             return 0;
         }
         let now_ns = host.now_ns();
+        let Inside { stack, tx, pool, changes, batch, .. } = inside;
         stack.warm(batch);
         let mut io = Io { now_ns, tx: &mut **tx, pool, changes };
         batch.drain(..).for_each(|frame| stack.receive(frame, &mut io));
-        if stack.has_blocked() {
-            io.tx.reclaim(io.pool);
-            stack.flush_blocked(&mut io);
+        if inside.waits_for_room() {
+            inside.use_room(now_ns);
         }
         work as u32
     }
@@ -291,11 +339,10 @@ impl Receiver for Queue {
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool {
         let Some(mut guard) = self.lock.try_lock() else { return false };
         guard.told_deadline_ns = u64::MAX;
-        guard.call(now_ns, |stack, io| {
-            stack.run_timers(io);
-            io.tx.reclaim(io.pool);
-            stack.flush_blocked(io);
-        });
+        guard.call(now_ns, |stack, io| stack.run_timers(io));
+        if guard.waits_for_room() {
+            guard.use_room(now_ns);
+        }
         self.finish(host, guard, true);
         true
     }

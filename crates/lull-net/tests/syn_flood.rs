@@ -55,12 +55,12 @@ impl Switch {
             forged.fetch_add(1, Ordering::Relaxed);
         }
         self.server.tx.doorbell();
-        self.server.tx.reclaim(&mut self.pool);
+        self.server.tx.reap_sent(&mut self.pool);
         let client = &mut self.client;
         // The answers to forged SYNs reach the client's station, too, which does not want them.
         self.server.rx.poll(256, &mut self.pool, &mut |frame, _| drop(client.tx.transmit(frame)));
         client.tx.doorbell();
-        client.tx.reclaim(&mut self.pool);
+        client.tx.reap_sent(&mut self.pool);
     }
 }
 

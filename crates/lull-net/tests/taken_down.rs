@@ -29,10 +29,6 @@ impl RxQueue for PanicsRx {
         }
         taken
     }
-
-    fn has_work(&self) -> bool {
-        self.0.has_work()
-    }
 }
 
 /// A device whose queue 0 panics when `armed`.

@@ -2,236 +2,40 @@
 //!
 //! # Writing a device
 //!
-//! A device implements four traits: [`Device`], [`RxQueue`], [`TxQueue`] and [`IrqLine`]. Three rules matter, and the
-//! types do not check them:
+//! A device implements four traits: [`Device`], [`RxQueue`], [`TxQueue`] and [`IrqLine`]. What a device need not have
+//! (moderation, RSS, a link to switch, a reset, events) has a default that says so. Six rules matter, and the types do
+//! not check them; [`crate::conformance::check`] does.
+//!
+//! Receiving:
 //!
 //! 1. *No lost edge.* The interrupt starts masked, a raise masks it, and [`IrqLine::unmask`] with work pending raises
 //!    at once. Whoever publishes frames does so before it looks whether the line is armed; whoever unmasks arms the
 //!    line before it looks for frames; with a lock (below) or a sequentially consistent fence between.
 //! 2. *Short polls mean empty rings.* [`RxQueue::poll`] returns less than its budget only if it found the ring empty.
-//! 3. *Nothing before the doorbell.* Frames that were transmitted leave at [`TxQueue::doorbell`].
 //!
-//! The whole of a loopback device, which receives what it sends:
+//! Sending:
 //!
-//! ```
-//! use std::collections::VecDeque;
-//! use std::sync::{Arc, Mutex};
+//! 3. *Nothing before the doorbell.* Frames that were transmitted leave at [`TxQueue::doorbell`]. What that leaves on
+//!    the ring it announces ([`Doorbell::Again`]): it leaves with a later doorbell, after the room interrupt.
+//! 4. *A full ring says when it has room.* It gives frames back, and [`TxQueue::free_slots`] is 0. Whoever finds it so
+//!    rings the doorbell and then unmasks [`Queue::tx_irq`], the *room interrupt*, a line of the same kind as the
+//!    receive interrupt: it starts masked, a raise masks it, unmasking with room raises at once. Room that nobody
+//!    waits for raises nothing. When it is raised (after [`TxQueue::reap_sent`]) there are free slots, or another
+//!    doorbell would now send more. A device may wait with it until a good part of the ring is free, if that part
+//!    becomes free without anybody's doing.
+//! 5. *Frames go home.* A frame belongs to the device from [`TxQueue::transmit`] until it is sent;
+//!    [`TxQueue::reap_sent`] then gives it to the pool, which sends the memory of a device back to its origin
+//!    ([`crate::frame::Origin`]). So does dropping it, anywhere and on any thread.
+//! 6. *No link, no waiting.* Frames that cannot be sent at all are taken, dropped and counted, also by a full ring: all
+//!    frames while the link is down and when the device is gone, and those that are too long or ask for an offload
+//!    that it does not have. The room interrupt is raised, if armed, when the link goes down or the device ends.
 //!
-//! use lull_nic::{
-//!     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, EventFdSink, Frame, FramePool, IrqLine, IrqSink, Link,
-//!     Moderation, Offloads, Queue, RxQueue, TxQueue,
-//! };
+//! A *chain* ([`crate::Frame::next`]) is one frame: it is sent whole or given back whole, and takes one of the slots
+//! that `free_slots` counts. A device whose ring takes a descriptor for each segment counts accordingly, or gathers
+//! the chain.
 //!
-//! const SLOTS: usize = 256;
-//!
-//! /// What all parts share, behind one lock: simple, and enough for rule 1.
-//! #[derive(Default)]
-//! struct State {
-//!     ring: VecDeque<Frame>,
-//!     armed: bool,
-//!     down: bool,
-//!     sink: Option<Arc<dyn IrqSink>>,
-//!     counters: Counters,
-//!     taken: bool,
-//! }
-//!
-//! impl State {
-//!     /// Who is to be told that there is work, if the line is armed: the caller raises after it unlocks.
-//!     fn take_raise(&mut self) -> Option<Arc<dyn IrqSink>> {
-//!         if !self.armed || self.ring.is_empty() {
-//!             return None;
-//!         }
-//!         self.armed = false;
-//!         self.counters.interrupts += 1;
-//!         self.sink.clone()
-//!     }
-//! }
-//!
-//! type Shared = Arc<Mutex<State>>;
-//!
-//! struct Rx(Shared);
-//!
-//! impl RxQueue for Rx {
-//!     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-//!         for taken in 0..budget {
-//!             // The lock is not held while `deliver` runs: it may transmit.
-//!             let Some(frame) = self.0.lock().unwrap().ring.pop_front() else { return taken };
-//!             let mut state = self.0.lock().unwrap();
-//!             state.counters.rx_frames += 1;
-//!             state.counters.rx_bytes += frame.chain_len() as u64;
-//!             drop(state);
-//!             deliver(frame, pool);
-//!         }
-//!         budget
-//!     }
-//!
-//!     fn has_work(&self) -> bool {
-//!         !self.0.lock().unwrap().ring.is_empty()
-//!     }
-//! }
-//!
-//! struct Tx {
-//!     shared: Shared,
-//!     staged: Vec<Frame>,
-//! }
-//!
-//! impl TxQueue for Tx {
-//!     fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
-//!         if self.free_slots() == 0 {
-//!             return Err(frame);
-//!         }
-//!         self.staged.push(frame);
-//!         Ok(())
-//!     }
-//!
-//!     fn doorbell(&mut self) {
-//!         let mut state = self.shared.lock().unwrap();
-//!         if state.down {
-//!             state.counters.tx_dropped += self.staged.drain(..).count() as u64;
-//!             return;
-//!         }
-//!         for frame in self.staged.drain(..) {
-//!             state.counters.tx_frames += 1;
-//!             state.counters.tx_bytes += frame.chain_len() as u64;
-//!             state.ring.push_back(frame);
-//!         }
-//!         let sink = state.take_raise();
-//!         drop(state);
-//!         sink.inspect(|sink| sink.raise());
-//!     }
-//!
-//!     fn free_slots(&self) -> usize {
-//!         SLOTS - self.staged.len() - self.shared.lock().unwrap().ring.len()
-//!     }
-//!
-//!     fn reclaim(&mut self, _pool: &mut FramePool) -> usize {
-//!         0 // The receiver has the buffers.
-//!     }
-//! }
-//!
-//! struct Irq(Shared);
-//!
-//! impl IrqLine for Irq {
-//!     fn connect(&self, sink: Arc<dyn IrqSink>) {
-//!         self.0.lock().unwrap().sink = Some(sink);
-//!     }
-//!
-//!     fn mask(&self) {
-//!         self.0.lock().unwrap().armed = false;
-//!     }
-//!
-//!     fn unmask(&self) {
-//!         let mut state = self.0.lock().unwrap();
-//!         state.armed = true;
-//!         let sink = state.take_raise();
-//!         drop(state);
-//!         sink.inspect(|sink| sink.raise());
-//!     }
-//! }
-//!
-//! #[derive(Default)]
-//! struct Loopback {
-//!     shared: Shared,
-//!     watchers: Mutex<Vec<Box<dyn Fn(DeviceEvent) + Send + Sync>>>,
-//! }
-//!
-//! impl Loopback {
-//!     fn tell(&self, event: DeviceEvent) {
-//!         self.watchers.lock().unwrap().iter().for_each(|watcher| watcher(event));
-//!     }
-//!
-//!     fn unsupported(&self, what: &'static str) -> DeviceError {
-//!         DeviceError::Unsupported { device: self.info().name, what }
-//!     }
-//! }
-//!
-//! impl Device for Loopback {
-//!     fn info(&self) -> DeviceInfo {
-//!         DeviceInfo {
-//!             name: "loop".to_owned(),
-//!             mac: [2, 0, 0, 0, 0, 9],
-//!             mtu_bytes: 1500,
-//!             queues: 1,
-//!             rx_ring: SLOTS,
-//!             tx_ring: SLOTS,
-//!             offloads: Offloads::default(),
-//!         }
-//!     }
-//!
-//!     fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
-//!         let mut state = self.shared.lock().unwrap();
-//!         if index > 0 || std::mem::replace(&mut state.taken, true) {
-//!             return Err(DeviceError::Queue { device: self.info().name, index, queues: 1 });
-//!         }
-//!         Ok(Queue {
-//!             index,
-//!             rx: Box::new(Rx(self.shared.clone())),
-//!             tx: Box::new(Tx { shared: self.shared.clone(), staged: Vec::new() }),
-//!             irq: Arc::new(Irq(self.shared.clone())),
-//!         })
-//!     }
-//!
-//!     fn link(&self) -> Link {
-//!         if self.shared.lock().unwrap().down { Link::Down } else { Link::Up }
-//!     }
-//!
-//!     fn set_link(&self, link: Link) -> Result<(), DeviceError> {
-//!         self.shared.lock().unwrap().down = link == Link::Down;
-//!         self.tell(DeviceEvent::Link(link));
-//!         Ok(())
-//!     }
-//!
-//!     fn reset(&self) -> Result<(), DeviceError> {
-//!         let mut state = self.shared.lock().unwrap();
-//!         let lost = state.ring.drain(..).count();
-//!         state.counters.rx_errors += lost as u64;
-//!         state.armed = false;
-//!         drop(state);
-//!         self.tell(DeviceEvent::Reset);
-//!         Ok(())
-//!     }
-//!
-//!     fn moderation(&self) -> Moderation {
-//!         Moderation::default()
-//!     }
-//!
-//!     fn set_moderation(&self, _: Moderation) -> Result<(), DeviceError> {
-//!         Err(self.unsupported("interrupt moderation"))
-//!     }
-//!
-//!     fn rss_table(&self) -> Vec<usize> {
-//!         vec![0]
-//!     }
-//!
-//!     fn set_rss_table(&self, _: &[usize]) -> Result<(), DeviceError> {
-//!         Err(self.unsupported("RSS"))
-//!     }
-//!
-//!     fn counters(&self, _queue: usize) -> Counters {
-//!         self.shared.lock().unwrap().counters
-//!     }
-//!
-//!     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
-//!         self.watchers.lock().unwrap().push(watcher);
-//!     }
-//! }
-//!
-//! let device = Loopback::default();
-//! let Queue { mut rx, mut tx, irq, .. } = device.take_queue(0)?;
-//! let sink = Arc::new(EventFdSink::new().expect("a descriptor"));
-//! irq.connect(sink.clone());
-//!
-//! tx.transmit(Frame::copy_from(&[0; 60])).expect("an empty ring");
-//! tx.doorbell();
-//! assert!(!sink.clear(), "masked");
-//! irq.unmask();
-//! assert!(sink.clear(), "work was pending");
-//! let mut pool = FramePool::new(SLOTS);
-//! assert_eq!(rx.poll(64, &mut pool, &mut |frame, pool| pool.recycle(frame)), 1);
-//! irq.unmask();
-//! assert!(!sink.clear());
-//! # Ok::<(), DeviceError>(())
-//! ```
+#![doc = include_str!("device/loopback.md")]
+#![doc = include_str!("device/datagrams.md")]
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -248,25 +52,38 @@ pub trait RxQueue: Send {
     /// completes the NAPI and unmasks the interrupt, and [`IrqLine::unmask`] closes the race with a frame that came
     /// in between. `budget` 0 takes nothing. Buffers that the device has to fill may be drawn from `pool`.
     fn poll(&mut self, budget: usize, pool: &mut FramePool, deliver: &mut dyn FnMut(Frame, &mut FramePool)) -> usize;
+}
 
-    /// Whether a frame is waiting. A hint: it may be stale when it returns.
-    fn has_work(&self) -> bool;
+/// What a doorbell left on the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Everything is sent, or will be without anybody's doing.
+    Done,
+    /// Some frames stay on the ring until another doorbell: unmask the room interrupt, and ring again when it is
+    /// raised. (AF_XDP in copy mode: the kernel took as many as it could.)
+    Again,
 }
 
 /// The transmit half of a queue. Only the shard that the queue belongs to touches it.
 pub trait TxQueue: Send {
     /// Puts a frame on the ring without telling the device, or gives it back if the ring is full.
+    ///
+    /// # Errors
+    /// The frame, if there is no room: rule 4 says how to wait for it.
     fn transmit(&mut self, frame: Frame) -> Result<(), Frame>;
 
     /// Tells the device about everything transmitted since the last doorbell. One call may cover a batch.
-    fn doorbell(&mut self);
+    fn doorbell(&mut self) -> Doorbell;
 
     /// Frames that [`TxQueue::transmit`] would take now, at least; 0 only if there is no room.
     fn free_slots(&self) -> usize;
 
-    /// Takes the buffers of sent frames back into `pool`; returns how many. A device whose transmit hands the buffer
-    /// on, or copies it, has nothing to take back.
-    fn reclaim(&mut self, pool: &mut FramePool) -> usize;
+    /// Takes the frames that were sent (their completions) off the device and gives them to `pool`; returns how many.
+    /// Slots become free by it on a device that counts a slot as used until then. A device whose transmit hands the
+    /// buffer on, or copies it, has nothing to reap: the default.
+    fn reap_sent(&mut self, _pool: &mut FramePool) -> usize {
+        0
+    }
 }
 
 /// Where an interrupt goes: the CPU that the queue's vector is bound to.
@@ -275,7 +92,8 @@ pub trait IrqSink: Send + Sync {
     fn raise(&self);
 }
 
-/// A queue's interrupt. It starts masked.
+/// A queue's interrupt: for frames that wait ([`Queue::irq`]), or for room in the transmit ring ([`Queue::tx_irq`],
+/// whose work is room). It starts masked.
 ///
 /// The line is a one-shot: raising it masks it, [`IrqLine::unmask`] arms it again, and unmasking with work pending
 /// raises at once, so no edge is lost. [`IrqLine::mask`] only prevents further raises; one that is in flight may arrive.
@@ -297,7 +115,8 @@ pub trait IrqLine: Send + Sync {
 
     /// For a device whose interrupt the kernel raises (TAP, AF_XDP): the descriptor whose readability is the
     /// interrupt. The caller then watches it one-shot, and arming that watch is the unmasking: `connect`, `mask` and
-    /// `unmask` do nothing. `None` for a device that calls the sink.
+    /// `unmask` do nothing. `None` for a device that calls the sink. A room interrupt always calls its sink; where only
+    /// the kernel knows when there is room (POLLOUT), [`crate::WritableFd`] watches the descriptor while it is armed.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -311,8 +130,11 @@ pub struct Queue {
     pub rx: Box<dyn RxQueue>,
     /// The transmit half.
     pub tx: Box<dyn TxQueue>,
-    /// The interrupt.
+    /// The interrupt of the receive half.
     pub irq: Arc<dyn IrqLine>,
+    /// The room interrupt of the transmit half. [`crate::AlwaysRoom`] for a device whose doorbell empties the ring, or
+    /// whose full ring loses frames.
+    pub tx_irq: Arc<dyn IrqLine>,
 }
 
 /// Link state.
@@ -398,34 +220,63 @@ pub struct DeviceInfo {
     pub offloads: Offloads,
 }
 
-/// A NIC.
+/// A NIC. The defaults are those of a device without moderation, RSS, reset or events, whose link is always up.
 pub trait Device: Send + Sync {
     /// What it is.
     fn info(&self) -> DeviceInfo;
 
     /// Hands out a queue pair. Each can be taken once.
+    ///
+    /// # Errors
+    /// [`DeviceError::Queue`]: there is no such queue, or it was taken.
     fn take_queue(&self, index: usize) -> Result<Queue, DeviceError>;
 
     /// Link state.
-    fn link(&self) -> Link;
+    fn link(&self) -> Link {
+        Link::Up
+    }
 
     /// Brings the link up or down; watchers are told.
-    fn set_link(&self, link: Link) -> Result<(), DeviceError>;
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default.
+    fn set_link(&self, _link: Link) -> Result<(), DeviceError> {
+        Err(self.unsupported("switching the link"))
+    }
 
     /// Resets the device (see [`DeviceEvent::Reset`]); watchers are told.
-    fn reset(&self) -> Result<(), DeviceError>;
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default.
+    fn reset(&self) -> Result<(), DeviceError> {
+        Err(self.unsupported("a reset"))
+    }
 
     /// Interrupt moderation in force.
-    fn moderation(&self) -> Moderation;
+    fn moderation(&self) -> Moderation {
+        Moderation::default()
+    }
 
-    /// Changes the moderation, or says that the device has none.
-    fn set_moderation(&self, moderation: Moderation) -> Result<(), DeviceError>;
+    /// Changes the moderation.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default.
+    fn set_moderation(&self, _moderation: Moderation) -> Result<(), DeviceError> {
+        Err(self.unsupported("interrupt moderation"))
+    }
 
     /// The RSS indirection table: a queue index per hash bucket. One entry means no RSS.
-    fn rss_table(&self) -> Vec<usize>;
+    fn rss_table(&self) -> Vec<usize> {
+        vec![0]
+    }
 
     /// Changes the RSS indirection table.
-    fn set_rss_table(&self, table: &[usize]) -> Result<(), DeviceError>;
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default.
+    fn set_rss_table(&self, _table: &[usize]) -> Result<(), DeviceError> {
+        Err(self.unsupported("setting the RSS table"))
+    }
 
     /// The queue that receives the frames of a TCP or UDP flow from `source` to `destination` (addresses of one family), if
     /// the device can tell beforehand. Whoever opens a connection chooses its own port by it.
@@ -433,11 +284,18 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Counters of one queue.
-    fn counters(&self, queue: usize) -> Counters;
+    /// Counters of one queue; all zero for a device that counts nothing.
+    fn counters(&self, _queue: usize) -> Counters {
+        Counters::default()
+    }
 
-    /// Calls `watcher` on every later event, from the thread that causes it.
-    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>);
+    /// Calls `watcher` on every later event, from the thread that causes it. By default there are none.
+    fn watch(&self, _watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {}
+
+    /// The error of a device that cannot do `what` at all.
+    fn unsupported(&self, what: &'static str) -> DeviceError {
+        DeviceError::Unsupported { device: self.info().name, what }
+    }
 }
 
 /// Why a device could not do as asked.

@@ -94,6 +94,13 @@ pub(crate) fn readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Res
     }
 }
 
+/// Whether `fd` takes data now.
+pub(crate) fn writable(fd: BorrowedFd<'_>) -> bool {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: `entry` outlives the call; one entry is announced.
+    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+}
+
 /// A descriptor that is readable while any of two others is (an epoll instance over them, level-triggered).
 #[derive(Debug)]
 pub(crate) struct EitherFd {

@@ -6,11 +6,13 @@
 //!
 //! # No lost edge
 //!
-//! A frame held back on receive is not there yet: `has_work` does not show it and an unmask does not raise for it, or
-//! a poller would spin until it is due. When it becomes due it arrives, as from a wire: a thread raises the interrupt
+//! A frame held back on receive is not there yet: a poll does not bring it and an unmask does not raise for it, or a
+//! poller would spin until it is due. When it becomes due it arrives, as from a wire: a thread raises the interrupt
 //! if it is unmasked, and if it was masked then, the next unmask finds the frame due and raises at once. Over a
-//! device whose interrupt is a descriptor, the descriptor of this one is readable for both reasons. Held frames on
-//! transmit are sent by the same thread.
+//! device whose interrupt is a descriptor, the descriptor of this one is readable for both reasons.
+//!
+//! Held frames on transmit are sent by the same thread. If they meet a full ring, the thread waits for the device's
+//! room interrupt, and only what room is left then is told of above; `room_hold_ns` delays that as well.
 //!
 //! ```
 //! use lull_nic::fault::{Fault, FaultConfig, Rates};
@@ -30,6 +32,7 @@
 mod injector;
 mod line;
 mod queue;
+mod room;
 mod shared;
 
 use std::sync::Arc;
@@ -97,6 +100,8 @@ pub struct FaultConfig {
     pub rx: Rates,
     /// For sent frames.
     pub tx: Rates,
+    /// Nanoseconds that every room interrupt is held back; 0: none is.
+    pub room_hold_ns: u64,
     /// Disturbances, each with the nanoseconds after the start when it happens.
     pub schedule: Vec<(u64, Disturbance)>,
 }
@@ -122,6 +127,8 @@ pub struct FaultStats {
     pub resets: u64,
     /// Disturbances that the device refused.
     pub refused: u64,
+    /// Room interrupts that were held back.
+    pub rooms_held: u64,
 }
 
 /// A device with faults. Its counters are those of the device below; what was injected is in [`Fault::stats`].

@@ -56,6 +56,12 @@ impl Vector {
         self.armed.store(false, Ordering::Release);
     }
 
+    /// Whether a raise would go through. A hint, unless a fence stands before it (`room.rs`).
+    #[inline]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
     /// Arms the vector; `true`: work was pending, and the caller raises now. Moderation does not hold this one back:
     /// the poller has just said that it is done, and work already there is not the first of a batch.
     #[must_use]

@@ -15,7 +15,8 @@
 //! | [`mem`] | a pair of ports in one process |
 //! | [`tap`], [`namespace`] | the kernel as the peer, and a network namespace to have it in |
 //! | [`rss`] | which queue a frame goes to |
-//! | `irq`, `line`, `alarm` | publish against unmask, moderation; the sink; the thread behind deadlines |
+//! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
+//! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
 //! | [`EventFdSink`] | an interrupt that a thread can wait for |
 //! | [`device`] | the contract, and a whole device as an example |
 //! | [`pcap`], [`trace`], [`fault`] | decorators over any device: record, show, break |
@@ -50,10 +51,10 @@
 //!     }) == WEIGHT
 //!     {}
 //!     tx.doorbell();
-//!     tx.reclaim(&mut pool);
+//!     tx.reap_sent(&mut pool);
 //!     irq.unmask();
 //! }
-//! assert!(client.rx.has_work());
+//! assert_eq!(client.rx.poll(WEIGHT, &mut FramePool::new(256), &mut |frame, pool| pool.recycle(frame)), 1);
 //! # Ok::<(), lull_nic::DeviceError>(())
 //! ```
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -71,14 +72,18 @@ pub mod namespace;
 mod observe;
 pub mod pcap;
 pub mod prefetch;
+mod room;
 pub mod rss;
 pub mod tap;
 pub mod trace;
 mod watchers;
+mod writable;
 
 pub use device::{
-    Counters, Device, DeviceError, DeviceEvent, DeviceInfo, IrqLine, IrqSink, Link, Moderation, Offloads, Queue,
-    RxQueue, TxQueue,
+    Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Doorbell, IrqLine, IrqSink, Link, Moderation, Offloads,
+    Queue, RxQueue, TxQueue,
 };
 pub use eventfd::EventFdSink;
 pub use frame::{Checksum, Frame, FramePool, Segmentation};
+pub use line::AlwaysRoom;
+pub use writable::WritableFd;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 
-use crate::device::IrqSink;
+use crate::device::{IrqLine, IrqSink};
 use crate::irq::Vector;
 
 /// A sized box around the sink, because a swappable pointer has to be thin.
@@ -61,5 +61,38 @@ impl Line {
 
     pub(crate) fn interrupts(&self) -> u64 {
         self.interrupts.load(Ordering::Relaxed)
+    }
+}
+
+/// The room interrupt of a transmit ring that has room after every doorbell: unmasking it raises at once.
+///
+/// For devices that send everything in the doorbell, and for those whose full ring loses frames.
+pub struct AlwaysRoom(Line);
+
+impl Default for AlwaysRoom {
+    fn default() -> AlwaysRoom {
+        AlwaysRoom(Line::new())
+    }
+}
+
+impl std::fmt::Debug for AlwaysRoom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AlwaysRoom")
+    }
+}
+
+impl IrqLine for AlwaysRoom {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        self.0.connect(sink);
+    }
+
+    fn mask(&self) {
+        self.0.vector.mask();
+    }
+
+    fn unmask(&self) {
+        if self.0.vector.unmask(|| true) {
+            self.0.fire();
+        }
     }
 }

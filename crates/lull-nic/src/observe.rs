@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::device::{Queue, RxQueue, TxQueue};
+use crate::device::{Doorbell, Queue, RxQueue, TxQueue};
 use crate::frame::{Frame, FramePool};
 
 /// Which way a frame goes.
@@ -19,14 +19,15 @@ pub(crate) trait Observer: Send + Sync {
     fn see(&self, direction: Direction, queue: usize, frame: &Frame);
 }
 
-/// The queue with `observer` looking on. The interrupt line is the inner one.
+/// The queue with `observer` looking on. Both interrupt lines are the inner ones.
 pub(crate) fn wrap(queue: Queue, observer: Arc<dyn Observer>) -> Queue {
-    let Queue { index, rx, tx, irq } = queue;
+    let Queue { index, rx, tx, irq, tx_irq } = queue;
     Queue {
         index,
         rx: Box::new(ObservedRx { inner: rx, index, observer: observer.clone() }),
         tx: Box::new(ObservedTx { inner: tx, index, observer }),
         irq,
+        tx_irq,
     }
 }
 
@@ -43,10 +44,6 @@ impl RxQueue for ObservedRx {
             observer.see(Direction::Rx, index, &frame);
             deliver(frame, pool);
         })
-    }
-
-    fn has_work(&self) -> bool {
-        self.inner.has_work()
     }
 }
 
@@ -69,16 +66,16 @@ impl TxQueue for ObservedTx {
         Ok(())
     }
 
-    fn doorbell(&mut self) {
-        self.inner.doorbell();
+    fn doorbell(&mut self) -> Doorbell {
+        self.inner.doorbell()
     }
 
     fn free_slots(&self) -> usize {
         self.inner.free_slots()
     }
 
-    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
-        self.inner.reclaim(pool)
+    fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
+        self.inner.reap_sent(pool)
     }
 }
 

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Moderation, Offloads, Queue};
+use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::namespace::{control_socket, set_interface_up};
 use crate::watchers::Watchers;
 
@@ -240,10 +240,6 @@ impl Tap {
             .map_err(self.shared.os("set the address", "take a unicast address; needs CAP_NET_ADMIN"))
     }
 
-    fn unsupported(&self, what: &'static str) -> DeviceError {
-        DeviceError::Unsupported { device: self.shared.name.clone(), what }
-    }
-
     /// Reads a queue empty; how many frames that were.
     fn drain(&self, queue: usize) -> u64 {
         let mut scratch = [0; 64];
@@ -374,14 +370,6 @@ impl Device for Tap {
         self.shared.resets.fetch_add(1, Ordering::Relaxed);
         self.shared.watchers.tell(DeviceEvent::Reset);
         Ok(())
-    }
-
-    fn moderation(&self) -> Moderation {
-        Moderation::default()
-    }
-
-    fn set_moderation(&self, _moderation: Moderation) -> Result<(), DeviceError> {
-        Err(self.unsupported("interrupt moderation"))
     }
 
     /// The kernel's spread of new flows.

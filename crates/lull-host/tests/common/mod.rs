@@ -386,11 +386,7 @@ pub struct FloodRx(pub Arc<Flood>);
 
 impl RxQueue for FloodRx {
     fn poll(&mut self, budget: usize, _: &mut FramePool, _: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-        if self.has_work() { budget } else { 0 }
-    }
-
-    fn has_work(&self) -> bool {
-        self.0.on.load(Ordering::SeqCst)
+        if self.0.on.load(Ordering::SeqCst) { budget } else { 0 }
     }
 }
 
@@ -399,11 +395,7 @@ pub struct GreedyRx(pub Arc<Flood>);
 
 impl RxQueue for GreedyRx {
     fn poll(&mut self, budget: usize, _: &mut FramePool, _: &mut dyn FnMut(Frame, &mut FramePool)) -> usize {
-        if self.has_work() { budget + 1 } else { 0 }
-    }
-
-    fn has_work(&self) -> bool {
-        self.0.on.load(Ordering::SeqCst)
+        if self.0.on.load(Ordering::SeqCst) { budget + 1 } else { 0 }
     }
 }
 
@@ -454,10 +446,6 @@ impl RxQueue for FdRx {
             deliver(frame, pool);
         });
         taken
-    }
-
-    fn has_work(&self) -> bool {
-        false
     }
 }
 

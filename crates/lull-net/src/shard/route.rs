@@ -43,8 +43,16 @@ impl Stack {
             if ip.is_broadcast() || self.locals.iter().any(|local| local.broadcast == Some(ip)))
     }
 
+    /// The device is gone: nothing has a route any more, as in Linux when an interface is deleted.
+    pub fn set_unreachable(&mut self) {
+        self.unreachable = true;
+    }
+
     /// The station that a packet to `remote` goes to next.
     pub(super) fn route(&self, remote: IpAddr) -> Option<IpAddr> {
+        if self.unreachable {
+            return None;
+        }
         if self.on_link(remote) {
             return Some(remote);
         }

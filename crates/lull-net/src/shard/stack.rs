@@ -30,7 +30,7 @@ use super::udp::UdpSocket;
 use super::wire;
 
 /// What a call may use of the outside world. Only [`TxQueue::transmit`] and [`TxQueue::free_slots`] are called: the
-/// caller rings the doorbell, once per batch, and reclaims buffers.
+/// caller rings the doorbell, once per batch, and reaps what was sent.
 pub struct Io<'a> {
     /// The present, in nanoseconds of any clock that never runs backwards.
     pub now_ns: u64,
@@ -73,6 +73,8 @@ pub struct Stack {
     pub(super) counters: StackCounters,
     /// See [`Stack::take_down`].
     down: bool,
+    /// See [`Stack::set_unreachable`].
+    pub(super) unreachable: bool,
 }
 
 /// A token bucket for what strangers can make us send.
@@ -155,6 +157,7 @@ impl Stack {
             buffer_bytes: 0,
             counters: StackCounters::default(),
             down: false,
+            unreachable: false,
             config,
         })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lull_net::shard::{
     Change, ConnectOptions, Io, ListenOptions, Neighbours, NetError, Ready, SocketId, Stack, StackConfig,
 };
-use lull_nic::{Frame, FramePool, TxQueue};
+use lull_nic::{Doorbell, Frame, FramePool, TxQueue};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
@@ -44,14 +44,12 @@ impl TxQueue for Ring {
         Ok(())
     }
 
-    fn doorbell(&mut self) {}
+    fn doorbell(&mut self) -> Doorbell {
+        Doorbell::Done
+    }
 
     fn free_slots(&self) -> usize {
         self.slots.saturating_sub(self.frames.len())
-    }
-
-    fn reclaim(&mut self, _pool: &mut FramePool) -> usize {
-        0
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) struct Stats {
     pub(super) flaps: AtomicU64,
     pub(super) resets: AtomicU64,
     pub(super) refused: AtomicU64,
+    pub(super) rooms_held: AtomicU64,
 }
 
 impl Stats {
@@ -55,6 +56,7 @@ impl Stats {
             flaps: read(&self.flaps),
             resets: read(&self.resets),
             refused: read(&self.refused),
+            rooms_held: read(&self.rooms_held),
         }
     }
 }

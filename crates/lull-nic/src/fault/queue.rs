@@ -5,15 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use super::injector::Injector;
 use super::line::{FaultLine, NEVER};
+use super::room::FaultRoom;
 use super::shared::{Shared, lock};
-use crate::device::{DeviceError, Queue, RxQueue, TxQueue};
+use crate::device::{DeviceError, Doorbell, Queue, RxQueue, TxQueue};
 use crate::frame::{Frame, FramePool};
 
-/// Nanoseconds until a held frame that met a full ring is tried again.
-const RETRY_NS: u64 = 100_000;
-
 pub(super) fn wrap(shared: &Arc<Shared>, queue: Queue) -> Result<Queue, DeviceError> {
-    let Queue { index, rx, tx, irq } = queue;
+    let Queue { index, rx, tx, irq, tx_irq } = queue;
     let line = FaultLine::new(irq, shared.epoch).map_err(|source| DeviceError::Os {
         device: "fault injector".to_owned(),
         what: format!("make the interrupt of queue {index}"),
@@ -22,9 +20,10 @@ pub(super) fn wrap(shared: &Arc<Shared>, queue: Queue) -> Result<Queue, DeviceEr
     })?;
     shared.add_line(&line);
     let injector = |direction, rates| Injector::new(shared.config.seed, (index as u64) << 1 | direction, rates);
-    let state =
-        Arc::new(Mutex::new(TxState { inner: tx, injector: injector(1, shared.config.tx), voids: shared.voids() }));
-    shared.add_transmitter(&state);
+    let state = TxState { inner: tx, injector: injector(1, shared.config.tx), voids: shared.voids(), unsent: false };
+    let room = FaultRoom::new(tx_irq, shared);
+    let transmitter = Arc::new(Transmitter { state: Mutex::new(state), room: room.clone() });
+    shared.add_transmitter(&transmitter);
     let rx = FaultRx {
         inner: rx,
         injector: injector(0, shared.config.rx),
@@ -32,17 +31,19 @@ pub(super) fn wrap(shared: &Arc<Shared>, queue: Queue) -> Result<Queue, DeviceEr
         shared: shared.clone(),
         voids: shared.voids(),
     };
-    let tx = FaultTx { state, shared: shared.clone() };
-    Ok(Queue { index, rx: Box::new(rx), tx: Box::new(tx), irq: line })
+    let tx = FaultTx { transmitter, shared: shared.clone() };
+    Ok(Queue { index, rx: Box::new(rx), tx: Box::new(tx), irq: line, tx_irq: room })
 }
 
-/// Loses held frames if a reset (or the end) came since `seen`.
-fn heed_voids(seen: &mut u64, injector: &mut Injector, shared: &Shared) {
+/// Loses held frames if a reset (or the end) came since `seen`; whether one did.
+fn heed_voids(seen: &mut u64, injector: &mut Injector, shared: &Shared) -> bool {
     let voids = shared.voids();
-    if *seen != voids {
+    let new = *seen != voids;
+    if new {
         *seen = voids;
         shared.stats.reset_lost.fetch_add(injector.clear(), Ordering::Relaxed);
     }
+    new
 }
 
 struct FaultRx {
@@ -87,21 +88,29 @@ impl RxQueue for FaultRx {
         }
         delivered.max(taken)
     }
-
-    fn has_work(&self) -> bool {
-        let due = || self.injector.next_due_ns().is_some_and(|due_ns| due_ns <= self.shared.now_ns());
-        self.injector.ready() > 0 || due() || self.inner.has_work()
-    }
 }
 
 /// The transmit half, behind a lock because the clock's thread sends what becomes due.
-pub(super) struct TxState {
+pub(super) struct Transmitter {
+    state: Mutex<TxState>,
+    pub(super) room: Arc<FaultRoom>,
+}
+
+struct TxState {
     inner: Box<dyn TxQueue>,
     injector: Injector,
     voids: u64,
+    /// The inner device wants another doorbell.
+    unsent: bool,
 }
 
 impl TxState {
+    fn heed_voids(&mut self, shared: &Shared) {
+        if heed_voids(&mut self.voids, &mut self.injector, shared) {
+            self.unsent = false;
+        }
+    }
+
     /// Hands on what may go; whether all went.
     fn flush(&mut self) -> bool {
         while let Some(frame) = self.injector.pop() {
@@ -113,33 +122,46 @@ impl TxState {
         true
     }
 
-    /// Sends what is due; when to come again. Called by the clock's thread.
-    pub(super) fn release(&mut self, shared: &Shared) -> Option<u64> {
-        heed_voids(&mut self.voids, &mut self.injector, shared);
-        let now_ns = shared.now_ns();
-        self.injector.release(now_ns);
-        if self.injector.ready() > 0 {
-            self.flush();
-            self.inner.doorbell();
+    /// Whether something waits for room in the inner ring.
+    fn is_stuck(&self) -> bool {
+        self.unsent || self.injector.ready() > 0
+    }
+}
+
+impl Transmitter {
+    /// Sends what is due, and rings for it; `ring`: also for what was transmitted before. Returns whether something
+    /// waits for room in the inner ring, and when the next frame is due.
+    fn send_due(&self, shared: &Shared, ring: bool) -> (bool, Option<u64>) {
+        let mut state = lock(&self.state);
+        state.heed_voids(shared);
+        state.injector.release(shared.now_ns());
+        if ring || state.is_stuck() {
+            state.flush();
+            state.unsent = state.inner.doorbell() == Doorbell::Again;
         }
-        self.next_ns(now_ns)
+        // Under the lock: of two threads the later one has the last word.
+        self.room.set_stuck(state.is_stuck());
+        (state.is_stuck(), state.injector.next_due_ns())
     }
 
-    fn next_ns(&self, now_ns: u64) -> Option<u64> {
-        if self.injector.ready() > 0 { Some(now_ns + RETRY_NS) } else { self.injector.next_due_ns() }
+    /// The clock's thread came by; when to come again.
+    pub(super) fn tick(&self, shared: &Shared) -> Option<u64> {
+        let raised = self.room.take_due(shared.now_ns());
+        let (stuck, next_ns) = self.send_due(shared, false);
+        self.room.settle(stuck, raised);
+        next_ns.into_iter().chain(Some(self.room.due_ns()).filter(|due_ns| *due_ns != NEVER)).min()
     }
 }
 
 struct FaultTx {
-    state: Arc<Mutex<TxState>>,
+    transmitter: Arc<Transmitter>,
     shared: Arc<Shared>,
 }
 
 impl TxQueue for FaultTx {
     fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
-        let mut state = lock(&self.state);
-        let TxState { injector, voids, .. } = &mut *state;
-        heed_voids(voids, injector, &self.shared);
+        let mut state = lock(&self.transmitter.state);
+        state.heed_voids(&self.shared);
         // Before any decision: a frame that comes a second time must not be decided about twice.
         if !state.flush() || state.inner.free_slots() == 0 {
             return Err(frame);
@@ -149,25 +171,22 @@ impl TxQueue for FaultTx {
         Ok(())
     }
 
-    fn doorbell(&mut self) {
-        let mut state = lock(&self.state);
-        let now_ns = self.shared.now_ns();
-        let TxState { injector, voids, .. } = &mut *state;
-        heed_voids(voids, injector, &self.shared);
-        injector.release(now_ns);
-        state.flush();
-        state.inner.doorbell();
-        if state.next_ns(now_ns).is_some() {
+    /// What does not leave now leaves by the clock's thread.
+    fn doorbell(&mut self) -> Doorbell {
+        let (stuck, next_ns) = self.transmitter.send_due(&self.shared, true);
+        self.transmitter.room.settle(stuck, false);
+        if next_ns.is_some() {
             self.shared.wake();
         }
+        Doorbell::Done
     }
 
     fn free_slots(&self) -> usize {
-        let state = lock(&self.state);
+        let state = lock(&self.transmitter.state);
         state.inner.free_slots().saturating_sub(state.injector.ready())
     }
 
-    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
-        lock(&self.state).inner.reclaim(pool)
+    fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
+        lock(&self.transmitter.state).inner.reap_sent(pool)
     }
 }

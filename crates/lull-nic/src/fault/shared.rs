@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::injector::{Stats, count};
 use super::line::FaultLine;
-use super::queue::TxState;
+use super::queue::Transmitter;
 use super::{Disturbance, FaultConfig};
 use crate::alarm::Alarm;
 use crate::device::{Device, DeviceError, DeviceEvent, Link};
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     voids: AtomicU64,
     plan: Mutex<Vec<(u64, Step)>>,
     lines: Mutex<Vec<Weak<FaultLine>>>,
-    transmitters: Mutex<Vec<Weak<Mutex<TxState>>>>,
+    transmitters: Mutex<Vec<Weak<Transmitter>>>,
     /// Set at the start; ends with the last queue, so that none is left with frames that nobody lets go.
     alarm: OnceLock<Alarm>,
 }
@@ -96,6 +96,9 @@ impl Shared {
             for line in alive(&self.lines) {
                 line.mask_outer();
             }
+            for transmitter in alive(&self.transmitters) {
+                transmitter.room.mask_outer();
+            }
         }
     }
 
@@ -103,7 +106,7 @@ impl Shared {
         lock(&self.lines).push(Arc::downgrade(line));
     }
 
-    pub(super) fn add_transmitter(&self, transmitter: &Arc<Mutex<TxState>>) {
+    pub(super) fn add_transmitter(&self, transmitter: &Arc<Transmitter>) {
         lock(&self.transmitters).push(Arc::downgrade(transmitter));
     }
 
@@ -137,7 +140,7 @@ impl Shared {
         }
         let mut next = Vec::new();
         for transmitter in alive(&self.transmitters) {
-            next.extend(lock(&transmitter).release(self));
+            next.extend(transmitter.tick(self));
         }
         next.extend(lock(&self.plan).iter().map(|(at_ns, _)| *at_ns));
         // Of the lines only what is still to come: what was due is raised, or waits for its unmask.

@@ -7,8 +7,9 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::shared::{Ledger, Shared, add};
 use crate::checksum;
-use crate::device::{IrqLine, IrqSink, Queue, RxQueue, TxQueue};
+use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use crate::frame::{Checksum, Frame, FramePool, Segmentation};
+use crate::room::Consumption;
 
 /// Frames taken from one ring before the next has its turn.
 const BURST_FRAMES: usize = 16;
@@ -16,7 +17,7 @@ const BURST_FRAMES: usize = 16;
 const HEADER_BYTES_MAX: usize = 18;
 
 /// The ends of the rings that meet in one queue: those it transmits to, those it polls.
-type Halves = (Vec<Lane>, Vec<Consumer<Frame>>);
+type Halves = (Vec<Lane>, Vec<RxRing>);
 
 /// Makes the rings and the queues of both ports.
 pub(super) fn wire(shared: &Arc<Shared>, queues: [usize; 2], slots: usize) -> [Vec<Queue>; 2] {
@@ -26,7 +27,7 @@ pub(super) fn wire(shared: &Arc<Shared>, queues: [usize; 2], slots: usize) -> [V
             for rx in 0..queues[1 - from] {
                 let (producer, consumer) = RingBuffer::new(slots);
                 halves[from][tx].0.push(Lane::new(producer));
-                halves[1 - from][rx].1.push(consumer);
+                halves[1 - from][rx].1.push(RxRing { consumer, consumption: Consumption::new(slots) });
             }
         }
     }
@@ -36,10 +37,17 @@ pub(super) fn wire(shared: &Arc<Shared>, queues: [usize; 2], slots: usize) -> [V
             rx: Box::new(MemRx { shared: shared.clone(), side, index, rings, next: 0 }),
             tx: Box::new(MemTx::new(shared.clone(), side, index, lanes)),
             irq: Arc::new(MemIrq { shared: shared.clone(), side, index }),
+            tx_irq: Arc::new(RoomIrq { shared: shared.clone(), side, index }),
         };
         halves.into_iter().enumerate().map(queue).collect::<Vec<_>>()
     });
     std::array::from_fn(|_| sides.next().expect("a pair has two sides"))
+}
+
+/// The receiving end of one ring.
+struct RxRing {
+    consumer: Consumer<Frame>,
+    consumption: Consumption,
 }
 
 struct MemRx {
@@ -47,7 +55,7 @@ struct MemRx {
     side: usize,
     index: usize,
     /// By transmit queue of the peer.
-    rings: Vec<Consumer<Frame>>,
+    rings: Vec<RxRing>,
     /// The ring whose turn it is.
     next: usize,
 }
@@ -63,7 +71,7 @@ impl MemRx {
     ) -> (usize, u64, u64) {
         let side = &self.shared.ports[self.side].rx[self.index];
         let ledger = &side.ledgers[ring];
-        let consumer = &mut self.rings[ring];
+        let RxRing { consumer, consumption } = &mut self.rings[ring];
         let count = consumer.slots().min(want);
         if count == 0 {
             return (0, 0, 0);
@@ -84,6 +92,10 @@ impl MemRx {
             add(&ledger.voided, void);
         }
         ledger.consumed.store(consumed + count as u64, Ordering::Release);
+        let (peer, shared) = (1 - self.side, &*self.shared);
+        if consumption.consumed(count, &shared.ports[peer].tx[ring].line.vector) {
+            shared.room_made(peer, ring);
+        }
         (count, count as u64 - void, bytes)
     }
 }
@@ -112,10 +124,6 @@ impl RxQueue for MemRx {
             add(&side.bytes, bytes);
         }
         taken
-    }
-
-    fn has_work(&self) -> bool {
-        !self.shared.gone() && self.rings.iter().any(|ring| !ring.is_empty())
     }
 }
 
@@ -231,6 +239,20 @@ impl MemTx {
         }
     }
 
+    /// What a full ring does with a frame.
+    #[cold]
+    fn refuse(&mut self, frame: Frame, lane: usize) -> Result<(), Frame> {
+        if self.shared.keeps_waiting() {
+            return Err(frame);
+        }
+        if self.shared.drop_when_full {
+            self.shared.ports[1 - self.side].rx[lane].dropped.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.count_dropped(1);
+        }
+        Ok(())
+    }
+
     /// The peer's receive queue for a frame, whose hash is set if there is a choice.
     #[inline]
     fn steer(&self, frame: &mut Frame) -> usize {
@@ -245,9 +267,6 @@ impl MemTx {
 
 impl TxQueue for MemTx {
     fn transmit(&mut self, mut frame: Frame) -> Result<(), Frame> {
-        if self.shared.gone() {
-            return Err(frame);
-        }
         self.heed_reset();
         let bytes = frame.chain_len();
         if !self.acceptable(&frame, bytes) {
@@ -256,11 +275,7 @@ impl TxQueue for MemTx {
         }
         let lane = self.steer(&mut frame);
         if !self.lanes[lane].has_room() {
-            if !self.shared.drop_when_full {
-                return Err(frame);
-            }
-            self.shared.ports[1 - self.side].rx[lane].dropped.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+            return self.refuse(frame, lane);
         }
         if self.complete_checksums && frame.checksum() == Checksum::Partial {
             frame = checksum::complete(frame);
@@ -269,11 +284,11 @@ impl TxQueue for MemTx {
         Ok(())
     }
 
-    fn doorbell(&mut self) {
+    fn doorbell(&mut self) -> Doorbell {
         self.heed_reset();
         if self.shared.gone() || !self.shared.up() {
             self.discard();
-            return;
+            return Doorbell::Done;
         }
         let shared = &*self.shared;
         let (ours, peer) = (&shared.ports[self.side].tx[self.index], 1 - self.side);
@@ -287,22 +302,18 @@ impl TxQueue for MemTx {
             }
         }
         shared.look_at_clock();
+        Doorbell::Done
     }
 
     fn free_slots(&self) -> usize {
-        if self.shared.gone() {
-            return 0;
+        match self.lanes.iter().map(Lane::free_slots).min().unwrap_or(0) {
+            // What would not fit would be dropped.
+            0 if !self.shared.keeps_waiting() => self.shared.ports[self.side].info.tx_ring,
+            free => free,
         }
-        if self.shared.drop_when_full {
-            return self.shared.ports[self.side].info.tx_ring;
-        }
-        self.lanes.iter().map(Lane::free_slots).min().unwrap_or(0)
     }
 
-    fn reclaim(&mut self, _pool: &mut FramePool) -> usize {
-        // The peer keeps the buffers; frames received from it feed the pool.
-        0
-    }
+    // Nothing to reap: the peer keeps the buffers, and frames received from it feed the pool.
 }
 
 struct MemIrq {
@@ -340,5 +351,34 @@ impl IrqLine for MemIrq {
         }
         self.shared.look_at_clock();
         Some(self.rx().has_pending())
+    }
+}
+
+/// The room interrupt of a transmit queue.
+struct RoomIrq {
+    shared: Arc<Shared>,
+    side: usize,
+    index: usize,
+}
+
+impl RoomIrq {
+    fn line(&self) -> &crate::line::Line {
+        &self.shared.ports[self.side].tx[self.index].line
+    }
+}
+
+impl IrqLine for RoomIrq {
+    fn connect(&self, sink: Arc<dyn IrqSink>) {
+        self.line().connect(sink);
+    }
+
+    fn mask(&self) {
+        self.line().vector.mask();
+    }
+
+    fn unmask(&self) {
+        if self.line().vector.unmask(|| self.shared.has_room(self.side, self.index)) {
+            self.line().fire();
+        }
     }
 }

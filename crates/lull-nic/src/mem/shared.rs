@@ -1,7 +1,7 @@
 //! What the two ports of a pair share: link, counters, interrupt lines, moderation.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::thread::Thread;
 use std::time::Instant;
 
@@ -53,6 +53,11 @@ impl Ledger {
         self.published.load(Ordering::Acquire).saturating_sub(consumed)
     }
 
+    /// Whether a slot of the ring is free, once what was staged is published.
+    fn has_room(&self, slots: usize) -> bool {
+        self.pending() < slots as u64
+    }
+
     fn lost(&self) -> u64 {
         let waiting = self.void.load(Ordering::Relaxed).saturating_sub(self.consumed.load(Ordering::Relaxed));
         self.voided.load(Ordering::Relaxed) + waiting
@@ -90,14 +95,27 @@ impl RxSide {
     }
 }
 
-/// Counters of one transmit queue, written by its owner.
-#[derive(Default)]
+/// One transmit queue: its room interrupt, and counters, written by its owner.
 pub(super) struct TxSide {
+    pub(super) line: Line,
     pub(super) frames: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) raises: AtomicU64,
     pub(super) raise_ns: AtomicU64,
+}
+
+impl TxSide {
+    fn new() -> TxSide {
+        TxSide {
+            line: Line::new(),
+            frames: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            raises: AtomicU64::new(0),
+            raise_ns: AtomicU64::new(0),
+        }
+    }
 }
 
 /// One port.
@@ -126,7 +144,7 @@ impl Port {
                 offloads: config.offloads,
             },
             rx: (0..queues[side]).map(|_| RxSide::new(queues[1 - side])).collect(),
-            tx: (0..queues[side]).map(|_| Alone::default()).collect(),
+            tx: (0..queues[side]).map(|_| Alone(TxSide::new())).collect(),
             rss: Indirection::even(queues[side]),
             moderation: Mutex::new(Moderation::default()),
             alarm: ArcSwapOption::empty(),
@@ -146,7 +164,7 @@ impl Port {
             tx_frames: read(&tx.frames),
             tx_bytes: read(&tx.bytes),
             tx_dropped: read(&tx.dropped),
-            interrupts: rx.line.interrupts(),
+            interrupts: rx.line.interrupts() + tx.line.interrupts(),
             syscalls: 0,
         }
     }
@@ -260,6 +278,9 @@ impl Shared {
         let changed = self.up.swap(up, Ordering::Relaxed) != up;
         drop(wanted);
         if changed {
+            if !up {
+                self.end_waiting();
+            }
             let link = if up { Link::Up } else { Link::Down };
             for port in &self.ports {
                 port.watchers.tell(DeviceEvent::Link(link));
@@ -267,8 +288,45 @@ impl Shared {
         }
     }
 
+    /// Whether a full ring makes a transmitter wait, and for nothing else: without a link frames are dropped.
+    #[inline]
+    pub(super) fn keeps_waiting(&self) -> bool {
+        !self.drop_when_full && self.up() && !self.gone()
+    }
+
+    /// Whether transmit queue `tx` of `side` has room in each of its rings, as seen by those who do not own it.
+    pub(super) fn has_room(&self, side: usize, tx: usize) -> bool {
+        !self.keeps_waiting() || {
+            let slots = self.ports[side].info.tx_ring;
+            self.ports[1 - side].rx.iter().all(|rx| rx.ledgers[tx].has_room(slots))
+        }
+    }
+
+    /// Somebody waits for room in transmit queue `tx` of `side`, and one of its rings was read.
+    #[cold]
+    pub(super) fn room_made(&self, side: usize, tx: usize) {
+        let line = &self.ports[side].tx[tx].line;
+        if self.has_room(side, tx) && line.vector.take() {
+            line.fire();
+        }
+    }
+
+    /// Nobody waits for room any more: tells those who do.
+    fn end_waiting(&self) {
+        // Dekker, against the unmask that looks at link and end.
+        fence(Ordering::SeqCst);
+        for tx in self.ports.iter().flat_map(|port| &port.tx) {
+            if tx.line.vector.take() {
+                tx.line.fire();
+            }
+        }
+    }
+
     pub(super) fn reset(&self, side: usize) {
         let port = &self.ports[side];
+        for tx in &port.tx {
+            tx.line.vector.mask();
+        }
         for rx in &port.rx {
             rx.line.vector.mask();
             for ledger in &rx.ledgers {
@@ -284,6 +342,7 @@ impl Shared {
         if self.gone.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.end_waiting();
         let peer = &self.ports[1 - side];
         peer.watchers.tell(DeviceEvent::Gone);
         // Who waits for the interrupt alone, and does not watch, gets one last.

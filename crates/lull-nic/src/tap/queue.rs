@@ -5,13 +5,12 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use super::{QueueCounters, Shared, TX_RING_SLOTS};
 use crate::checksum;
-use crate::device::{IrqLine, IrqSink, Queue, RxQueue, TxQueue};
-use crate::eventfd::readable;
+use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use crate::frame::{FRAME_BYTES, Frame, FramePool, Segmentation};
+use crate::line::AlwaysRoom;
 
 pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
     Queue {
@@ -19,6 +18,8 @@ pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
         rx: Box::new(TapRx { shared: shared.clone(), index, spare: None }),
         tx: Box::new(TapTx { shared: shared.clone(), index, staged: Vec::new(), sent: Vec::new(), resets: 0 }),
         irq: Arc::new(TapIrq { shared: shared.clone(), index }),
+        // The doorbell writes whatever was staged: the kernel bounds a TAP's send buffer only if told to.
+        tx_irq: Arc::new(AlwaysRoom::default()),
     }
 }
 
@@ -113,22 +114,13 @@ impl RxQueue for TapRx {
         add(&counters.rx_syscalls, syscalls);
         taken
     }
-
-    /// One system call.
-    fn has_work(&self) -> bool {
-        if self.shared.gone() {
-            return false;
-        }
-        add(&self.counters().rx_syscalls, 1);
-        readable(self.file().as_fd(), Some(Duration::ZERO)).unwrap_or(false)
-    }
 }
 
 struct TapTx {
     shared: Arc<Shared>,
     index: usize,
     staged: Vec<Frame>,
-    /// Buffers to give back on `reclaim`.
+    /// Buffers to give back on `reap_sent`.
     sent: Vec<Frame>,
     resets: u64,
 }
@@ -157,8 +149,7 @@ fn write(mut file: &File, frame: &Frame) -> io::Result<usize> {
     if frame.next().is_none() {
         return file.write(frame.data());
     }
-    let segments = std::iter::successors(Some(frame), |frame| frame.next());
-    let slices: Vec<_> = segments.map(|segment| IoSlice::new(segment.data())).collect();
+    let slices: Vec<_> = frame.segments().map(|segment| IoSlice::new(segment.data())).collect();
     file.write_vectored(&slices)
 }
 
@@ -178,11 +169,11 @@ impl TxQueue for TapTx {
 
     /// Writes the staged frames. One that the kernel does not take (no memory, interface down) is dropped and
     /// counted, never kept: no later doorbell may come to retry it, and the protocols above resend.
-    fn doorbell(&mut self) {
+    fn doorbell(&mut self) -> Doorbell {
         self.heed_reset();
         if self.shared.gone() || !self.shared.up.load(Ordering::Relaxed) {
             self.discard();
-            return;
+            return Doorbell::Done;
         }
         let file = &self.shared.files[self.index];
         let (mut frames, mut bytes, mut dropped, mut syscalls) = (0, 0, 0, 0);
@@ -215,13 +206,14 @@ impl TxQueue for TapTx {
         add(&counters.tx_bytes, bytes);
         add(&counters.tx_dropped, dropped);
         add(&counters.tx_syscalls, syscalls);
+        Doorbell::Done
     }
 
     fn free_slots(&self) -> usize {
-        if self.shared.gone() { 0 } else { TX_RING_SLOTS - self.staged.len() }
+        TX_RING_SLOTS - self.staged.len()
     }
 
-    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
+    fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
         let count = self.sent.len();
         for frame in self.sent.drain(..) {
             pool.recycle(frame);

@@ -98,6 +98,6 @@ impl Egress {
     pub fn doorbell(&mut self) {
         self.unrung = 0;
         self.tx.doorbell();
-        self.tx.reclaim(&mut self.pool);
+        self.tx.reap_sent(&mut self.pool);
     }
 }
