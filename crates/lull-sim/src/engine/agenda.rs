@@ -60,8 +60,8 @@ pub enum Event {
     },
     /// Whoever runs the world wants to be asked here.
     End,
-    /// A step of the world's script.
-    Script {
+    /// A step of whoever acts on the world from outside.
+    Operator {
         /// Its number.
         step: u32,
     },

@@ -26,7 +26,7 @@ pub(crate) enum Irq {
     Sleeper(u32),
     /// Another CPU woke a thread here.
     Resched,
-    /// The script of a random world acts here: this step of it.
+    /// Whoever acts on the world from outside does so here: this step.
     Call(u32),
 }
 
@@ -417,7 +417,7 @@ impl Sim {
             }
             Irq::Sleeper(thread) => self.sleeper_expired(thread),
             Irq::Resched => {}
-            Irq::Call(step) => self.script_act(step, cpu),
+            Irq::Call(step) => self.operator_acts(step, cpu),
         }
         // An interrupt's return runs pending softirqs, whoever they were handed to.
         self.cpus[usize::from(cpu)].softirq_handed_over = false;

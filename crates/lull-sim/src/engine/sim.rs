@@ -30,7 +30,6 @@ use crate::engine::thread::{Program, Thread};
 use crate::engine::transition::{Coverage, Transition};
 use crate::engine::vcpu::Vcpu;
 use crate::engine::xsk::Xsk;
-use crate::random::script::Script;
 use crate::world::{QueueSpec, World};
 
 /// No epoll context: the connection is a socket's own.
@@ -160,6 +159,18 @@ fn has_thread(queue: &QueueSpec) -> bool {
     queue.has_thread || queue.napi.threaded != Threaded::Off
 }
 
+/// Somebody who acts on a running world from outside: an operator, a device that is reset, another program.
+///
+/// A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any interrupt.
+/// The engine knows when a step is due and where; what it does is the operator's own affair.
+pub(crate) trait Operator: std::fmt::Debug {
+    /// The CPU on which this step acts.
+    fn cpu_of(&self, step: u32) -> u16;
+
+    /// The step acts.
+    fn act(&mut self, sim: &mut Sim, step: u32, cpu: u16);
+}
+
 /// See the [module](self).
 pub struct Sim {
     pub(crate) world: World,
@@ -187,7 +198,8 @@ pub struct Sim {
     pub(crate) network: Stream,
     pub(crate) sizes: Stream,
     pub(crate) faults: Faults,
-    pub(crate) script: Script,
+    /// Who acts on the world from outside, if anybody.
+    pub(crate) operator: Option<Box<dyn Operator>>,
     pub(crate) covered: Coverage,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) coldness: Coldness,
@@ -260,7 +272,7 @@ impl Sim {
             network: Stream::new(seed, Component::Network, 0),
             sizes: Stream::new(seed, Component::Sizes, 0),
             faults: Faults::new(&world.faults, seed),
-            script: Script::default(),
+            operator: None,
             covered: Coverage::default(),
             recorder: None,
             coldness: Coldness::new(&world.cache),
@@ -480,7 +492,7 @@ impl Sim {
             Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn),
             Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source),
             Due::Event(Event::End) => 5 << 40,
-            Due::Event(Event::Script { step }) => (7 << 40) | u64::from(step),
+            Due::Event(Event::Operator { step }) => (7 << 40) | u64::from(step),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
             Due::Event(Event::Flood) => 9 << 40,
             Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn),
@@ -498,7 +510,7 @@ impl Sim {
             Event::Request { conn } => self.request_due(conn),
             // One that an earlier end left behind says nothing.
             Event::End => {}
-            Event::Script { step } => self.script_due(step),
+            Event::Operator { step } => self.operator_due(step),
             Event::Settle { queue } => self.settle_late(queue),
             Event::Flood => self.flood_due(),
             Event::Program { thread, token } => {
@@ -507,6 +519,22 @@ impl Sim {
                     self.threads[thread as usize].program = Some(program);
                 }
             }
+        }
+    }
+
+    /// The time of an operator's step has come.
+    fn operator_due(&mut self, step: u32) {
+        if let Some(operator) = &self.operator {
+            let cpu = operator.cpu_of(step);
+            self.interrupt(cpu, Irq::Call(step));
+        }
+    }
+
+    /// An operator's step acts on its CPU.
+    pub(crate) fn operator_acts(&mut self, step: u32, cpu: u16) {
+        if let Some(mut operator) = self.operator.take() {
+            operator.act(self, step, cpu);
+            self.operator = Some(operator);
         }
     }
 

@@ -13,6 +13,7 @@ use crate::engine::nic::Side;
 use crate::engine::recorder::{Packed, Recorder};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
+use crate::random::script::Script;
 
 /// Timers are kept in units of 16 ns, rounded up.
 const TIMER_UNIT_NS: u64 = 16;
@@ -73,13 +74,13 @@ impl Checker {
     }
 
     /// Follows what the core said since the last step, then looks at the state.
-    pub(crate) fn after_step(&mut self, sim: &mut Sim, recorder: &Recorder) -> Result<(), Violation> {
+    pub(crate) fn after_step(&mut self, sim: &mut Sim, script: &Script, recorder: &Recorder) -> Result<(), Violation> {
         let at_ns = sim.now_ns;
         for index in 0..recorder.len() {
             let packed = recorder.get(index);
             self.take_digest(at_ns, packed);
             let (_, napi, kind) = packed.open();
-            self.follow(sim, at_ns, napi, kind)?;
+            self.follow((&mut *sim, script), at_ns, napi, kind)?;
         }
         recorder.clear();
         check_state(sim)
@@ -95,7 +96,13 @@ impl Checker {
         self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
-    fn follow(&mut self, sim: &mut Sim, at_ns: u64, napi: u32, kind: EventKind) -> Result<(), Violation> {
+    fn follow(
+        &mut self,
+        (sim, script): (&mut Sim, &Script),
+        at_ns: u64,
+        napi: u32,
+        kind: EventKind,
+    ) -> Result<(), Violation> {
         let broken = |rule, found: String| Err(Violation { rule, at_ns, found });
         let covered = &mut sim.covered;
         match kind {
@@ -175,7 +182,7 @@ impl Checker {
                 it.unmasking = rearm;
                 let productive = std::mem::take(&mut it.productive);
                 if let Some(rounds) = it.rounds
-                    && rounds.writes == sim.script.writes
+                    && rounds.writes == script.writes
                     && (rounds.done >= rounds.expected) != rearm
                 {
                     let Rounds { expected, done, .. } = rounds;
@@ -188,12 +195,12 @@ impl Checker {
                 if rearm {
                     it.rounds = None;
                 } else if productive {
-                    it.rounds = Some(Rounds { expected, done: 0, writes: sim.script.writes });
+                    it.rounds = Some(Rounds { expected, done: 0, writes: script.writes });
                 }
                 if rearm { Transition::CompleteUnmask } else { Transition::CompleteDefer }
             }
             EventKind::TimerArm { deadline_ns } => {
-                let longest_ns = sim.script.timeout_max_ns[napi as usize];
+                let longest_ns = script.timeout_max_ns[napi as usize];
                 if deadline_ns > at_ns + longest_ns + TIMER_UNIT_NS {
                     return broken(
                         "I8",

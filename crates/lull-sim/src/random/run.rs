@@ -1,7 +1,9 @@
 //! One run of a random world: laps of its script under load, then silence, in which everything must be delivered.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use lull_core::{SocketBusy, state};
@@ -13,6 +15,7 @@ use crate::engine::sim::Sim;
 use crate::engine::transition::Coverage;
 use crate::random::check::{Checker, Violation};
 use crate::random::plan::{AHEAD_MAX, Plan};
+use crate::random::script::{Operating, Script};
 
 /// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
 /// behind threads of a fair scheduler with slices of 3 ms.
@@ -68,6 +71,7 @@ pub struct Verdict {
 /// A run in progress.
 struct Run {
     sim: Sim,
+    script: Rc<RefCell<Script>>,
     checker: Checker,
     recorder: Arc<Recorder>,
     /// The last entries, for a timeline.
@@ -154,9 +158,10 @@ impl Run {
             sim.start(reader.cpu, Box::new(program));
             sim.interrupt(reader.cpu, Irq::Resched);
         }
-        sim.set_script(plan.script.clone(), plan.persistent);
+        let script = Rc::new(RefCell::new(Script::new(&sim, plan.script.clone(), plan.persistent)));
+        sim.operator = Some(Box::new(Operating(script.clone())));
         let checker = Checker::new(plan.world.queues.len());
-        Run { sim, checker, recorder, kept: VecDeque::new(), keep, total: 0 }
+        Run { sim, script, checker, recorder, kept: VecDeque::new(), keep, total: 0 }
     }
 
     fn polled(&self) -> u64 {
@@ -168,7 +173,7 @@ impl Run {
         self.check()?;
         let mut barren = 0;
         while self.sim.covered.transitions() < plan.transitions_goal {
-            self.sim.script_lap();
+            self.script.borrow_mut().lap(&mut self.sim);
             let end_ns = self.sim.now_ns + plan.lap_ns;
             let before = self.sim.covered.transitions();
             while self.sim.now_ns < end_ns {
@@ -199,7 +204,7 @@ impl Run {
     }
 
     fn check(&mut self) -> Result<(), Violation> {
-        let checked = self.checker.after_step(&mut self.sim, &self.recorder);
+        let checked = self.checker.after_step(&mut self.sim, &self.script.borrow(), &self.recorder);
         if self.keep > 0 {
             self.keep_entries();
         }
@@ -219,13 +224,13 @@ impl Run {
     /// No new requests: what is there must be delivered, within what I8 allows.
     fn drain(&mut self) -> Result<u64, Stop> {
         self.sim.faults.quiet = true;
-        while self.sim.script.ahead > 0 {
+        while self.script.borrow().ahead > 0 {
             if !self.step()? {
                 break;
             }
         }
         let begin_ns = self.sim.now_ns;
-        let longest_ns = self.sim.script.timeout_max_ns.iter().copied().max().unwrap_or(0);
+        let longest_ns = self.script.borrow().timeout_max_ns.iter().copied().max().unwrap_or(0);
         let spec = &self.sim.faults.spec;
         let faults_ns = u64::from(spec.stall_max_ns) + u64::from(spec.timer_late_max_ns);
         let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS;

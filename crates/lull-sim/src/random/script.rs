@@ -3,7 +3,9 @@
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
 //! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
 
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 
 use lull_core::event::EventKind;
 use lull_core::{
@@ -15,7 +17,7 @@ use crate::engine::cpu::Irq;
 use crate::engine::epoll::OTHER_EVENT;
 use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
-use crate::engine::sim::{Sim, cx};
+use crate::engine::sim::{Operator, Sim, cx};
 use crate::engine::transition::Transition;
 use crate::random::plan::{params, settings};
 
@@ -155,13 +157,13 @@ enum Progress {
 }
 
 /// A script in execution.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
     progress: Vec<Progress>,
     /// Of each queue: a step that takes it down or changes its thread is in progress.
     busy: Vec<bool>,
-    config: Option<DeviceConfig>,
+    config: DeviceConfig,
     next_id: u32,
     /// Steps that are to come again, or ever.
     pub(crate) ahead: u32,
@@ -180,309 +182,318 @@ impl Script {
     }
 }
 
-impl Sim {
-    /// Prepares a script; [`Sim::script_lap`] runs it.
-    pub(crate) fn set_script(&mut self, steps: Vec<Step>, persistent: bool) {
-        let queues = self.queues.len();
+/// A script as the engine knows it: somebody from outside, whose steps it asks for.
+#[derive(Debug)]
+pub(crate) struct Operating(pub(crate) Rc<RefCell<Script>>);
+
+impl Operator for Operating {
+    fn cpu_of(&self, step: u32) -> u16 {
+        self.0.borrow().steps[step as usize].cpu
+    }
+
+    fn act(&mut self, sim: &mut Sim, step: u32, cpu: u16) {
+        self.0.borrow_mut().step(sim, step, cpu);
+    }
+}
+
+impl Script {
+    /// A script for this world; [`Script::lap`] runs it.
+    pub(crate) fn new(sim: &Sim, steps: Vec<Step>, persistent: bool) -> Script {
+        let queues = sim.queues.len();
         let mut config = DeviceConfig::new(queues, persistent);
         let mut timeout_max_ns = Vec::new();
-        for (index, queue) in self.queues.iter().enumerate() {
+        for (index, queue) in sim.queues.iter().enumerate() {
             // The settings were put in force unchecked at the begin; a slot keeps them all the same.
             let _ = config.set_queue(index, &queue.spec.napi);
             let id = queue.napi.id();
             let _ = config.enabled(index, || id);
             timeout_max_ns.push(longest_ns(&queue.spec.napi));
         }
-        self.script = Script {
+        Script {
             progress: vec![Progress::Fresh; steps.len()],
             steps,
             busy: vec![false; queues],
-            config: Some(config),
+            config,
             next_id: NAPI_ID_MIN + queues as u32,
             ahead: 0,
             writes: 0,
             timeout_max_ns,
-        };
+        }
     }
 
     /// Every step once more, from now on.
-    pub(crate) fn script_lap(&mut self) {
-        for step in 0..self.script.steps.len() {
-            if self.script.progress[step] == Progress::Fresh {
-                let at_ns = self.now_ns + self.script.steps[step].at_ns;
-                self.script_again(step as u32, at_ns);
+    pub(crate) fn lap(&mut self, sim: &mut Sim) {
+        for step in 0..self.steps.len() {
+            if self.progress[step] == Progress::Fresh {
+                let at_ns = sim.now_ns + self.steps[step].at_ns;
+                self.again(sim, step as u32, at_ns);
             }
         }
     }
 
-    fn script_again(&mut self, step: u32, at_ns: u64) {
-        self.script.ahead += 1;
-        self.agenda.push(at_ns, Event::Script { step });
-    }
-
-    /// The time of a step has come.
-    pub(crate) fn script_due(&mut self, step: u32) {
-        let cpu = self.script.steps[step as usize].cpu;
-        self.interrupt(cpu, Irq::Call(step));
+    fn again(&mut self, sim: &mut Sim, step: u32, at_ns: u64) {
+        self.ahead += 1;
+        sim.agenda.push(at_ns, Event::Operator { step });
     }
 
     /// A step acts on its CPU.
-    pub(crate) fn script_act(&mut self, step: u32, cpu: u16) {
+    fn step(&mut self, sim: &mut Sim, step: u32, cpu: u16) {
         let index = step as usize;
-        self.script.ahead -= 1;
-        let before = std::mem::take(&mut self.script.progress[index]);
-        let action = self.script.steps[index].action;
+        self.ahead -= 1;
+        let before = std::mem::take(&mut self.progress[index]);
+        let action = self.steps[index].action;
         if before == Progress::Fresh {
-            self.tell(cpu, What::Step(step));
+            sim.tell(cpu, What::Step(step));
         }
-        let after = self.act(action, before, step, cpu);
+        let after = self.act(sim, action, before, step, cpu);
         if let Some((progress, in_ns)) = after {
-            self.script.progress[index] = progress;
-            self.script_again(step, self.now_ns + in_ns);
+            self.progress[index] = progress;
+            self.again(sim, step, sim.now_ns + in_ns);
         }
     }
 
     /// Acts; what is left to do, and when.
-    fn act(&mut self, action: Action, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
+    fn act(&mut self, sim: &mut Sim, action: Action, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
         match action {
-            Action::Set { queue, settings } => self.set_queue(queue, &settings, step, cpu),
-            Action::SetDevice { settings } => self.set_device(&settings, cpu),
-            Action::Thread { queue, threaded } => return self.act_thread(queue, threaded, before, step, cpu),
+            Action::Set { queue, settings } => self.set_queue(sim, queue, &settings, step, cpu),
+            Action::SetDevice { settings } => self.set_device(sim, &settings, cpu),
+            Action::Thread { queue, threaded } => return self.act_thread(sim, queue, threaded, before, step, cpu),
             Action::Disable { queue, down_ns, reset } => {
-                return self.act_disable(queue, (down_ns, reset), before, step, cpu);
+                return self.act_disable(sim, queue, (down_ns, reset), before, step, cpu);
             }
             Action::Link { down_ns } => {
-                self.faults.link_down = before == Progress::Fresh;
-                return self.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
+                sim.faults.link_down = before == Progress::Fresh;
+                return sim.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
             }
             Action::Params { context, params } => {
                 // A world's parameters are its author's own, with every privilege; the generator keeps the limits.
-                let _ = self.contexts[context as usize].ep.set_params(&params, true);
-                self.note(cpu, Whom::Context(context), Transition::EpollParams);
+                let _ = sim.contexts[context as usize].ep.set_params(&params, true);
+                sim.note(cpu, Whom::Context(context), Transition::EpollParams);
             }
-            Action::Reopen { context } => return self.act_reopen(context, before, step, cpu),
+            Action::Reopen { context } => return self.act_reopen(sim, context, before, step, cpu),
             Action::Other { context, count, gap_ns } => {
-                self.make_ready(context, OTHER_EVENT, cpu);
+                sim.make_ready(context, OTHER_EVENT, cpu);
                 let done = if let Progress::Waiting(done) = before { done + 1 } else { 1 };
                 return (done < count).then_some((Progress::Waiting(done), u64::from(gap_ns)));
             }
             Action::Burst { queue, packets } => {
                 for _ in 0..packets {
-                    let _ = self.packet_arrives(queue, Packet::new(BURST_CONNECTION, PacketKind::Ack));
+                    let _ = sim.packet_arrives(queue, Packet::new(BURST_CONNECTION, PacketKind::Ack));
                 }
             }
             Action::Kick { queue } => {
-                let cx = cx(self.now_ns, cpu, &self.sink);
-                if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
-                    self.route(owner, cpu);
+                let cx = cx(sim.now_ns, cpu, &sim.sink);
+                if let Schedule::Owned(owner) = sim.queues[queue as usize].napi.schedule(&cx) {
+                    sim.route(owner, cpu);
                 }
             }
             Action::Spurious { queue } => {
-                let cpu = self.queues[queue as usize].spec.cpu;
-                self.interrupt(cpu, Irq::Device(queue));
+                let cpu = sim.queues[queue as usize].spec.cpu;
+                sim.interrupt(cpu, Irq::Device(queue));
             }
-            Action::Stall { ns } => self.faults.next_stall_ns = u64::from(ns),
+            Action::Stall { ns } => sim.faults.next_stall_ns = u64::from(ns),
         }
         None
     }
 
-    fn set_queue(&mut self, queue: u32, settings: &NapiSettings, step: u32, cpu: u16) {
-        if self.queues[queue as usize].napi.id() == 0 {
+    fn set_queue(&mut self, sim: &mut Sim, queue: u32, settings: &NapiSettings, step: u32, cpu: u16) {
+        if sim.queues[queue as usize].napi.id() == 0 {
             // Without an id there is nothing that netlink could name.
-            self.tell(cpu, What::Skipped(step));
+            sim.tell(cpu, What::Skipped(step));
             return;
         }
-        self.put(queue, settings);
-        self.note(cpu, Whom::Queue(queue), Transition::NapiSet);
+        self.put(sim, queue, settings);
+        sim.note(cpu, Whom::Queue(queue), Transition::NapiSet);
     }
 
     /// Overwrites every instance and every slot; `irq_suspend_timeout` has no device-level value.
-    fn set_device(&mut self, settings: &NapiSettings, cpu: u16) {
-        let Some(config) = &mut self.script.config else { return };
+    fn set_device(&mut self, sim: &mut Sim, settings: &NapiSettings, cpu: u16) {
         // The limits hold: the generator drew the values within them.
-        let _ = config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
-        for queue in 0..self.queues.len() as u32 {
-            let napi = &self.queues[queue as usize].napi;
+        let _ = self.config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
+        for queue in 0..sim.queues.len() as u32 {
+            let napi = &sim.queues[queue as usize].napi;
             if napi.id() != 0 {
                 let irq_suspend_timeout_ns = napi.settings().irq_suspend_timeout_ns;
-                self.put(queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
+                self.put(sim, queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
             }
-            self.note(cpu, Whom::Queue(queue), Transition::DeviceSet);
+            sim.note(cpu, Whom::Queue(queue), Transition::DeviceSet);
         }
     }
 
     /// Puts settings in force and into the queue's slot; the thread stays as it is.
-    fn put(&mut self, queue: u32, settings: &NapiSettings) {
+    fn put(&mut self, sim: &mut Sim, queue: u32, settings: &NapiSettings) {
         let index = queue as usize;
-        let napi = &self.queues[index].napi;
+        let napi = &sim.queues[index].napi;
         let settings = NapiSettings { threaded: napi.settings().threaded, ..*settings };
         napi.set(&settings);
-        if let Some(config) = &mut self.script.config {
-            let _ = config.set_queue(index, &settings);
-        }
-        self.script.written(index, &settings);
+        let _ = self.config.set_queue(index, &settings);
+        self.written(index, &settings);
     }
 
     /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
-    fn begins(&mut self, queue: u32, before: Progress, step: u32, cpu: u16) -> bool {
+    fn begins(&mut self, sim: &mut Sim, queue: u32, before: Progress, step: u32, cpu: u16) -> bool {
         if before != Progress::Fresh {
             return true;
         }
-        let busy = std::mem::replace(&mut self.script.busy[queue as usize], true);
+        let busy = std::mem::replace(&mut self.busy[queue as usize], true);
         if busy {
-            self.tell(cpu, What::Skipped(step));
+            sim.tell(cpu, What::Skipped(step));
         }
         !busy
     }
 
     fn act_thread(
         &mut self,
+        sim: &mut Sim,
         queue: u32,
         threaded: Threaded,
         before: Progress,
         step: u32,
         cpu: u16,
     ) -> Option<(Progress, u64)> {
-        if !self.begins(queue, before, step, cpu) {
+        if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
         let index = queue as usize;
-        let settings = NapiSettings { threaded, ..self.queues[index].napi.settings() };
+        let settings = NapiSettings { threaded, ..sim.queues[index].napi.settings() };
         if before == Progress::Fresh {
-            if let Some(config) = &mut self.script.config {
-                let _ = config.set_queue(index, &settings);
-            }
-            self.queues[index].napi.set(&settings);
-            self.script.written(index, &settings);
+            let _ = self.config.set_queue(index, &settings);
+            sim.queues[index].napi.set(&settings);
+            self.written(index, &settings);
         }
         let again = Some((Progress::Waiting(0), THREADED_RETRY_NS));
-        let (napi, whom) = (&self.queues[index].napi, Whom::Queue(queue));
+        let (napi, whom) = (&sim.queues[index].napi, Whom::Queue(queue));
         match threaded {
             Threaded::Off => {
                 if napi.threaded_off() == ThreadedOff::Owned {
-                    self.note(cpu, whom, Transition::ThreadedOffWaits);
+                    sim.note(cpu, whom, Transition::ThreadedOffWaits);
                     return again;
                 }
                 if napi.thread_has_round() {
                     return again;
                 }
-                self.note(cpu, whom, Transition::ThreadedOff);
+                sim.note(cpu, whom, Transition::ThreadedOff);
             }
             Threaded::On => {
                 napi.threaded_on(false);
-                self.note(cpu, whom, Transition::ThreadedOn);
+                sim.note(cpu, whom, Transition::ThreadedOn);
             }
             Threaded::BusyPoll => {
                 napi.threaded_on(true);
-                self.note(cpu, whom, Transition::ThreadedBusy);
+                sim.note(cpu, whom, Transition::ThreadedBusy);
             }
         }
-        self.script.busy[index] = false;
+        self.busy[index] = false;
         None
     }
 
     fn act_disable(
         &mut self,
+        sim: &mut Sim,
         queue: u32,
         (down_ns, reset): (u32, bool),
         before: Progress,
         step: u32,
         cpu: u16,
     ) -> Option<(Progress, u64)> {
-        if !self.begins(queue, before, step, cpu) {
+        if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
         let index = queue as usize;
         match before {
             Progress::Down => {
-                self.enable(queue, cpu);
-                self.script.busy[index] = false;
+                self.enable(sim, queue, cpu);
+                self.busy[index] = false;
                 return None;
             }
-            Progress::Fresh => self.queues[index].napi.disable_begin(),
+            Progress::Fresh => sim.queues[index].napi.disable_begin(),
             Progress::Waiting(_) => {}
         }
-        let cx = cx(self.now_ns, cpu, &self.sink);
-        let napi = &self.queues[index].napi;
+        let cx = cx(sim.now_ns, cpu, &sim.sink);
+        let napi = &sim.queues[index].napi;
         let id = napi.id();
         if napi.disable_claim() == DisableClaim::Owned {
-            self.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
+            sim.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
             return Some((Progress::Waiting(0), DISABLE_RETRY_NS));
         }
         napi.disable_end(&cx);
-        self.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
-        self.sync_timer(queue);
-        self.shut(queue);
+        sim.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
+        sim.sync_timer(queue);
+        sim.shut(queue);
         if reset {
-            self.flush(queue);
+            self.flush(sim, queue);
         }
-        if let Some(config) = &mut self.script.config {
-            config.disabled(index, id);
-        }
+        self.config.disabled(index, id);
         Some((Progress::Down, u64::from(down_ns)))
     }
 
-    fn enable(&mut self, queue: u32, cpu: u16) {
+    fn enable(&mut self, sim: &mut Sim, queue: u32, cpu: u16) {
         let index = queue as usize;
-        let fresh = self.script.next_id;
-        let Some(config) = &mut self.script.config else { return };
-        let (id, settings) = config.enabled(index, || fresh);
+        let fresh = self.next_id;
+        let (id, settings) = self.config.enabled(index, || fresh);
         let same = id != fresh;
         if !same {
-            self.script.next_id += 1;
+            self.next_id += 1;
         }
-        self.queues[index].napi.enable(id, Some(&settings));
-        self.script.written(index, &settings);
-        cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Enable);
-        self.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
-        self.set_up(queue);
+        sim.queues[index].napi.enable(id, Some(&settings));
+        self.written(index, &settings);
+        cx(sim.now_ns, cpu, &sim.sink).emit(queue, EventKind::Enable);
+        sim.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
+        sim.set_up(queue);
     }
 
     /// A reset loses what lies in the rings; clients send their requests again.
-    fn flush(&mut self, queue: u32) {
-        let lost = std::mem::take(&mut self.queues[queue as usize].ring);
-        let q = &mut self.queues[queue as usize];
+    fn flush(&mut self, sim: &mut Sim, queue: u32) {
+        let lost = std::mem::take(&mut sim.queues[queue as usize].ring);
+        let q = &mut sim.queues[queue as usize];
         q.flushed += lost.len() as u64;
         q.tx_done = 0;
-        q.looked_at(self.now_ns);
+        q.looked_at(sim.now_ns);
         for packet in lost {
             if packet.kind == PacketKind::Request {
-                self.inside -= 1;
-                if self.is_datagram(packet.conn) {
+                sim.inside -= 1;
+                if sim.is_datagram(packet.conn) {
                     continue;
                 }
-                self.on_wire += 1;
-                let at_ns = self.now_ns + self.world.net.retransmit_ns;
-                self.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
+                sim.on_wire += 1;
+                let at_ns = sim.now_ns + sim.world.net.retransmit_ns;
+                sim.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
             }
         }
     }
 
-    fn act_reopen(&mut self, context: u32, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
+    fn act_reopen(
+        &mut self,
+        sim: &mut Sim,
+        context: u32,
+        before: Progress,
+        step: u32,
+        cpu: u16,
+    ) -> Option<(Progress, u64)> {
         let index = context as usize;
-        if self.contexts[index].inside > 0 {
+        if sim.contexts[index].inside > 0 {
             let tried = if let Progress::Waiting(tried) = before { tried + 1 } else { 1 };
-            if tried < CLOSE_RETRIES_MAX && !self.faults.quiet {
+            if tried < CLOSE_RETRIES_MAX && !sim.faults.quiet {
                 return Some((Progress::Waiting(tried), CLOSE_RETRY_NS));
             }
-            self.tell(cpu, What::Skipped(step));
+            sim.tell(cpu, What::Skipped(step));
             return None;
         }
-        let left = self.contexts[index].ep.free();
-        self.note(cpu, Whom::Context(context), Transition::EpollFreed);
+        let left = sim.contexts[index].ep.free();
+        sim.note(cpu, Whom::Context(context), Transition::EpollFreed);
         if let Some(id) = left {
-            self.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
-            self.resume(id, cpu);
+            sim.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
+            sim.resume(id, cpu);
         }
-        let params = self.contexts[index].ep.params();
-        let ep = EpollBusy::new(&self.world.sysctl, self.world.contexts[index].options);
+        let params = sim.contexts[index].ep.params();
+        let ep = EpollBusy::new(&sim.world.sysctl, sim.world.contexts[index].options);
         let _ = ep.set_params(&params, true);
-        let queue = self.world.connections.iter().find(|group| group.context == context && group.count > 0);
+        let queue = sim.world.connections.iter().find(|group| group.context == context && group.count > 0);
         if let Some(queue) = queue.map(|group| group.queue) {
             // EPOLL_CTL_ADD notes the socket's NAPI.
-            let _ = ep.note_napi(self.queues[queue as usize].napi.id());
+            let _ = ep.note_napi(sim.queues[queue as usize].napi.id());
         }
-        self.contexts[index].ep = ep;
+        sim.contexts[index].ep = ep;
         None
     }
 }
