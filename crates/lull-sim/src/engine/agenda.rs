@@ -6,6 +6,7 @@
 //! store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they were
 //! made, then slots by index: the order of a run follows from the world and the seed alone.
 
+use crate::engine::id::{ConnId, QueueId, SourceId, ThreadId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -34,29 +35,29 @@ pub enum Event {
     /// A packet of this connection reaches the NIC.
     Arrive {
         /// The connection.
-        conn: u32,
+        conn: ConnId,
         /// What it is.
         kind: PacketKind,
     },
     /// The NIC has sent a frame of this queue: a transmit completion is written.
     TxDone {
         /// The queue.
-        queue: u32,
+        queue: QueueId,
     },
     /// An answer reaches the client's application.
     Answer {
         /// The connection.
-        conn: u32,
+        conn: ConnId,
     },
     /// The next arrival of load source `source`.
     Issue {
         /// The source.
-        source: u32,
+        source: SourceId,
     },
     /// The next request of a connection that has gaps of its own.
     Request {
         /// The connection.
-        conn: u32,
+        conn: ConnId,
     },
     /// Whoever runs the world wants to be asked here.
     End,
@@ -68,14 +69,14 @@ pub enum Event {
     /// The end of a completion that was held up between release and settling.
     Settle {
         /// The queue.
-        queue: u32,
+        queue: QueueId,
     },
     /// The next frame of the flood reaches the NIC.
     Flood,
     /// A program's own event.
     Program {
         /// The thread whose program asked for it.
-        thread: u32,
+        thread: ThreadId,
         /// Its own number.
         token: u32,
     },
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn events_come_by_time_then_by_the_order_in_which_they_were_made_and_before_slots() {
         let mut agenda = Agenda::new(2);
-        let event = |source| Event::Issue { source };
+        let event = |source| Event::Issue { source: SourceId::new(source) };
         agenda.push(20, event(1));
         agenda.push(10, event(9));
         agenda.push(10, event(2));

@@ -2,6 +2,7 @@
 
 use lull_core::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 
+use crate::engine::id::{CpuId, QueueId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::{Sim, cx};
 use crate::engine::thread::{Next, Segment};
@@ -20,8 +21,8 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Busier {
     plan: BusyPlan,
-    queue: u32,
-    cpu: u16,
+    queue: QueueId,
+    cpu: CpuId,
     start_ns: u64,
     stage: Option<Stage>,
     yielding: bool,
@@ -30,7 +31,7 @@ pub(crate) struct Busier {
 
 impl Busier {
     /// Begins a call; `None` if the id is gone.
-    pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: u16) -> Option<(Busier, Next)> {
+    pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: CpuId) -> Option<(Busier, Next)> {
         let Some(queue) = sim.lookup(plan.napi_id) else {
             sim.covered.add(Transition::BusyIdGone);
             return None;
@@ -38,13 +39,13 @@ impl Busier {
         let start_ns = sim.now_ns;
         let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0 };
         let cost_ns = u64::from(sim.world.costs.busy_call_ns);
-        let busy = BusyLoop::begin(&sim.queues[queue as usize].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
+        let busy = BusyLoop::begin(&sim.queues[queue].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
         let next = busier.round(sim, busy, cost_ns);
         Some((busier, next))
     }
 
     /// The segment before ended. `None` when the call is over.
-    pub(crate) fn step(&mut self, sim: &mut Sim, me: u32, ready: bool) -> Option<Next> {
+    pub(crate) fn step(&mut self, sim: &mut Sim, me: ThreadId, ready: bool) -> Option<Next> {
         let (queue, cpu) = (self.queue, self.cpu);
         match self.stage.take()? {
             Stage::Polling(mut busy) => {
@@ -53,7 +54,7 @@ impl Busier {
                     return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
                 }
                 self.polls += 1;
-                let q = &sim.queues[queue as usize];
+                let q = &sim.queues[queue];
                 busy.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink));
                 self.stage = Some(Stage::Between(busy));
                 // Bottom halves are on here: pending softirqs run before this segment.
@@ -67,7 +68,7 @@ impl Busier {
                 }
                 self.yielding = !over;
                 sim.transitions += 1;
-                let stop = busy.stop(&sim.queues[queue as usize].napi, &cx(sim.now_ns, cpu, &sim.sink));
+                let stop = busy.stop(&sim.queues[queue].napi, &cx(sim.now_ns, cpu, &sim.sink));
                 sim.sync_timer(queue);
                 match stop {
                     Some(stop) => {
@@ -87,7 +88,7 @@ impl Busier {
                 let one_round = self.plan.end == BusyEnd::OneRound;
                 // I5: seen from outside, one round that wins ownership is two polls.
                 assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
-                let q = &sim.queues[queue as usize];
+                let q = &sim.queues[queue];
                 sim.transitions += 1;
                 let gro_held = q.spec.gro_holds && q.poll.work > 0;
                 match stop.polled(&q.napi, q.poll.work, gro_held, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
@@ -102,7 +103,7 @@ impl Busier {
                 }
                 self.queue = sim.lookup(self.plan.napi_id)?;
                 sim.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
-                let napi = &sim.queues[self.queue as usize].napi;
+                let napi = &sim.queues[self.queue].napi;
                 let busy = BusyLoop::begin(napi, &self.plan, &cx(sim.now_ns, cpu, &sim.sink));
                 Some(self.round(sim, busy, 0))
             }
@@ -119,7 +120,7 @@ impl Busier {
 
     fn round(&mut self, sim: &mut Sim, mut busy: BusyLoop, extra_ns: u64) -> Next {
         sim.transitions += 1;
-        let napi = &sim.queues[self.queue as usize].napi;
+        let napi = &sim.queues[self.queue].napi;
         match busy.round(napi, &cx(sim.now_ns, self.cpu, &sim.sink)) {
             BusyRound::Poll { budget } => {
                 let cost_ns = sim.poll_begins(self.queue, budget, self.cpu, false);

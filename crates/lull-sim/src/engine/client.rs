@@ -4,9 +4,10 @@
 //! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
 
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SourceId};
 use crate::engine::nic::Packet;
 use crate::engine::rng::Stream;
-use crate::engine::sim::{NO_QUEUE, Sim};
+use crate::engine::sim::Sim;
 use crate::engine::thread::Segment;
 use crate::engine::traffic::GeneralizedPareto;
 use crate::world::{Load, NetSpec, World};
@@ -14,9 +15,11 @@ use crate::world::{Load, NetSpec, World};
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) queue: u32,
-    pub(crate) context: u32,
-    source: u32,
+    pub(crate) queue: QueueId,
+    /// The epoll context that it is in; none if it is a socket's own.
+    pub(crate) context: Option<ContextId>,
+    /// Who loads it, if a group of clients does.
+    source: Option<SourceId>,
     outstanding: bool,
     /// Open-loop arrivals that wait for the answer.
     backlog: u32,
@@ -30,20 +33,27 @@ pub(crate) struct Connection {
 /// One group of connections.
 #[derive(Debug)]
 pub(crate) struct Source {
-    first: u32,
+    first: ConnId,
     count: u32,
     load: Load,
     rng: Stream,
 }
 
 impl Source {
-    pub(crate) fn new(first: u32, count: u32, load: Load, rng: Stream) -> Source {
+    pub(crate) fn new(first: ConnId, count: u32, load: Load, rng: Stream) -> Source {
         Source { first, count, load, rng }
     }
 }
 
+impl Source {
+    /// Its connections.
+    fn connections(&self) -> impl Iterator<Item = ConnId> + use<> {
+        (self.first.raw()..self.first.raw() + self.count).map(ConnId::new)
+    }
+}
+
 impl Connection {
-    pub(crate) fn new(queue: u32, context: u32, source: u32) -> Connection {
+    pub(crate) fn new(queue: QueueId, context: Option<ContextId>, source: Option<SourceId>) -> Connection {
         Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, passed_on: false, touched: 0 }
     }
 }
@@ -51,8 +61,9 @@ impl Connection {
 impl Sim {
     /// Begins the load.
     pub(crate) fn start_load(&mut self) {
-        for source in 0..self.sources.len() as u32 {
-            let Source { first, count, load, .. } = self.sources[source as usize];
+        for source in self.sources.ids() {
+            let Source { count, load, .. } = self.sources[source];
+            let connections = self.sources[source].connections();
             match load {
                 Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
@@ -60,17 +71,17 @@ impl Sim {
                     }
                 }
                 Load::Renewal { per_s, .. } => {
-                    for conn in first..first + count {
+                    for conn in connections {
                         if per_s > 0.0 {
                             self.next_request(source, conn, true);
                         }
                     }
                 }
                 Load::Closed => {
-                    for conn in first..first + count {
+                    for (nth, conn) in connections.enumerate() {
                         // Clients connect one after the other; the first answers spread them further.
-                        let spread_ns = u64::from(conn - first + 1) * 2_000;
-                        self.connections[conn as usize].backlog = 1;
+                        let spread_ns = (nth as u64 + 1) * 2_000;
+                        self.connections[conn].backlog = 1;
                         self.agenda.push(self.now_ns + spread_ns, Event::Answer { conn });
                     }
                 }
@@ -78,14 +89,14 @@ impl Sim {
         }
     }
 
-    fn next_arrival(&mut self, source: u32, per_s: f64) {
-        let gap_ns = self.sources[source as usize].rng.exponential_ns(1e9 / per_s);
+    fn next_arrival(&mut self, source: SourceId, per_s: f64) {
+        let gap_ns = self.sources[source].rng.exponential_ns(1e9 / per_s);
         self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
     }
 
     /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
-    fn next_request(&mut self, source: u32, conn: u32, first: bool) {
-        let group = &mut self.sources[source as usize];
+    fn next_request(&mut self, source: SourceId, conn: ConnId, first: bool) {
+        let group = &mut self.sources[source];
         let Load::Renewal { per_s, shape } = group.load else { return };
         let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
         let gaps = if first { gaps.residual() } else { gaps };
@@ -94,18 +105,20 @@ impl Sim {
     }
 
     /// The next request of a connection with gaps of its own.
-    pub(crate) fn request_due(&mut self, conn: u32) {
+    pub(crate) fn request_due(&mut self, conn: ConnId) {
         if self.faults.quiet {
             return;
         }
-        self.next_request(self.connections[conn as usize].source, conn, false);
+        if let Some(source) = self.connections[conn].source {
+            self.next_request(source, conn, false);
+        }
         self.request_or_wait(conn);
     }
 
     /// An arrival of an open loop: the connection issues it, or it waits for the answer to the one before.
-    fn request_or_wait(&mut self, conn: u32) {
-        if self.connections[conn as usize].outstanding {
-            self.connections[conn as usize].backlog += 1;
+    fn request_or_wait(&mut self, conn: ConnId) {
+        if self.connections[conn].outstanding {
+            self.connections[conn].backlog += 1;
             self.backlog += 1;
         } else {
             self.issue(conn);
@@ -113,12 +126,12 @@ impl Sim {
     }
 
     /// An arrival of an open loop, or a packet of noise.
-    pub(crate) fn arrival(&mut self, source: u32) {
+    pub(crate) fn arrival(&mut self, source: SourceId) {
         if self.faults.quiet {
             return;
         }
-        let group = &mut self.sources[source as usize];
-        let conn = group.first + group.rng.below(group.count);
+        let group = &mut self.sources[source];
+        let conn = ConnId::new(group.first.raw() + group.rng.below(group.count));
         let load = group.load;
         match load {
             Load::Open { per_s } => {
@@ -127,13 +140,13 @@ impl Sim {
             }
             Load::Noise { per_s } => {
                 self.next_arrival(source, per_s);
-                let queue = self.connections[conn as usize].queue;
+                let queue = self.connections[conn].queue;
                 let _ = self.packet_arrives(queue, Packet::new(conn, PacketKind::Ack));
             }
             Load::Datagrams { per_s } => {
                 self.next_arrival(source, per_s);
                 self.counts.issued += 1;
-                let queue = self.connections[conn as usize].queue;
+                let queue = self.connections[conn].queue;
                 // A lost one is lost.
                 if self.packet_arrives(queue, Packet::new(conn, PacketKind::Request)) {
                     self.inside += 1;
@@ -143,12 +156,12 @@ impl Sim {
         }
     }
 
-    fn issue(&mut self, conn: u32) {
+    fn issue(&mut self, conn: ConnId) {
         if self.faults.quiet {
             return;
         }
         let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
-        let connection = &mut self.connections[conn as usize];
+        let connection = &mut self.connections[conn];
         connection.outstanding = true;
         connection.start_ns = self.now_ns;
         self.counts.issued += 1;
@@ -157,12 +170,12 @@ impl Sim {
     }
 
     /// A packet of a connection reaches the server's NIC.
-    pub(crate) fn arrive(&mut self, conn: u32, kind: PacketKind) {
+    pub(crate) fn arrive(&mut self, conn: ConnId, kind: PacketKind) {
         if kind == PacketKind::Message {
             self.message_arrives(conn);
             return;
         }
-        let queue = self.connections[conn as usize].queue;
+        let queue = self.connections[conn].queue;
         let taken = self.packet_arrives(queue, Packet::new(conn, kind));
         if kind == PacketKind::Request {
             if taken {
@@ -176,15 +189,15 @@ impl Sim {
     }
 
     /// What serving the request of this connection costs now.
-    pub(crate) fn request_cost(&mut self, conn: u32, cpu: u16) -> Segment {
+    pub(crate) fn request_cost(&mut self, conn: ConnId, cpu: CpuId) -> Segment {
         let costs = &self.world.costs;
-        let cpu = &mut self.cpus[usize::from(cpu)];
-        let connection = &mut self.connections[conn as usize];
+        let cpu = &mut self.cpus[cpu];
+        let connection = &mut self.connections[conn];
         let cold_ns =
             self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
         connection.touched = cpu.touched;
-        if let Some(second) = self.world.second.filter(|second| connection.source >= second.first_group) {
+        if let Some(second) = self.world.second.filter(|_| is_second(&self.world, connection.source)) {
             return Segment::mixed(u64::from(second.request_ns) + cold_ns, 0);
         }
         let random_ns = if costs.request_random_ns == 0 {
@@ -196,8 +209,8 @@ impl Sim {
     }
 
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
-    fn pass_on(&mut self, conn: u32, cpu: u16) -> bool {
-        let connection = &mut self.connections[conn as usize];
+    fn pass_on(&mut self, conn: ConnId, cpu: CpuId) -> bool {
+        let connection = &mut self.connections[conn];
         let Some(upstream) = self.world.upstream.filter(|_| !is_second(&self.world, connection.source)) else {
             return false;
         };
@@ -212,8 +225,8 @@ impl Sim {
         if upstream.random_ns != 0 {
             answer_ns += self.network.exponential_ns(f64::from(upstream.random_ns));
         }
-        let (now_ns, queue) = (self.now_ns, self.tx_queue[usize::from(cpu)]);
-        if queue != NO_QUEUE {
+        let now_ns = self.now_ns;
+        if let Some(queue) = self.tx_queue[cpu] {
             self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
         }
         self.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
@@ -221,13 +234,13 @@ impl Sim {
     }
 
     /// Whether requests of this connection are not answered.
-    pub(crate) fn is_datagram(&self, conn: u32) -> bool {
-        let source = self.connections[conn as usize].source;
-        matches!(self.sources[source as usize].load, Load::Datagrams { .. })
+    pub(crate) fn is_datagram(&self, conn: ConnId) -> bool {
+        let source = self.connections[conn].source;
+        source.is_some_and(|source| matches!(self.sources[source].load, Load::Datagrams { .. }))
     }
 
     /// A worker has served a request, and wrote the answer.
-    pub(crate) fn answer(&mut self, conn: u32, cpu: u16) {
+    pub(crate) fn answer(&mut self, conn: ConnId, cpu: CpuId) {
         if self.pass_on(conn, cpu) {
             return;
         }
@@ -238,11 +251,11 @@ impl Sim {
         }
         self.counts.tx_packets += 1;
         // XPS: a core transmits on its own queue.
-        let queue = self.tx_queue[usize::from(cpu)];
+        let queue = self.tx_queue[cpu];
         let now_ns = self.now_ns;
         let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.network);
         let net = &self.world.net;
-        if queue != NO_QUEUE {
+        if let Some(queue) = queue {
             self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
         }
         self.agenda.push(now_ns + program_ns, Event::Answer { conn });
@@ -251,7 +264,7 @@ impl Sim {
     }
 
     /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
-    pub(crate) fn frame_answers(&mut self, conn: u32, queue: u32) {
+    pub(crate) fn frame_answers(&mut self, conn: ConnId, queue: QueueId) {
         self.inside -= 1;
         self.counts.tx_packets += 1;
         let (_, program_ns) = client_ns(&self.world.net, &mut self.network);
@@ -261,9 +274,9 @@ impl Sim {
     }
 
     /// The client has its answer.
-    pub(crate) fn answered(&mut self, conn: u32) {
+    pub(crate) fn answered(&mut self, conn: ConnId) {
         let now_ns = self.now_ns;
-        let connection = &mut self.connections[conn as usize];
+        let connection = &mut self.connections[conn];
         if connection.outstanding {
             let latency_ns = now_ns - connection.start_ns;
             connection.outstanding = false;
@@ -277,7 +290,7 @@ impl Sim {
             }
         }
         let source = connection.source;
-        let closed = self.sources[source as usize].load == Load::Closed;
+        let closed = source.is_some_and(|source| self.sources[source].load == Load::Closed);
         if closed {
             self.issue(conn);
         } else if connection.backlog > 0 {
@@ -289,8 +302,8 @@ impl Sim {
 }
 
 /// Whether a group of connections is the second application's.
-fn is_second(world: &World, source: u32) -> bool {
-    world.second.is_some_and(|second| source >= second.first_group)
+fn is_second(world: &World, source: Option<SourceId>) -> bool {
+    source.zip(world.second).is_some_and(|(source, second)| source >= SourceId::new(second.first_group))
 }
 
 /// How long an answer takes to the client's kernel, and to its program.

@@ -10,20 +10,21 @@ use lull_core::event::EventKind;
 use lull_core::{Schedule, Softnet};
 
 use crate::engine::agenda::NEVER;
+use crate::engine::id::{CpuId, QueueId, ThreadId};
 use crate::engine::metrics::CpuUse;
 use crate::engine::sim::Sim;
 use crate::engine::softirq::Soft;
-use crate::engine::thread::{NO_THREAD, ThreadState};
+use crate::engine::thread::ThreadState;
 
 /// Why a CPU is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Irq {
     /// The device, for this queue.
-    Device(u32),
+    Device(QueueId),
     /// The timer of this queue's NAPI.
-    NapiTimer(u32),
+    NapiTimer(QueueId),
     /// The timeout of a sleeping thread.
-    Sleeper(u32),
+    Sleeper(ThreadId),
     /// Another CPU woke a thread here.
     Resched,
     /// Whoever acts on the world from outside does so here: this step.
@@ -88,10 +89,11 @@ pub(crate) struct Cpu {
     /// The softirq is raised but was handed to ksoftirqd: the next bottom-half enable, interrupt or ksoftirqd runs it.
     pub(crate) softirq_handed_over: bool,
     /// The thread that runs, or was interrupted.
-    pub(crate) current: u32,
-    pub(crate) runnable: Vec<u32>,
+    pub(crate) current: Option<ThreadId>,
+    pub(crate) runnable: Vec<ThreadId>,
     pub(crate) need_resched: bool,
-    pub(crate) ksoftirqd: u32,
+    /// Its ksoftirqd: there before anything runs.
+    pub(crate) ksoftirqd: Option<ThreadId>,
     pub(crate) vruntime_min_ns: u64,
     /// What runs came out of idle, and no thread has been switched to yet.
     from_idle: bool,
@@ -122,10 +124,10 @@ impl Cpu {
             soft: Soft::default(),
             softnet: Softnet::new(),
             softirq_handed_over: false,
-            current: NO_THREAD,
+            current: None,
             runnable: Vec::with_capacity(8),
             need_resched: false,
-            ksoftirqd: NO_THREAD,
+            ksoftirqd: None,
             vruntime_min_ns: 0,
             from_idle: false,
             idle_since_ns: 0,
@@ -140,9 +142,14 @@ impl Cpu {
         }
     }
 
+    /// The thread that runs, or was interrupted, where there has to be one.
+    pub(crate) fn running(&self) -> ThreadId {
+        self.current.expect("a CPU at thread level has a thread")
+    }
+
     /// Whether a thread of this CPU has work in hand that delivery breaks into.
     pub(crate) fn is_breaking_in(&self) -> bool {
-        self.current != NO_THREAD
+        self.current.is_some()
     }
 }
 
@@ -153,49 +160,47 @@ impl Sim {
     }
 
     /// The interrupt line to this CPU.
-    pub(crate) fn interrupt(&mut self, cpu: u16, irq: Irq) {
-        let index = usize::from(cpu);
-        if self.cpus[index].pending.contains(&irq) {
+    pub(crate) fn interrupt(&mut self, cpu: CpuId, irq: Irq) {
+        if self.cpus[cpu].pending.contains(&irq) {
             return;
         }
-        self.cpus[index].pending.push_back(irq);
+        self.cpus[cpu].pending.push_back(irq);
         if self.is_frozen(cpu) {
             self.guest_interrupted(irq);
             return;
         }
         // A CPU in the middle of its own effects takes it when it dispatches.
-        if self.cpus[index].level != Level::Hard && !self.cpus[index].in_effects {
+        if self.cpus[cpu].level != Level::Hard && !self.cpus[cpu].in_effects {
             self.pause(cpu);
             self.dispatch(cpu);
         }
     }
 
     /// Stops what the CPU executes; the rest of its segment is kept.
-    pub(crate) fn pause(&mut self, cpu: u16) {
-        let index = usize::from(cpu);
+    pub(crate) fn pause(&mut self, cpu: CpuId) {
         let slot = self.slots.cpu(cpu);
         let rest_ns = self.agenda.slot_ns(slot).saturating_sub(self.now_ns);
         self.account(cpu);
         self.agenda.set(slot, NEVER);
-        match self.cpus[index].level {
+        match self.cpus[cpu].level {
             Level::Thread => {
-                let thread = &mut self.threads[self.cpus[index].current as usize];
-                thread.segment.rest_ns = rest_ns;
+                let thread = self.cpus[cpu].running();
+                self.threads[thread].segment.rest_ns = rest_ns;
                 self.host_stops(cpu);
             }
-            Level::Soft => self.cpus[index].soft.rest_ns = rest_ns,
+            Level::Soft => self.cpus[cpu].soft.rest_ns = rest_ns,
             Level::Idle | Level::Hard => {}
         }
     }
 
     /// Charges the time since the CPU began what it executes.
-    pub(crate) fn account(&mut self, cpu: u16) {
+    pub(crate) fn account(&mut self, cpu: CpuId) {
         if self.is_frozen(cpu) {
             self.restart_clock(cpu);
             return;
         }
         let now_ns = self.now_ns;
-        let cpu = &mut self.cpus[usize::from(cpu)];
+        let cpu = &mut self.cpus[cpu];
         let spent_ns = now_ns - cpu.started_ns;
         cpu.started_ns = now_ns;
         match cpu.level {
@@ -214,18 +219,18 @@ impl Sim {
                     let uncharged_ns = spent_ns * u64::from(self.world.costs.uncharged_in_idle) / 1_024;
                     cpu.used.uncharged_ns += uncharged_ns;
                     cpu.used.softirq_ns += spent_ns - uncharged_ns;
-                } else if cpu.current != NO_THREAD && cpu.current == cpu.ksoftirqd {
+                } else if let Some(thread) = cpu.current.filter(|_| cpu.current == cpu.ksoftirqd) {
                     // ksoftirqd's time is system time in its thread clock, softirq time for the CPU; its scheduler counts it.
                     cpu.used.softirq_ns += spent_ns;
                     if cpu.level == Level::Soft {
-                        self.threads[cpu.current as usize].vruntime_ns += spent_ns;
+                        self.threads[thread].vruntime_ns += spent_ns;
                     }
                 } else {
                     cpu.used.softirq_ns += spent_ns;
                 }
             }
             Level::Thread => {
-                let thread = &mut self.threads[cpu.current as usize];
+                let thread = &mut self.threads[cpu.running()];
                 thread.vruntime_ns += spent_ns;
                 let unseen_ns = cpu.unseen_ns.min(spent_ns);
                 cpu.unseen_ns -= unseen_ns;
@@ -238,11 +243,11 @@ impl Sim {
         }
     }
 
-    fn begin(&mut self, at: u16, level: Level, cost_ns: u64) {
+    fn begin(&mut self, at: CpuId, level: Level, cost_ns: u64) {
         let cpu = at;
         let slot = self.slots.cpu(cpu);
         let now_ns = self.now_ns;
-        let cpu = &mut self.cpus[usize::from(cpu)];
+        let cpu = &mut self.cpus[cpu];
         cpu.level = level;
         cpu.started_ns = now_ns;
         let cost_ns = cost_ns + std::mem::take(&mut cpu.debt_ns);
@@ -253,38 +258,36 @@ impl Sim {
     }
 
     /// A segment ended: its effects happen, and the CPU goes on.
-    pub(crate) fn segment_ended(&mut self, cpu: u16) {
-        let index = usize::from(cpu);
+    pub(crate) fn segment_ended(&mut self, cpu: CpuId) {
         self.account(cpu);
-        self.cpus[index].in_effects = true;
-        match self.cpus[index].level {
+        self.cpus[cpu].in_effects = true;
+        match self.cpus[cpu].level {
             Level::Idle => unreachable!("an idle CPU has no segment"),
             Level::Hard => {
-                if let Some(irq) = self.cpus[index].hard.take() {
+                if let Some(irq) = self.cpus[cpu].hard.take() {
                     self.handle(cpu, irq);
                 }
             }
             Level::Soft => self.softirq_step(cpu),
             Level::Thread => {
-                let thread = self.cpus[index].current;
+                let thread = self.cpus[cpu].running();
                 self.host_stops(cpu);
-                self.threads[thread as usize].segment.rest_ns = 0;
+                self.threads[thread].segment.rest_ns = 0;
                 self.thread_step(thread);
             }
         }
-        self.cpus[index].in_effects = false;
+        self.cpus[cpu].in_effects = false;
         self.dispatch(cpu);
     }
 
     /// Decides what the CPU executes now: interrupts, softirq, the thread it has, another thread, or nothing.
-    pub(crate) fn dispatch(&mut self, cpu: u16) {
+    pub(crate) fn dispatch(&mut self, cpu: CpuId) {
         if self.is_frozen(cpu) {
             return;
         }
-        let index = usize::from(cpu);
         // Whatever was going on before this call has been accounted for.
-        let was_idle = self.cpus[index].level == Level::Idle;
-        if let Some(irq) = self.cpus[index].pending.pop_front() {
+        let was_idle = self.cpus[cpu].level == Level::Idle;
+        if let Some(irq) = self.cpus[cpu].pending.pop_front() {
             let mut cost_ns = u64::from(match irq {
                 Irq::Device(_) => self.world.costs.irq_ns,
                 Irq::NapiTimer(_) | Irq::Sleeper(_) => self.world.costs.timer_irq_ns,
@@ -296,20 +299,20 @@ impl Sim {
             if self.is_guest(cpu) {
                 cost_ns += self.vm_exit_ns();
             }
-            self.cpus[index].hard = Some(irq);
+            self.cpus[cpu].hard = Some(irq);
             self.begin(cpu, Level::Hard, cost_ns);
             return;
         }
-        if self.cpus[index].soft.is_active() {
-            let rest_ns = std::mem::take(&mut self.cpus[index].soft.rest_ns);
+        if self.cpus[cpu].soft.is_active() {
+            let rest_ns = std::mem::take(&mut self.cpus[cpu].soft.rest_ns);
             self.begin(cpu, Level::Soft, rest_ns);
             return;
         }
-        let current = self.cpus[index].current;
-        let bottom_halves_off = current != NO_THREAD && self.threads[current as usize].segment.bottom_halves_off;
-        let held = self.cpus[index].softirq_handed_over;
-        if self.cpus[index].softnet.is_raised() && !bottom_halves_off && !held {
-            let in_thread = current != NO_THREAD && self.cpus[index].level == Level::Thread;
+        let current = self.cpus[cpu].current;
+        let bottom_halves_off = current.is_some_and(|thread| self.threads[thread].segment.bottom_halves_off);
+        let held = self.cpus[cpu].softirq_handed_over;
+        if self.cpus[cpu].softnet.is_raised() && !bottom_halves_off && !held {
+            let in_thread = current.is_some() && self.cpus[cpu].level == Level::Thread;
             let cost_ns = self.softirq_begin(cpu, in_thread);
             self.begin(cpu, Level::Soft, cost_ns);
             return;
@@ -317,17 +320,16 @@ impl Sim {
         self.run_thread(cpu, was_idle);
     }
 
-    fn run_thread(&mut self, cpu: u16, was_idle: bool) {
-        let index = usize::from(cpu);
+    fn run_thread(&mut self, cpu: CpuId, was_idle: bool) {
         let mut switch_ns = 0;
-        if self.cpus[index].current != NO_THREAD && self.cpus[index].need_resched {
-            let current = self.cpus[index].current;
-            if self.threads[current as usize].segment.preemptible {
-                self.cpus[index].current = NO_THREAD;
-                self.cpus[index].runnable.push(current);
-            }
+        if let Some(current) = self.cpus[cpu].current
+            && self.cpus[cpu].need_resched
+            && self.threads[current].segment.preemptible
+        {
+            self.cpus[cpu].current = None;
+            self.cpus[cpu].runnable.push(current);
         }
-        if self.cpus[index].current == NO_THREAD {
+        if self.cpus[cpu].current.is_none() {
             let Some(next) = self.pick(cpu) else {
                 self.enter_idle(cpu);
                 return;
@@ -337,34 +339,33 @@ impl Sim {
             }
             switch_ns += u64::from(self.world.costs.switch_ns);
             self.counts.switches += 1;
-            self.cpus[index].current = next;
-            self.cpus[index].need_resched = false;
+            self.cpus[cpu].current = Some(next);
+            self.cpus[cpu].need_resched = false;
             // The idle task switches with interrupts off: the tick comes when another thread runs.
-            let out_of_idle = std::mem::take(&mut self.cpus[index].from_idle);
-            self.cpus[index].unseen_ns = if out_of_idle { switch_ns } else { 0 };
+            let out_of_idle = std::mem::take(&mut self.cpus[cpu].from_idle);
+            self.cpus[cpu].unseen_ns = if out_of_idle { switch_ns } else { 0 };
         }
-        if std::mem::take(&mut self.cpus[index].broken_into) && switch_ns == 0 {
-            self.cpus[index].debt_ns += u64::from(self.world.cache.broken_thread_ns);
+        if std::mem::take(&mut self.cpus[cpu].broken_into) && switch_ns == 0 {
+            self.cpus[cpu].debt_ns += u64::from(self.world.cache.broken_thread_ns);
             self.broken_into += 1;
         }
-        let thread = &self.threads[self.cpus[index].current as usize];
+        let thread = &self.threads[self.cpus[cpu].running()];
         debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
         self.begin(cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
     }
 
-    fn enter_idle(&mut self, at: u16) {
+    fn enter_idle(&mut self, at: CpuId) {
         let cpu = at;
-        let index = usize::from(cpu);
-        if self.cpus[index].level != Level::Idle {
+        if self.cpus[cpu].level != Level::Idle {
             let timer_ns = self.next_timer_ns(cpu).saturating_sub(self.now_ns);
-            let expected_ns = self.cpus[index].idle.expected_ns(timer_ns);
+            let expected_ns = self.cpus[cpu].idle.expected_ns(timer_ns);
             let deep = expected_ns >= u64::from(self.world.costs.idle_deep_residency_ns);
-            let cpu = &mut self.cpus[index];
+            let cpu = &mut self.cpus[cpu];
             cpu.idle.state = if deep { IdleState::Deep } else { IdleState::Shallow };
             cpu.idle_since_ns = self.now_ns;
         }
         let now_ns = self.now_ns;
-        let cpu = &mut self.cpus[index];
+        let cpu = &mut self.cpus[cpu];
         cpu.level = Level::Idle;
         cpu.owed_ns += std::mem::take(&mut cpu.debt_ns);
         cpu.started_ns = now_ns;
@@ -373,14 +374,14 @@ impl Sim {
     }
 
     /// The CPU begins to execute what it was stopped in.
-    pub(crate) fn restart_clock(&mut self, cpu: u16) {
-        self.cpus[usize::from(cpu)].started_ns = self.now_ns;
+    pub(crate) fn restart_clock(&mut self, cpu: CpuId) {
+        self.cpus[cpu].started_ns = self.now_ns;
     }
 
     /// What leaving idle costs now.
-    fn leave_idle(&mut self, cpu: u16) -> u64 {
+    fn leave_idle(&mut self, cpu: CpuId) -> u64 {
         let costs = &self.world.costs;
-        let cpu = &mut self.cpus[usize::from(cpu)];
+        let cpu = &mut self.cpus[cpu];
         cpu.idle.note(self.now_ns - cpu.idle_since_ns);
         cpu.from_idle = true;
         let exit_ns = match cpu.idle.state {
@@ -391,13 +392,13 @@ impl Sim {
     }
 
     /// When the next timer of this CPU fires.
-    fn next_timer_ns(&self, cpu: u16) -> u64 {
+    fn next_timer_ns(&self, cpu: CpuId) -> u64 {
         let napi = self.queues.iter().filter_map(|queue| queue.napi.timer().pending());
-        napi.filter(|&(_, on)| on == cpu).map(|(at_ns, _)| at_ns).min().unwrap_or(NEVER)
+        napi.filter(|&(_, on)| on == cpu.raw()).map(|(at_ns, _)| at_ns).min().unwrap_or(NEVER)
     }
 
     /// The handler of an interrupt.
-    fn handle(&mut self, cpu: u16, irq: Irq) {
+    fn handle(&mut self, cpu: CpuId, irq: Irq) {
         match irq {
             Irq::Device(queue) => {
                 self.counts.irqs += 1;
@@ -410,7 +411,7 @@ impl Sim {
                 self.counts.timer_irqs += 1;
                 let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
                 self.transitions += 1;
-                if let Some(owner) = self.queues[queue as usize].napi.timer_expired(&cx) {
+                if let Some(owner) = self.queues[queue].napi.timer_expired(&cx) {
                     self.route(owner, cpu);
                 }
                 self.sync_timer(queue);
@@ -420,28 +421,27 @@ impl Sim {
             Irq::Call(step) => self.operator_acts(step, cpu),
         }
         // An interrupt's return runs pending softirqs, whoever they were handed to.
-        self.cpus[usize::from(cpu)].softirq_handed_over = false;
+        self.cpus[cpu].softirq_handed_over = false;
     }
 
     /// The device reports events of this queue.
-    fn device_interrupts(&mut self, queue: u32, cpu: u16) {
+    fn device_interrupts(&mut self, queue: QueueId, cpu: CpuId) {
         let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
-        let napi = &self.queues[queue as usize].napi;
-        cx.emit(queue, EventKind::Irq);
+        let napi = &self.queues[queue].napi;
+        cx.emit(queue.raw(), EventKind::Irq);
         self.transitions += 1;
         if let Schedule::Owned(owner) = napi.schedule(&cx) {
-            cx.emit(queue, EventKind::Mask);
+            cx.emit(queue.raw(), EventKind::Mask);
             self.mask(queue);
             self.route(owner, cpu);
         }
     }
 
     /// Takes another queue of the same vector that has reported events to this CPU since.
-    fn pending_on_vector(&mut self, queue: u32, cpu: u16) -> Option<u32> {
-        let vector = self.queues[queue as usize].spec.vector?;
-        let (queues, pending) = (&self.queues, &mut self.cpus[usize::from(cpu)].pending);
-        let shares =
-            |irq: &Irq| matches!(irq, Irq::Device(other) if queues[*other as usize].spec.vector == Some(vector));
+    fn pending_on_vector(&mut self, queue: QueueId, cpu: CpuId) -> Option<QueueId> {
+        let vector = self.queues[queue].spec.vector?;
+        let (queues, pending) = (&self.queues, &mut self.cpus[cpu].pending);
+        let shares = |irq: &Irq| matches!(irq, Irq::Device(other) if queues[*other].spec.vector == Some(vector));
         match pending.iter().position(shares).and_then(|place| pending.remove(place)) {
             Some(Irq::Device(sharing)) => Some(sharing),
             _ => None,

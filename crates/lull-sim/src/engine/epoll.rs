@@ -4,23 +4,30 @@ use std::collections::VecDeque;
 
 use lull_core::EpollBusy;
 
+use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::{Sim, cx};
 use crate::engine::transition::Transition;
 
-/// A ready event of a source that is no socket.
-pub(crate) const OTHER_EVENT: u32 = u32::MAX;
+/// What has events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// A connection, or a socket of another kind that has one.
+    Connection(ConnId),
+    /// A source that is no socket.
+    Other,
+}
 
 /// One context.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) ep: EpollBusy,
-    /// Connections (or [`OTHER_EVENT`]) with events.
-    pub(crate) ready: VecDeque<u32>,
+    /// Those that have events.
+    pub(crate) ready: VecDeque<Item>,
     /// Items that were returned and are looked at once more, because the context is level-triggered.
     pub(crate) stale: u32,
     /// Threads asleep in it, the first to be woken last.
-    pub(crate) waiters: Vec<u32>,
+    pub(crate) waiters: Vec<ThreadId>,
     /// Threads that are inside of `epoll_wait`.
     pub(crate) inside: u32,
 }
@@ -38,40 +45,43 @@ impl Context {
 
 impl Sim {
     /// `ep_poll_callback`: an event for `context`, by a poll on `cpu`.
-    pub(crate) fn make_ready(&mut self, context: u32, item: u32, cpu: u16) {
-        let index = context as usize;
-        self.contexts[index].ready.push_back(item);
-        if item == OTHER_EVENT {
+    pub(crate) fn make_ready(&mut self, context: ContextId, item: Item, cpu: CpuId) {
+        self.contexts[context].ready.push_back(item);
+        let Item::Connection(conn) = item else {
             self.note(cpu, Whom::Context(context), Transition::OtherEvent);
-        } else {
-            let queue = self.connections[item as usize].queue;
-            let id = self.queues[queue as usize].napi.id();
-            let before = self.contexts[index].ep.napi_id();
-            let left_behind = self.contexts[index].ep.note_napi(id);
-            if before != self.contexts[index].ep.napi_id() {
-                let changed = if before == 0 { Transition::EpollIdNoted } else { Transition::EpollIdChanged };
-                self.note(cpu, Whom::Context(context), changed);
-            }
-            if let Some(left_behind) = left_behind {
-                self.note(cpu, Whom::Context(context), Transition::EpollLeftBehind);
-                self.resume(left_behind, cpu);
-            }
+            return self.wake_waiter(context, cpu);
+        };
+        let queue = self.connections[conn].queue;
+        let id = self.queues[queue].napi.id();
+        let before = self.contexts[context].ep.napi_id();
+        let left_behind = self.contexts[context].ep.note_napi(id);
+        if before != self.contexts[context].ep.napi_id() {
+            let changed = if before == 0 { Transition::EpollIdNoted } else { Transition::EpollIdChanged };
+            self.note(cpu, Whom::Context(context), changed);
         }
-        if let Some(thread) = self.contexts[index].waiters.pop() {
+        if let Some(left_behind) = left_behind {
+            self.note(cpu, Whom::Context(context), Transition::EpollLeftBehind);
+            self.resume(left_behind, cpu);
+        }
+        self.wake_waiter(context, cpu);
+    }
+
+    fn wake_waiter(&mut self, context: ContextId, cpu: CpuId) {
+        if let Some(thread) = self.contexts[context].waiters.pop() {
             self.wake(thread, cpu);
         }
     }
 
     /// The queue whose NAPI has this id (`napi_by_id`).
-    pub(crate) fn lookup(&self, id: u32) -> Option<u32> {
-        self.queues.iter().position(|queue| queue.napi.id() == id && id != 0).map(|queue| queue as u32)
+    pub(crate) fn lookup(&self, id: u32) -> Option<QueueId> {
+        self.queues.rows().find(|(_, queue)| queue.napi.id() == id && id != 0).map(|(queue, _)| queue)
     }
 
     /// `napi_suspend_irqs`.
-    pub(crate) fn suspend(&mut self, id: u32, cpu: u16) {
+    pub(crate) fn suspend(&mut self, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
             self.transitions += 1;
-            match self.queues[queue as usize].napi.suspend(&cx(self.now_ns, cpu, &self.sink)) {
+            match self.queues[queue].napi.suspend(&cx(self.now_ns, cpu, &self.sink)) {
                 Some(_) => self.sync_timer(queue),
                 None => self.note(cpu, Whom::Queue(queue), Transition::SuspendOff),
             }
@@ -79,10 +89,10 @@ impl Sim {
     }
 
     /// `napi_resume_irqs`: the caller's next bottom-half enable runs the poll.
-    pub(crate) fn resume(&mut self, id: u32, cpu: u16) {
+    pub(crate) fn resume(&mut self, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
             self.transitions += 1;
-            let owner = self.queues[queue as usize].napi.resume(&cx(self.now_ns, cpu, &self.sink));
+            let owner = self.queues[queue].napi.resume(&cx(self.now_ns, cpu, &self.sink));
             if let Some(owner) = owner {
                 self.route(owner, cpu);
             }

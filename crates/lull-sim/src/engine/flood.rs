@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::id::{ConnId, CpuId, QueueId, ThreadId};
 use crate::engine::nic::Packet;
 use crate::engine::rng::{Component, Stream};
 use crate::engine::sim::Sim;
@@ -72,7 +73,7 @@ pub(crate) struct SinkSocket {
     /// Datagrams that a receive call would return: what had been received by all sockets, in bytes of memory, when each came.
     pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in it.
-    pub(crate) waiter: Option<u32>,
+    pub(crate) waiter: Option<ThreadId>,
     /// The datagram being put together, and its frames so far.
     datagram: u32,
     parts: u32,
@@ -85,7 +86,7 @@ pub(crate) struct Flood {
     rng: Stream,
     pub(crate) sockets: Vec<SinkSocket>,
     /// The connection of the first flow.
-    pub(crate) first: u32,
+    pub(crate) first: ConnId,
     /// Memory that a datagram holds in a receive buffer.
     datagram_bytes: u32,
     /// Memory that all datagrams so far took, in bytes: the clock of what has left the caches since.
@@ -101,10 +102,10 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    pub(crate) fn new(spec: &FloodSpec, first: u32, seed: u64) -> Flood {
+    pub(crate) fn new(spec: &FloodSpec, first: ConnId, seed: u64) -> Flood {
         let frames = spec.frames();
         Flood {
-            rng: Stream::new(seed, Component::Load, first),
+            rng: Stream::new(seed, Component::Load, first.raw()),
             sockets: vec![SinkSocket::default(); spec.flows as usize],
             first,
             datagram_bytes: (0..frames).map(|part| spec.frame_memory(part)).sum(),
@@ -162,8 +163,11 @@ impl Sim {
             flood.next_ns += flood.rng.uniform_ns(0.5 * flood.gap_ns, 1.5 * flood.gap_ns);
         }
         let (flow, part) = (flood.flow, flood.part);
-        let packet =
-            Packet { conn: flood.first + flow, kind: PacketKind::Frame, part: (flood.datagram << PART_BITS) | part };
+        let packet = Packet {
+            conn: flood.first.plus(flow),
+            kind: PacketKind::Frame,
+            part: (flood.datagram << PART_BITS) | part,
+        };
         flood.part = (part + 1) % flood.frames;
         let last_next = flood.part + 1 == flood.frames;
         let wire_free_ns = now_ns + flood.wire_ns[usize::from(last_next)];
@@ -172,13 +176,13 @@ impl Sim {
         if flood.part == 0 {
             flood.next_ns = flood.next_ns.max(at_ns.saturating_sub(flood.datagram_wire_ns));
         }
-        let queue = flood.spec.queues[flow as usize % flood.spec.queues.len()];
+        let queue = QueueId::new(flood.spec.queues[flow as usize % flood.spec.queues.len()]);
         self.agenda.push(at_ns, Event::Flood);
         let _ = self.packet_arrives(queue, packet);
     }
 
     /// What receiving a frame costs a poll of this queue, without the driver's own.
-    pub(crate) fn frame_cost(&self, queue: u32) -> u64 {
+    pub(crate) fn frame_cost(&self, queue: QueueId) -> u64 {
         if let Some(forward_ns) = self.forwards(queue) {
             return forward_ns;
         }
@@ -188,14 +192,14 @@ impl Sim {
     }
 
     /// A frame has passed the stack.
-    pub(crate) fn frame_delivered(&mut self, queue: u32, packet: Packet, cpu: u16) {
+    pub(crate) fn frame_delivered(&mut self, queue: QueueId, packet: Packet, cpu: CpuId) {
         if self.forwards(queue).is_some() {
             self.forward(packet, cpu);
             return;
         }
         let Some(flood) = &mut self.flood else { return };
         let (datagram, frames) = (packet.part >> PART_BITS, flood.frames);
-        let flow = (packet.conn - flood.first) as usize;
+        let flow = packet.conn.after(flood.first) as usize;
         let socket = &mut flood.sockets[flow];
         if socket.datagram != datagram {
             (socket.datagram, socket.parts) = (datagram, 0);

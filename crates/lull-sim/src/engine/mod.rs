@@ -14,6 +14,7 @@ pub mod dim;
 pub(crate) mod epoll;
 pub mod faults;
 pub(crate) mod flood;
+pub mod id;
 pub mod metrics;
 pub(crate) mod nic;
 pub(crate) mod poll;

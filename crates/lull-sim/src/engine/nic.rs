@@ -12,6 +12,7 @@ use lull_core::event::EventKind;
 use crate::engine::agenda::{NEVER, PacketKind};
 use crate::engine::cpu::Irq;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
+use crate::engine::id::{ConnId, CpuId, QueueId, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::sim::{Sim, cx};
 use crate::engine::xsk::Frame;
@@ -20,7 +21,7 @@ use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
 /// A packet in a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    pub(crate) conn: u32,
+    pub(crate) conn: ConnId,
     pub(crate) kind: PacketKind,
     /// Of a flood's frame: the datagram's number and the frame's in it.
     pub(crate) part: u32,
@@ -28,7 +29,7 @@ pub(crate) struct Packet {
 
 impl Packet {
     /// A packet that is no part of anything.
-    pub(crate) fn new(conn: u32, kind: PacketKind) -> Packet {
+    pub(crate) fn new(conn: ConnId, kind: PacketKind) -> Packet {
         Packet { conn, kind, part: 0 }
     }
 }
@@ -115,17 +116,17 @@ pub(crate) struct Queue {
     /// Frames of AF_XDP sockets that the next poll sends.
     pub(crate) tx_ring: Vec<Frame>,
     /// The responder's AF_XDP socket that its packets go to.
-    pub(crate) xsk: Option<u32>,
+    pub(crate) xsk: Option<XskId>,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
     /// Its NAPI thread.
-    pub(crate) thread: Option<u32>,
+    pub(crate) thread: Option<ThreadId>,
     /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
     unseen_since_ns: u64,
     pub(crate) unseen_max_ns: u64,
     /// Completions that are held up between release and settling, with their CPU.
-    pub(crate) unsettled: VecDeque<(lull_core::Release, u16)>,
+    pub(crate) unsettled: VecDeque<(lull_core::Release, CpuId)>,
     /// Packets that a reset of the device dropped from the ring.
     pub(crate) flushed: u64,
     /// Since when its receive moderation stands on its rung.
@@ -133,8 +134,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(index: u32, spec: &QueueSpec) -> Queue {
-        let napi = Napi::new(index);
+    pub(crate) fn new(index: QueueId, spec: &QueueSpec) -> Queue {
+        let napi = Napi::new(index.raw());
         napi.set(&spec.napi);
         Queue {
             napi,
@@ -153,6 +154,11 @@ impl Queue {
             rung_since_ns: 0,
             spec: spec.clone(),
         }
+    }
+
+    /// The CPU of its interrupt.
+    pub(crate) fn cpu(&self) -> CpuId {
+        CpuId::new(self.spec.cpu)
     }
 
     pub(crate) fn side(&mut self, side: Side) -> &mut CompletionQueue {
@@ -179,33 +185,33 @@ impl Queue {
 
 impl Sim {
     /// A packet reaches the NIC. False if the ring was full.
-    pub(crate) fn packet_arrives(&mut self, queue: u32, packet: Packet) -> bool {
-        let q = &mut self.queues[queue as usize];
+    pub(crate) fn packet_arrives(&mut self, queue: QueueId, packet: Packet) -> bool {
+        let q = &mut self.queues[queue];
         if q.ring.len() as u32 >= q.spec.ring_packets || self.faults.link_down {
             self.counts.dropped += 1;
-            let cpu = q.spec.cpu;
-            cx(self.now_ns, cpu, &self.sink).emit(queue, EventKind::Drop { frames: 1 });
+            let cpu = q.cpu();
+            cx(self.now_ns, cpu, &self.sink).emit(queue.raw(), EventKind::Drop { frames: 1 });
             return false;
         }
         q.ring.push_back(packet);
         q.unseen_since_ns = q.unseen_since_ns.min(self.now_ns);
         self.counts.rx_packets += 1;
-        self.tell(self.queues[queue as usize].spec.cpu, What::Packet(queue));
+        self.tell(self.queues[queue].cpu(), What::Packet(queue));
         let bytes = self.world.frames.received(packet.kind, &mut self.sizes);
         self.completion_written(queue, Side::Rx, bytes);
         true
     }
 
     /// A frame has left.
-    pub(crate) fn frame_sent(&mut self, queue: u32) {
-        self.queues[queue as usize].tx_done += 1;
+    pub(crate) fn frame_sent(&mut self, queue: QueueId) {
+        self.queues[queue].tx_done += 1;
         let bytes = self.world.frames.sent(&mut self.sizes);
         self.completion_written(queue, Side::Tx, bytes);
     }
 
-    fn completion_written(&mut self, queue: u32, side: Side, bytes: u64) {
+    fn completion_written(&mut self, queue: QueueId, side: Side, bytes: u64) {
         let now_ns = self.now_ns;
-        let cq = self.queues[queue as usize].side(side);
+        let cq = self.queues[queue].side(side);
         if cq.since == 0 {
             cq.first_ns = now_ns;
         }
@@ -219,11 +225,11 @@ impl Sim {
     }
 
     /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.
-    fn moderate(&mut self, queue: u32, side: Side) {
+    fn moderate(&mut self, queue: QueueId, side: Side) {
         let now_ns = self.now_ns;
-        let spec = &self.queues[queue as usize].spec;
+        let spec = &self.queues[queue].spec;
         let period = if side == Side::Rx { spec.rx_period } else { spec.tx_period };
-        let cq = self.queues[queue as usize].side(side);
+        let cq = self.queues[queue].side(side);
         let moderation = cq.moderation();
         let from_ns = match period {
             Period::Completion => cq.last_ns,
@@ -238,11 +244,11 @@ impl Sim {
         }
     }
 
-    fn raise(&mut self, queue: u32, side: Side) {
+    fn raise(&mut self, queue: QueueId, side: Side) {
         self.agenda.set(self.slots.moderation(queue, side), NEVER);
         let now_ns = self.now_ns;
-        let q = &mut self.queues[queue as usize];
-        let cpu = q.spec.cpu;
+        let q = &mut self.queues[queue];
+        let cpu = q.cpu();
         let stays_armed = q.spec.masking == Masking::Mask;
         let cq = q.side(side);
         cq.event_ns = now_ns;
@@ -253,41 +259,41 @@ impl Sim {
     }
 
     /// The moderation timer ran out.
-    pub(crate) fn moderation_expired(&mut self, queue: u32, side: Side) {
-        if self.queues[queue as usize].side(side).armed {
+    pub(crate) fn moderation_expired(&mut self, queue: QueueId, side: Side) {
+        if self.queues[queue].side(side).armed {
             self.raise(queue, side);
         }
     }
 
     /// The handler scheduled the NAPI: a device that is masked by its handler is masked now.
-    pub(crate) fn mask(&mut self, queue: u32) {
-        if self.queues[queue as usize].spec.masking == Masking::Mask {
+    pub(crate) fn mask(&mut self, queue: QueueId) {
+        if self.queues[queue].spec.masking == Masking::Mask {
             self.shut(queue);
         }
     }
 
     /// No interrupt comes until the queue is unmasked.
-    pub(crate) fn shut(&mut self, queue: u32) {
+    pub(crate) fn shut(&mut self, queue: QueueId) {
         for side in [Side::Rx, Side::Tx] {
             self.agenda.set(self.slots.moderation(queue, side), NEVER);
-            self.queues[queue as usize].side(side).armed = false;
+            self.queues[queue].side(side).armed = false;
         }
     }
 
     /// The device is set up again: it looks at its rings, whatever its kind.
-    pub(crate) fn set_up(&mut self, queue: u32) {
-        let q = &mut self.queues[queue as usize];
+    pub(crate) fn set_up(&mut self, queue: QueueId) {
+        let q = &mut self.queues[queue];
         (q.rx.since, q.tx.since) = (q.unpolled(Side::Rx), q.unpolled(Side::Tx));
         self.unmask(queue);
     }
 
     /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are armed.
-    pub(crate) fn unmask(&mut self, queue: u32) {
+    pub(crate) fn unmask(&mut self, queue: QueueId) {
         for side in [Side::Tx, Side::Rx] {
             self.adapt(queue, side);
         }
         for side in [Side::Rx, Side::Tx] {
-            let q = &mut self.queues[queue as usize];
+            let q = &mut self.queues[queue];
             // A masked device reports what came since, a disarmed one what lies in its rings.
             let unpolled = if q.spec.masking == Masking::Mask { q.side(side).since } else { q.unpolled(side) };
             let cq = q.side(side);
@@ -299,9 +305,9 @@ impl Sim {
         }
     }
 
-    fn adapt(&mut self, queue: u32, side: Side) {
+    fn adapt(&mut self, queue: QueueId, side: Side) {
         let now_ns = self.now_ns;
-        let q = &mut self.queues[queue as usize];
+        let q = &mut self.queues[queue];
         let cq = q.side(side);
         if cq.spec != ModerationSpec::Adaptive {
             return;
@@ -317,7 +323,7 @@ impl Sim {
 
     /// Closes the account of rungs at the end of a run.
     pub(crate) fn close_rungs(&mut self) {
-        for queue in &self.queues {
+        for queue in self.queues.iter() {
             if let Some(rung) = queue.rx.rung() {
                 self.rung_ns[rung] += self.now_ns - queue.rung_since_ns.max(self.counting_since_ns).min(self.now_ns);
             }

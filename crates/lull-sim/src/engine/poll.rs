@@ -4,6 +4,8 @@
 //! chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
 
 use crate::engine::agenda::PacketKind;
+use crate::engine::epoll::Item;
+use crate::engine::id::{CpuId, QueueId};
 use crate::engine::nic::Packet;
 use crate::engine::sim::Sim;
 
@@ -14,8 +16,8 @@ const CHUNK: u32 = 8;
 
 impl Sim {
     /// Begins a poll; returns the cost of its first chunk.
-    pub(crate) fn poll_begins(&mut self, queue: u32, budget: u32, cpu: u16, breaking_in: bool) -> u64 {
-        let q = &mut self.queues[queue as usize];
+    pub(crate) fn poll_begins(&mut self, queue: QueueId, budget: u32, cpu: CpuId, breaking_in: bool) -> u64 {
+        let q = &mut self.queues[queue];
         q.poll.budget = budget;
         q.poll.work = 0;
         q.poll.looked_last = false;
@@ -32,19 +34,19 @@ impl Sim {
     }
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
-    pub(crate) fn poll_goes_on(&mut self, queue: u32, cpu: u16) -> Option<u64> {
-        if !self.queues[queue as usize].poll.sending.is_empty() {
-            let mut sending = std::mem::take(&mut self.queues[queue as usize].poll.sending);
+    pub(crate) fn poll_goes_on(&mut self, queue: QueueId, cpu: CpuId) -> Option<u64> {
+        if !self.queues[queue].poll.sending.is_empty() {
+            let mut sending = std::mem::take(&mut self.queues[queue].poll.sending);
             for frame in sending.drain(..) {
                 self.frame_leaves(frame, queue);
             }
-            self.queues[queue as usize].poll.sending = sending;
+            self.queues[queue].poll.sending = sending;
         }
-        let mut batch = std::mem::take(&mut self.queues[queue as usize].poll.batch);
+        let mut batch = std::mem::take(&mut self.queues[queue].poll.batch);
         for packet in batch.drain(..) {
             self.deliver(queue, packet, cpu);
         }
-        let q = &mut self.queues[queue as usize];
+        let q = &mut self.queues[queue];
         q.poll.batch = batch;
         if q.poll.looked_last {
             return None;
@@ -58,21 +60,21 @@ impl Sim {
         (tail_ns > 0).then_some(tail_ns)
     }
 
-    fn take_chunk(&mut self, queue: u32, cpu: u16) -> u64 {
+    fn take_chunk(&mut self, queue: QueueId, cpu: CpuId) -> u64 {
         if self.flood.is_some() {
             return self.take_frames(queue);
         }
         let costs = &self.world.costs;
-        let q = &mut self.queues[queue as usize];
+        let q = &mut self.queues[queue];
         q.looked_at(self.now_ns);
-        let clock = self.cpus[usize::from(cpu)].touched;
+        let clock = self.cpus[cpu].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let broken_ns = if q.poll.breaking_in { u64::from(self.world.cache.broken_packet_ns) } else { 0 };
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
-            let connection = &mut self.connections[packet.conn as usize];
+            let connection = &mut self.connections[packet.conn];
             cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
             connection.touched = clock;
             cost_ns += broken_ns
@@ -86,16 +88,16 @@ impl Sim {
     }
 
     /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
-    fn take_frames(&mut self, queue: u32) -> u64 {
-        let q = &mut self.queues[queue as usize];
+    fn take_frames(&mut self, queue: QueueId) -> u64 {
+        let q = &mut self.queues[queue];
         q.looked_at(self.now_ns);
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let mut cost_ns = 0;
         let frame_ns = self.frame_cost(queue);
         for _ in 0..room {
-            let Some(packet) = self.queues[queue as usize].ring.pop_front() else { break };
+            let Some(packet) = self.queues[queue].ring.pop_front() else { break };
             cost_ns += frame_ns;
-            let poll = &mut self.queues[queue as usize].poll;
+            let poll = &mut self.queues[queue].poll;
             poll.work += 1;
             poll.batch.push(packet);
         }
@@ -103,7 +105,7 @@ impl Sim {
     }
 
     /// A packet has passed the stack.
-    fn deliver(&mut self, queue: u32, packet: Packet, cpu: u16) {
+    fn deliver(&mut self, queue: QueueId, packet: Packet, cpu: CpuId) {
         if packet.kind == PacketKind::Frame {
             self.frame_delivered(queue, packet, cpu);
             return;
@@ -111,7 +113,7 @@ impl Sim {
         if packet.kind == PacketKind::Ack {
             return;
         }
-        if let Some(xsk) = self.queues[self.connections[packet.conn as usize].queue as usize].xsk {
+        if let Some(xsk) = self.queues[self.connections[packet.conn].queue].xsk {
             self.xsk_delivered(xsk, packet, cpu);
             return;
         }
@@ -119,13 +121,14 @@ impl Sim {
             self.message_delivered(packet.conn, cpu);
             return;
         }
-        let context = self.connections[packet.conn as usize].context;
-        let waiting = self.contexts[context as usize].ready.len();
+        // Only a socket's own connection is in no context, and its packets are messages.
+        let Some(context) = self.connections[packet.conn].context else { return };
+        let waiting = self.contexts[context].ready.len();
         if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.is_datagram(packet.conn) {
             self.counts.socket_dropped += 1;
             self.inside -= 1;
             return;
         }
-        self.make_ready(context, packet.conn, cpu);
+        self.make_ready(context, Item::Connection(packet.conn), cpu);
     }
 }

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
 
+use crate::engine::id::{ContextId, CpuId, QueueId};
 use crate::engine::transition::Transition;
 
 /// Whom a remark is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
-    Queue(u32),
-    Context(u32),
+    Queue(QueueId),
+    Context(ContextId),
 }
 
 /// What happened.
@@ -27,7 +28,7 @@ pub(crate) enum What {
     /// The executor took this step.
     Note(Whom, Transition),
     /// A packet reached this queue's ring.
-    Packet(u32),
+    Packet(QueueId),
     /// A step of the script acts.
     Step(u32),
     /// A step of the script could not act.
@@ -38,7 +39,7 @@ pub(crate) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) at_ns: u64,
-    pub(crate) cpu: u16,
+    pub(crate) cpu: CpuId,
     pub(crate) what: What,
 }
 
@@ -52,10 +53,10 @@ const NO_NAPI: u64 = 0xffff;
 pub(crate) struct Packed(pub(crate) u64, pub(crate) u64);
 
 impl Packed {
-    fn new(cpu: u16, napi: u32, kind: EventKind) -> Packed {
+    fn new(cpu: CpuId, napi: u32, kind: EventKind) -> Packed {
         let (code, value) = encode(kind);
         let napi = if napi == u32::MAX { NO_NAPI } else { u64::from(napi) };
-        Packed((code << 32) | (napi << 16) | u64::from(cpu), value)
+        Packed((code << 32) | (napi << 16) | u64::from(cpu.raw()), value)
     }
 
     /// The CPU, the instance ([`u32::MAX`]: none) and what happened.
@@ -197,13 +198,13 @@ impl EventSink for Listener {
     fn event(&self, event: Event) {
         let Event { at_ns, cpu, napi, kind } = event;
         let recorder = &*self.0;
-        let Packed(first, second) = Packed::new(cpu, napi, kind);
+        let Packed(first, second) = Packed::new(CpuId::new(cpu), napi, kind);
         let index = recorder.len.load(Relaxed);
         assert!(index < EVENTS_MAX, "one step of a world caused more than {EVENTS_MAX} events");
         recorder.words[index].0.store(first, Relaxed);
         recorder.words[index].1.store(second, Relaxed);
         recorder.len.store(index + 1, Relaxed);
-        recorder.tell(Entry { at_ns, cpu, what: What::Core(napi, kind) });
+        recorder.tell(Entry { at_ns, cpu: CpuId::new(cpu), what: What::Core(napi, kind) });
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
         ];
         for kind in kinds {
             for napi in [0, 3, u32::MAX] {
-                assert_eq!(Packed::new(2, napi, kind).open(), (2, napi, kind));
+                assert_eq!(Packed::new(CpuId::new(2), napi, kind).open(), (2, napi, kind));
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::id::{CpuId, QueueId, ThreadId};
 use crate::engine::nic::{Packet, Queue};
 use crate::engine::sim::Sim;
 use crate::world::RelaySpec;
@@ -26,35 +27,39 @@ pub(crate) enum Waits {
 pub(crate) struct Relay {
     pub(crate) spec: RelaySpec,
     pub(crate) frames: VecDeque<Packet>,
-    pub(crate) thread: u32,
+    pub(crate) thread: ThreadId,
     pub(crate) waits: Waits,
 }
 
 impl Relay {
-    pub(crate) fn new(spec: &RelaySpec, thread: u32) -> Relay {
+    pub(crate) fn new(spec: &RelaySpec, thread: ThreadId) -> Relay {
         let frames = VecDeque::with_capacity(spec.queue_frames as usize);
         Relay { spec: spec.clone(), frames, thread, waits: Waits::No }
+    }
+
+    /// The guest's queue.
+    fn guest_queue(&self) -> QueueId {
+        QueueId::new(self.spec.guest_queue)
     }
 }
 
 impl Sim {
     /// What forwarding a frame costs if this queue is the hypervisor's.
-    pub(crate) fn forwards(&self, queue: u32) -> Option<u64> {
+    pub(crate) fn forwards(&self, queue: QueueId) -> Option<u64> {
         let relay = self.relay.as_ref()?;
-        (queue != relay.spec.guest_queue).then(|| u64::from(relay.spec.forward_ns) + self.lock_ns(relay, queue))
+        (queue != relay.guest_queue()).then(|| u64::from(relay.spec.forward_ns) + self.lock_ns(relay, queue))
     }
 
     /// What the lock of the device's queue costs whoever takes it: those who are forwarding come before, but for `own`.
-    fn lock_ns(&self, relay: &Relay, own: u32) -> u64 {
-        let forwards = |queue: &&Queue| {
-            let index = queue.napi.index();
-            index != relay.spec.guest_queue && index != own && !queue.poll.batch.is_empty()
+    fn lock_ns(&self, relay: &Relay, own: QueueId) -> u64 {
+        let forwards = |&(index, queue): &(QueueId, &Queue)| {
+            index != relay.guest_queue() && index != own && !queue.poll.batch.is_empty()
         };
-        self.queues.iter().filter(forwards).count() as u64 * u64::from(relay.spec.lock_ns)
+        self.queues.rows().filter(forwards).count() as u64 * u64::from(relay.spec.lock_ns)
     }
 
     /// The hypervisor's stack hands a frame to the guest's device.
-    pub(crate) fn forward(&mut self, packet: Packet, cpu: u16) {
+    pub(crate) fn forward(&mut self, packet: Packet, cpu: CpuId) {
         let Some(relay) = &mut self.relay else { return };
         if relay.frames.len() >= relay.spec.queue_frames as usize {
             self.counts.dropped += 1;
@@ -68,8 +73,8 @@ impl Sim {
         }
     }
 
-    fn guest_ring_is_full(&self, guest_queue: u32) -> bool {
-        let queue = &self.queues[guest_queue as usize];
+    fn guest_ring_is_full(&self, guest_queue: QueueId) -> bool {
+        let queue = &self.queues[guest_queue];
         queue.ring.len() as u32 >= queue.spec.ring_packets
     }
 
@@ -77,43 +82,40 @@ impl Sim {
     pub(crate) fn relay_next(&self) -> Result<u64, Waits> {
         let Some(relay) = &self.relay else { return Err(Waits::Frames) };
         let Some(packet) = relay.frames.front() else { return Err(Waits::Frames) };
-        if self.guest_ring_is_full(relay.spec.guest_queue) {
+        if self.guest_ring_is_full(relay.guest_queue()) {
             return Err(Waits::Room);
         }
         let bytes = self.flood.as_ref().map_or(0, |flood| flood.packet_bytes(packet.part));
-        let copy_ns = u64::from(relay.spec.copy_ns) + self.lock_ns(relay, relay.spec.guest_queue);
+        let copy_ns = u64::from(relay.spec.copy_ns) + self.lock_ns(relay, relay.guest_queue());
         Ok(copy_ns + u64::from(bytes) * u64::from(self.world.costs.copy_byte_ps) / 1_000)
     }
 
     /// What interrupting the guest for the frame that was copied costs, if its NAPI waits for an interrupt.
     pub(crate) fn signal_ns(&self) -> Option<u64> {
         let relay = self.relay.as_ref()?;
-        self.queues[relay.spec.guest_queue as usize].rx.armed.then_some(u64::from(relay.spec.signal_ns))
+        self.queues[relay.guest_queue()].rx.armed.then_some(u64::from(relay.spec.signal_ns))
     }
 
     /// A frame was copied, and the guest signalled if it waits: the interrupt is there at the end of that.
     pub(crate) fn relayed(&mut self) {
         let Some(relay) = &mut self.relay else { return };
         let Some(packet) = relay.frames.pop_front() else { return };
-        let queue = relay.spec.guest_queue;
+        let queue = relay.guest_queue();
         let _ = self.packet_arrives(queue, packet);
     }
 
     /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever waits for that.
-    pub(crate) fn guest_polled(&mut self, queue: u32, cpu: u16) {
+    pub(crate) fn guest_polled(&mut self, queue: QueueId, cpu: CpuId) {
         let Some(relay) = &self.relay else { return };
-        let q = &self.queues[queue as usize];
-        if relay.spec.guest_queue != queue
-            || relay.waits != Waits::Room
-            || 2 * q.ring.len() as u32 > q.spec.ring_packets
-        {
+        let q = &self.queues[queue];
+        if relay.guest_queue() != queue || relay.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {
             return;
         }
         let thread = relay.thread;
         if let Some(relay) = &mut self.relay {
             relay.waits = Waits::No;
         }
-        self.cpus[usize::from(cpu)].debt_ns += self.vm_exit_ns();
+        self.cpus[cpu].debt_ns += self.vm_exit_ns();
         self.wake(thread, cpu);
     }
 }

@@ -20,6 +20,7 @@ use crate::engine::cpu::{Cpu, Irq};
 use crate::engine::epoll::Context;
 use crate::engine::faults::Faults;
 use crate::engine::flood::Flood;
+use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId, SocketId, SourceId, Table, ThreadId, XskId};
 use crate::engine::metrics::{Counts, CpuUse, Latencies, Outcome};
 use crate::engine::nic::{Queue, Side};
 use crate::engine::recorder::{Entry, Recorder, What, Whom};
@@ -32,13 +33,6 @@ use crate::engine::vcpu::Vcpu;
 use crate::engine::xsk::Xsk;
 use crate::world::{QueueSpec, World};
 
-/// No epoll context: the connection is a socket's own.
-const NO_CONTEXT: u32 = u32::MAX;
-/// No source of load.
-const NO_SOURCE: u32 = u32::MAX;
-/// No queue.
-pub(crate) const NO_QUEUE: u32 = u32::MAX;
-
 /// Where events of the core go, if anybody listens.
 pub type Sink = Option<Box<dyn EventSink>>;
 
@@ -47,8 +41,8 @@ const LATENCY_MAX_NS: u64 = 100_000_000_000;
 
 /// The moment and place of a call into the core.
 #[inline]
-pub(crate) fn cx(now_ns: u64, cpu: u16, sink: &Sink) -> Cx<'_> {
-    Cx { now_ns, cpu, sink: sink.as_deref().map(|sink| sink as &dyn EventSink) }
+pub(crate) fn cx(now_ns: u64, cpu: CpuId, sink: &Sink) -> Cx<'_> {
+    Cx { now_ns, cpu: cpu.raw(), sink: sink.as_deref().map(|sink| sink as &dyn EventSink) }
 }
 
 /// Which slot of the agenda is whose.
@@ -61,27 +55,27 @@ pub(crate) struct Slots {
 
 #[derive(Debug)]
 enum SlotOwner {
-    Cpu(u16),
-    NapiTimer(u32),
-    Moderation(u32, Side),
-    Thread(u32),
+    Cpu(CpuId),
+    NapiTimer(QueueId),
+    Moderation(QueueId, Side),
+    Thread(ThreadId),
 }
 
 impl Slots {
-    pub(crate) fn cpu(self, cpu: u16) -> u32 {
-        u32::from(cpu)
+    pub(crate) fn cpu(self, cpu: CpuId) -> u32 {
+        u32::from(cpu.raw())
     }
 
-    pub(crate) fn napi_timer(self, queue: u32) -> u32 {
-        self.cpus + queue
+    pub(crate) fn napi_timer(self, queue: QueueId) -> u32 {
+        self.cpus + queue.raw()
     }
 
-    pub(crate) fn moderation(self, queue: u32, side: Side) -> u32 {
-        self.cpus + self.queues * if side == Side::Rx { 1 } else { 2 } + queue
+    pub(crate) fn moderation(self, queue: QueueId, side: Side) -> u32 {
+        self.cpus + self.queues * if side == Side::Rx { 1 } else { 2 } + queue.raw()
     }
 
-    pub(crate) fn thread(self, thread: u32) -> u32 {
-        self.cpus + 3 * self.queues + thread
+    pub(crate) fn thread(self, thread: ThreadId) -> u32 {
+        self.cpus + 3 * self.queues + thread.raw()
     }
 
     fn count(self) -> usize {
@@ -90,14 +84,14 @@ impl Slots {
 
     fn owner(self, slot: u32) -> SlotOwner {
         if slot < self.cpus {
-            return SlotOwner::Cpu(slot as u16);
+            return SlotOwner::Cpu(CpuId::new(slot as u16));
         }
         let slot = slot - self.cpus;
         match slot / self.queues.max(1) {
-            0 if self.queues > 0 => SlotOwner::NapiTimer(slot),
-            1 if self.queues > 0 => SlotOwner::Moderation(slot - self.queues, Side::Rx),
-            2 if self.queues > 0 => SlotOwner::Moderation(slot - 2 * self.queues, Side::Tx),
-            _ => SlotOwner::Thread(slot - 3 * self.queues),
+            0 if self.queues > 0 => SlotOwner::NapiTimer(QueueId::new(slot)),
+            1 if self.queues > 0 => SlotOwner::Moderation(QueueId::new(slot - self.queues), Side::Rx),
+            2 if self.queues > 0 => SlotOwner::Moderation(QueueId::new(slot - 2 * self.queues), Side::Tx),
+            _ => SlotOwner::Thread(ThreadId::new(slot - 3 * self.queues)),
         }
     }
 }
@@ -165,10 +159,10 @@ fn has_thread(queue: &QueueSpec) -> bool {
 /// The engine knows when a step is due and where; what it does is the operator's own affair.
 pub(crate) trait Operator: std::fmt::Debug {
     /// The CPU on which this step acts.
-    fn cpu_of(&self, step: u32) -> u16;
+    fn cpu_of(&self, step: u32) -> CpuId;
 
     /// The step acts.
-    fn act(&mut self, sim: &mut Sim, step: u32, cpu: u16);
+    fn act(&mut self, sim: &mut Sim, step: u32, cpu: CpuId);
 }
 
 /// See the [module](self).
@@ -177,23 +171,23 @@ pub struct Sim {
     pub(crate) now_ns: u64,
     pub(crate) agenda: Agenda,
     pub(crate) slots: Slots,
-    pub(crate) cpus: Vec<Cpu>,
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) threads: Vec<Thread>,
-    pub(crate) contexts: Vec<Context>,
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) sources: Vec<Source>,
-    pub(crate) sockets: Vec<Socket>,
+    pub(crate) cpus: Table<CpuId, Cpu>,
+    pub(crate) queues: Table<QueueId, Queue>,
+    pub(crate) threads: Table<ThreadId, Thread>,
+    pub(crate) contexts: Table<ContextId, Context>,
+    pub(crate) connections: Table<ConnId, Connection>,
+    pub(crate) sources: Table<SourceId, Source>,
+    pub(crate) sockets: Table<SocketId, Socket>,
     /// The connection of the first socket: each socket has one, after those of the groups.
-    pub(crate) first_socket: u32,
+    pub(crate) first_socket: ConnId,
     /// The second application's latencies, if there is one.
     pub(crate) second: Option<Latencies>,
     pub(crate) flood: Option<Flood>,
     pub(crate) relay: Option<Relay>,
     pub(crate) vcpu: Option<Vcpu>,
-    pub(crate) xsks: Vec<Xsk>,
+    pub(crate) xsks: Table<XskId, Xsk>,
     /// The connection of the first AF_XDP socket of a responder: each has one, after those of the sockets.
-    pub(crate) first_xsk: u32,
+    pub(crate) first_xsk: ConnId,
     pub(crate) service: Stream,
     pub(crate) network: Stream,
     pub(crate) sizes: Stream,
@@ -204,7 +198,7 @@ pub struct Sim {
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) coldness: Coldness,
     /// The transmit queue of each CPU.
-    pub(crate) tx_queue: Vec<u32>,
+    pub(crate) tx_queue: Table<CpuId, Option<QueueId>>,
     pub(crate) sink: Sink,
     pub(crate) counts: Counts,
     pub(crate) latency_ns: Histogram<u64>,
@@ -255,19 +249,19 @@ impl Sim {
             agenda: Agenda::new(slots.count()),
             slots,
             cpus: world.cpus.iter().map(|_| Cpu::new()).collect(),
-            queues: Vec::new(),
-            threads: Vec::new(),
-            contexts: Vec::new(),
-            connections: Vec::new(),
-            sources: Vec::new(),
-            sockets: Vec::new(),
-            first_socket: 0,
+            queues: Table::new(),
+            threads: Table::new(),
+            contexts: Table::new(),
+            connections: Table::new(),
+            sources: Table::new(),
+            sockets: Table::new(),
+            first_socket: ConnId::new(0),
             second: world.second.map(|_| Latencies::default()),
             flood: None,
             relay: None,
             vcpu: None,
-            xsks: Vec::new(),
-            first_xsk: 0,
+            xsks: Table::new(),
+            first_xsk: ConnId::new(0),
             service: Stream::new(seed, Component::Application, 0),
             network: Stream::new(seed, Component::Network, 0),
             sizes: Stream::new(seed, Component::Sizes, 0),
@@ -279,8 +273,7 @@ impl Sim {
             tx_queue: (0..world.cpus.len())
                 .map(|cpu| {
                     let own = world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
-                    own.or(if world.queues.is_empty() { None } else { Some(cpu % world.queues.len()) })
-                        .map_or(NO_QUEUE, |queue| queue as u32)
+                    own.or(if world.queues.is_empty() { None } else { Some(cpu % world.queues.len()) }).map(QueueId::at)
                 })
                 .collect(),
             sink,
@@ -306,20 +299,20 @@ impl Sim {
     }
 
     fn build(&mut self, seed: u64) {
-        for cpu in 0..self.cpus.len() as u16 {
+        for cpu in self.cpus.ids() {
             let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
-            self.cpus[usize::from(cpu)].ksoftirqd = thread;
+            self.cpus[cpu].ksoftirqd = Some(thread);
         }
         for index in 0..self.world.queues.len() {
             let spec = &self.world.queues[index];
             let (has_thread, thread_cpu) = (has_thread(spec), spec.thread_cpu);
-            let queue = Queue::new(index as u32, spec);
+            let queue = Queue::new(QueueId::at(index), spec);
             queue.napi.enable(NAPI_ID_MIN + index as u32, None);
-            self.queues.push(queue);
+            let queue = self.queues.push(queue);
             if has_thread {
-                let program = NapiThreadProgram::new(index as u32, thread_cpu);
-                let thread = self.spawn(thread_cpu, Box::new(program));
-                self.queues[index].thread = Some(thread);
+                let cpu = CpuId::new(thread_cpu);
+                let thread = self.spawn(cpu, Box::new(NapiThreadProgram::new(queue, cpu)));
+                self.queues[queue].thread = Some(thread);
             }
         }
         for spec in &self.world.contexts {
@@ -329,55 +322,56 @@ impl Sim {
             self.contexts.push(Context::new(ep));
         }
         for (index, spec) in self.world.connections.clone().iter().enumerate() {
-            let first = self.connections.len() as u32;
+            let first = self.connections.next();
+            let (queue, context) = (QueueId::new(spec.queue), ContextId::new(spec.context));
+            // Packets of noise wake nobody, and need no context.
+            let context = (context.place() < self.contexts.len()).then_some(context);
             for _ in 0..spec.count {
-                self.connections.push(Connection::new(spec.queue, spec.context, index as u32));
+                self.connections.push(Connection::new(queue, context, Some(SourceId::at(index))));
             }
             let rng = Stream::new(seed, Component::Load, index as u32);
             self.sources.push(Source::new(first, spec.count, spec.load, rng));
-            if let Some(context) = self.contexts.get(spec.context as usize)
+            if let Some(context) = context
                 && spec.count > 0
             {
                 // EPOLL_CTL_ADD notes the socket's NAPI.
-                let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
+                let _ = self.contexts[context].ep.note_napi(self.queues[queue].napi.id());
             }
         }
-        self.first_socket = self.connections.len() as u32;
+        self.first_socket = self.connections.next();
         for spec in &self.world.sockets {
-            self.connections.push(Connection::new(spec.queue, NO_CONTEXT, NO_SOURCE));
+            self.connections.push(Connection::new(QueueId::new(spec.queue), None, None));
             self.sockets.push(Socket::new(spec, &self.world.sysctl));
         }
-        self.first_xsk = self.connections.len() as u32;
+        self.first_xsk = self.connections.next();
         for spec in self.world.xsks.clone() {
-            let context = spec.context.unwrap_or(NO_CONTEXT);
-            self.connections.push(Connection::new(spec.queue, context, NO_SOURCE));
-            if let Some(context) = self.contexts.get(context as usize) {
+            let (queue, context) = (QueueId::new(spec.queue), spec.context.map(ContextId::new));
+            self.connections.push(Connection::new(queue, context, None));
+            if let Some(context) = context {
                 // EPOLL_CTL_ADD notes the NAPI that the socket got when it was bound.
-                let _ = context.ep.note_napi(self.queues[spec.queue as usize].napi.id());
+                let _ = self.contexts[context].ep.note_napi(self.queues[queue].napi.id());
             }
-            self.queues[spec.queue as usize].xsk = Some(self.xsks.len() as u32);
-            self.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+            let xsk = self.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+            self.queues[queue].xsk = Some(xsk);
         }
-        for queue in 0..self.queues.len() as u32 {
+        for queue in self.queues.ids() {
             self.unmask(queue);
-            if self.queues[queue as usize].spec.napi.threaded == Threaded::BusyPoll {
+            if self.queues[queue].spec.napi.threaded == Threaded::BusyPoll {
                 self.start_busy_thread(queue);
             }
         }
         for spec in self.world.workers.clone() {
-            let worker = EpollWorker::new(spec.context, spec.cpu, spec.timeout_ns, spec.events_max);
-            self.start(spec.cpu, Box::new(worker));
+            let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
+            self.start(cpu, Box::new(EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max)));
         }
         for spec in self.world.peers.clone() {
-            let thread = self.spawn(spec.cpu, Box::new(Peer::new(&spec)) as Box<dyn Program>);
-            self.threads[thread as usize].state = crate::engine::thread::ThreadState::Running;
-            self.cpus[usize::from(spec.cpu)].runnable.push(thread);
+            self.start(CpuId::new(spec.cpu), Box::new(Peer::new(&spec)));
         }
         self.build_flood(seed);
         for spec in self.world.xsk_threads.clone() {
-            self.start(spec.cpu, Box::new(XskResponder::new(spec)));
+            self.start(CpuId::new(spec.cpu), Box::new(XskResponder::new(spec)));
         }
-        for cpu in 0..self.cpus.len() as u16 {
+        for cpu in self.cpus.ids() {
             self.dispatch(cpu);
         }
         self.start_load();
@@ -387,33 +381,34 @@ impl Sim {
     /// The guest's CPU, the relay to it, and the flood with its sinks.
     fn build_flood(&mut self, seed: u64) {
         if let Some(spec) = self.world.vcpu.clone() {
-            self.start(spec.host_cpu, Box::new(VcpuThread));
-            self.vcpu = Some(Vcpu::new(&spec, self.threads.len() as u32 - 1));
+            let thread = self.start(CpuId::new(spec.host_cpu), Box::new(VcpuThread));
+            self.vcpu = Some(Vcpu::new(&spec, thread));
         }
         if let Some(spec) = self.world.relay.clone() {
-            self.start(spec.cpu, Box::new(Vhost::new()));
-            self.relay = Some(Relay::new(&spec, self.threads.len() as u32 - 1));
+            let thread = self.start(CpuId::new(spec.cpu), Box::new(Vhost::new()));
+            self.relay = Some(Relay::new(&spec, thread));
         }
         if let Some(spec) = self.world.flood.clone() {
-            self.flood = Some(Flood::new(&spec, self.connections.len() as u32, seed));
+            self.flood = Some(Flood::new(&spec, self.connections.next(), seed));
             for flow in 0..spec.flows {
-                self.connections.push(Connection::new(spec.queues[0], NO_CONTEXT, NO_SOURCE));
-                self.start(spec.sink_cpu, Box::new(UdpSink::new(flow)));
+                self.connections.push(Connection::new(QueueId::new(spec.queues[0]), None, None));
+                self.start(CpuId::new(spec.sink_cpu), Box::new(UdpSink::new(flow)));
             }
         }
     }
 
     /// Adds a thread that runs from now on; its CPU learns of it when it is dispatched next.
-    pub(crate) fn start(&mut self, cpu: u16, program: Box<dyn Program>) {
+    pub(crate) fn start(&mut self, cpu: CpuId, program: Box<dyn Program>) -> ThreadId {
         let thread = self.spawn(cpu, program);
-        self.threads[thread as usize].state = crate::engine::thread::ThreadState::Running;
-        self.cpus[usize::from(cpu)].runnable.push(thread);
+        self.threads[thread].state = crate::engine::thread::ThreadState::Running;
+        self.cpus[cpu].runnable.push(thread);
+        thread
     }
 
     /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never lets go.
-    fn start_busy_thread(&mut self, queue: u32) {
-        let cpu = self.queues[queue as usize].spec.thread_cpu;
-        if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx(self.now_ns, cpu, &self.sink)) {
+    fn start_busy_thread(&mut self, queue: QueueId) {
+        let cpu = CpuId::new(self.queues[queue].spec.thread_cpu);
+        if let Schedule::Owned(owner) = self.queues[queue].napi.schedule(&cx(self.now_ns, cpu, &self.sink)) {
             self.route(owner, cpu);
         }
     }
@@ -471,14 +466,14 @@ impl Sim {
 
     /// The executor takes a named step of the core.
     #[inline]
-    pub(crate) fn note(&mut self, cpu: u16, whom: Whom, transition: Transition) {
+    pub(crate) fn note(&mut self, cpu: CpuId, whom: Whom, transition: Transition) {
         self.covered.add(transition);
         self.tell(cpu, What::Note(whom, transition));
     }
 
     /// Something that only a reader of the timeline wants to know.
     #[inline]
-    pub(crate) fn tell(&self, cpu: u16, what: What) {
+    pub(crate) fn tell(&self, cpu: CpuId, what: What) {
         if let Some(recorder) = &self.recorder {
             recorder.tell(Entry { at_ns: self.now_ns, cpu, what });
         }
@@ -487,16 +482,18 @@ impl Sim {
     fn take_digest(&mut self, at_ns: u64, due: Due) {
         let word = match due {
             Due::Slot(slot) => u64::from(slot),
-            Due::Event(Event::Arrive { conn, kind }) => (1 << 40) | ((kind as u64) << 32) | u64::from(conn),
-            Due::Event(Event::TxDone { queue }) => (2 << 40) | u64::from(queue),
-            Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn),
-            Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source),
+            Due::Event(Event::Arrive { conn, kind }) => (1 << 40) | ((kind as u64) << 32) | u64::from(conn.raw()),
+            Due::Event(Event::TxDone { queue }) => (2 << 40) | u64::from(queue.raw()),
+            Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn.raw()),
+            Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source.raw()),
             Due::Event(Event::End) => 5 << 40,
             Due::Event(Event::Operator { step }) => (7 << 40) | u64::from(step),
-            Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue),
+            Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue.raw()),
             Due::Event(Event::Flood) => 9 << 40,
-            Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn),
-            Due::Event(Event::Program { thread, token }) => (6 << 40) | (u64::from(thread) << 20) | u64::from(token),
+            Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn.raw()),
+            Due::Event(Event::Program { thread, token }) => {
+                (6 << 40) | (u64::from(thread.raw()) << 20) | u64::from(token)
+            }
         };
         self.digest = (self.digest ^ at_ns.rotate_left(20) ^ word).wrapping_mul(0x0000_0100_0000_01b3);
     }
@@ -514,9 +511,9 @@ impl Sim {
             Event::Settle { queue } => self.settle_late(queue),
             Event::Flood => self.flood_due(),
             Event::Program { thread, token } => {
-                if let Some(mut program) = self.threads[thread as usize].program.take() {
+                if let Some(mut program) = self.threads[thread].program.take() {
                     program.event(self, thread, token);
-                    self.threads[thread as usize].program = Some(program);
+                    self.threads[thread].program = Some(program);
                 }
             }
         }
@@ -531,7 +528,7 @@ impl Sim {
     }
 
     /// An operator's step acts on its CPU.
-    pub(crate) fn operator_acts(&mut self, step: u32, cpu: u16) {
+    pub(crate) fn operator_acts(&mut self, step: u32, cpu: CpuId) {
         if let Some(mut operator) = self.operator.take() {
             operator.act(self, step, cpu);
             self.operator = Some(operator);
@@ -542,13 +539,13 @@ impl Sim {
         match self.slots.owner(slot) {
             SlotOwner::Cpu(cpu) => self.segment_ended(cpu),
             SlotOwner::NapiTimer(queue) => {
-                if let Some((_, cpu)) = self.queues[queue as usize].napi.timer().pending() {
-                    self.interrupt(cpu, Irq::NapiTimer(queue));
+                if let Some((_, cpu)) = self.queues[queue].napi.timer().pending() {
+                    self.interrupt(CpuId::new(cpu), Irq::NapiTimer(queue));
                 }
             }
             SlotOwner::Moderation(queue, side) => self.moderation_expired(queue, side),
             SlotOwner::Thread(thread) => {
-                let cpu = self.threads[thread as usize].cpu;
+                let cpu = self.threads[thread].cpu;
                 self.interrupt(cpu, Irq::Sleeper(thread));
             }
         }
@@ -556,8 +553,8 @@ impl Sim {
 
     /// Follows the timer of a NAPI after it may have been started.
     #[inline]
-    pub(crate) fn sync_timer(&mut self, queue: u32) {
-        let pending = self.queues[queue as usize].napi.timer().pending();
+    pub(crate) fn sync_timer(&mut self, queue: QueueId) {
+        let pending = self.queues[queue].napi.timer().pending();
         let late_ns = if pending.is_some() { self.faults.timer_late_ns() } else { 0 };
         let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(self.now_ns).saturating_add(late_ns));
         let slot = self.slots.napi_timer(queue);
@@ -565,7 +562,7 @@ impl Sim {
             && self.world.costs.timer_start_ns != 0
             && self.agenda.slot_ns(slot) != at_ns
         {
-            self.cpus[usize::from(cpu)].debt_ns += u64::from(self.world.costs.timer_start_ns);
+            self.cpus[CpuId::new(cpu)].debt_ns += u64::from(self.world.costs.timer_start_ns);
         }
         self.agenda.set(slot, at_ns);
     }
@@ -604,7 +601,7 @@ impl Sim {
 
     /// Begins to count.
     pub fn begin_window(&mut self) {
-        for cpu in 0..self.cpus.len() as u16 {
+        for cpu in self.cpus.ids() {
             self.account(cpu);
         }
         self.counts = Counts::default();
@@ -621,7 +618,7 @@ impl Sim {
 
     /// What was counted since the window began.
     pub fn outcome(&mut self) -> Outcome {
-        for cpu in 0..self.cpus.len() as u16 {
+        for cpu in self.cpus.ids() {
             self.account(cpu);
         }
         self.close_rungs();
@@ -656,13 +653,13 @@ impl Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        for cpu in &mut self.cpus {
+        for cpu in self.cpus.iter_mut() {
             cpu.soft.abandon();
         }
-        for queue in &mut self.queues {
+        for queue in self.queues.iter_mut() {
             queue.unsettled.clear();
         }
-        for thread in &mut self.threads {
+        for thread in self.threads.iter_mut() {
             if let Some(program) = thread.program.take() {
                 program.abandon();
             }

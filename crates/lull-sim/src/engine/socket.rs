@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use lull_core::{Schedule, SocketBusy};
 
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::id::{ConnId, CpuId, QueueId, SocketId, ThreadId};
 use crate::engine::nic::Packet;
 use crate::engine::sim::{Sim, cx};
 use crate::engine::xsk::Frame;
@@ -26,7 +27,7 @@ pub(crate) struct Socket {
     /// Messages that a receive call would return.
     pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in a receive call.
-    pub(crate) waiter: Option<u32>,
+    pub(crate) waiter: Option<ThreadId>,
 }
 
 impl Socket {
@@ -43,58 +44,64 @@ impl Socket {
 
 impl Sim {
     /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
-    pub(crate) fn send(&mut self, socket: u32, begun_ns: u64, cpu: u16) {
-        let spec = &self.sockets[socket as usize].spec;
-        let (queue, transmit) = (spec.tx_queue, spec.transmit);
+    pub(crate) fn send(&mut self, socket: SocketId, begun_ns: u64, cpu: CpuId) {
+        let spec = &self.sockets[socket].spec;
+        let (queue, transmit) = (QueueId::new(spec.tx_queue), spec.transmit);
         if transmit == Transmit::Doorbell {
             self.put_on_wire(socket, begun_ns);
             return;
         }
-        self.queues[queue as usize].tx_ring.push(Frame::Message { socket, begun_ns });
+        self.queues[queue].tx_ring.push(Frame::Message { socket, begun_ns });
         if transmit == Transmit::Wakeup {
             self.xsk_wakeup(queue, cpu);
         }
     }
 
     /// `ndo_xsk_wakeup` of a driver that schedules the NAPI on the caller's CPU.
-    pub(crate) fn xsk_wakeup(&mut self, queue: u32, cpu: u16) {
+    pub(crate) fn xsk_wakeup(&mut self, queue: QueueId, cpu: CpuId) {
         self.transitions += 1;
         let cx = cx(self.now_ns, cpu, &self.sink);
-        if let Schedule::Owned(owner) = self.queues[queue as usize].napi.schedule(&cx) {
+        if let Schedule::Owned(owner) = self.queues[queue].napi.schedule(&cx) {
             self.route(owner, cpu);
         }
     }
 
     /// A message leaves.
-    pub(crate) fn put_on_wire(&mut self, socket: u32, begun_ns: u64) {
-        let spec = &self.sockets[socket as usize].spec;
-        let (peer, wire_ns, queue) = (spec.peer, u64::from(spec.wire_ns), spec.tx_queue);
+    pub(crate) fn put_on_wire(&mut self, socket: SocketId, begun_ns: u64) {
+        let spec = &self.sockets[socket].spec;
+        let (peer, wire_ns, queue) = (SocketId::new(spec.peer), u64::from(spec.wire_ns), QueueId::new(spec.tx_queue));
         self.counts.tx_packets += 1;
-        self.sockets[peer as usize].wire.push_back(begun_ns);
-        let conn = self.first_socket + peer;
+        self.sockets[peer].wire.push_back(begun_ns);
+        let conn = self.first_socket.plus(peer.raw());
         self.agenda.push(self.now_ns + wire_ns, Event::Arrive { conn, kind: PacketKind::Message });
         let sent_ns = self.now_ns + u64::from(self.world.net.tx_done_ns);
         self.agenda.push(sent_ns, Event::TxDone { queue });
     }
 
+    /// The socket whose connection this is.
+    pub(crate) fn socket_of(&self, conn: ConnId) -> SocketId {
+        SocketId::new(conn.after(self.first_socket))
+    }
+
     /// A message reaches its NIC. One that finds the ring full is lost.
-    pub(crate) fn message_arrives(&mut self, conn: u32) {
-        let socket = (conn - self.first_socket) as usize;
+    pub(crate) fn message_arrives(&mut self, conn: ConnId) {
+        let socket = self.socket_of(conn);
         let Some(begun_ns) = self.sockets[socket].wire.pop_front() else { return };
-        let queue = self.sockets[socket].spec.queue;
+        let queue = QueueId::new(self.sockets[socket].spec.queue);
         if self.packet_arrives(queue, Packet::new(conn, PacketKind::Message)) {
             self.sockets[socket].ring.push_back(begun_ns);
         }
     }
 
     /// A message of this socket leaves the ring: when its transaction began.
-    pub(crate) fn take_message(&mut self, socket: u32) -> Option<u64> {
-        self.sockets[socket as usize].ring.pop_front()
+    pub(crate) fn take_message(&mut self, socket: SocketId) -> Option<u64> {
+        self.sockets[socket].ring.pop_front()
     }
 
     /// A message has passed the stack, on `cpu`.
-    pub(crate) fn message_delivered(&mut self, conn: u32, cpu: u16) {
-        let socket = &mut self.sockets[(conn - self.first_socket) as usize];
+    pub(crate) fn message_delivered(&mut self, conn: ConnId, cpu: CpuId) {
+        let socket = self.socket_of(conn);
+        let socket = &mut self.sockets[socket];
         if let Some(begun_ns) = socket.ring.pop_front() {
             socket.ready.push_back(begun_ns);
         }

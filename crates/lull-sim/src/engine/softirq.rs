@@ -5,9 +5,9 @@ use lull_core::{Completion, NetRx, Owner, Polled, Release, Route, RxStep, Settle
 
 use crate::engine::agenda::Event;
 use crate::engine::cpu::Level;
+use crate::engine::id::{CpuId, QueueId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::{Sim, cx};
-use crate::engine::thread::ThreadState;
 use crate::engine::transition::Transition;
 
 /// Where a run of softirq is.
@@ -36,9 +36,9 @@ impl Soft {
 
 impl Sim {
     /// Begins `handle_softirqs` on this CPU; returns the cost of its first segment.
-    pub(crate) fn softirq_begin(&mut self, cpu: u16, in_thread: bool) -> u64 {
+    pub(crate) fn softirq_begin(&mut self, cpu: CpuId, in_thread: bool) -> u64 {
         let now_ns = self.now_ns;
-        let cpu = &mut self.cpus[usize::from(cpu)];
+        let cpu = &mut self.cpus[cpu];
         cpu.soft.run = Some(SoftirqRun::begin(now_ns));
         cpu.soft.rest_ns = 0;
         cpu.soft.in_thread = in_thread;
@@ -46,38 +46,36 @@ impl Sim {
     }
 
     /// A segment of softirq ended.
-    pub(crate) fn softirq_step(&mut self, cpu: u16) {
-        let index = usize::from(cpu);
-        debug_assert!(self.cpus[index].level == Level::Soft);
-        if let Some(owner) = self.cpus[index].soft.polling.take() {
-            let queue = owner.napi();
+    pub(crate) fn softirq_step(&mut self, cpu: CpuId) {
+        debug_assert!(self.cpus[cpu].level == Level::Soft);
+        if let Some(owner) = self.cpus[cpu].soft.polling.take() {
+            let queue = QueueId::new(owner.napi());
             if let Some(cost_ns) = self.poll_goes_on(queue, cpu) {
-                self.cpus[index].soft.polling = Some(owner);
-                self.cpus[index].soft.rest_ns = cost_ns;
+                self.cpus[cpu].soft.polling = Some(owner);
+                self.cpus[cpu].soft.rest_ns = cost_ns;
                 return;
             }
             self.softirq_polled(queue, owner, cpu);
         }
-        if self.cpus[index].soft.rx.is_none() {
-            let rx = self.cpus[index].softnet.begin(&self.world.sysctl, self.now_ns);
-            self.cpus[index].soft.rx = Some(rx);
+        if self.cpus[cpu].soft.rx.is_none() {
+            let rx = self.cpus[cpu].softnet.begin(&self.world.sysctl, self.now_ns);
+            self.cpus[cpu].soft.rx = Some(rx);
         }
         self.net_rx_next(cpu);
     }
 
-    fn net_rx_next(&mut self, cpu: u16) {
-        let index = usize::from(cpu);
-        let Some(mut rx) = self.cpus[index].soft.rx.take() else { return };
-        match rx.next(&mut self.cpus[index].softnet) {
+    fn net_rx_next(&mut self, cpu: CpuId) {
+        let Some(mut rx) = self.cpus[cpu].soft.rx.take() else { return };
+        match rx.next(&mut self.cpus[cpu].softnet) {
             RxStep::Poll(owner) => {
-                let queue = owner.napi();
-                let napi = &self.queues[queue as usize].napi;
+                let queue = QueueId::new(owner.napi());
+                let napi = &self.queues[queue].napi;
                 let weight = napi.weight();
                 napi.poll_begin(&owner, weight, &cx(self.now_ns, cpu, &self.sink));
-                let breaking_in = self.cpus[index].is_breaking_in() && !self.cpus[index].soft.in_thread;
+                let breaking_in = self.cpus[cpu].is_breaking_in() && !self.cpus[cpu].soft.in_thread;
                 let cost_ns = self.poll_begins(queue, weight, cpu, breaking_in);
-                self.cpus[index].broken_into |= breaking_in && self.queues[queue as usize].poll.work > 0;
-                let soft = &mut self.cpus[index].soft;
+                self.cpus[cpu].broken_into |= breaking_in && self.queues[queue].poll.work > 0;
+                let soft = &mut self.cpus[cpu].soft;
                 soft.rx = Some(rx);
                 soft.polling = Some(owner);
                 soft.rest_ns = cost_ns;
@@ -92,38 +90,35 @@ impl Sim {
         }
     }
 
-    fn after_pass(&mut self, cpu: u16, raised: bool) {
-        let index = usize::from(cpu);
-        let waits = self.cpus[index].need_resched
-            || (self.cpus[index].current == crate::engine::thread::NO_THREAD && !self.cpus[index].runnable.is_empty());
-        let Some(mut run) = self.cpus[index].soft.run.take() else { return };
+    fn after_pass(&mut self, cpu: CpuId, raised: bool) {
+        let waits =
+            self.cpus[cpu].need_resched || (self.cpus[cpu].current.is_none() && !self.cpus[cpu].runnable.is_empty());
+        let Some(mut run) = self.cpus[cpu].soft.run.take() else { return };
         match run.after_pass(raised, waits, self.now_ns) {
             SoftirqNext::Again => {
                 self.covered.add(Transition::SoftirqRestart);
-                self.cpus[index].soft.run = Some(run);
-                self.cpus[index].soft.rest_ns = u64::from(self.world.costs.softirq_ns);
+                self.cpus[cpu].soft.run = Some(run);
+                self.cpus[cpu].soft.rest_ns = u64::from(self.world.costs.softirq_ns);
             }
             SoftirqNext::Done => {}
             SoftirqNext::Ksoftirqd => {
                 self.counts.ksoftirqd += 1;
                 cx(self.now_ns, cpu, &self.sink).emit(u32::MAX, EventKind::Ksoftirqd);
-                self.cpus[index].softirq_handed_over = true;
-                let ksoftirqd = self.cpus[index].ksoftirqd;
-                if self.threads[ksoftirqd as usize].state == ThreadState::Sleeping {
+                self.cpus[cpu].softirq_handed_over = true;
+                if let Some(ksoftirqd) = self.cpus[cpu].ksoftirqd {
                     self.wake(ksoftirqd, cpu);
                 }
             }
         }
     }
 
-    fn softirq_polled(&mut self, queue: u32, owner: Owner, cpu: u16) {
-        let work = self.queues[queue as usize].poll.work;
+    fn softirq_polled(&mut self, queue: QueueId, owner: Owner, cpu: CpuId) {
+        let work = self.queues[queue].poll.work;
         let cx = cx(self.now_ns, cpu, &self.sink);
-        let gro_held = self.queues[queue as usize].spec.gro_holds && work > 0;
+        let gro_held = self.queues[queue].spec.gro_holds && work > 0;
         self.transitions += 1;
-        let polled: Polled = self.queues[queue as usize].napi.softirq_polled(owner, work, gro_held, &cx, |_| ());
-        let index = usize::from(cpu);
-        let completion = match &mut self.cpus[index].soft.rx {
+        let polled: Polled = self.queues[queue].napi.softirq_polled(owner, work, gro_held, &cx, |_| ());
+        let completion = match &mut self.cpus[cpu].soft.rx {
             Some(rx) => rx.polled(polled, work, self.now_ns),
             None => unreachable!("a softirq poll without its run"),
         };
@@ -133,7 +128,7 @@ impl Sim {
     }
 
     /// What a completion owes.
-    pub(crate) fn completion(&mut self, queue: u32, completion: Completion, cpu: u16) {
+    pub(crate) fn completion(&mut self, queue: QueueId, completion: Completion, cpu: CpuId) {
         match completion {
             Completion::Kept(owner) | Completion::Again(owner) => {
                 // Yielding to a preferring poller may have started the timer.
@@ -146,18 +141,18 @@ impl Sim {
                     self.settle(queue, release, cpu);
                 } else {
                     // What holds the completion up holds up its CPU.
-                    self.cpus[usize::from(cpu)].debt_ns += late_ns;
-                    self.queues[queue as usize].unsettled.push_back((release, cpu));
+                    self.cpus[cpu].debt_ns += late_ns;
+                    self.queues[queue].unsettled.push_back((release, cpu));
                     self.agenda.push(self.now_ns + late_ns, Event::Settle { queue });
                 }
             }
         }
     }
 
-    fn settle(&mut self, queue: u32, release: Release, cpu: u16) {
+    fn settle(&mut self, queue: QueueId, release: Release, cpu: CpuId) {
         let cx = cx(self.now_ns, cpu, &self.sink);
         self.transitions += 1;
-        let Settled { unmask, .. } = release.settle(&self.queues[queue as usize].napi, &cx);
+        let Settled { unmask, .. } = release.settle(&self.queues[queue].napi, &cx);
         self.sync_timer(queue);
         if unmask {
             self.unmask(queue);
@@ -165,9 +160,9 @@ impl Sim {
     }
 
     /// A completion that was held up goes on.
-    pub(crate) fn settle_late(&mut self, queue: u32) {
-        if let Some((release, cpu)) = self.queues[queue as usize].unsettled.pop_front() {
-            let napi = &self.queues[queue as usize].napi;
+    pub(crate) fn settle_late(&mut self, queue: QueueId) {
+        if let Some((release, cpu)) = self.queues[queue].unsettled.pop_front() {
+            let napi = &self.queues[queue].napi;
             if napi.snapshot().has(state::SCHED) || napi.timer().pending().is_some() {
                 self.note(cpu, Whom::Queue(queue), Transition::SettledLate);
             }
@@ -176,14 +171,14 @@ impl Sim {
     }
 
     /// `____napi_schedule`.
-    pub(crate) fn route(&mut self, owner: Owner, cpu: u16) {
-        let queue = owner.napi();
+    pub(crate) fn route(&mut self, owner: Owner, cpu: CpuId) {
+        let queue = QueueId::new(owner.napi());
         let cx = cx(self.now_ns, cpu, &self.sink);
         self.transitions += 1;
-        match self.queues[queue as usize].napi.route(owner, &cx) {
-            Route::Softirq(owner) => self.cpus[usize::from(cpu)].softnet.push(owner),
+        match self.queues[queue].napi.route(owner, &cx) {
+            Route::Softirq(owner) => self.cpus[cpu].softnet.push(owner),
             Route::Thread => {
-                if let Some(thread) = self.queues[queue as usize].thread {
+                if let Some(thread) = self.queues[queue].thread {
                     self.wake(thread, cpu);
                 }
             }

@@ -8,10 +8,9 @@ use std::fmt;
 
 use crate::engine::agenda::NEVER;
 use crate::engine::cpu::{Irq, Level};
+use crate::engine::id::{CpuId, ThreadId};
 use crate::engine::sim::Sim;
 
-/// No thread.
-pub(crate) const NO_THREAD: u32 = u32::MAX;
 /// How far before the others a woken thread is placed at most.
 const SLEEPER_CREDIT_NS: u64 = 3_000_000;
 /// How far ahead a current thread must be to be preempted by a woken one.
@@ -70,10 +69,10 @@ pub enum Next {
 /// A thread's program.
 pub(crate) trait Program: fmt::Debug {
     /// The segment before ended (or the thread was woken): do its effects and say what comes next.
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next;
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next;
 
     /// An event that the program asked for.
-    fn event(&mut self, _sim: &mut Sim, _me: u32, _token: u32) {}
+    fn event(&mut self, _sim: &mut Sim, _me: ThreadId, _token: u32) {}
 
     /// Gives up what it owns at the end of a run.
     fn abandon(self: Box<Self>) {}
@@ -89,7 +88,7 @@ pub(crate) enum ThreadState {
 /// One thread.
 #[derive(Debug)]
 pub(crate) struct Thread {
-    pub(crate) cpu: u16,
+    pub(crate) cpu: CpuId,
     pub(crate) state: ThreadState,
     pub(crate) vruntime_ns: u64,
     picked_vruntime_ns: u64,
@@ -100,9 +99,8 @@ pub(crate) struct Thread {
 
 impl Sim {
     /// Adds a thread, runnable at once.
-    pub(crate) fn spawn(&mut self, cpu: u16, program: Box<dyn Program>) -> u32 {
-        let thread = self.threads.len() as u32;
-        self.agenda.grow(self.slots.thread(thread) as usize + 1);
+    pub(crate) fn spawn(&mut self, cpu: CpuId, program: Box<dyn Program>) -> ThreadId {
+        self.agenda.grow(self.slots.thread(self.threads.next()) as usize + 1);
         self.threads.push(Thread {
             cpu,
             state: ThreadState::Sleeping,
@@ -111,38 +109,36 @@ impl Sim {
             segment: Segment::default(),
             timed_out: false,
             program: Some(program),
-        });
-        thread
+        })
     }
 
     /// Asks the program what comes next.
-    pub(crate) fn thread_step(&mut self, thread: u32) {
-        let index = thread as usize;
-        let cpu = self.threads[index].cpu;
+    pub(crate) fn thread_step(&mut self, thread: ThreadId) {
+        let cpu = self.threads[thread].cpu;
         // A segment's end is where bottom halves go on again: what was left to ksoftirqd may run here.
-        self.cpus[usize::from(cpu)].softirq_handed_over = false;
-        let Some(mut program) = self.threads[index].program.take() else { return };
+        self.cpus[cpu].softirq_handed_over = false;
+        let Some(mut program) = self.threads[thread].program.take() else { return };
         let next = program.step(self, thread);
-        self.threads[index].program = Some(program);
+        self.threads[thread].program = Some(program);
         match next {
             Next::Run(segment) | Next::Yield(segment) => {
-                self.threads[index].segment = Segment { rest_ns: segment.cost_ns, ..segment };
-                let ran_ns = self.threads[index].vruntime_ns - self.threads[index].picked_vruntime_ns;
-                let waiting = self.cpus[usize::from(cpu)].runnable.len() as u64;
+                self.threads[thread].segment = Segment { rest_ns: segment.cost_ns, ..segment };
+                let ran_ns = self.threads[thread].vruntime_ns - self.threads[thread].picked_vruntime_ns;
+                let waiting = self.cpus[cpu].runnable.len() as u64;
                 let slice_ns = (LATENCY_NS / (waiting + 1)).max(SLICE_MIN_NS);
                 if waiting > 0 && (ran_ns > slice_ns || matches!(next, Next::Yield(_))) {
-                    self.cpus[usize::from(cpu)].need_resched = true;
-                    self.threads[index].segment.preemptible = true;
+                    self.cpus[cpu].need_resched = true;
+                    self.threads[thread].segment.preemptible = true;
                 }
             }
             Next::Softirqs => {
-                self.threads[index].segment = Segment { preemptible: true, ..Segment::default() };
+                self.threads[thread].segment = Segment { preemptible: true, ..Segment::default() };
             }
             Next::Sleep(until_ns) => {
-                self.threads[index].state = ThreadState::Sleeping;
-                self.threads[index].timed_out = false;
-                self.threads[index].segment = Segment::default();
-                self.cpus[usize::from(cpu)].current = NO_THREAD;
+                self.threads[thread].state = ThreadState::Sleeping;
+                self.threads[thread].timed_out = false;
+                self.threads[thread].segment = Segment::default();
+                self.cpus[cpu].current = None;
                 if until_ns != NEVER {
                     self.agenda.set(self.slots.thread(thread), until_ns.max(self.now_ns));
                 }
@@ -151,56 +147,53 @@ impl Sim {
     }
 
     /// Whether somebody else waits for the CPU of this thread.
-    pub(crate) fn need_resched(&self, thread: u32) -> bool {
-        self.cpus[usize::from(self.threads[thread as usize].cpu)].need_resched
+    pub(crate) fn need_resched(&self, thread: ThreadId) -> bool {
+        self.cpus[self.threads[thread].cpu].need_resched
     }
 
     /// Makes a sleeping thread runnable; `by` is the CPU of whoever wakes it, which bears the cost.
-    pub(crate) fn wake(&mut self, thread: u32, by: u16) {
-        let index = thread as usize;
-        if self.threads[index].state != ThreadState::Sleeping {
+    pub(crate) fn wake(&mut self, thread: ThreadId, by: CpuId) {
+        if self.threads[thread].state != ThreadState::Sleeping {
             return;
         }
-        self.threads[index].state = ThreadState::Running;
+        self.threads[thread].state = ThreadState::Running;
         self.agenda.set(self.slots.thread(thread), NEVER);
-        self.cpus[usize::from(by)].debt_ns += u64::from(self.world.costs.wake_ns);
-        let cpu = self.threads[index].cpu;
-        let on = usize::from(cpu);
-        let floor_ns = self.cpus[on].vruntime_min_ns.saturating_sub(SLEEPER_CREDIT_NS);
-        let vruntime_ns = self.threads[index].vruntime_ns.max(floor_ns);
-        self.threads[index].vruntime_ns = vruntime_ns;
-        self.cpus[on].runnable.push(thread);
-        let current = self.cpus[on].current;
-        if current == NO_THREAD {
-            if cpu != by && self.cpus[on].level == Level::Idle {
-                self.interrupt(cpu, Irq::Resched);
+        self.cpus[by].debt_ns += u64::from(self.world.costs.wake_ns);
+        let cpu = self.threads[thread].cpu;
+        let floor_ns = self.cpus[cpu].vruntime_min_ns.saturating_sub(SLEEPER_CREDIT_NS);
+        let vruntime_ns = self.threads[thread].vruntime_ns.max(floor_ns);
+        self.threads[thread].vruntime_ns = vruntime_ns;
+        self.cpus[cpu].runnable.push(thread);
+        match self.cpus[cpu].current {
+            None if cpu != by && self.cpus[cpu].level == Level::Idle => self.interrupt(cpu, Irq::Resched),
+            None => {}
+            Some(current) if self.threads[current].vruntime_ns > vruntime_ns + WAKE_GRANULARITY_NS => {
+                self.cpus[cpu].need_resched = true;
             }
-        } else if self.threads[current as usize].vruntime_ns > vruntime_ns + WAKE_GRANULARITY_NS {
-            self.cpus[on].need_resched = true;
+            Some(_) => {}
         }
     }
 
     /// The timeout of a sleeping thread has passed.
-    pub(crate) fn sleeper_expired(&mut self, thread: u32) {
-        if self.threads[thread as usize].state == ThreadState::Sleeping {
-            self.threads[thread as usize].timed_out = true;
-            let cpu = self.threads[thread as usize].cpu;
+    pub(crate) fn sleeper_expired(&mut self, thread: ThreadId) {
+        if self.threads[thread].state == ThreadState::Sleeping {
+            self.threads[thread].timed_out = true;
+            let cpu = self.threads[thread].cpu;
             self.wake(thread, cpu);
         }
     }
 
     /// Takes the runnable thread with the least virtual run time.
-    pub(crate) fn pick(&mut self, cpu: u16) -> Option<u32> {
-        let index = usize::from(cpu);
-        let (place, &thread) = self.cpus[index]
+    pub(crate) fn pick(&mut self, cpu: CpuId) -> Option<ThreadId> {
+        let (place, &thread) = self.cpus[cpu]
             .runnable
             .iter()
             .enumerate()
-            .min_by_key(|&(_, &thread)| (self.threads[thread as usize].vruntime_ns, thread))?;
-        self.cpus[index].runnable.swap_remove(place);
-        let vruntime_ns = self.threads[thread as usize].vruntime_ns;
-        self.threads[thread as usize].picked_vruntime_ns = vruntime_ns;
-        self.cpus[index].vruntime_min_ns = self.cpus[index].vruntime_min_ns.max(vruntime_ns);
+            .min_by_key(|&(_, &thread)| (self.threads[thread].vruntime_ns, thread))?;
+        self.cpus[cpu].runnable.swap_remove(place);
+        let vruntime_ns = self.threads[thread].vruntime_ns;
+        self.threads[thread].picked_vruntime_ns = vruntime_ns;
+        self.cpus[cpu].vruntime_min_ns = self.cpus[cpu].vruntime_min_ns.max(vruntime_ns);
         Some(thread)
     }
 }

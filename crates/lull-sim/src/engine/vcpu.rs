@@ -6,8 +6,8 @@
 //! it wakes the thread.
 
 use crate::engine::cpu::{Irq, Level};
+use crate::engine::id::{CpuId, ThreadId};
 use crate::engine::sim::Sim;
-use crate::engine::thread::NO_THREAD;
 use crate::world::VcpuSpec;
 
 /// See the [module](self).
@@ -15,15 +15,25 @@ use crate::world::VcpuSpec;
 pub(crate) struct Vcpu {
     pub(crate) spec: VcpuSpec,
     /// Its thread on the hypervisor's CPU.
-    pub(crate) thread: u32,
+    pub(crate) thread: ThreadId,
     frozen: bool,
     /// What is left of the guest's segment while it is frozen.
     rest_ns: u64,
 }
 
 impl Vcpu {
-    pub(crate) fn new(spec: &VcpuSpec, thread: u32) -> Vcpu {
+    pub(crate) fn new(spec: &VcpuSpec, thread: ThreadId) -> Vcpu {
         Vcpu { spec: spec.clone(), thread, frozen: true, rest_ns: 0 }
+    }
+
+    /// The guest's CPU.
+    fn guest(&self) -> CpuId {
+        CpuId::new(self.spec.guest_cpu)
+    }
+
+    /// The hypervisor's CPU that it runs on.
+    fn host(&self) -> CpuId {
+        CpuId::new(self.spec.host_cpu)
     }
 }
 
@@ -35,30 +45,29 @@ impl Sim {
 
     /// Whether this is the guest's CPU, and does not execute.
     #[inline]
-    pub(crate) fn is_frozen(&self, cpu: u16) -> bool {
-        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.spec.guest_cpu == cpu && vcpu.frozen)
+    pub(crate) fn is_frozen(&self, cpu: CpuId) -> bool {
+        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu && vcpu.frozen)
     }
 
     /// Whether this is the guest's CPU.
     #[inline]
-    pub(crate) fn is_guest(&self, cpu: u16) -> bool {
-        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.spec.guest_cpu == cpu)
+    pub(crate) fn is_guest(&self, cpu: CpuId) -> bool {
+        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu)
     }
 
     /// The thread that runs on the hypervisor's CPU is the guest's.
-    fn runs_guest(&self, cpu: u16) -> bool {
-        let current = self.cpus[usize::from(cpu)].current;
-        current != NO_THREAD
-            && self.vcpu.as_ref().is_some_and(|vcpu| vcpu.spec.host_cpu == cpu && vcpu.thread == current)
+    fn runs_guest(&self, cpu: CpuId) -> bool {
+        let current = self.cpus[cpu].current;
+        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.host() == cpu && current == Some(vcpu.thread))
     }
 
     /// The hypervisor's CPU stops executing its thread.
     #[inline]
-    pub(crate) fn host_stops(&mut self, cpu: u16) {
+    pub(crate) fn host_stops(&mut self, cpu: CpuId) {
         if self.vcpu.is_none() || !self.runs_guest(cpu) {
             return;
         }
-        let Some(guest) = self.vcpu.as_ref().filter(|vcpu| !vcpu.frozen).map(|vcpu| vcpu.spec.guest_cpu) else {
+        let Some(guest) = self.vcpu.as_ref().filter(|vcpu| !vcpu.frozen).map(Vcpu::guest) else {
             return;
         };
         self.account(guest);
@@ -69,35 +78,34 @@ impl Sim {
             vcpu.frozen = true;
             vcpu.rest_ns = rest_ns;
         }
-        self.cpus[usize::from(cpu)].debt_ns += self.vm_exit_ns();
+        self.cpus[cpu].debt_ns += self.vm_exit_ns();
     }
 
     /// The hypervisor's CPU executes a thread from now on.
     #[inline]
-    pub(crate) fn host_runs(&mut self, cpu: u16) {
+    pub(crate) fn host_runs(&mut self, cpu: CpuId) {
         if self.vcpu.is_none() || !self.runs_guest(cpu) {
             return;
         }
         let Some(vcpu) = &mut self.vcpu else { return };
         vcpu.frozen = false;
-        let (guest, rest_ns) = (vcpu.spec.guest_cpu, vcpu.rest_ns);
-        let index = usize::from(guest);
+        let (guest, rest_ns) = (vcpu.guest(), vcpu.rest_ns);
         self.restart_clock(guest);
-        if self.cpus[index].level == Level::Idle {
+        if self.cpus[guest].level == Level::Idle {
             self.dispatch(guest);
             return;
         }
         self.agenda.set(self.slots.cpu(guest), self.now_ns + rest_ns);
-        if self.cpus[index].level != Level::Hard && !self.cpus[index].pending.is_empty() {
+        if self.cpus[guest].level != Level::Hard && !self.cpus[guest].pending.is_empty() {
             self.pause(guest);
             self.dispatch(guest);
         }
     }
 
     /// The guest's CPU has nothing to do: its thread gives the hypervisor's CPU up as soon as it may.
-    pub(crate) fn guest_halts(&mut self, cpu: u16) {
-        if let Some(vcpu) = self.vcpu.as_ref().filter(|vcpu| vcpu.spec.guest_cpu == cpu) {
-            let host = vcpu.spec.host_cpu;
+    pub(crate) fn guest_halts(&mut self, cpu: CpuId) {
+        if let Some(vcpu) = self.vcpu.as_ref().filter(|vcpu| vcpu.guest() == cpu) {
+            let host = vcpu.host();
             self.agenda.set(self.slots.cpu(host), self.now_ns);
         }
     }
@@ -105,14 +113,14 @@ impl Sim {
     /// Whether the guest's CPU could do nothing now.
     pub(crate) fn guest_is_idle(&self) -> bool {
         let Some(vcpu) = &self.vcpu else { return true };
-        let cpu = &self.cpus[usize::from(vcpu.spec.guest_cpu)];
+        let cpu = &self.cpus[vcpu.guest()];
         cpu.level == Level::Idle && cpu.pending.is_empty() && cpu.runnable.is_empty()
     }
 
     /// An interrupt waits for a guest that does not execute: its thread is woken if it sleeps.
     pub(crate) fn guest_interrupted(&mut self, _irq: Irq) {
         if let Some(vcpu) = &self.vcpu {
-            let (thread, by) = (vcpu.thread, vcpu.spec.interrupted_by);
+            let (thread, by) = (vcpu.thread, CpuId::new(vcpu.spec.interrupted_by));
             self.wake(thread, by);
         }
     }

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use lull_core::SocketBusy;
 
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::epoll::Item;
+use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SocketId, XskId};
 use crate::engine::nic::Packet;
 use crate::engine::sim::Sim;
 use crate::world::XskSpec;
@@ -19,9 +21,9 @@ const RING_FRAMES: usize = 2_048;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A message of a request/response pair: its socket, and when its transaction began.
-    Message { socket: u32, begun_ns: u64 },
+    Message { socket: SocketId, begun_ns: u64 },
     /// A client's request, or the answer to it.
-    Request { conn: u32 },
+    Request { conn: ConnId },
 }
 
 /// One socket.
@@ -49,17 +51,17 @@ impl Xsk {
 
 impl Sim {
     /// A packet has passed the driver, on `cpu`, and goes to this socket.
-    pub(crate) fn xsk_delivered(&mut self, xsk: u32, packet: Packet, cpu: u16) {
+    pub(crate) fn xsk_delivered(&mut self, xsk: XskId, packet: Packet, cpu: CpuId) {
         let frame = match packet.kind {
             PacketKind::Message => {
-                let socket = packet.conn - self.first_socket;
+                let socket = self.socket_of(packet.conn);
                 let Some(begun_ns) = self.take_message(socket) else { return };
                 Frame::Message { socket, begun_ns }
             }
             PacketKind::Request | PacketKind::Ack => Frame::Request { conn: packet.conn },
             PacketKind::Frame => unreachable!("a flood's frames go to its own sinks"),
         };
-        if self.xsks[xsk as usize].ready.len() >= RING_FRAMES {
+        if self.xsks[xsk].ready.len() >= RING_FRAMES {
             self.counts.socket_dropped += 1;
             if let Frame::Request { conn } = frame {
                 // The client sends it again, as after a drop in the NIC.
@@ -69,38 +71,48 @@ impl Sim {
             }
             return;
         }
-        self.xsks[xsk as usize].ready.push_back(frame);
+        self.xsks[xsk].ready.push_back(frame);
         self.xsk_polled_ready(xsk, cpu);
     }
 
     /// Puts the socket into its context's ready list if it has frames and is not there.
-    fn xsk_polled_ready(&mut self, xsk: u32, cpu: u16) {
-        let socket = &mut self.xsks[xsk as usize];
+    fn xsk_polled_ready(&mut self, xsk: XskId, cpu: CpuId) {
+        let socket = &mut self.xsks[xsk];
         if let (Some(context), false, false) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {
             socket.queued = true;
-            self.make_ready(context, self.first_xsk + xsk, cpu);
+            self.make_ready(ContextId::new(context), self.item_of(xsk), cpu);
         }
     }
 
+    /// The socket as its epoll context has it.
+    fn item_of(&self, xsk: XskId) -> Item {
+        Item::Connection(self.first_xsk.plus(xsk.raw()))
+    }
+
+    /// The socket whose connection this is, if it is one's.
+    pub(crate) fn xsk_of(&self, conn: ConnId) -> Option<XskId> {
+        (conn >= self.first_xsk).then(|| XskId::new(conn.after(self.first_xsk)))
+    }
+
     /// `epoll_wait` returned the socket: its program takes frames now.
-    pub(crate) fn xsk_returned(&mut self, xsk: u32) {
-        self.xsks[xsk as usize].queued = false;
+    pub(crate) fn xsk_returned(&mut self, xsk: XskId) {
+        self.xsks[xsk].queued = false;
     }
 
     /// The program has taken what it takes at a time. Level-triggered: with frames left the socket stays ready, and an event
     /// whose frames were taken meanwhile is not returned.
-    pub(crate) fn xsk_taken(&mut self, xsk: u32, cpu: u16) {
-        let socket = &mut self.xsks[xsk as usize];
+    pub(crate) fn xsk_taken(&mut self, xsk: XskId, cpu: CpuId) {
+        let socket = &mut self.xsks[xsk];
         if let (Some(context), true, true) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {
             socket.queued = false;
-            let item = self.first_xsk + xsk;
-            self.contexts[context as usize].ready.retain(|&ready| ready != item);
+            let item = self.item_of(xsk);
+            self.contexts[ContextId::new(context)].ready.retain(|&ready| ready != item);
         }
         self.xsk_polled_ready(xsk, cpu);
     }
 
     /// A poll sends a frame of the transmit ring of this queue.
-    pub(crate) fn frame_leaves(&mut self, frame: Frame, queue: u32) {
+    pub(crate) fn frame_leaves(&mut self, frame: Frame, queue: QueueId) {
         match frame {
             Frame::Message { socket, begun_ns } => self.put_on_wire(socket, begun_ns),
             Frame::Request { conn } => self.frame_answers(conn, queue),

@@ -9,6 +9,7 @@ use lull_core::state;
 
 use crate::engine::agenda::NEVER;
 use crate::engine::cpu::Irq;
+use crate::engine::id::QueueId;
 use crate::engine::nic::Side;
 use crate::engine::recorder::{Packed, Recorder};
 use crate::engine::sim::Sim;
@@ -191,7 +192,7 @@ impl Checker {
                         format!("queue {napi} unmasks: {rearm}, after {done} of {expected} deferral rounds"),
                     );
                 }
-                let expected = sim.queues[napi as usize].napi.settings().defer_hard_irqs;
+                let expected = sim.queues[QueueId::new(napi)].napi.settings().defer_hard_irqs;
                 if rearm {
                     it.rounds = None;
                 } else if productive {
@@ -269,8 +270,7 @@ impl Checker {
 
 /// The state of every instance between two steps.
 fn check_state(sim: &Sim) -> Result<(), Violation> {
-    for (index, queue) in sim.queues.iter().enumerate() {
-        let number = index as u32;
+    for (index, queue) in sim.queues.rows() {
         let now = queue.napi.snapshot();
         let timer = queue.napi.timer().pending();
         let broken = |rule, what: &str| {
@@ -282,8 +282,8 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             );
             Err(Violation { rule, at_ns: sim.now_ns, found })
         };
-        let alarm = sim.slots.napi_timer(number);
-        if timer.is_some() && sim.agenda.slot_ns(alarm) == NEVER && !sim.is_in_flight(Irq::NapiTimer(number)) {
+        let alarm = sim.slots.napi_timer(index);
+        if timer.is_some() && sim.agenda.slot_ns(alarm) == NEVER && !sim.is_in_flight(Irq::NapiTimer(index)) {
             return broken("executor", "has a timer without an alarm");
         }
         if now.has(state::SCHED_THREADED) && queue.thread.is_none() {
@@ -303,12 +303,12 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             continue;
         }
         let masked = !(queue.rx.armed && queue.tx.armed);
-        if masked && !sim.is_in_flight(Irq::Device(number)) {
+        if masked && !sim.is_in_flight(Irq::Device(index)) {
             return broken("I2", "is free and masked without a timer");
         }
         for side in [Side::Rx, Side::Tx] {
-            let waits = queue.unpolled(side) > 0 && sim.agenda.slot_ns(sim.slots.moderation(number, side)) == NEVER;
-            if waits && !sim.is_in_flight(Irq::Device(number)) {
+            let waits = queue.unpolled(side) > 0 && sim.agenda.slot_ns(sim.slots.moderation(index, side)) == NEVER;
+            if waits && !sim.is_in_flight(Irq::Device(index)) {
                 return broken("I2", "is free with something in its rings and neither interrupt nor timer");
             }
         }

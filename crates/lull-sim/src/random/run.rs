@@ -10,6 +10,7 @@ use lull_core::{SocketBusy, state};
 
 use crate::engine::app::socket_reader::SocketReader;
 use crate::engine::cpu::Irq;
+use crate::engine::id::{ContextId, CpuId, QueueId};
 use crate::engine::recorder::{Entry, Listener, Recorder};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Coverage;
@@ -154,9 +155,11 @@ impl Run {
             let _ = socket.set_usecs(reader.usecs);
             let _ = socket.set_prefer(reader.prefer, true);
             let _ = socket.set_budget(reader.budget, true);
-            let program = SocketReader::new(reader.context, reader.queue, reader.cpu, socket, reader.nonblocking);
-            sim.start(reader.cpu, Box::new(program));
-            sim.interrupt(reader.cpu, Irq::Resched);
+            let (context, queue, cpu) =
+                (ContextId::new(reader.context), QueueId::new(reader.queue), CpuId::new(reader.cpu));
+            let program = SocketReader::new(context, queue, cpu, socket, reader.nonblocking);
+            sim.start(cpu, Box::new(program));
+            sim.interrupt(cpu, Irq::Resched);
         }
         let script = Rc::new(RefCell::new(Script::new(&sim, plan.script.clone(), plan.persistent)));
         sim.operator = Some(Box::new(Operating(script.clone())));

@@ -14,7 +14,8 @@ use lull_core::{
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpu::Irq;
-use crate::engine::epoll::OTHER_EVENT;
+use crate::engine::epoll::Item;
+use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId};
 use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::{Operator, Sim, cx};
@@ -29,7 +30,7 @@ const THREADED_RETRY_NS: u64 = 200_000;
 const CLOSE_RETRY_NS: u64 = 7_000;
 const CLOSE_RETRIES_MAX: u32 = 400;
 /// Whose packets a burst is said to be. Nobody serves them.
-const BURST_CONNECTION: u32 = 0;
+const BURST_CONNECTION: ConnId = ConnId::new(0);
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,8 +176,8 @@ pub(crate) struct Script {
 
 impl Script {
     /// These settings are in force from now on.
-    fn written(&mut self, queue: usize, settings: &NapiSettings) {
-        let longest = &mut self.timeout_max_ns[queue];
+    fn written(&mut self, queue: QueueId, settings: &NapiSettings) {
+        let longest = &mut self.timeout_max_ns[queue.place()];
         *longest = (*longest).max(longest_ns(settings));
         self.writes += 1;
     }
@@ -187,11 +188,11 @@ impl Script {
 pub(crate) struct Operating(pub(crate) Rc<RefCell<Script>>);
 
 impl Operator for Operating {
-    fn cpu_of(&self, step: u32) -> u16 {
-        self.0.borrow().steps[step as usize].cpu
+    fn cpu_of(&self, step: u32) -> CpuId {
+        CpuId::new(self.0.borrow().steps[step as usize].cpu)
     }
 
-    fn act(&mut self, sim: &mut Sim, step: u32, cpu: u16) {
+    fn act(&mut self, sim: &mut Sim, step: u32, cpu: CpuId) {
         self.0.borrow_mut().step(sim, step, cpu);
     }
 }
@@ -237,7 +238,7 @@ impl Script {
     }
 
     /// A step acts on its CPU.
-    fn step(&mut self, sim: &mut Sim, step: u32, cpu: u16) {
+    fn step(&mut self, sim: &mut Sim, step: u32, cpu: CpuId) {
         let index = step as usize;
         self.ahead -= 1;
         let before = std::mem::take(&mut self.progress[index]);
@@ -253,13 +254,23 @@ impl Script {
     }
 
     /// Acts; what is left to do, and when.
-    fn act(&mut self, sim: &mut Sim, action: Action, before: Progress, step: u32, cpu: u16) -> Option<(Progress, u64)> {
+    fn act(
+        &mut self,
+        sim: &mut Sim,
+        action: Action,
+        before: Progress,
+        step: u32,
+        cpu: CpuId,
+    ) -> Option<(Progress, u64)> {
+        let (queue_of, context_of) = (QueueId::new, ContextId::new);
         match action {
-            Action::Set { queue, settings } => self.set_queue(sim, queue, &settings, step, cpu),
+            Action::Set { queue, settings } => self.set_queue(sim, queue_of(queue), &settings, step, cpu),
             Action::SetDevice { settings } => self.set_device(sim, &settings, cpu),
-            Action::Thread { queue, threaded } => return self.act_thread(sim, queue, threaded, before, step, cpu),
+            Action::Thread { queue, threaded } => {
+                return self.act_thread(sim, queue_of(queue), threaded, before, step, cpu);
+            }
             Action::Disable { queue, down_ns, reset } => {
-                return self.act_disable(sim, queue, (down_ns, reset), before, step, cpu);
+                return self.act_disable(sim, queue_of(queue), (down_ns, reset), before, step, cpu);
             }
             Action::Link { down_ns } => {
                 sim.faults.link_down = before == Progress::Fresh;
@@ -267,37 +278,37 @@ impl Script {
             }
             Action::Params { context, params } => {
                 // A world's parameters are its author's own, with every privilege; the generator keeps the limits.
-                let _ = sim.contexts[context as usize].ep.set_params(&params, true);
-                sim.note(cpu, Whom::Context(context), Transition::EpollParams);
+                let _ = sim.contexts[context_of(context)].ep.set_params(&params, true);
+                sim.note(cpu, Whom::Context(context_of(context)), Transition::EpollParams);
             }
-            Action::Reopen { context } => return self.act_reopen(sim, context, before, step, cpu),
+            Action::Reopen { context } => return self.act_reopen(sim, context_of(context), before, step, cpu),
             Action::Other { context, count, gap_ns } => {
-                sim.make_ready(context, OTHER_EVENT, cpu);
+                sim.make_ready(context_of(context), Item::Other, cpu);
                 let done = if let Progress::Waiting(done) = before { done + 1 } else { 1 };
                 return (done < count).then_some((Progress::Waiting(done), u64::from(gap_ns)));
             }
             Action::Burst { queue, packets } => {
                 for _ in 0..packets {
-                    let _ = sim.packet_arrives(queue, Packet::new(BURST_CONNECTION, PacketKind::Ack));
+                    let _ = sim.packet_arrives(queue_of(queue), Packet::new(BURST_CONNECTION, PacketKind::Ack));
                 }
             }
             Action::Kick { queue } => {
                 let cx = cx(sim.now_ns, cpu, &sim.sink);
-                if let Schedule::Owned(owner) = sim.queues[queue as usize].napi.schedule(&cx) {
+                if let Schedule::Owned(owner) = sim.queues[queue_of(queue)].napi.schedule(&cx) {
                     sim.route(owner, cpu);
                 }
             }
             Action::Spurious { queue } => {
-                let cpu = sim.queues[queue as usize].spec.cpu;
-                sim.interrupt(cpu, Irq::Device(queue));
+                let cpu = sim.queues[queue_of(queue)].cpu();
+                sim.interrupt(cpu, Irq::Device(queue_of(queue)));
             }
             Action::Stall { ns } => sim.faults.next_stall_ns = u64::from(ns),
         }
         None
     }
 
-    fn set_queue(&mut self, sim: &mut Sim, queue: u32, settings: &NapiSettings, step: u32, cpu: u16) {
-        if sim.queues[queue as usize].napi.id() == 0 {
+    fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: u32, cpu: CpuId) {
+        if sim.queues[queue].napi.id() == 0 {
             // Without an id there is nothing that netlink could name.
             sim.tell(cpu, What::Skipped(step));
             return;
@@ -307,11 +318,11 @@ impl Script {
     }
 
     /// Overwrites every instance and every slot; `irq_suspend_timeout` has no device-level value.
-    fn set_device(&mut self, sim: &mut Sim, settings: &NapiSettings, cpu: u16) {
+    fn set_device(&mut self, sim: &mut Sim, settings: &NapiSettings, cpu: CpuId) {
         // The limits hold: the generator drew the values within them.
         let _ = self.config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
-        for queue in 0..sim.queues.len() as u32 {
-            let napi = &sim.queues[queue as usize].napi;
+        for queue in sim.queues.ids() {
+            let napi = &sim.queues[queue].napi;
             if napi.id() != 0 {
                 let irq_suspend_timeout_ns = napi.settings().irq_suspend_timeout_ns;
                 self.put(sim, queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
@@ -321,21 +332,20 @@ impl Script {
     }
 
     /// Puts settings in force and into the queue's slot; the thread stays as it is.
-    fn put(&mut self, sim: &mut Sim, queue: u32, settings: &NapiSettings) {
-        let index = queue as usize;
-        let napi = &sim.queues[index].napi;
+    fn put(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings) {
+        let napi = &sim.queues[queue].napi;
         let settings = NapiSettings { threaded: napi.settings().threaded, ..*settings };
         napi.set(&settings);
-        let _ = self.config.set_queue(index, &settings);
-        self.written(index, &settings);
+        let _ = self.config.set_queue(queue.place(), &settings);
+        self.written(queue, &settings);
     }
 
     /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
-    fn begins(&mut self, sim: &mut Sim, queue: u32, before: Progress, step: u32, cpu: u16) -> bool {
+    fn begins(&mut self, sim: &mut Sim, queue: QueueId, before: Progress, step: u32, cpu: CpuId) -> bool {
         if before != Progress::Fresh {
             return true;
         }
-        let busy = std::mem::replace(&mut self.busy[queue as usize], true);
+        let busy = std::mem::replace(&mut self.busy[queue.place()], true);
         if busy {
             sim.tell(cpu, What::Skipped(step));
         }
@@ -345,24 +355,23 @@ impl Script {
     fn act_thread(
         &mut self,
         sim: &mut Sim,
-        queue: u32,
+        queue: QueueId,
         threaded: Threaded,
         before: Progress,
         step: u32,
-        cpu: u16,
+        cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
-        let index = queue as usize;
-        let settings = NapiSettings { threaded, ..sim.queues[index].napi.settings() };
+        let settings = NapiSettings { threaded, ..sim.queues[queue].napi.settings() };
         if before == Progress::Fresh {
-            let _ = self.config.set_queue(index, &settings);
-            sim.queues[index].napi.set(&settings);
-            self.written(index, &settings);
+            let _ = self.config.set_queue(queue.place(), &settings);
+            sim.queues[queue].napi.set(&settings);
+            self.written(queue, &settings);
         }
         let again = Some((Progress::Waiting(0), THREADED_RETRY_NS));
-        let (napi, whom) = (&sim.queues[index].napi, Whom::Queue(queue));
+        let (napi, whom) = (&sim.queues[queue].napi, Whom::Queue(queue));
         match threaded {
             Threaded::Off => {
                 if napi.threaded_off() == ThreadedOff::Owned {
@@ -383,34 +392,33 @@ impl Script {
                 sim.note(cpu, whom, Transition::ThreadedBusy);
             }
         }
-        self.busy[index] = false;
+        self.busy[queue.place()] = false;
         None
     }
 
     fn act_disable(
         &mut self,
         sim: &mut Sim,
-        queue: u32,
+        queue: QueueId,
         (down_ns, reset): (u32, bool),
         before: Progress,
         step: u32,
-        cpu: u16,
+        cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
-        let index = queue as usize;
         match before {
             Progress::Down => {
                 self.enable(sim, queue, cpu);
-                self.busy[index] = false;
+                self.busy[queue.place()] = false;
                 return None;
             }
-            Progress::Fresh => sim.queues[index].napi.disable_begin(),
+            Progress::Fresh => sim.queues[queue].napi.disable_begin(),
             Progress::Waiting(_) => {}
         }
         let cx = cx(sim.now_ns, cpu, &sim.sink);
-        let napi = &sim.queues[index].napi;
+        let napi = &sim.queues[queue].napi;
         let id = napi.id();
         if napi.disable_claim() == DisableClaim::Owned {
             sim.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
@@ -423,29 +431,28 @@ impl Script {
         if reset {
             self.flush(sim, queue);
         }
-        self.config.disabled(index, id);
+        self.config.disabled(queue.place(), id);
         Some((Progress::Down, u64::from(down_ns)))
     }
 
-    fn enable(&mut self, sim: &mut Sim, queue: u32, cpu: u16) {
-        let index = queue as usize;
+    fn enable(&mut self, sim: &mut Sim, queue: QueueId, cpu: CpuId) {
         let fresh = self.next_id;
-        let (id, settings) = self.config.enabled(index, || fresh);
+        let (id, settings) = self.config.enabled(queue.place(), || fresh);
         let same = id != fresh;
         if !same {
             self.next_id += 1;
         }
-        sim.queues[index].napi.enable(id, Some(&settings));
-        self.written(index, &settings);
-        cx(sim.now_ns, cpu, &sim.sink).emit(queue, EventKind::Enable);
+        sim.queues[queue].napi.enable(id, Some(&settings));
+        self.written(queue, &settings);
+        cx(sim.now_ns, cpu, &sim.sink).emit(queue.raw(), EventKind::Enable);
         sim.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
         sim.set_up(queue);
     }
 
     /// A reset loses what lies in the rings; clients send their requests again.
-    fn flush(&mut self, sim: &mut Sim, queue: u32) {
-        let lost = std::mem::take(&mut sim.queues[queue as usize].ring);
-        let q = &mut sim.queues[queue as usize];
+    fn flush(&mut self, sim: &mut Sim, queue: QueueId) {
+        let lost = std::mem::take(&mut sim.queues[queue].ring);
+        let q = &mut sim.queues[queue];
         q.flushed += lost.len() as u64;
         q.tx_done = 0;
         q.looked_at(sim.now_ns);
@@ -465,13 +472,12 @@ impl Script {
     fn act_reopen(
         &mut self,
         sim: &mut Sim,
-        context: u32,
+        context: ContextId,
         before: Progress,
         step: u32,
-        cpu: u16,
+        cpu: CpuId,
     ) -> Option<(Progress, u64)> {
-        let index = context as usize;
-        if sim.contexts[index].inside > 0 {
+        if sim.contexts[context].inside > 0 {
             let tried = if let Progress::Waiting(tried) = before { tried + 1 } else { 1 };
             if tried < CLOSE_RETRIES_MAX && !sim.faults.quiet {
                 return Some((Progress::Waiting(tried), CLOSE_RETRY_NS));
@@ -479,21 +485,21 @@ impl Script {
             sim.tell(cpu, What::Skipped(step));
             return None;
         }
-        let left = sim.contexts[index].ep.free();
+        let left = sim.contexts[context].ep.free();
         sim.note(cpu, Whom::Context(context), Transition::EpollFreed);
         if let Some(id) = left {
             sim.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
             sim.resume(id, cpu);
         }
-        let params = sim.contexts[index].ep.params();
-        let ep = EpollBusy::new(&sim.world.sysctl, sim.world.contexts[index].options);
+        let params = sim.contexts[context].ep.params();
+        let ep = EpollBusy::new(&sim.world.sysctl, sim.world.contexts[context.place()].options);
         let _ = ep.set_params(&params, true);
-        let queue = sim.world.connections.iter().find(|group| group.context == context && group.count > 0);
-        if let Some(queue) = queue.map(|group| group.queue) {
+        let queue = sim.world.connections.iter().find(|group| group.context == context.raw() && group.count > 0);
+        if let Some(queue) = queue.map(|group| QueueId::new(group.queue)) {
             // EPOLL_CTL_ADD notes the socket's NAPI.
-            let _ = ep.note_napi(sim.queues[queue as usize].napi.id());
+            let _ = ep.note_napi(sim.queues[queue].napi.id());
         }
-        sim.contexts[index].ep = ep;
+        sim.contexts[context].ep = ep;
         None
     }
 }

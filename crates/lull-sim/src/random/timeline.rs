@@ -25,11 +25,11 @@ impl Plan {
         let (verdict, (kept, total)) = self.run_keeping(limit);
         let left_out = total - kept.len() as u64;
         let mut lines: Vec<String> = Vec::with_capacity(kept.len());
-        let mut packets = (0, u32::MAX);
+        let mut packets = (0, None);
         for (index, entry) in kept.iter().enumerate() {
             if let What::Packet(queue) = entry.what {
                 // Packets of one queue in a row are one line.
-                packets = if packets.1 == queue { (packets.0 + 1, queue) } else { (1, queue) };
+                packets = if packets.1 == Some(queue) { (packets.0 + 1, Some(queue)) } else { (1, Some(queue)) };
                 if let Some(Entry { what: What::Packet(next), .. }) = kept.get(index + 1)
                     && *next == queue
                 {
@@ -37,7 +37,7 @@ impl Plan {
                 }
                 let what = format!("{} packet{} in the ring", packets.0, if packets.0 == 1 { "" } else { "s" });
                 lines.push(line(entry, &format!("queue {queue}"), &what));
-                packets = (0, u32::MAX);
+                packets = (0, None);
                 continue;
             }
             lines.push(tell(entry, &self.script));

@@ -8,7 +8,8 @@ use lull_core::{BusyEnd, BusyPlan, EpollWait, WaitStep};
 use crate::engine::agenda::NEVER;
 use crate::engine::app::xsk_responder::XskBatch;
 use crate::engine::busy::Busier;
-use crate::engine::epoll::OTHER_EVENT;
+use crate::engine::epoll::Item;
+use crate::engine::id::{ContextId, CpuId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
@@ -34,22 +35,22 @@ enum Stage {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct EpollWorker {
-    context: u32,
-    cpu: u16,
+    context: ContextId,
+    cpu: CpuId,
     timeout_ns: Option<u64>,
     events_max: u32,
     stage: Stage,
     wait: Option<EpollWait>,
     owed: Option<WaitStep>,
     busier: Option<Busier>,
-    batch: Vec<u32>,
+    batch: Vec<Item>,
     /// Frames of an AF_XDP socket, the event that is being served.
     frames: Option<XskBatch>,
     sleep_until_ns: u64,
 }
 
 impl EpollWorker {
-    pub(crate) fn new(context: u32, cpu: u16, timeout_ns: Option<u64>, events_max: u32) -> EpollWorker {
+    pub(crate) fn new(context: ContextId, cpu: CpuId, timeout_ns: Option<u64>, events_max: u32) -> EpollWorker {
         EpollWorker {
             context,
             cpu,
@@ -66,17 +67,16 @@ impl EpollWorker {
     }
 
     fn is_available(&self, sim: &Sim) -> bool {
-        sim.contexts[self.context as usize].is_available()
+        sim.contexts[self.context].is_available()
     }
 
     /// Steps through `epoll_wait` until something costs time.
     fn steps(&mut self, sim: &mut Sim) -> Next {
-        let context = self.context as usize;
         loop {
             let Some(wait) = &mut self.wait else { unreachable!("a step of epoll_wait outside of it") };
             let step = match self.owed.take() {
                 Some(owed) => owed,
-                None => wait.next(&sim.contexts[context].ep),
+                None => wait.next(&sim.contexts[self.context].ep),
             };
             match step {
                 WaitStep::Copy => return self.copy(sim),
@@ -105,7 +105,7 @@ impl EpollWorker {
                 }
                 WaitStep::Done(0) => {
                     self.wait = None;
-                    sim.contexts[context].inside -= 1;
+                    sim.contexts[self.context].inside -= 1;
                     let zero = self.timeout_ns == Some(0);
                     self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
                     sim.counts.epoll_timeouts += 1;
@@ -114,7 +114,7 @@ impl EpollWorker {
                 }
                 WaitStep::Done(events) => {
                     self.wait = None;
-                    sim.contexts[context].inside -= 1;
+                    sim.contexts[self.context].inside -= 1;
                     sim.counts.epoll_calls += 1;
                     sim.counts.epoll_events += events as u64;
                     self.stage = Stage::Serve(0);
@@ -125,7 +125,7 @@ impl EpollWorker {
     }
 
     fn copy(&mut self, sim: &mut Sim) -> Next {
-        let context = &mut sim.contexts[self.context as usize];
+        let context = &mut sim.contexts[self.context];
         let count = context.ready.len().min(self.events_max as usize);
         self.batch.clear();
         self.batch.extend(context.ready.drain(..count));
@@ -153,7 +153,7 @@ impl EpollWorker {
         let available = self.is_available(sim);
         self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
-            self.owed = wait.busy_done(&sim.contexts[self.context as usize].ep, available);
+            self.owed = wait.busy_done(&sim.contexts[self.context].ep, available);
         }
     }
 
@@ -162,13 +162,11 @@ impl EpollWorker {
             self.stage = Stage::Call;
             return self.call(sim);
         }
-        let conn = self.batch[place];
-        if conn == OTHER_EVENT {
+        let Item::Connection(conn) = self.batch[place] else {
             let stall_ns = sim.faults.stall_ns();
             return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.request_user_ns) + stall_ns));
-        }
-        if conn >= sim.first_xsk {
-            let xsk = conn - sim.first_xsk;
+        };
+        if let Some(xsk) = sim.xsk_of(conn) {
             sim.xsk_returned(xsk);
             let Some((frames, next)) = XskBatch::begin(sim, xsk, self.cpu) else { return self.served(sim, place) };
             self.frames = Some(frames);
@@ -191,7 +189,7 @@ impl EpollWorker {
 }
 
 impl Program for EpollWorker {
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if let Some(mut busier) = self.busier.take() {
             let ready = self.is_available(sim);
             if let Some(next) = busier.step(sim, me, ready) {
@@ -205,8 +203,8 @@ impl Program for EpollWorker {
             Stage::Call => self.call(sim),
             Stage::Entered => {
                 let available = self.is_available(sim);
-                sim.contexts[self.context as usize].inside += 1;
-                let ep = &sim.contexts[self.context as usize].ep;
+                sim.contexts[self.context].inside += 1;
+                let ep = &sim.contexts[self.context].ep;
                 self.wait = Some(EpollWait::begin(ep, self.timeout_ns, available, sim.now_ns));
                 self.steps(sim)
             }
@@ -215,7 +213,7 @@ impl Program for EpollWorker {
                 let copied = if count > 0 { Transition::EpollCopy } else { Transition::EpollStale };
                 self.note(sim, copied);
                 if let Some(wait) = &mut self.wait {
-                    self.owed = wait.copied(&sim.contexts[self.context as usize].ep, count);
+                    self.owed = wait.copied(&sim.contexts[self.context].ep, count);
                 }
                 self.steps(sim)
             }
@@ -227,13 +225,13 @@ impl Program for EpollWorker {
                     return self.steps(sim);
                 }
                 self.note(sim, Transition::EpollSleep);
-                sim.contexts[self.context as usize].waiters.push(me);
+                sim.contexts[self.context].waiters.push(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(self.sleep_until_ns)
             }
             Stage::Slept => {
-                let timed_out = std::mem::take(&mut sim.threads[me as usize].timed_out);
-                let context = &mut sim.contexts[self.context as usize];
+                let timed_out = std::mem::take(&mut sim.threads[me].timed_out);
+                let context = &mut sim.contexts[self.context];
                 context.waiters.retain(|&waiter| waiter != me);
                 let available = context.is_available();
                 if let Some(wait) = &mut self.wait {
@@ -249,8 +247,7 @@ impl Program for EpollWorker {
                     }
                     return self.served(sim, place);
                 }
-                let conn = self.batch[place];
-                if conn != OTHER_EVENT {
+                if let Item::Connection(conn) = self.batch[place] {
                     sim.answer(conn, self.cpu);
                 }
                 self.served(sim, place)

@@ -1,16 +1,17 @@
 //! ksoftirqd: runs what softirq left over, as a fair-scheduled thread.
 
 use crate::engine::agenda::NEVER;
+use crate::engine::id::{CpuId, ThreadId};
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program};
 
 #[derive(Debug)]
 pub(crate) struct Ksoftirqd {
-    pub(crate) cpu: u16,
+    pub(crate) cpu: CpuId,
 }
 
 impl Program for Ksoftirqd {
-    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
-        if sim.cpus[usize::from(self.cpu)].softnet.is_raised() { Next::Softirqs } else { Next::Sleep(NEVER) }
+    fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
+        if sim.cpus[self.cpu].softnet.is_raised() { Next::Softirqs } else { Next::Sleep(NEVER) }
     }
 }

@@ -3,14 +3,15 @@
 use lull_core::{NapiThread, ThreadStep};
 
 use crate::engine::agenda::NEVER;
+use crate::engine::id::{CpuId, QueueId, ThreadId};
 use crate::engine::sim::{Sim, cx};
 use crate::engine::thread::{Next, Program, Segment};
 
 /// The thread of one queue's NAPI.
 #[derive(Debug)]
 pub(crate) struct NapiThreadProgram {
-    queue: u32,
-    cpu: u16,
+    queue: QueueId,
+    cpu: CpuId,
     napi_thread: NapiThread,
     polling: bool,
     /// Packets since others could run.
@@ -18,20 +19,20 @@ pub(crate) struct NapiThreadProgram {
 }
 
 impl NapiThreadProgram {
-    pub(crate) fn new(queue: u32, cpu: u16) -> NapiThreadProgram {
+    pub(crate) fn new(queue: QueueId, cpu: CpuId) -> NapiThreadProgram {
         NapiThreadProgram { queue, cpu, napi_thread: NapiThread::new(), polling: false, packets: 0 }
     }
 }
 
 impl Program for NapiThreadProgram {
-    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
         let (queue, cpu) = (self.queue, self.cpu);
         if self.polling {
             if let Some(cost_ns) = sim.poll_goes_on(queue, cpu) {
                 return Next::Run(Segment::bottom_halves_off(cost_ns));
             }
             self.polling = false;
-            let q = &sim.queues[queue as usize];
+            let q = &sim.queues[queue];
             let work = q.poll.work;
             let gro_held = q.spec.gro_holds && work > 0;
             sim.transitions += 1;
@@ -41,14 +42,14 @@ impl Program for NapiThreadProgram {
             }
             // Between rounds bottom halves are on and others may run.
             self.packets += work;
-            let preemptible = self.packets >= sim.queues[queue as usize].spec.thread_packets;
+            let preemptible = self.packets >= sim.queues[queue].spec.thread_packets;
             if preemptible {
                 self.packets = 0;
             }
             let between = Segment { preemptible, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
             return Next::Run(between);
         }
-        let napi = &sim.queues[queue as usize].napi;
+        let napi = &sim.queues[queue].napi;
         match self.napi_thread.next(napi, &cx(sim.now_ns, cpu, &sim.sink)) {
             ThreadStep::Sleep => Next::Sleep(NEVER),
             ThreadStep::Poll { budget } => {

@@ -6,6 +6,7 @@
 
 use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
+use crate::engine::id::{CpuId, QueueId, SocketId, ThreadId};
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
@@ -55,8 +56,12 @@ impl Peer {
         Peer { spec: spec.clone(), stage: first, busier: None, begun_ns: 0, next_ns: 0, slept: false }
     }
 
+    fn socket(&self) -> SocketId {
+        SocketId::new(self.spec.socket)
+    }
+
     fn is_ready(&self, sim: &Sim) -> bool {
-        self.spec.kind != PeerKind::Poller && !sim.sockets[self.spec.socket as usize].ready.is_empty()
+        self.spec.kind != PeerKind::Poller && !sim.sockets[self.socket()].ready.is_empty()
     }
 
     fn look(&mut self, sim: &Sim) -> Next {
@@ -107,10 +112,10 @@ impl Peer {
 
     /// Busy polls as the socket's options say; `None` if they say nothing.
     fn busy(&mut self, sim: &mut Sim, nonblocking: bool) -> Option<Next> {
-        let socket = &sim.sockets[self.spec.socket as usize];
-        let id = sim.queues[socket.spec.queue as usize].napi.id();
+        let socket = &sim.sockets[self.socket()];
+        let id = sim.queues[QueueId::new(socket.spec.queue)].napi.id();
         let plan = socket.busy.plan(id, nonblocking)?;
-        let (busier, next) = Busier::begin(sim, plan, self.spec.cpu)?;
+        let (busier, next) = Busier::begin(sim, plan, CpuId::new(self.spec.cpu))?;
         self.busier = Some(busier);
         Some(next)
     }
@@ -154,7 +159,7 @@ impl Peer {
 }
 
 impl Program for Peer {
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if let Some(mut busier) = self.busier.take() {
             let ready = self.is_ready(sim);
             if let Some(next) = busier.step(sim, me, ready) {
@@ -181,13 +186,13 @@ impl Program for Peer {
                 if self.is_ready(sim) {
                     return self.take(sim);
                 }
-                sim.sockets[self.spec.socket as usize].waiter = Some(me);
+                sim.sockets[self.socket()].waiter = Some(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(NEVER)
             }
             Stage::Slept => self.take(sim),
             Stage::Taken => {
-                let Some(begun_ns) = sim.sockets[self.spec.socket as usize].ready.pop_front() else {
+                let Some(begun_ns) = sim.sockets[self.socket()].ready.pop_front() else {
                     return self.look(sim);
                 };
                 self.begun_ns = begun_ns;
@@ -210,8 +215,8 @@ impl Program for Peer {
             }
             Stage::Sent => {
                 sim.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
-                sim.send(self.spec.socket, self.begun_ns, self.spec.cpu);
-                if sim.sockets[self.spec.socket as usize].spec.transmit != Transmit::BusyPoll {
+                sim.send(self.socket(), self.begun_ns, CpuId::new(self.spec.cpu));
+                if sim.sockets[self.socket()].spec.transmit != Transmit::BusyPoll {
                     return self.sent(sim);
                 }
                 // The frame can be seen by whoever polls; this thread is on its way to do so.

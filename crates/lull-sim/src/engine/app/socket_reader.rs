@@ -6,7 +6,8 @@ use lull_core::{BusyEnd, SocketBusy};
 
 use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
-use crate::engine::epoll::OTHER_EVENT;
+use crate::engine::epoll::Item;
+use crate::engine::id::{ContextId, CpuId, QueueId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
@@ -18,15 +19,15 @@ enum Stage {
     Polled,
     Falling,
     Slept,
-    Serve(u32),
+    Serve(Item),
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct SocketReader {
-    context: u32,
-    queue: u32,
-    cpu: u16,
+    context: ContextId,
+    queue: QueueId,
+    cpu: CpuId,
     socket: SocketBusy,
     nonblocking: bool,
     stage: Stage,
@@ -34,18 +35,22 @@ pub(crate) struct SocketReader {
 }
 
 impl SocketReader {
-    pub(crate) fn new(context: u32, queue: u32, cpu: u16, socket: SocketBusy, nonblocking: bool) -> SocketReader {
+    pub(crate) fn new(
+        context: ContextId,
+        queue: QueueId,
+        cpu: CpuId,
+        socket: SocketBusy,
+        nonblocking: bool,
+    ) -> SocketReader {
         SocketReader { context, queue, cpu, socket, nonblocking, stage: Stage::Call, busier: None }
     }
 
     fn take(&mut self, sim: &mut Sim) -> Option<Next> {
-        let item = sim.contexts[self.context as usize].ready.pop_front()?;
+        let item = sim.contexts[self.context].ready.pop_front()?;
         self.stage = Stage::Serve(item);
         let stall_ns = sim.faults.stall_ns();
-        if item == OTHER_EVENT {
-            return Some(Next::Run(Segment::mixed(0, stall_ns)));
-        }
-        let mut segment = sim.request_cost(item, self.cpu);
+        let Item::Connection(conn) = item else { return Some(Next::Run(Segment::mixed(0, stall_ns))) };
+        let mut segment = sim.request_cost(conn, self.cpu);
         segment.cost_ns += stall_ns;
         Some(Next::Run(segment))
     }
@@ -54,7 +59,7 @@ impl SocketReader {
         if let Some(next) = self.take(sim) {
             return next;
         }
-        let napi_id = sim.queues[self.queue as usize].napi.id();
+        let napi_id = sim.queues[self.queue].napi.id();
         if let Some(plan) = self.socket.plan(napi_id, self.nonblocking) {
             let spins = plan.end != BusyEnd::OneRound;
             let transition = if spins { Transition::SocketSpin } else { Transition::SocketOneRound };
@@ -81,9 +86,9 @@ impl SocketReader {
 }
 
 impl Program for SocketReader {
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if let Some(mut busier) = self.busier.take() {
-            let ready = !sim.contexts[self.context as usize].ready.is_empty();
+            let ready = !sim.contexts[self.context].ready.is_empty();
             if let Some(next) = busier.step(sim, me, ready) {
                 self.busier = Some(busier);
                 return next;
@@ -97,14 +102,14 @@ impl Program for SocketReader {
                 if let Some(next) = self.take(sim) {
                     return next;
                 }
-                sim.contexts[self.context as usize].waiters.push(me);
+                sim.contexts[self.context].waiters.push(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(NEVER)
             }
             Stage::Slept => self.call(sim),
             Stage::Serve(item) => {
-                if item != OTHER_EVENT {
-                    sim.answer(item, self.cpu);
+                if let Item::Connection(conn) = item {
+                    sim.answer(conn, self.cpu);
                 }
                 self.stage = Stage::Call;
                 self.call(sim)

@@ -1,6 +1,7 @@
 //! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`, UDP_STREAM).
 
 use crate::engine::agenda::NEVER;
+use crate::engine::id::ThreadId;
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
 
@@ -32,7 +33,7 @@ impl UdpSink {
 }
 
 impl Program for UdpSink {
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if self.stage == Stage::Taken {
             sim.received(self.flow);
         }

@@ -1,6 +1,7 @@
 //! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that the guest's CPU is.
 
 use crate::engine::agenda::NEVER;
+use crate::engine::id::ThreadId;
 use crate::engine::relay::Waits;
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
@@ -29,7 +30,7 @@ impl Vhost {
 }
 
 impl Program for Vhost {
-    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
         if let (Stage::Copied, Some(signal_ns)) = (self.stage, sim.signal_ns()) {
             self.stage = Stage::Signalled;
             return Next::Run(Segment::mixed(signal_ns, 0));
@@ -64,7 +65,7 @@ impl Program for Vhost {
 pub(crate) struct VcpuThread;
 
 impl Program for VcpuThread {
-    fn step(&mut self, sim: &mut Sim, _me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
         if sim.guest_is_idle() { Next::Sleep(NEVER) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
     }
 }

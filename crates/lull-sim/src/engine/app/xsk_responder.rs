@@ -5,6 +5,7 @@
 //! core's (`SocketBusy`).
 
 use crate::engine::busy::Busier;
+use crate::engine::id::{CpuId, QueueId, ThreadId, XskId};
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Program, Segment};
 use crate::engine::xsk::Frame;
@@ -23,8 +24,8 @@ enum Stage {
 /// Frames that are being answered.
 #[derive(Debug)]
 pub(crate) struct XskBatch {
-    xsk: u32,
-    cpu: u16,
+    xsk: XskId,
+    cpu: CpuId,
     stage: Stage,
     answers: Vec<Frame>,
     busier: Option<Busier>,
@@ -32,8 +33,8 @@ pub(crate) struct XskBatch {
 
 impl XskBatch {
     /// Begins with what the socket has, up to its batch; `None` if it has nothing.
-    pub(crate) fn begin(sim: &mut Sim, xsk: u32, cpu: u16) -> Option<(XskBatch, Next)> {
-        let socket = &sim.xsks[xsk as usize];
+    pub(crate) fn begin(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(XskBatch, Next)> {
+        let socket = &sim.xsks[xsk];
         let count = socket.ready.len().min(socket.spec.batch as usize);
         if count == 0 {
             return None;
@@ -44,24 +45,24 @@ impl XskBatch {
     }
 
     /// The segment before ended. `None` when all are answered.
-    pub(crate) fn step(&mut self, sim: &mut Sim, me: u32) -> Option<Next> {
+    pub(crate) fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Option<Next> {
         if let Some(mut busier) = self.busier.take()
-            && let Some(next) = busier.step(sim, me, !sim.xsks[self.xsk as usize].ready.is_empty())
+            && let Some(next) = busier.step(sim, me, !sim.xsks[self.xsk].ready.is_empty())
         {
             self.busier = Some(busier);
             return Some(next);
         }
         match self.stage {
             Stage::Handled(count) => {
-                self.answers.extend(sim.xsks[self.xsk as usize].ready.drain(..count));
+                self.answers.extend(sim.xsks[self.xsk].ready.drain(..count));
                 sim.counts.served += count as u64;
                 self.stage = Stage::Sent;
                 Some(Next::Run(Segment::sys(u64::from(sim.world.costs.send_ns))))
             }
             Stage::Sent => {
-                let socket = &sim.xsks[self.xsk as usize].spec;
-                let (queue, transmit) = (socket.queue, socket.transmit);
-                sim.queues[queue as usize].tx_ring.append(&mut self.answers);
+                let socket = &sim.xsks[self.xsk].spec;
+                let (queue, transmit) = (QueueId::new(socket.queue), socket.transmit);
+                sim.queues[queue].tx_ring.append(&mut self.answers);
                 self.stage = Stage::Kicked;
                 match transmit {
                     Transmit::Wakeup => sim.xsk_wakeup(queue, self.cpu),
@@ -93,9 +94,9 @@ impl XskBatch {
 }
 
 /// A non-blocking call on the socket polls as its options say; `None` if they say nothing.
-fn busy(sim: &mut Sim, xsk: u32, cpu: u16) -> Option<(Busier, Next)> {
-    let socket = &sim.xsks[xsk as usize];
-    let id = sim.queues[socket.spec.queue as usize].napi.id();
+fn busy(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(Busier, Next)> {
+    let socket = &sim.xsks[xsk];
+    let id = sim.queues[QueueId::new(socket.spec.queue)].napi.id();
     let plan = socket.busy.plan(id, true)?;
     Busier::begin(sim, plan, cpu)
 }
@@ -115,14 +116,18 @@ impl XskResponder {
         XskResponder { spec, called: false, batch: None, busier: None }
     }
 
+    fn xsk(&self) -> XskId {
+        XskId::new(self.spec.xsk)
+    }
+
     fn is_ready(&self, sim: &Sim) -> bool {
-        self.spec.wait != XskWait::PollOnly && !sim.xsks[self.spec.xsk as usize].ready.is_empty()
+        self.spec.wait != XskWait::PollOnly && !sim.xsks[self.xsk()].ready.is_empty()
     }
 
     /// At the begin of its loop: the ring is user memory, and no call is made if there is something in it.
     fn look(&mut self, sim: &mut Sim) -> Next {
         if self.is_ready(sim)
-            && let Some((batch, next)) = XskBatch::begin(sim, self.spec.xsk, self.spec.cpu)
+            && let Some((batch, next)) = XskBatch::begin(sim, self.xsk(), CpuId::new(self.spec.cpu))
         {
             self.batch = Some(batch);
             return next;
@@ -145,7 +150,7 @@ fn spin(sim: &Sim) -> Next {
 }
 
 impl Program for XskResponder {
-    fn step(&mut self, sim: &mut Sim, me: u32) -> Next {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if let Some(mut batch) = self.batch.take() {
             if let Some(next) = batch.step(sim, me) {
                 self.batch = Some(batch);
@@ -162,7 +167,7 @@ impl Program for XskResponder {
             return self.returned(sim);
         }
         if std::mem::take(&mut self.called) {
-            if let Some((busier, next)) = busy(sim, self.spec.xsk, self.spec.cpu) {
+            if let Some((busier, next)) = busy(sim, self.xsk(), CpuId::new(self.spec.cpu)) {
                 self.busier = Some(busier);
                 return next;
             }
