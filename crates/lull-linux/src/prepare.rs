@@ -4,12 +4,14 @@
 //! What a step overwrites is in a state file before it is done: the device's own, and one for the machine. What device
 //! or kernel lack is reported and is no failure.
 
+mod keep;
 mod profile;
 mod steps;
 mod target;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use keep::Keeping;
 pub use profile::{DEFAULT_PROFILE, DeviceProfile, MachineProfile, Profile};
 use steps::{device_steps, machine_steps, queue_steps};
 pub use target::Target;
@@ -19,7 +21,7 @@ use crate::apply::Session;
 use crate::error::Result;
 use crate::ethtool::Ethtool;
 use crate::roots::Roots;
-use crate::state::{Store, Term};
+use crate::state::{State, Store, Term};
 
 /// What a step has overwritten.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +32,14 @@ pub struct Overwritten {
     pub what: String,
     /// What was there.
     pub former: String,
+    /// What was set, which a watcher sets again where a driver takes it back.
+    #[serde(default)]
+    pub set: Option<String>,
 }
+
+/// Who holds what lasts only while it is held.
+const HELD: &str = "no file keeps it, so it is held while `lull apply --watch` or `lull run --dev` has a device; \
+                    cpu-resume-latency-us stays by itself";
 
 /// How a step came out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,6 +49,8 @@ pub enum Outcome {
     Changed,
     /// It was so already.
     Already,
+    /// It lasts only while a process holds it, and this says which does.
+    Held(String),
     /// The device or kernel has no such thing.
     Lacking(String),
     /// It was refused.
@@ -73,7 +84,7 @@ pub fn prepare(session: &mut Session, profile: &Profile, dry_run: bool) -> Resul
     let snapshot = session.snapshot()?;
     let steps = device_steps(&profile.device, &snapshot, session.device().in_sysfs, session.roots())?;
     reports.extend(carry_out(steps, &device, &mut ethtool, session.roots(), dry_run)?);
-    let steps = machine_steps(&profile.machine)?;
+    let steps = machine_steps(&profile.machine, session.roots())?;
     reports.extend(carry_out(steps, &machine, &mut ethtool, session.roots(), dry_run)?);
     Ok(reports)
 }
@@ -90,6 +101,10 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
         let _lock = if dry_run { None } else { Some(store.lock(Term::Moment)?) };
         let mut kept = Vec::new();
         for done in state.prepared.iter().rev() {
+            if done.target == Target::CpuDmaLatency {
+                reports.push(released(done));
+                continue;
+            }
             let step = Step { what: done.what.clone(), target: Ok(done.target.clone()), to: done.former.clone() };
             let mut report = step.look(&mut ethtool, session.roots());
             if done.target.is_of_a_device() && !session.device().in_sysfs {
@@ -112,6 +127,12 @@ pub fn unprepare(session: &mut Session, dry_run: bool) -> Result<Vec<StepReport>
     Ok(reports)
 }
 
+/// Whoever holds it lets go when it is in no state file any more.
+fn released(done: &Overwritten) -> StepReport {
+    let (what, from) = (done.what.clone(), done.set.clone());
+    StepReport { what, from, to: "not held".to_owned(), outcome: Outcome::Changed }
+}
+
 /// One thing to set.
 #[derive(Debug)]
 struct Step {
@@ -130,6 +151,11 @@ impl Step {
             Ok(target) => target,
             Err(lacking) => return report(None, Outcome::Lacking(lacking.clone())),
         };
+        if *target == Target::CpuDmaLatency {
+            let there = roots.dev("cpu_dma_latency").exists();
+            let outcome = if there { Outcome::Held(HELD.to_owned()) } else { Outcome::Lacking(target.lacking()) };
+            return report(None, outcome);
+        }
         match target.read(ethtool, roots) {
             Ok(Some(from)) if same(&from, &self.to) => report(Some(from), Outcome::Already),
             Ok(Some(from)) if from.starts_with("not") => {
@@ -165,23 +191,15 @@ fn carry_out(
 ) -> Result<Vec<StepReport>> {
     let looked: Vec<_> = steps.into_iter().map(|step| (step.look(ethtool, roots), step)).collect();
     let before = store.load()?;
-    let changing = looked.iter().any(|(report, _)| report.outcome == Outcome::Changed);
-    if dry_run || !changing {
+    let same = before == Some(remember(before.clone().unwrap_or_else(|| store.empty()), &looked));
+    let changing = looked.iter().any(|(report, _)| matches!(report.outcome, Outcome::Changed | Outcome::Held(_)));
+    if dry_run || same || (before.is_none() && !changing) {
         return Ok(looked.into_iter().map(|(report, _)| report).collect());
     }
     let _lock = store.lock(Term::Moment)?;
-    let mut state = before.unwrap_or_else(|| store.empty());
-    let known = state.prepared.len();
-    for (report, step) in &looked {
-        let (Outcome::Changed, Ok(target), Some(from)) = (&report.outcome, &step.target, &report.from) else {
-            continue;
-        };
-        // What an earlier prepare has remembered is the original.
-        if !state.prepared.iter().any(|done| done.target == *target) {
-            let (target, former) = (target.clone(), from.clone());
-            state.prepared.push(Overwritten { target, what: step.what.clone(), former });
-        }
-    }
+    let before = store.load()?.unwrap_or_else(|| store.empty());
+    let known = before.prepared.len();
+    let mut state = remember(before, &looked);
     store.save(&state).map_err(|error| error.left("none of these steps was done"))?;
     let mut reports = Vec::new();
     for (report, step) in looked {
@@ -195,4 +213,23 @@ fn carry_out(
     }
     store.save(&state)?;
     Ok(reports)
+}
+
+/// Adds what the steps overwrite and what they set. What an earlier prepare has remembered is the original.
+fn remember(mut state: State, looked: &[(StepReport, Step)]) -> State {
+    for (report, step) in looked {
+        let Ok(target) = &step.target else { continue };
+        let known = state.prepared.iter_mut().find(|done| done.target == *target);
+        match (known, &report.outcome) {
+            (Some(done), Outcome::Changed | Outcome::Already | Outcome::Held(_)) => done.set = Some(step.to.clone()),
+            (None, Outcome::Changed | Outcome::Held(_)) => state.prepared.push(Overwritten {
+                target: target.clone(),
+                what: step.what.clone(),
+                former: report.from.clone().unwrap_or_default(),
+                set: Some(step.to.clone()),
+            }),
+            _ => {}
+        }
+    }
+    state
 }

@@ -30,6 +30,11 @@ impl Roots {
         self.proc.join(path)
     }
 
+    /// A file below `/dev`, which lies beside `/sys`.
+    pub fn dev(&self, path: &str) -> PathBuf {
+        self.sys.with_file_name("dev").join(path)
+    }
+
     /// The content of a file below `/sys`, without its line end.
     ///
     /// # Errors

@@ -401,7 +401,7 @@ mod tests {
     fn a_renamed_device_keeps_its_state_and_its_lock() {
         let (_scratch, mut store) = store("renamed");
         let target = Target::Sys("class/net/veth7/queues/rx-0/rps_cpus".to_owned());
-        let done = Overwritten { target, what: "RPS of rx-0".to_owned(), former: "0".to_owned() };
+        let done = Overwritten { target, what: "RPS of rx-0".to_owned(), former: "0".to_owned(), set: None };
         let state = State { prepared: vec![done], ..state(&store) };
         store.save(&state).unwrap();
         let first = store.lock(Term::Moment).unwrap();

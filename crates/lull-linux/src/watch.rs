@@ -17,6 +17,7 @@ use crate::apply::{Session, Undone, apply, apply_again, undo};
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
 use crate::plan::Request;
+use crate::prepare::Keeping;
 
 /// How often settings are read back where nothing was notified.
 pub const READ_BACK: Duration = Duration::from_secs(2);
@@ -71,18 +72,21 @@ fn service_is_ready() {
     let _ = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
 }
 
-/// Applies again what is not in force any more.
+/// Applies again what is not in force any more, of the mode and of what was prepared.
 pub(crate) struct Again {
     events: Receiver<&'static str>,
     read_back: Duration,
     due: Instant,
     complaint: Option<String>,
+    keeping: Keeping,
 }
 
 impl Again {
     /// Listens from now on, in this thread's network namespace.
     pub(crate) fn new(session: &mut Session, read_back: Duration) -> Again {
-        Again { events: listen(session.netdev()), read_back, due: Instant::now() + read_back, complaint: None }
+        // Due at once: what was prepared is to be kept from the beginning.
+        let (events, due) = (listen(session.netdev()), Instant::now());
+        Again { events, read_back, due, complaint: None, keeping: Keeping::default() }
     }
 
     /// Waits at most this long for a reason to look, and if there is one, applies the request again. What is refused is
@@ -98,6 +102,8 @@ impl Again {
         log: &mut dyn FnMut(&str),
     ) -> Result<()> {
         let Some(reason) = self.reason(at_most) else { return Ok(()) };
+        // The queues and rings first: setting them may take the settings of NAPIs away.
+        self.keeping.look(session, reason, log);
         let looked = apply_again(session, request);
         self.due = Instant::now() + self.read_back;
         match looked {

@@ -140,3 +140,20 @@ fn what_is_refused_is_reported_and_the_rest_is_done() {
     unprepare(&mut tree.session(), false).unwrap();
     assert_eq!(tree.read("proc/sys/kernel/sched_rt_runtime_us"), "950000");
 }
+
+#[test]
+fn each_cpu_keeps_the_latency_that_it_may_take_to_wake() {
+    let tree = Tree::new("resume");
+    tree.write("sys/devices/system/cpu/online", "0-1\n");
+    let file = |cpu: u32| format!("sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
+    tree.write(&file(0), "0\n");
+    tree.write(&file(1), "50\n");
+    let both = |tree: &Tree| [0, 1].map(|cpu| tree.read(&file(cpu)));
+    for (asked, written) in [("0", "n/a"), ("10", "10")] {
+        let profile = Profile::parse(&format!("[machine]\ncpu-resume-latency-us = {asked}"), "test").unwrap();
+        prepare(&mut tree.session(), &profile, false).unwrap();
+        assert_eq!(both(&tree), [written, written]);
+    }
+    unprepare(&mut tree.session(), false).unwrap();
+    assert_eq!(both(&tree), ["0", "50"]);
+}

@@ -153,7 +153,10 @@ fn print_applied(dev: &str, request: &Request, applied: &Applied) -> Result<(), 
         outln!("{dev} has the settings of {mode}; `lull undo {dev}` takes them back")?;
     }
     if mode.epoll.prefer_busy_poll {
-        outln!("{mode} is in force for programs that prefer busy polling: `lull attach --pid PID --mode {mode}`")?;
+        outln!(
+            "{mode} is in force for programs that prefer busy polling: `lull attach --pid PID --mode {mode} --once`, or \
+             without --once, which stays and follows the program"
+        )?;
     } else if mode.socket_busy_poll_usecs != 0 {
         outln!("{mode} is in force for sockets with SO_BUSY_POLL: `lull run --mode {mode} -- COMMAND`")?;
     }

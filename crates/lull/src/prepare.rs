@@ -70,6 +70,7 @@ fn print(report: &StepReport, dry_run: bool) -> Result<(), WriteError> {
         Outcome::Changed if dry_run => outln!("would set  {what}: {from} -> {to}"),
         Outcome::Changed => outln!("set        {what}: {from} -> {to}"),
         Outcome::Already => outln!("already    {what}: {from}"),
+        Outcome::Held(why) => outln!("while held {what}: {to} ({why})"),
         Outcome::Lacking(why) => outln!("lacking    {what}: {why}"),
         Outcome::Refused(why) => outln!("refused    {what}: {why}"),
     }

@@ -674,6 +674,26 @@ fn prepare_changes_the_named_device_and_gives_it_back() {
 }
 
 #[test]
+fn a_watcher_does_again_what_was_prepared() {
+    let Some(world) = World::new("prepared and watched", 1) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    let profile = world.state.join("profile.toml");
+    fs::write(&profile, "[device]\nrps-cpus = \"0\"\n").unwrap();
+    world.ok(&format!("prepare va --profile {}", profile.display()));
+    let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
+    watcher.wait_for("watching");
+    // As a driver does that sets its queues up anew.
+    world.run(&["sh", "-c", "echo 0 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let line = watcher.wait_for("again");
+    assert!(line.contains("RPS of rx-0") && line.contains("-> 1"), "{line}");
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    world.ok("prepare va --undo");
+    let now = world.run(&["cat", "/sys/class/net/va/queues/rx-0/rps_cpus"]);
+    assert!(now.trim().chars().all(|c| c == '0' || c == ','), "{now}");
+}
+
+#[test]
 fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
     let Some(world) = World::new("doctor", 1) else { return };
     let examine = |arguments: &str| {

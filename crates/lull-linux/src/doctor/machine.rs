@@ -152,7 +152,9 @@ fn idle_states(roots: &Roots) -> Check {
         Some((latency, name)) => Check::advice(
             what,
             format!("{name} takes {latency} us to leave: an interrupt after a pause is that late"),
-            format!("cpupower idle-set -D {IDLE_EXIT_US_MAX}, or hold /dev/cpu_dma_latency"),
+            format!(
+                "cpupower idle-set -D {IDLE_EXIT_US_MAX}, or `lull prepare` with cpu-resume-latency-us in its profile"
+            ),
         ),
     }
 }

@@ -55,7 +55,7 @@ fn prefers(named: &str, contexts: &[EpollContext]) -> Check {
             format!(
                 "none of {all} contexts prefers busy polling: suspendX, napibusy and fullbusy are not in force for it"
             ),
-            "`lull attach --pid PID --mode MODE`",
+            "`lull attach --pid PID --mode MODE`, which stays and follows it, or with --once sets and leaves",
         );
     }
     Check::ok(what, format!("{on} of {all} contexts prefer busy polling"))

@@ -68,6 +68,10 @@ pub struct MachineProfile {
     pub busy_read_us: Option<u32>,
     /// `net.core.rps_sock_flow_entries`.
     pub rfs_entries: Option<u32>,
+    /// Microseconds that any CPU may take to wake, held by who watches a device.
+    pub cpu_dma_latency_us: Option<u32>,
+    /// The same of every CPU that is online, in a file that keeps it.
+    pub cpu_resume_latency_us: Option<u32>,
 }
 
 impl Profile {

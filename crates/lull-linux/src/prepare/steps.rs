@@ -5,6 +5,7 @@ use super::{Step, Target};
 use crate::device::Snapshot;
 use crate::error::Result;
 use crate::ethtool::Knob;
+use crate::machine::online_cpus;
 use crate::plan::cpu_list;
 use crate::roots::Roots;
 
@@ -86,7 +87,7 @@ fn rx_queue_names(device: &str, snapshot: &Snapshot, roots: &Roots) -> Vec<Strin
     numbers.into_iter().map(|number| format!("rx-{number}")).collect()
 }
 
-pub(super) fn machine_steps(profile: &MachineProfile) -> Result<Vec<Step>> {
+pub(super) fn machine_steps(profile: &MachineProfile, roots: &Roots) -> Result<Vec<Step>> {
     let workqueues = profile.workqueue_cpus.as_deref().map(|list| cpus(list, "given")).transpose()?;
     let number = |value: Option<u32>| value.map(|value| value.to_string());
     let sys = |path: &str| Target::Sys(path.to_owned());
@@ -102,11 +103,19 @@ pub(super) fn machine_steps(profile: &MachineProfile) -> Result<Vec<Step>> {
         ("SMT", sys("devices/system/cpu/smt/control"), profile.smt.clone()),
         ("net.core.busy_read", proc("sys/net/core/busy_read"), number(profile.busy_read_us)),
         ("RFS table", proc("sys/net/core/rps_sock_flow_entries"), number(profile.rfs_entries)),
+        ("wake-up latency of CPUs", Target::CpuDmaLatency, number(profile.cpu_dma_latency_us)),
     ];
     let step = |(what, target, to): (&str, Target, Option<String>)| {
         Some(Step { what: what.to_owned(), target: Ok(target), to: to? })
     };
-    Ok(steps.into_iter().filter_map(step).collect())
+    let mut steps: Vec<Step> = steps.into_iter().filter_map(step).collect();
+    // 0 in the file is no bound at all, and "n/a" one of 0 (`sysfs-devices-power`).
+    let bound = profile.cpu_resume_latency_us.map(|us| if us == 0 { "n/a".to_owned() } else { us.to_string() });
+    for (cpu, to) in online_cpus(roots).into_iter().flat_map(|cpu| bound.clone().map(|to| (cpu, to))) {
+        let target = Ok(sys(&format!("devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")));
+        steps.push(Step { what: format!("wake-up latency of CPU {cpu}"), target, to });
+    }
+    Ok(steps)
 }
 
 /// A mask as the kernel takes it: groups of 32 bits in hexadecimal, the highest first.
@@ -136,7 +145,8 @@ mod tests {
             .map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")).unwrap_or(line).to_owned() + "\n")
             .collect();
         let all = Profile::parse(&all, "all").unwrap();
-        assert_eq!(machine_steps(&all.machine).unwrap().len(), 6);
+        let nowhere = Roots { sys: "/nowhere".into(), proc: "/nowhere".into() };
+        assert_eq!(machine_steps(&all.machine, &nowhere).unwrap().len(), 8, "of CPU 0 alone where none is known");
         assert_eq!(queue_steps(&all.device).len(), 3);
         assert!(all.device.irq_cpus.is_some() && all.device.tx_ring.is_some());
     }

@@ -19,12 +19,15 @@ pub enum Target {
     Sys(String),
     /// A file below `/proc`.
     Proc(String),
+    /// `/dev/cpu_dma_latency`, whose value lasts while it is open (`keep.rs`).
+    #[serde(rename = "cpu-dma-latency")]
+    CpuDmaLatency,
 }
 
 impl Target {
-    pub(super) fn path(&self, roots: &Roots) -> Option<PathBuf> {
+    fn path(&self, roots: &Roots) -> Option<PathBuf> {
         match self {
-            Target::Ethtool(_) => None,
+            Target::Ethtool(_) | Target::CpuDmaLatency => None,
             Target::Sys(path) => Some(roots.sys(path)),
             Target::Proc(path) => Some(roots.proc(path)),
         }
@@ -40,14 +43,15 @@ impl Target {
             Target::Ethtool(knob) => format!("the driver has no {knob}"),
             Target::Sys(path) => format!("there is no /sys/{path}"),
             Target::Proc(path) => format!("there is no /proc/{path} in this network namespace"),
+            Target::CpuDmaLatency => "there is no /dev/cpu_dma_latency".to_owned(),
         }
     }
 
     pub(super) fn read(&self, ethtool: &mut Ethtool, roots: &Roots) -> Result<Option<String>> {
-        let path = match self {
-            Target::Ethtool(knob) => return Ok(ethtool.get(*knob)?.map(|reading| reading.value.to_string())),
-            Target::Sys(_) | Target::Proc(_) => self.path(roots).expect("the other two have a path"),
-        };
+        if let Target::Ethtool(knob) = self {
+            return Ok(ethtool.get(*knob)?.map(|reading| reading.value.to_string()));
+        }
+        let Some(path) = self.path(roots) else { return Ok(None) };
         match std::fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text.trim_end().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -56,16 +60,15 @@ impl Target {
     }
 
     pub(super) fn write(&self, value: &str, ethtool: &mut Ethtool, roots: &Roots) -> Result<()> {
-        let path = match self {
-            Target::Ethtool(knob) => {
-                let number = value.parse().map_err(|_| Error::Input {
-                    what: format!("the state file has '{value}' for {knob}"),
-                    remedy: "remove it".to_owned(),
-                })?;
-                return ethtool.set(*knob, number);
-            }
-            Target::Sys(_) | Target::Proc(_) => self.path(roots).expect("the other two have a path"),
-        };
+        if let Target::Ethtool(knob) = self {
+            let number = value.parse().map_err(|_| Error::Input {
+                what: format!("the state file has '{value}' for {knob}"),
+                remedy: "remove it".to_owned(),
+            })?;
+            return ethtool.set(*knob, number);
+        }
+        // What is held is never written here.
+        let Some(path) = self.path(roots) else { return Ok(()) };
         // An existing file only: nothing is created where the kernel has no such thing.
         let opened = std::fs::OpenOptions::new().write(true).truncate(true).open(&path);
         opened.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes())).map_err(|error| {

@@ -112,7 +112,7 @@ impl Setting {
         if mode.socket_busy_poll_usecs != 0 {
             return Some(format!("lull run --mode {mode} -- COMMAND"));
         }
-        mode.epoll.prefer_busy_poll.then(|| format!("lull attach --pid PID --mode {mode}"))
+        mode.epoll.prefer_busy_poll.then(|| format!("lull attach --pid PID --mode {mode} --once"))
     }
 
     /// What else it takes, if anything.
@@ -210,7 +210,7 @@ mod tests {
         let lines = |setting: Setting| (setting.to_string(), setting.apply_line("eth0"), setting.program_line());
         let (name, apply, program) = lines(Family::Suspend.member(35).unwrap());
         assert_eq!((name.as_str(), apply.as_str()), ("suspend35", "lull apply eth0 --mode suspend35"));
-        assert_eq!(program.unwrap(), "lull attach --pid PID --mode suspend35");
+        assert_eq!(program.unwrap(), "lull attach --pid PID --mode suspend35 --once");
         let (name, apply, _) = lines(Family::NapiBusy.member(50).unwrap());
         assert_eq!(
             (name.as_str(), apply.as_str()),
@@ -221,7 +221,7 @@ mod tests {
         let (name, apply, program) = lines(refined.clone());
         assert_eq!(name, "suspend20/suspend=1500us/defer=5");
         assert_eq!(apply, "lull apply eth0 --mode suspend20 --irq-suspend-timeout 1500us --defer-hard-irqs 5");
-        assert_eq!(program.unwrap(), "lull attach --pid PID --mode suspend20");
+        assert_eq!(program.unwrap(), "lull attach --pid PID --mode suspend20 --once");
         assert!(refined.is_refined() && refined.unrefined() == Family::Suspend.member(20).unwrap());
         assert!(!Family::NapiBusy.member(50).unwrap().is_refined());
         assert_eq!(lines(Setting::of_mode("defer20").unwrap()).2, None);
