@@ -77,7 +77,11 @@ pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, Strin
     let mut lines = vec![(setting.apply_line(dev), caveat)];
     // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.
     let own = file.socket_options(&setting.mode).map(|options| (format!("# {options}"), String::new()));
-    lines.extend(own.or_else(|| setting.program_line().map(|line| (line, "the application's half".to_owned()))));
+    let half = |line: String| {
+        let stays = if line.ends_with("--once") { "; without --once it stays and follows the program" } else { "" };
+        (line, format!("the application's half{stays}"))
+    };
+    lines.extend(own.or_else(|| setting.program_line().map(half)));
     lines
 }
 

@@ -6,8 +6,9 @@ use crate::apply::Session;
 use crate::device::{NapiState, Snapshot};
 use crate::error::Result;
 use crate::machine::core_sysctl;
-use crate::programs::{self, Polling};
+use crate::programs::{self, EpollContext, Polling};
 use crate::recognise::{Programs, Recognised, recognise};
+use crate::roots::Roots;
 
 /// A device as `lull show` has it.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +18,8 @@ pub struct Show {
     pub snapshot: Snapshot,
     /// The NAPIs of the snapshot, in its order, with what their settings amount to.
     pub napis: Vec<NapiShow>,
+    /// Contexts that busy poll or prefer to, and hear from no device now: their clients have left, or not come yet.
+    pub idle_programs: Vec<Program>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
 }
@@ -81,10 +84,25 @@ pub fn show(session: &mut Session) -> Result<Show> {
             programs,
         }
     });
-    Ok(Show { napis: napis.collect(), processes_hidden: polling.hidden, snapshot })
+    let napis = napis.collect();
+    let silent = |context: &&EpollContext| context.sockets.iter().all(|socket| socket.napi_id == 0);
+    let idle = polling.contexts.iter().filter(silent).map(|context| Program::of(context, 0, session.roots()));
+    Ok(Show { napis, idle_programs: idle.collect(), processes_hidden: polling.hidden, snapshot })
 }
 
 impl Program {
+    fn of(context: &EpollContext, sockets: usize, roots: &Roots) -> Program {
+        Program {
+            pid: context.pid,
+            name: programs::name_of(context.pid, roots),
+            epoll_fd: context.fd,
+            busy_poll_usecs: context.params.busy_poll_usecs,
+            busy_poll_budget: context.params.busy_poll_budget,
+            prefer_busy_poll: context.params.prefer_busy_poll,
+            sockets,
+        }
+    }
+
     fn params(&self) -> lull_core::EpollParams {
         lull_core::EpollParams {
             busy_poll_usecs: self.busy_poll_usecs,
@@ -95,17 +113,9 @@ impl Program {
 }
 
 fn programs_on(napi: &NapiState, polling: &Polling, session: &Session) -> Vec<Program> {
-    let of_context = |context: &programs::EpollContext| {
+    let of_context = |context: &EpollContext| {
         let sockets = context.sockets.iter().filter(|socket| socket.napi_id == napi.id).count();
-        (sockets != 0).then(|| Program {
-            pid: context.pid,
-            name: programs::name_of(context.pid, session.roots()),
-            epoll_fd: context.fd,
-            busy_poll_usecs: context.params.busy_poll_usecs,
-            busy_poll_budget: context.params.busy_poll_budget,
-            prefer_busy_poll: context.params.prefer_busy_poll,
-            sockets,
-        })
+        (sockets != 0).then(|| Program::of(context, sockets, session.roots()))
     };
     polling.contexts.iter().filter_map(of_context).collect()
 }

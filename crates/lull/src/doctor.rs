@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use lull_linux::doctor::{Report, Verdict, doctor};
+use lull_linux::doctor::{ModeVerdict, Report, Verdict, doctor};
 
 use crate::Failure;
 use crate::apply::StateArgs;
@@ -49,10 +49,46 @@ fn print(report: &Report) -> Result<(), WriteError> {
         }
     }
     outln!()?;
-    for mode in &report.modes {
-        let answer = if mode.possible { "yes" } else { "no" };
-        let reason = mode.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-        outln!("{:<14} {answer}{reason}", mode.mode)?;
+    for (modes, possible, reason) in by_reason(&report.modes) {
+        let answer = if possible { "yes" } else { "no" };
+        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        outln!("{answer:<4} {}{reason}", modes.join(", "))?;
     }
     Ok(())
+}
+
+/// Modes that have the same answer for the same reason, in the order of the first of them.
+fn by_reason(verdicts: &[ModeVerdict]) -> Vec<(Vec<&str>, bool, Option<&str>)> {
+    let mut groups: Vec<(Vec<&str>, bool, Option<&str>)> = Vec::new();
+    for verdict in verdicts {
+        let (possible, reason) = (verdict.possible, verdict.reason.as_deref());
+        match groups.iter_mut().find(|group| (group.1, group.2) == (possible, reason)) {
+            Some(group) => group.0.push(&verdict.mode),
+            None => groups.push((vec![&verdict.mode], possible, reason)),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_that_several_modes_have_is_said_once() {
+        let verdict = |mode: &str, possible, reason: Option<&str>| ModeVerdict {
+            mode: mode.to_owned(),
+            possible,
+            reason: reason.map(str::to_owned),
+        };
+        let verdicts = [
+            verdict("base", true, None),
+            verdict("napibusy", true, Some("takes programs")),
+            verdict("threaded", true, None),
+            verdict("threaded-busy", false, Some("too old")),
+        ];
+        let groups = by_reason(&verdicts);
+        assert_eq!(groups[0], (vec!["base", "threaded"], true, None));
+        assert_eq!(groups.len(), 3);
+    }
 }

@@ -92,6 +92,15 @@ fn print(device: &Show) -> Result<(), WriteError> {
     for napi in &device.napis {
         print_notes(napi)?;
     }
+    for program in &device.idle_programs {
+        let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };
+        outln!(
+            "  {} (pid {}, epoll {}) {prefers}, and has no connection over a device now: no queue is its",
+            program.name,
+            program.pid,
+            program.epoll_fd
+        )?;
+    }
     if device.processes_hidden != 0 {
         outln!("  {} processes could not be looked into: run it as root to see all", device.processes_hidden)?;
     }

@@ -603,6 +603,9 @@ fn a_program_that_prefers_makes_the_mode_whole() {
             .unwrap();
         let mut lines = lines_of(&mut program);
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        // Attached, and without a connection: it is named, though no queue is its yet.
+        let idle = world.ok("show va");
+        assert!(idle.contains(&format!("(pid {}, epoll", program.id())) && idle.contains("no connection"), "{idle}");
         let send =
             "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('10.99.0.1', 5000))";
         assert!(
@@ -614,6 +617,8 @@ fn a_program_that_prefers_makes_the_mode_whole() {
         assert_eq!(napi["mode"], mode, "{napi}");
         assert_eq!(napi["programs"][0]["pid"], program.id());
         assert_eq!(napi["programs"][0]["sockets"], 1);
+        let idle = shown[0]["idle_programs"].as_array().unwrap();
+        assert!(idle.iter().all(|it| it["pid"] != program.id()), "{idle:?}");
         drop(program.stdin.take());
         assert!(program.wait().unwrap().success());
     }
@@ -757,6 +762,10 @@ fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
     assert_eq!(status, Some(1));
     assert_eq!((verdict(&report, "NAPIs of va"), verdict(&report, "GRO of va")), ("wrong".into(), "wrong".into()));
     assert!(!possible(&report, "base"));
+    let said = String::from_utf8(world.lull("doctor va").stdout).unwrap();
+    assert!(said.contains("-> ") && !said.contains("as it says"), "{said}");
+    // One for all modes, and on older kernels one for threads that busy poll.
+    assert!(said.matches("no   ").count() <= 2, "{said}");
     world.refused("doctor nix", &["'nix'", "va"]);
     world.refused("doctor va --pid 2147483647", &["process 2147483647"]);
 }

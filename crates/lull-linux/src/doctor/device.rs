@@ -3,6 +3,7 @@
 use super::Check;
 use crate::apply::Session;
 use crate::device::Snapshot;
+use crate::error::Error;
 use crate::ethtool::{Ethtool, Knob};
 use crate::machine::version;
 use crate::plan::no_napi;
@@ -37,8 +38,22 @@ pub fn checks(session: &mut Session, snapshot: &Snapshot, kernel: &str) -> Vec<C
 fn napis(snapshot: &Snapshot) -> Check {
     let what = format!("NAPIs of {}", snapshot.device);
     match snapshot.napis.len() {
-        0 => Check::wrong(what, no_napi(snapshot).to_string(), "as it says"),
+        0 => refused(what, no_napi(snapshot)),
         count => Check::ok(what, format!("{count}, for {} receive queues", snapshot.rx_queues)),
+    }
+}
+
+/// A failure as a check: what was found, and what to do, each in its place.
+fn refused(what: String, error: Error) -> Check {
+    match error {
+        Error::NoNapi { remedy, .. } => Check::wrong(what, "it shows none", remedy),
+        Error::StaleState { path, reason, remedy } => {
+            Check::wrong(what, format!("{} cannot be used: {reason}", path.display()), remedy)
+        }
+        Error::Os { what: operation, remedy, source, .. } => {
+            Check::wrong(what, format!("cannot {operation}: {source}"), remedy)
+        }
+        other => Check::wrong(what, other.to_string(), "mend that first"),
     }
 }
 
@@ -169,6 +184,6 @@ fn state_file(session: &Session) -> Check {
     match session.state() {
         Ok(None) => Check::ok(what, "none: nothing was applied"),
         Ok(Some(_)) => Check::ok(what, "there: `lull undo` gives back what was in force"),
-        Err(error) => Check::wrong(what, error.to_string(), "as it says"),
+        Err(error) => refused(what, error),
     }
 }

@@ -4,6 +4,7 @@ use lull_core::Mode;
 use serde::Serialize;
 
 use crate::device::Snapshot;
+use crate::error::Error;
 use crate::netdev::Policy;
 use crate::plan::{check_policy, no_napi};
 
@@ -29,14 +30,17 @@ pub fn verdicts(policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> V
 
 fn verdict(mode: &Mode, policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> ModeVerdict {
     let no = |reason: String| ModeVerdict { mode: mode.name().to_owned(), possible: false, reason: Some(reason) };
-    if let Err(error) = check_policy(mode.name(), &mode.napi, policy, kernel) {
-        return no(error.to_string());
+    match check_policy(mode.name(), &mode.napi, policy, kernel) {
+        // The mode stands beside it.
+        Err(Error::Unsupported { reason, remedy, .. }) => return no(format!("{reason}; {remedy}")),
+        Err(error) => return no(error.to_string()),
+        Ok(()) => {}
     }
     if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.napis.is_empty()) {
         return no(no_napi(snapshot).to_string());
     }
     let takes = if mode.epoll.prefer_busy_poll {
-        Some(format!("takes programs that prefer busy polling: `lull attach --mode {mode}` or `lull run`"))
+        Some("takes programs that prefer busy polling: `lull attach --pid PID --mode MODE` or `lull run`".to_owned())
     } else if mode.socket_busy_poll_usecs != 0 {
         Some("takes programs whose sockets have SO_BUSY_POLL: `lull run`".to_owned())
     } else {
