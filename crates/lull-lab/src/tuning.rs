@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use lull_core::Mode;
 use lull_sim::tune::{self, Answer, Elsewhere, Figures, Objective, Tried, TuneError, us_text};
-use lull_sim::units::{rate_text, time_text};
 use lull_sim::{PredictError, WorldFile};
+use lull_units::{rate_text, time_text};
 
 use crate::simulated::{mixed_queues, run_all};
 use crate::table::grid::{Align, Grid, wrap};

@@ -26,16 +26,8 @@ pub fn online_cpus(roots: &Roots) -> Vec<usize> {
 
 /// A list as the kernel writes it: `0-3,8`. An empty one is no CPU.
 pub fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for part in list.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last > u16::MAX.into() {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
+    let list = list.trim();
+    if list.is_empty() { Some(Vec::new()) } else { lull_units::numbers(list).ok() }
 }
 
 /// A number below `net.core` that is the machine's and shows only in the initial network namespace, such as

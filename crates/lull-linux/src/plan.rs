@@ -5,6 +5,7 @@ use std::fmt;
 
 use lull_core::settings::{DEFER_HARD_IRQS_MAX, Errno, Limit};
 use lull_core::{Mode, NapiSettings, SettingError, Threaded};
+pub use lull_units::numbers_text as cpu_list;
 use serde::Serialize;
 
 use crate::device::{NapiState, QueueKey, Snapshot, Thread};
@@ -310,20 +311,6 @@ fn threaded_shown(threaded: Threaded) -> Shown {
 
 fn cpus_shown(cpus: &[usize]) -> Shown {
     Shown::Text(cpu_list(cpus))
-}
-
-/// CPUs as the kernel writes lists: `0-3,8`.
-pub fn cpu_list(cpus: &[usize]) -> String {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for &cpu in cpus {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => ranges.push((cpu, cpu)),
-        }
-    }
-    let range =
-        |(first, last): (usize, usize)| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
 }
 
 /// The NAPIs that a request is about.

@@ -97,35 +97,15 @@ impl FromStr for ThreadPolicy {
 /// # Errors
 /// No number, no unit, or more nanoseconds than 64 bits hold.
 pub fn duration_ns(text: &str) -> Result<u64> {
-    let bad = || Error::Input {
+    lull_units::time_ns(text).map_err(|_| Error::Input {
         what: format!("'{text}' is no duration"),
-        remedy: "write a whole number with its unit, as in 500ns, 50us, 20ms or 1s".to_owned(),
-    };
-    if text == "0" {
-        return Ok(0);
-    }
-    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| bad())?;
-    let nanoseconds = match unit {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000,
-        _ => return Err(bad()),
-    };
-    number.checked_mul(nanoseconds).ok_or_else(bad)
+        remedy: "write a number with its unit, as in 500ns, 50us, 20ms or 1s".to_owned(),
+    })
 }
 
-/// Nanoseconds with the largest unit that divides them.
+/// Nanoseconds as a person writes them; 0 is 0 in any unit.
 pub fn shown_ns(nanoseconds: u64) -> String {
-    match nanoseconds {
-        0 => "0".to_owned(),
-        it if it % 1_000_000_000 == 0 => format!("{}s", it / 1_000_000_000),
-        it if it % 1_000_000 == 0 => format!("{}ms", it / 1_000_000),
-        it if it % 1_000 == 0 => format!("{}us", it / 1_000),
-        it => format!("{it}ns"),
-    }
+    if nanoseconds == 0 { "0".to_owned() } else { lull_units::time_text(nanoseconds) }
 }
 
 /// Where and how a thread runs.
@@ -222,7 +202,7 @@ mod tests {
     fn durations_have_units() {
         assert_eq!(duration_ns("50us").unwrap(), 50_000);
         assert_eq!(duration_ns("0").unwrap(), 0);
-        for bad in ["", "50", "us", "-1us", "1.5ms", "1m", "99999999999s"] {
+        for bad in ["", "50", "us", "-1us", "1..5ms", "1m", "99999999999s"] {
             assert!(duration_ns(bad).is_err(), "{bad}");
         }
         for ns in [0, 1, 1_500, 20_000, 3_000_000, 2_000_000_000] {

@@ -37,7 +37,7 @@
 //! | [`transition`] | the core's transitions by name, and how often each was taken |
 //! | [`random`] | random worlds: generator, script, invariants, shrinking, timeline |
 //! | [`sim`] | the run |
-//! | [`worldfile`], [`profile`], [`units`] | a machine and a service from a file |
+//! | [`worldfile`], [`profile`] | a machine and a service from a file |
 //! | [`predict`] | what it does in a mode under a load |
 //! | [`tune`] | the mode and timeout for an objective |
 //!
@@ -67,7 +67,7 @@ pub mod profile;
 pub mod published;
 pub mod random;
 pub mod tune;
-pub mod units;
+mod units;
 pub mod world;
 pub mod worldfile;
 

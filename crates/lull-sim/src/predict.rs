@@ -8,9 +8,9 @@ use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
 use crate::engine::sim::{RunError, Sim};
-use crate::units::rate_text;
 use crate::world::Load;
 use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
+use lull_units::rate_text;
 
 /// How much is asked of the service.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -63,7 +63,7 @@ impl RequestArgs {
     /// The request that they stand for.
     pub fn request(&self) -> Result<Request, Failure> {
         let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();
-        let list = |text: &Option<String>| text.as_deref().map(units::numbers).transpose();
+        let list = |text: &Option<String>| text.as_deref().map(lull_units::numbers).transpose();
         let defer_hard_irqs = match &self.defer_hard_irqs {
             Some(text) => {
                 Some(text.parse().map_err(|_| format!("'{text}' is no number of polls for --defer-hard-irqs"))?)

@@ -12,7 +12,7 @@ use lull_lab::html;
 use lull_lab::tuning::{refusal, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, Slo, TuneError};
-use lull_sim::units::share_permille;
+use lull_units::share_permille;
 
 use crate::Failure;
 use crate::compare::{command_line, writable};

@@ -122,33 +122,18 @@ impl FromStr for Load {
         if text.eq_ignore_ascii_case("max") {
             return Ok(Load::Max);
         }
-        if let Some(number) = text.strip_suffix('%') {
-            let permille = scaled(number, 1000 / 100, text)?;
+        let form = |_| LoadNameError::Form(text.to_string());
+        if text.ends_with('%') {
+            let permille = lull_units::share_permille(text).map_err(form)?;
             return match u32::try_from(permille) {
                 Ok(permille @ 1..=LOAD_PERMILLE_MAX) => Ok(Load::Percent { permille }),
                 _ => Err(LoadNameError::Range(text.to_string())),
             };
         }
-        let (number, unit) = match text.as_bytes().last() {
-            Some(b'k' | b'K') => (&text[..text.len() - 1], 1_000),
-            Some(b'm' | b'M') => (&text[..text.len() - 1], 1_000_000),
-            _ => (text, 1),
-        };
-        match scaled(number, unit, text)? {
+        match lull_units::rate_per_s(text).map_err(form)? {
             qps @ 1..=LOAD_QPS_MAX => Ok(Load::Rate { qps }),
             _ => Err(LoadNameError::Range(text.to_string())),
         }
-    }
-}
-
-/// `number * unit` rounded to a whole number.
-fn scaled(number: &str, unit: u64, whole: &str) -> Result<u64, LoadNameError> {
-    // Digits and one point only: `f64` would also take "1e9", "inf" and "nan".
-    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    match number.parse::<f64>() {
-        // The cast saturates, and the limits refuse what saturated.
-        Ok(value) if plain => Ok((value * unit as f64).round() as u64),
-        _ => Err(LoadNameError::Form(whole.to_string())),
     }
 }
 

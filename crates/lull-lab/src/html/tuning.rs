@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lull_sim::WorldFile;
 use lull_sim::tune::{Answer, Elsewhere, Figures, Statistic, Tried, us_text};
-use lull_sim::units::rate_text;
+use lull_units::rate_text;
 
 use super::lines::{self, Point, Series, Titles};
 use super::palette::look;

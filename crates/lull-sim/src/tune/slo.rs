@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Figures;
-use crate::units::{time_ns, time_text};
+use lull_units::{time_ns, time_text};
 
 /// A statistic of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

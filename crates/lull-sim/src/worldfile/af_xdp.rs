@@ -15,10 +15,11 @@ use super::raw::Raw;
 use super::resolve::{Check, LATENCY};
 use super::{RequestCost, WorldFile};
 use crate::costs::Costs;
-use crate::units::{Time, time_text};
+use crate::units::Time;
 use crate::world::{
     Load, PeerKind, PeerSpec, QueueSpec, Receive, SocketSpec, Transmit, World, XskSpec, XskThreadSpec, XskWait,
 };
+use lull_units::time_text;
 
 /// What a frame may cost the driver or the program.
 const FRAME: RangeInclusive<u64> = 10..=100_000_000;

@@ -9,8 +9,8 @@ use lull_core::Mode;
 
 use super::{Bounds, RequestCost, WorldFile};
 use crate::engine::sim::Sim;
-use crate::units::time_text;
 use crate::world::Load;
+use lull_units::time_text;
 
 /// Runs at most.
 const ROUNDS_MAX: u32 = 12;

@@ -362,8 +362,8 @@ impl WorldFile {
             ModerationSpec::Fixed(fixed) => format!("rx-usecs {}, rx-frames {}", fixed.usecs, fixed.frames),
         };
         let cost = match self.request_cost {
-            RequestCost::Thread(ns) => format!("{} a request", crate::units::time_text(u64::from(ns))),
-            RequestCost::Everything(ns) => format!("{} a request, all told", crate::units::time_text(u64::from(ns))),
+            RequestCost::Thread(ns) => format!("{} a request", lull_units::time_text(u64::from(ns))),
+            RequestCost::Everything(ns) => format!("{} a request, all told", lull_units::time_text(u64::from(ns))),
             RequestCost::Frame(_) => self.xdp.map_or(String::new(), |xdp| xdp.describe(&self.costs)),
         };
         let connections = match self.connections {
@@ -405,7 +405,7 @@ impl WorldFile {
              ({}) is fitted to the measured request cost.",
             self.profile.name,
             self.profile.what,
-            crate::units::time_text(u64::from(
+            lull_units::time_text(u64::from(
                 self.costs.request_sys_ns + self.costs.request_user_ns + self.costs.request_random_ns
             )),
         )

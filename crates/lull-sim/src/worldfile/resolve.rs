@@ -15,8 +15,9 @@ use super::raw::Raw;
 use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, Second, WorldFile};
 use crate::engine::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
-use crate::units::{Count, Share, Size, Time, time_text};
+use crate::units::{Count, Share, Size, Time};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
+use lull_units::time_text;
 
 const CORES: RangeInclusive<u64> = 1..=256;
 const CONNECTIONS: RangeInclusive<u64> = 1..=1_000_000;
