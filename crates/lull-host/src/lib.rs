@@ -50,6 +50,8 @@ mod lock;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
 mod on_cpu;
 mod parker;
 mod raised;
@@ -87,6 +89,8 @@ pub use instance::{Receiver, TryPoll};
 #[cfg(not(loom))]
 pub use lateness::{Lateness, LatenessSnapshot};
 pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};
+#[cfg(not(loom))]
+pub use memory::give_back_memory;
 #[cfg(not(loom))]
 pub use registry::{NapiChange, NapiInfo};
 #[cfg(not(loom))]

@@ -11,6 +11,8 @@ use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
 
+/// Wait lists for which room is always kept.
+const LISTS_KEPT: usize = 256;
 /// Frames that a shard keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
 /// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
@@ -86,7 +88,14 @@ impl Inside {
 
     pub(crate) fn unwatch(&mut self, id: SocketId) -> Option<WaitList> {
         match id.kind() {
-            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.take(),
+            SocketKind::Tcp => {
+                let list = self.tcp.get_mut(id.slot())?.take();
+                while self.tcp.pop_if(|list| list.is_none()).is_some() {}
+                if self.tcp.capacity() > LISTS_KEPT && self.tcp.len() * 4 < self.tcp.capacity() {
+                    self.tcp.shrink_to(self.tcp.len() * 2);
+                }
+                list
+            }
             _ => self.others.remove(&id.to_bits()),
         }
     }
@@ -265,6 +274,9 @@ impl Queue {
         {
             inside.told_deadline_ns = deadline_ns;
             host.set_receiver_deadline(self.napi(), deadline_ns);
+        }
+        if inside.stack.take_crowd_gone() {
+            lull_host::give_back_memory();
         }
     }
 

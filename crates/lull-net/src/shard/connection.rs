@@ -120,9 +120,9 @@ impl Connection {
         self.sockets.get_mut(SocketHandle::default())
     }
 
-    /// What a connection costs besides its buffers.
+    /// What a connection costs besides its buffers and its slot.
     pub(super) fn overhead_bytes() -> usize {
-        size_of::<Connection>() + size_of::<SocketStorage<'static>>() + 2 * size_of::<u64>() + 40
+        size_of::<SocketStorage<'static>>() + 2 * size_of::<u64>()
     }
 
     /// Sets when its present state ends by itself.

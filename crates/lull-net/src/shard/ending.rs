@@ -2,7 +2,7 @@
 
 use super::connection::{Flags, Phase};
 use super::error::NetError;
-use super::flow::{FlowKey, Owner};
+use super::flow::{self, FlowKey, Owner};
 use super::options::Offer;
 use super::socket::Ready;
 use super::stack::{Io, Stack};
@@ -51,7 +51,7 @@ impl Stack {
             let frame = last.build_with(&options.write(), io.pool);
             self.send_ip(frame, peer.ip(), io);
         }
-        self.flows.remove(&flow);
+        flow::forget(&mut self.flows, &flow);
         self.time_wait(flow, snd_nxt, rcv_nxt, window, timestamps, io.now_ns);
         if arrived {
             // Said before the end is: the data is an edge of its own.
@@ -76,7 +76,7 @@ impl Stack {
 
     pub(super) fn release_flow(&mut self, index: u32, flow: &FlowKey) {
         if self.flows.get(flow) == Some(&Owner::Connection(index)) {
-            self.flows.remove(flow);
+            flow::forget(&mut self.flows, flow);
         }
     }
 

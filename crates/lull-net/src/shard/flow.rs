@@ -90,6 +90,17 @@ pub(super) enum Owner {
 /// The table, with a hash that is seeded per shard: an outsider cannot aim at one bucket.
 pub(super) type FlowTable = HashMap<FlowKey, Owner, SeedableRandomState>;
 
+/// Entries for which room is always kept.
+const ENTRIES_KEPT: usize = 256;
+
+/// Forgets a flow, and gives back the room of a crowd that has left.
+pub(super) fn forget(table: &mut FlowTable, flow: &FlowKey) {
+    table.remove(flow);
+    if table.capacity() > ENTRIES_KEPT && table.len() * 8 < table.capacity() {
+        table.shrink_to(table.len() * 2);
+    }
+}
+
 pub(super) fn hash_state(seed: u64) -> SeedableRandomState {
     SeedableRandomState::with_seed(seed, SharedSeed::global_fixed())
 }

@@ -228,6 +228,7 @@ impl Stack {
         let rx = vec![0; size(rx, self.config.rx_buffer_bytes)];
         let tx = vec![0; size(tx, self.config.tx_buffer_bytes)];
         self.buffer_bytes += rx.len() + tx.len();
+        self.buffer_bytes_peak = self.buffer_bytes_peak.max(self.buffer_bytes);
         let within_initial_window = tx.len() <= INITIAL_WINDOW_BYTES;
         // Never a used socket: smoltcp keeps options and the congestion window of its former life.
         let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));

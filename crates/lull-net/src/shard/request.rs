@@ -4,7 +4,7 @@
 //! a listener has a bounded number of them, and beyond that its SYN-ACKs are cookies ([`super::cookies`]).
 
 use super::demux::{Packet, Reason};
-use super::flow::{FlowKey, Owner};
+use super::flow::{self, FlowKey, Owner};
 use super::opening::{Handshake, window_scale};
 use super::options::Offer;
 use super::paws::{self, Timestamps};
@@ -53,7 +53,7 @@ impl Requests {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.len() * (size_of::<Request>() + 40)
+        self.records.memory_bytes() + self.timers.memory_bytes()
     }
 }
 
@@ -178,7 +178,7 @@ impl Stack {
         let Some(request) = self.requests.records.remove(index) else { return };
         self.requests.timers.remove(index);
         if self.flows.get(&request.flow) == Some(&Owner::Request(index)) {
-            self.flows.remove(&request.flow);
+            flow::forget(&mut self.flows, &request.flow);
         }
         let (parent, generation) = request.listener;
         if self.listeners.generation(parent) == generation

@@ -70,6 +70,8 @@ pub struct Stack {
     pub(super) reset_budget: Budget,
     pub(super) icmp_budget: Budget,
     pub(super) buffer_bytes: usize,
+    /// The most that it was since memory was last given back.
+    pub(super) buffer_bytes_peak: usize,
     pub(super) counters: StackCounters,
     /// See [`Stack::take_down`].
     down: bool,
@@ -155,6 +157,7 @@ impl Stack {
             reset_budget: Budget::new(1000, 200),
             icmp_budget: Budget::new(1000, 50),
             buffer_bytes: 0,
+            buffer_bytes_peak: 0,
             counters: StackCounters::default(),
             down: false,
             unreachable: false,
@@ -297,10 +300,25 @@ impl Stack {
         let entry = size_of::<super::flow::FlowKey>() + size_of::<super::flow::Owner>() + 1;
         self.buffer_bytes
             + self.connections.len() * Connection::overhead_bytes()
+            + self.connections.memory_bytes()
+            + self.timers.memory_bytes()
             + self.flows.capacity() * entry
             + self.requests.memory_bytes()
             + self.time_waits.memory_bytes()
             + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
+    }
+
+    /// Whether a crowd of connections has gone since this was last asked: most of what their buffers held is free, and worth
+    /// giving back to the system.
+    #[inline]
+    pub fn take_crowd_gone(&mut self) -> bool {
+        /// Less than this is kept for those who come next.
+        const CROWD_BYTES_MIN: usize = 4 << 20;
+        let gone = self.buffer_bytes_peak > CROWD_BYTES_MIN && self.buffer_bytes < self.buffer_bytes_peak / 4;
+        if gone {
+            self.buffer_bytes_peak = self.buffer_bytes;
+        }
+        gone
     }
 
     pub(super) fn notify(&mut self, socket: SocketId, ready: Ready, edges: Ready, io: &mut Io<'_>) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::demux::{Packet, Reason};
-use super::flow::{FlowKey, FlowTable, Owner};
+use super::flow::{self, FlowKey, FlowTable, Owner};
 use super::options::Offer;
 use super::paws::Timestamps;
 use super::slab::Slab;
@@ -44,7 +44,7 @@ impl TimeWaits {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.records.len() * (size_of::<TimeWait>() + 8) + self.order.capacity() * size_of::<(u64, u32, u32)>()
+        self.records.memory_bytes() + self.order.capacity() * size_of::<(u64, u32, u32)>()
     }
 
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
@@ -53,7 +53,7 @@ impl TimeWaits {
 
     fn forget(&mut self, index: u32, flows: &mut FlowTable) {
         if let Some(record) = self.records.remove(index) {
-            flows.remove(&record.flow);
+            flow::forget(flows, &record.flow);
         }
     }
 
@@ -81,6 +81,10 @@ impl TimeWaits {
                 }
                 _ => self.forget(index, flows),
             }
+        }
+        const ENTRIES_KEPT: usize = 256;
+        if self.order.capacity() > ENTRIES_KEPT && self.order.len() * 4 < self.order.capacity() {
+            self.order.shrink_to(self.order.len() * 2);
         }
     }
 }

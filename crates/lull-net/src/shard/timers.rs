@@ -29,6 +29,9 @@ struct Node {
     slot: u8,
 }
 
+/// Nodes for which room is always kept.
+const NODES_KEPT: usize = 256;
+
 const IDLE: Node = Node { wanted_ns: NEVER_NS, at: UNLINKED, next: NIL, prev: NIL, level: 0, slot: 0 };
 
 /// The deadlines of a slab's entries, by their index.
@@ -79,7 +82,16 @@ impl Timers {
         if (index as usize) < self.nodes.len() {
             self.unlink(index);
             self.nodes[index as usize].wanted_ns = NEVER_NS;
+            while self.nodes.pop_if(|node| node.at == UNLINKED && node.wanted_ns == NEVER_NS).is_some() {}
+            if self.nodes.capacity() > NODES_KEPT && self.nodes.len() * 4 < self.nodes.capacity() {
+                self.nodes.shrink_to(self.nodes.len() * 2);
+            }
         }
+    }
+
+    /// Memory of the nodes, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
     }
 
     /// Takes an index whose deadline has passed, or says that there is none. Its deadline is cleared.
