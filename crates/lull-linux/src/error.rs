@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use lull_core::{ModeError, SettingError};
 
 /// What went wrong, on what, and what to do about it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No device has this name in this network namespace.
+    #[error("no device '{device}' in this network namespace: there are {}", list(there_are))]
     UnknownDevice {
         /// The name.
         device: String,
@@ -17,6 +18,7 @@ pub enum Error {
         there_are: Vec<String>,
     },
     /// The device has no such receive queue.
+    #[error("{device} has no queue {queue} with a NAPI: there are {}", list(there_are))]
     UnknownQueue {
         /// The device.
         device: String,
@@ -26,6 +28,7 @@ pub enum Error {
         there_are: Vec<u32>,
     },
     /// The device shows no NAPI to set anything on.
+    #[error("{device} shows no NAPI to set anything on: {remedy}")]
     NoNapi {
         /// The device.
         device: String,
@@ -33,6 +36,7 @@ pub enum Error {
         remedy: String,
     },
     /// The kernel, the driver or the device cannot do what was asked.
+    #[error("cannot {what}: {reason}; {remedy}")]
     Unsupported {
         /// What.
         what: String,
@@ -42,10 +46,13 @@ pub enum Error {
         remedy: String,
     },
     /// A value above its limit.
-    Setting(SettingError),
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// A name that is no mode.
-    Mode(ModeError),
+    #[error(transparent)]
+    Mode(#[from] ModeError),
     /// An argument that makes no sense here.
+    #[error("{what}: {remedy}")]
     Input {
         /// What was asked.
         what: String,
@@ -53,16 +60,19 @@ pub enum Error {
         remedy: String,
     },
     /// No such process, or it ended meanwhile.
+    #[error("no process {pid}: it does not exist, or has ended; `ps` lists those that run")]
     NoProcess {
         /// The process.
         pid: i32,
     },
     /// The device is in another network namespace than it was.
+    #[error("{device} was moved to another network namespace: `lull undo` there gives back what it had")]
     Moved {
         /// The device.
         device: String,
     },
     /// Another lull has the device.
+    #[error("another lull works on {device} ({by}): wait for it, or end it with SIGTERM")]
     Locked {
         /// The device.
         device: String,
@@ -70,6 +80,7 @@ pub enum Error {
         by: String,
     },
     /// A state file that belongs to another boot, device or version.
+    #[error("the state file {} cannot be used ({reason}); {remedy}", path.display())]
     StaleState {
         /// The file.
         path: PathBuf,
@@ -79,6 +90,7 @@ pub enum Error {
         remedy: String,
     },
     /// The kernel refused an operation.
+    #[error("cannot {what}: {source}{}; {remedy}", in_parentheses(said))]
     Os {
         /// The operation and its object.
         what: String,
@@ -90,6 +102,7 @@ pub enum Error {
         said: Option<String>,
     },
     /// An operation failed part-way, and what was done before could not be taken back.
+    #[error("{cause}; and what was changed before could not be restored: {restoring}; `lull undo` tries again")]
     NotRestored {
         /// The failure.
         cause: Box<Error>,
@@ -148,64 +161,7 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::UnknownDevice { device, there_are } => {
-                write!(f, "no device '{device}' in this network namespace: there are {}", list(there_are))
-            }
-            Error::UnknownQueue { device, queue, there_are } => {
-                write!(f, "{device} has no queue {queue} with a NAPI: there are {}", list(there_are))
-            }
-            Error::NoNapi { device, remedy } => write!(f, "{device} shows no NAPI to set anything on: {remedy}"),
-            Error::Unsupported { what, reason, remedy } => write!(f, "cannot {what}: {reason}; {remedy}"),
-            Error::Setting(error) => error.fmt(f),
-            Error::Mode(error) => error.fmt(f),
-            Error::Input { what, remedy } => write!(f, "{what}: {remedy}"),
-            Error::NoProcess { pid } => {
-                write!(f, "no process {pid}: it does not exist, or has ended; `ps` lists those that run")
-            }
-            Error::Moved { device } => {
-                write!(f, "{device} was moved to another network namespace: `lull undo` there gives back what it had")
-            }
-            Error::Locked { device, by } => {
-                write!(f, "another lull works on {device} ({by}): wait for it, or end it with SIGTERM")
-            }
-            Error::StaleState { path, reason, remedy } => {
-                write!(f, "the state file {} cannot be used ({reason}); {remedy}", path.display())
-            }
-            Error::Os { what, remedy, source, said } => {
-                write!(f, "cannot {what}: {source}")?;
-                if let Some(said) = said {
-                    write!(f, " ({said})")?;
-                }
-                write!(f, "; {remedy}")
-            }
-            Error::NotRestored { cause, restoring } => write!(
-                f,
-                "{cause}; and what was changed before could not be restored: {restoring}; `lull undo` tries again"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Os { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
-
-impl From<SettingError> for Error {
-    fn from(error: SettingError) -> Error {
-        Error::Setting(error)
-    }
-}
-
-impl From<ModeError> for Error {
-    fn from(error: ModeError) -> Error {
-        Error::Mode(error)
-    }
+/// The kernel's own words behind its refusal.
+fn in_parentheses(said: &Option<String>) -> String {
+    said.as_ref().map_or(String::new(), |said| format!(" ({said})"))
 }

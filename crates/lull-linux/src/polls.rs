@@ -22,7 +22,6 @@ mod format;
 mod page;
 mod tracefs;
 
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -135,14 +134,22 @@ impl Default for Options {
 }
 
 /// Why polls cannot be recorded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollsError {
     /// Not the name of an interface.
+    #[error(
+        "cannot trace the device '{0}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of them a quote or \
+         blank"
+    )]
     Name(String),
     /// tracefs is not mounted and cannot be.
-    NoTracefs(io::Error),
+    #[error(
+        "cannot trace polls: tracefs is not mounted and this process may not mount it ({0}); run as root (CAP_SYS_ADMIN)"
+    )]
+    NoTracefs(#[source] io::Error),
     /// The kernel refused.
+    #[error("cannot trace polls: {what}: {source}; run as root on a kernel with CONFIG_EVENT_TRACING")]
     Os {
         /// What was tried.
         what: String,
@@ -150,41 +157,8 @@ pub enum PollsError {
         source: io::Error,
     },
     /// The kernel's description of an event or a page is not understood.
+    #[error("cannot trace polls: {0}; this kernel's trace format is not known")]
     Format(String),
-}
-
-impl fmt::Display for PollsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PollsError::Name(name) => {
-                write!(
-                    f,
-                    "cannot trace the device '{name}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of \
-                     them a quote or blank"
-                )
-            }
-            PollsError::NoTracefs(error) => write!(
-                f,
-                "cannot trace polls: tracefs is not mounted and this process may not mount it ({error}); run as root \
-                 (CAP_SYS_ADMIN)"
-            ),
-            PollsError::Os { what, source } => {
-                write!(f, "cannot trace polls: {what}: {source}; run as root on a kernel with CONFIG_EVENT_TRACING")
-            }
-            PollsError::Format(what) => {
-                write!(f, "cannot trace polls: {what}; this kernel's trace format is not known")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PollsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            PollsError::NoTracefs(source) | PollsError::Os { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> PollsError {
