@@ -30,6 +30,7 @@
 //! | [`doctor`] | what can be had here, and what stands in the way |
 //! | [`prepare`] | the set-up of device and machine, by a profile |
 //! | [`ethtool`] | queues, rings, coalescing, features |
+//! | [`hardware`] | whether the processor counts cycles and instructions |
 //! | [`machine`], [`roots`] | CPUs and versions; where `/sys` and `/proc` are |
 //! | [`values`], [`os`] | how settings are kept; system calls |
 //!
@@ -66,6 +67,7 @@ pub mod doctor;
 mod durable;
 pub mod error;
 pub mod ethtool;
+pub mod hardware;
 mod identity;
 pub mod machine;
 pub mod netdev;

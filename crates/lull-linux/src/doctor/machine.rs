@@ -6,6 +6,7 @@ use rustix::event::epoll;
 use rustix::thread::CapabilitySet;
 
 use super::Check;
+use crate::hardware::{Counters, counters};
 use crate::machine::{core_sysctl, version};
 use crate::netdev::Policy;
 use crate::os;
@@ -32,6 +33,7 @@ pub fn checks(roots: &Roots, kernel: &str, policy: &Policy) -> Vec<Check> {
         sysctl(roots, "busy_read", "every new socket busy polls that long when it is read"),
         irqbalance(roots),
         idle_states(roots),
+        hardware_counters(),
     ]
 }
 
@@ -132,6 +134,18 @@ fn irqbalance(roots: &Roots) -> Check {
             "systemctl stop irqbalance, or ban the device's interrupts (irqbalance --banirq)",
         ),
         None => Check::ok(what, "not running"),
+    }
+}
+
+fn hardware_counters() -> Check {
+    let what = "hardware counters";
+    match counters() {
+        Counters::Counting => Check::ok(what, "cycles and instructions of a program are counted"),
+        Counters::Lacking { reason, remedy } => Check::advice(
+            what,
+            format!("{reason}: the lab's cycles are CPU time multiplied by the cycle counter's rate"),
+            remedy,
+        ),
     }
 }
 
