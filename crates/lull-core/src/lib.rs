@@ -84,7 +84,7 @@ pub use config::{DeviceConfig, NAPI_ID_MIN};
 pub use epoll::{EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
 pub use mode::{AppPolicy, Mode, ModeError};
-pub use napi::Napi;
+pub use napi::{AfterResume, Napi};
 pub use owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
 pub use settings::{NapiSettings, SettingError, Sysctl, Threaded};
 pub use socket::SocketBusy;

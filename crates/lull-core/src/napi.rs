@@ -14,6 +14,19 @@ use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, Ordering};
 use crate::timer::Timer;
 
+/// What follows the poll of a resume that finds nothing ([`Napi::resume_to`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AfterResume {
+    /// As Linux (§8): deferral, which polls by timer until `defer_hard_irqs` polls in a row were empty.
+    #[default]
+    Deferral,
+    /// The interrupt, at once, as after the last round of a deferral (§13 edge 8). The application that resumes is about to
+    /// sleep. Where its sleep with a timer costs as much as its sleep for an interrupt, as in a process, each further round
+    /// of deferral costs a sleep and saves none. For the same reason whoever goes to sleep in spite of a deferral that is
+    /// under way ends it ([`Napi::end_deferral`]).
+    Interrupt,
+}
+
 /// A NAPI instance. See the [module](self).
 #[derive(Debug)]
 pub struct Napi {
@@ -327,6 +340,37 @@ impl Napi {
         }
         cx.emit(self.index, EventKind::Resume { scheduled: owner.is_some() });
         owner
+    }
+
+    /// [`Napi::resume`], and what follows its poll if that finds nothing.
+    #[inline]
+    pub fn resume_to(&self, after: AfterResume, cx: &Cx<'_>) -> Option<Owner> {
+        let owner = self.resume(cx);
+        if owner.is_some() && after == AfterResume::Interrupt {
+            self.spend_credits();
+        }
+        owner
+    }
+
+    /// For [`AfterResume::Interrupt`], where a thread goes to sleep for want of events: if an instance that suspends is
+    /// deferred on this CPU (by packets that brought no event, such as acknowledgements), its deferral ends as by a resume.
+    /// A suspension is left alone: its deadline is farther away than `gro_flush_timeout`.
+    pub fn end_deferral(&self, cx: &Cx<'_>) -> Option<Owner> {
+        let (deadline_ns, cpu) = self.timer.pending()?;
+        let until_ns = cx.now_ns.saturating_add(self.settings.gro_flush_timeout_ns());
+        if cpu != cx.cpu || deadline_ns > until_ns || self.settings.irq_suspend_timeout_ns() == 0 {
+            return None;
+        }
+        let Schedule::Owned(owner) = self.schedule(cx) else { return None };
+        self.spend_credits();
+        Some(owner)
+    }
+
+    /// The next empty poll unmasks. The owner alone touches the credits, and while somebody owns the instance its timer
+    /// keeps nothing alive: a completion either unmasks or starts it anew.
+    fn spend_credits(&self) {
+        self.credits.store(0, Ordering::Relaxed);
+        self.timer.cancel();
     }
 
     #[inline]

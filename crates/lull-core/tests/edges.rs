@@ -5,8 +5,8 @@
 mod toy;
 
 use lull_core::{
-    BusyEnd, Completion, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Polled, Schedule, Sysctl,
-    TimeoutZero, WaitStep, state,
+    AfterResume, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Polled,
+    Schedule, Sysctl, TimeoutZero, WaitStep, state,
 };
 use toy::{By, MS, Toy, US, Waited, one_round, settings, suspending};
 
@@ -211,6 +211,49 @@ fn edge_08_with_one_credit_the_resume_poll_unmasks_at_once() {
     assert_eq!(toy.epoll_wait(context, APP, Some(16)), Waited::Timeout);
     assert!(toy.queues[0].masked);
     assert_eq!(toy.timer_in(0), Some(GRO_FLUSH - 16));
+}
+
+#[test]
+fn a_resume_to_the_interrupt_unmasks_at_once_whatever_the_credits_and_leaves_no_timer() {
+    let (mut toy, context) = suspended_with(100, EpollOptions::strict_linux());
+    toy.after_resume = AfterResume::Interrupt;
+    let from = toy.polls.len();
+    assert_eq!(toy.epoll_wait(context, APP, Some(1)), Waited::Timeout);
+    assert_eq!(toy.polls_since(from), [(By::Busy, 0), (By::Stop, 0), (By::Softirq, 0)]);
+    assert!(!toy.queues[0].masked);
+    assert_eq!(toy.timer_in(0), None, "neither the stop's nor the suspension's");
+    // A resume whose poll finds packets defers as ever: the application will have events.
+    let (mut toy, _) = suspended_with(100, EpollOptions::strict_linux());
+    toy.after_resume = AfterResume::Interrupt;
+    toy.packets(0, 1);
+    let id = toy.napi(0).id();
+    toy.resume(id, APP);
+    assert!(toy.queues[0].masked);
+    assert_eq!(toy.timer_in(0), Some(GRO_FLUSH));
+    toy.check().unwrap();
+}
+
+#[test]
+fn a_deferral_ends_when_a_thread_goes_to_sleep_and_a_suspension_does_not() {
+    let deferred_on = 0;
+    let mut toy = Toy::new(1, settings(100, GRO_FLUSH, SUSPEND));
+    toy.packets(0, 1);
+    toy.pending();
+    assert_eq!(toy.timer_in(0), Some(GRO_FLUSH));
+    let end = |toy: &Toy, cpu| toy.napi(0).end_deferral(&Cx::new(cpu, toy.now_ns));
+    assert!(end(&toy, APP).is_none(), "pinned to another CPU");
+    let owner = end(&toy, deferred_on).expect("a deferral");
+    toy.route(0, owner, deferred_on);
+    toy.softirq(deferred_on);
+    assert_eq!((toy.queues[0].masked, toy.timer_in(0)), (false, None));
+
+    let (toy, _) = suspended_with(100, EpollOptions::strict_linux());
+    assert!(end(&toy, APP).is_none(), "a suspension");
+    // Without suspension deferral is the whole mode, and stays.
+    let mut toy = Toy::new(1, settings(100, GRO_FLUSH, 0));
+    toy.packets(0, 1);
+    toy.pending();
+    assert!(end(&toy, deferred_on).is_none());
 }
 
 #[test]

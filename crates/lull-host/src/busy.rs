@@ -141,7 +141,7 @@ impl Delivery {
         let Some(index) = self.registry.by_id(id) else { return };
         let instance = self.instance(index);
         let cx = self.cx(instance.cpu(), self.clock.now_ns());
-        if let Some(owner) = instance.napi.resume(&cx) {
+        if let Some(owner) = instance.napi.resume_to(self.after_resume, &cx) {
             self.route_outside(self.cpu(instance.cpu()), owner, &cx);
         }
     }

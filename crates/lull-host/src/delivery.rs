@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{Cx, EpollOptions, Sysctl};
+use lull_core::{AfterResume, Cx, EpollOptions, Sysctl};
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
@@ -23,6 +23,7 @@ pub struct Delivery {
     pub(crate) sysctl: Sysctl,
     pub(crate) timer_slack_ns: u64,
     pub(crate) epoll: EpollOptions,
+    pub(crate) after_resume: AfterResume,
     pub(crate) cpus: Box<[Cpu]>,
     pub(crate) instances: Box<[OnceLock<Instance>]>,
     pub(crate) instance_count: AtomicU32,

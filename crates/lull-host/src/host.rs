@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{DeviceConfig, EpollOptions, EpollParams, Stats, Sysctl};
+use lull_core::{AfterResume, DeviceConfig, EpollOptions, EpollParams, Stats, Sysctl};
 use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
@@ -30,6 +30,8 @@ pub struct HostConfig {
     pub sysctl: Sysctl,
     /// Where the epoll policy differs from Linux; strictly not at all by default.
     pub epoll: EpollOptions,
+    /// What follows the poll of a resume that finds nothing: deferral as in Linux by default.
+    pub after_resume: AfterResume,
     /// Whether the interrupt threads ask for SCHED_FIFO. A refusal is reported by [`Host::realtime_error`] and lived with.
     pub realtime: bool,
     /// How much later than its deadline the interrupt thread may be woken for a timer while the application computes, in
@@ -48,6 +50,7 @@ impl Default for HostConfig {
             cpus: vec![None],
             sysctl: Sysctl::default(),
             epoll: EpollOptions::default(),
+            after_resume: AfterResume::default(),
             realtime: false,
             timer_slack_ns: 50_000,
             napis_max: 1024,
@@ -134,6 +137,7 @@ impl Host {
             sysctl: config.sysctl,
             timer_slack_ns: config.timer_slack_ns,
             epoll: config.epoll,
+            after_resume: config.after_resume,
             cpus: cpus.collect::<io::Result<Box<[Cpu]>>>().map_err(os("create a CPU's event descriptors"))?,
             instances: (0..config.napis_max).map(|_| OnceLock::new()).collect(),
             instance_count: AtomicU32::new(0),

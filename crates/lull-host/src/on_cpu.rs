@@ -179,6 +179,19 @@ impl Delivery {
         cpu.sleeps.timer_ops.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A worker is about to sleep in the seat: see [`lull_core::AfterResume`].
+    pub(crate) fn end_deferrals(&self, cpu: &Cpu, now_ns: u64) {
+        if cpu.next_deadline_ns() == NEVER {
+            return;
+        }
+        let cx = self.cx(cpu.index, now_ns);
+        for instance in self.instances() {
+            if let Some(owner) = instance.napi.end_deferral(&cx) {
+                self.route_outside(cpu, owner, &cx);
+            }
+        }
+    }
+
     /// The earliest deadline, looked up.
     pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
         let deadlines_ns = || self.instances().map(|instance| instance.deadline_on(cpu.index));

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 
-use lull_core::BusyPlan;
+use lull_core::{AfterResume, BusyPlan};
 
 use crate::busy::BusyPoller;
 use crate::cpu::NEVER;
@@ -75,7 +75,7 @@ impl<'w> Turn<'w> {
         let (host, cpu, me) = self.worker.place();
         let Some(instance) = self.worker.instance(id) else { return };
         let cx = host.cx(cpu.index, host.clock.now_ns());
-        if let Some(owner) = instance.napi.resume(&cx) {
+        if let Some(owner) = instance.napi.resume_to(host.after_resume, &cx) {
             // The seat first: else the interrupt thread is woken for what this thread runs itself.
             self.in_seat = self.in_seat || cpu.seat.take(me);
             host.route_outside(cpu, owner, &cx);
@@ -147,6 +147,10 @@ impl<'a> Sleeper for OfWorker<'a> {
 
     fn promise(&mut self) -> bool {
         let OnCpu { host, cpu } = self.on;
+        if host.after_resume == AfterResume::Interrupt {
+            // What it schedules is pending, and the sleep refused until it was polled.
+            host.end_deferrals(cpu, self.now_ns);
+        }
         self.worker.watch_fd_vectors(&mut self.watched);
         self.wake_ns = self.wake_ns.min(host.exact_deadline_ns(cpu));
         cpu.deadlines.worker_will_look(self.wake_ns);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
-use lull_core::{BusyEnd, NapiSettings, Threaded};
+use lull_core::{AfterResume, BusyEnd, NapiSettings, Threaded};
 use lull_host::{Host, HostConfig, HostError, Sleep, Woke, Worker};
 
 const MS: u64 = 1_000_000;
@@ -237,6 +237,44 @@ fn suspension_ends_with_its_timeout_if_the_application_never_returns() {
     let stats = world.bound.stats();
     assert_eq!((stats.suspends, stats.resumes, stats.timer_fires), (1, 0, 1));
     assert_eq!(world.host.napi_irqs(world.bound.napi), 1, "the timer delivered, not the interrupt");
+}
+
+/// The timers are an hour away: what is delivered came by interrupt.
+#[test]
+fn a_resume_to_the_interrupt_that_finds_nothing_ends_the_deferral() {
+    for (after_resume, delivered) in [(AfterResume::Deferral, 1), (AfterResume::Interrupt, 2)] {
+        let world = World::with(HostConfig { after_resume, ..HostConfig::default() });
+        world.bound.set(suspension(3_600 * SECOND));
+        let worker = Worker::new(&world.host, 0).unwrap();
+        assert!(world.client.send(1));
+        world.bound.await_delivered(1);
+        world.bound.await_released();
+        worker.turn().suspend(world.bound.id);
+        {
+            let mut turn = worker.turn();
+            turn.busy_loop(&world.bound.plan(BusyEnd::OneRound), &mut |_| false);
+            turn.resume(world.bound.id);
+        }
+        assert!(world.client.send(1));
+        if after_resume == AfterResume::Interrupt {
+            world.bound.await_delivered(2);
+        }
+        assert_eq!((world.bound.delivered(), world.host.napi_irqs(world.bound.napi)), (delivered, delivered));
+    }
+}
+
+/// Packets that bring no event (the worker waits for more) start a deferral of an hour, which the worker's next sleep ends.
+#[test]
+fn a_sleep_ends_the_deferral_of_an_instance_that_suspends() {
+    let world = World::with(HostConfig { after_resume: AfterResume::Interrupt, ..HostConfig::default() });
+    world.bound.set(suspension(3_600 * SECOND));
+    let thread = sleeping_thread(&world.bound, 0, "worker", 3);
+    for count in 1..=3 {
+        assert!(world.client.send(1));
+        world.bound.await_delivered(count);
+    }
+    thread.join().unwrap();
+    assert_eq!(world.bound.stats().timer_fires, 0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lull_core::Mode;
+use lull_core::{AfterResume, Mode};
 use lull_nic::Moderation;
 
 use crate::cell::{Load, RunResult};
@@ -42,6 +42,8 @@ pub struct BenchConfig {
     pub buffer_bytes: usize,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
+    /// What follows the poll of a resume that finds nothing.
+    pub after_resume: AfterResume,
     /// Interrupt moderation of the service's NIC; `None` leaves it as the device has it.
     pub moderation: Option<Moderation>,
     /// Requests that a connection has outstanding.
@@ -59,6 +61,7 @@ impl Default for BenchConfig {
             cores: Vec::new(),
             buffer_bytes: lull_net::shard::BUFFER_BYTES,
             realtime: false,
+            after_resume: AfterResume::Interrupt,
             moderation: None,
             depth: 1,
             arrivals: crate::load::Arrivals::Exponential,

@@ -19,6 +19,7 @@ use lull_lab::{csv, html, json};
 use lull_nic::Moderation;
 
 use crate::Failure;
+use crate::after_resume::AfterResume;
 use crate::output::out;
 use crate::units;
 
@@ -111,6 +112,11 @@ pub struct Compare {
     /// Ask for SCHED_FIFO for the interrupt threads; a refusal is noted under the table.
     #[arg(long)]
     realtime: bool,
+    /// What follows when an application that prefers busy polling finds nothing and its queue is polled once more for
+    /// nothing: the interrupt at once, or deferral as Linux has it, which polls by timer for a while. Lull's own
+    /// stack only [default: interrupt].
+    #[arg(long, value_enum)]
+    after_resume: Option<AfterResume>,
     /// Write the table as CSV.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -147,6 +153,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         cores: args.cores.clone().unwrap_or_default(),
         buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::shard::BUFFER_BYTES),
         realtime: args.realtime,
+        after_resume: args.after_resume.unwrap_or_default().into(),
         moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
         depth: args.depth,
         arrivals: args.arrivals,
@@ -217,6 +224,7 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
             ("--nic", args.nic.is_some()),
             ("--buffer-bytes", args.buffer_bytes.is_some()),
             ("--realtime", args.realtime),
+            ("--after-resume", args.after_resume.is_some()),
             ("--rx-usecs", args.rx_usecs.is_some()),
         ],
     };

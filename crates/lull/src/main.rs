@@ -3,6 +3,7 @@
 // `output.rs` prints, and returns what goes wrong with it.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod after_resume;
 mod apply;
 mod attach;
 mod compare;

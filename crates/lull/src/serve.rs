@@ -20,6 +20,7 @@ use lull_nic::pcap::Pcap;
 use lull_nic::trace::Trace;
 
 use crate::Failure;
+use crate::after_resume::AfterResume;
 use crate::output::say;
 use crate::units;
 
@@ -83,6 +84,10 @@ pub struct Serve {
     /// Ask for SCHED_FIFO for the interrupt threads.
     #[arg(long)]
     realtime: bool,
+    /// What follows when an application that prefers busy polling finds nothing and its queue is polled once more for
+    /// nothing: the interrupt at once, or deferral as Linux has it, which polls by timer for a while.
+    #[arg(long, value_enum, default_value = "interrupt")]
+    after_resume: AfterResume,
     /// Write every frame to a pcap file, which Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use lull_core::{
-    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, DisableClaim, EpollBusy,
-    EpollOptions, EpollParams, EpollWait, GroFlush, NAPI_ID_MIN, Napi, NapiSettings, NapiThread, Owner, Polled, Route,
-    RxStep, Schedule, Settled, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep, WaitStep, state,
+    AfterResume, BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, DisableClaim,
+    EpollBusy, EpollOptions, EpollParams, EpollWait, GroFlush, NAPI_ID_MIN, Napi, NapiSettings, NapiThread, Owner,
+    Polled, Route, RxStep, Schedule, Settled, SoftirqNext, SoftirqRun, Softnet, Sysctl, ThreadStep, WaitStep, state,
 };
 
 /// Every test's microsecond.
@@ -116,6 +116,7 @@ pub struct Toy {
     pub contexts: Vec<Context>,
     pub polls: Vec<Poll>,
     pub sysctl: Sysctl,
+    pub after_resume: AfterResume,
     /// What a poll costs, and each packet of it.
     pub poll_ns: u64,
     pub packet_ns: u64,
@@ -149,6 +150,7 @@ impl Toy {
             contexts: Vec::new(),
             polls: Vec::new(),
             sysctl: Sysctl::default(),
+            after_resume: AfterResume::default(),
             poll_ns: 0,
             packet_ns: 0,
             arrivals: BTreeMap::new(),
@@ -320,7 +322,7 @@ impl Toy {
     /// Resumes, and runs the softirq of the caller's CPU.
     pub fn resume(&mut self, id: u32, cpu: u16) {
         if let Some(queue) = self.lookup(id) {
-            if let Some(owner) = self.napi(queue).resume(&self.cx(cpu)) {
+            if let Some(owner) = self.napi(queue).resume_to(self.after_resume, &self.cx(cpu)) {
                 self.route(queue, owner, cpu);
             }
             self.softirq(cpu);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_core::{Mode, Stats};
+use lull_core::{AfterResume, Mode, Stats};
 use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
 use lull_net::{EpollStats, Network, NetworkConfig};
 use lull_nic::{Device, Moderation};
@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub network: NetworkConfig,
     /// Whether the interrupt threads ask for SCHED_FIFO.
     pub realtime: bool,
+    /// What follows the poll of a resume that finds nothing.
+    pub after_resume: AfterResume,
     /// Interrupt moderation of the device; `None` leaves it as it is.
     pub moderation: Option<Moderation>,
     /// Limits of the store.
@@ -47,6 +49,7 @@ impl ServerConfig {
             cores: cores.to_vec(),
             network,
             realtime: config.realtime,
+            after_resume: config.after_resume,
             moderation: config.moderation,
             store: StoreConfig::default(),
             address: SocketAddr::new(SERVICE_IP, PORT),
@@ -108,7 +111,12 @@ impl Server {
         }
         let cpus = config.cores.iter().map(|core| Some(*core)).collect::<Vec<_>>();
         let cpu_count = cpus.len() as u16;
-        let host = Host::new(HostConfig { cpus, realtime: config.realtime, ..HostConfig::default() })?;
+        let host = Host::new(HostConfig {
+            cpus,
+            realtime: config.realtime,
+            after_resume: config.after_resume,
+            ..HostConfig::default()
+        })?;
         let mut network = config.network;
         if network.addresses.is_empty() {
             network.addresses = vec![(config.address.ip(), 24)];

@@ -41,6 +41,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         cores: args.cores.clone().unwrap_or_default(),
         buffer_bytes: args.buffer_bytes,
         realtime: args.realtime,
+        after_resume: args.after_resume.into(),
         ..BenchConfig::default()
     };
     let connections = config.connections;

@@ -82,6 +82,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
                 ..NetworkConfig::default()
             },
             realtime: args.realtime,
+            after_resume: args.after_resume.into(),
             moderation: None,
             store: StoreConfig {
                 memory_bytes_max: memory_bytes,
