@@ -554,3 +554,42 @@ fn tcp_to_a_broadcast_address_is_nobodys() {
     assert!(host.sent().is_empty());
     assert_eq!(host.stack.connections(), 0);
 }
+
+/// A batch of frames is looked up ahead; with many connections that reaches into their sockets.
+#[test]
+fn looking_ahead_changes_nothing() {
+    let run = |ahead: bool| {
+        let mut host = Host::server();
+        let listener = host.listen(80);
+        let mut peers: Vec<Peer> = (0..600).map(|n| Peer::new(4000 + n)).collect();
+        let ids: Vec<_> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
+        let mut seen = Vec::new();
+        for round in 0..40u8 {
+            let mut frames = Vec::new();
+            for (number, peer) in peers.iter_mut().enumerate().take(64) {
+                // Some unread data, some FINs, some segments twice.
+                let flags = if number == usize::from(round) { FIN | ACK } else { ACK | PSH };
+                let segment = peer.segment(flags, &vec![round; number * 7]);
+                peer.seq += segment.payload.len() as u32 + u32::from(flags & FIN);
+                frames.extend([segment.frame()].into_iter().chain((number % 9 == 0).then(|| segment.frame())));
+            }
+            if ahead {
+                host.stack.warm(&frames);
+            }
+            frames.into_iter().for_each(|frame| host.receive(frame));
+            for (number, &id) in ids.iter().enumerate().take(64) {
+                if (number + usize::from(round)) % 3 != 0 {
+                    seen.push(host.recv(id));
+                    seen.push(host.send(id, &[round; 300]).map(|count| vec![count as u8]));
+                }
+            }
+            for segment in host.segments() {
+                let peer = peers.iter_mut().find(|peer| peer.from == segment.to).unwrap();
+                peer.ack = segment.seq + segment.payload.len() as u32 + u32::from(segment.flags & FIN);
+                seen.push(Ok(segment.payload));
+            }
+        }
+        seen
+    };
+    assert!(run(true) == run(false));
+}

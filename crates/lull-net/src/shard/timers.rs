@@ -17,7 +17,9 @@ pub(super) const NEVER_NS: u64 = u64::MAX;
 /// The farthest deadline that the wheel holds exactly (2 years); farther ones come up early and are put back.
 const HORIZON_TICKS: u64 = 1 << (LEVELS as u32 * SLOTS_LOG2 - 1);
 
+/// Half a cache line, and never parts of two.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Node {
     /// The deadline in force. May be later than `at`: then the node is moved when `at` comes.
     wanted_ns: u64,

@@ -8,7 +8,8 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
 use lull_nic::Frame;
-use lull_nic::prefetch::{prefetch, prefetch_bytes};
+use lull_nic::prefetch::prefetch_bytes;
+use smoltcp::socket::tcp::Socket;
 
 use super::flow::{FlowKey, Owner};
 use super::stack::Stack;
@@ -20,8 +21,17 @@ const CONNECTIONS_MIN: usize = 512;
 const WHERE_TCP_IS: usize = 34;
 /// Frames that are looked ahead: what a poll takes by default.
 const BATCH: usize = 64;
-/// How much of a transmit buffer is looked ahead.
-const RESPONSE_BYTES: usize = 384;
+/// How much of a buffer is looked ahead, at most.
+const BUFFER_BYTES_MAX: usize = 384;
+/// Ethernet, IPv4 and TCP headers without options.
+const HEADERS: usize = 54;
+/// What a segment touches of smoltcp's socket: its beginning with timers and buffers, and its end with sequence numbers and
+/// flags. The holes of reassembly lie between them, 512 bytes that a stream in order never looks at. The compiler chose that
+/// order; another would cost time, and nothing else.
+const SOCKET_HEAD_BYTES: usize = 352;
+const SOCKET_TAIL_BYTES: usize = 88;
+/// What smoltcp's set keeps behind the socket.
+const META_BYTES: usize = 40;
 
 impl Stack {
     /// Touches what [`Stack::receive`] will touch for these frames.
@@ -42,9 +52,11 @@ impl Stack {
     fn warm_batch(&mut self, frames: &[Frame]) {
         let mut indices = [0; BATCH];
         let mut found = 0;
-        for flow in frames.iter().filter_map(flow_of) {
+        let mut payloads = [0; BATCH];
+        for frame in frames {
+            let Some(flow) = flow_of(frame) else { continue };
             if let Some(&Owner::Connection(index)) = self.flows.get(&flow) {
-                indices[found] = index;
+                (indices[found], payloads[found]) = (index, frame.len() - HEADERS);
                 found += 1;
             }
         }
@@ -55,14 +67,25 @@ impl Stack {
         for &index in &indices[..found] {
             self.timers.warm(index);
         }
-        connections().for_each(|connection| prefetch(connection.socket()));
-        for &index in &indices[..found] {
+        connections().for_each(|connection| {
+            let socket = std::ptr::from_ref(connection.socket()).cast::<u8>();
+            prefetch_bytes(socket, SOCKET_HEAD_BYTES);
+            let tail = socket.wrapping_add(size_of::<Socket<'static>>() - SOCKET_TAIL_BYTES);
+            prefetch_bytes(tail, SOCKET_TAIL_BYTES + META_BYTES);
+        });
+        for (&index, payload) in indices[..found].iter().zip(payloads) {
             let Some(connection) = self.connections.get_mut(index) else { continue };
             // The response goes to the buffer's beginning: what is in it now is acknowledged by what comes in.
             let socket = connection.socket_mut();
             let queued = socket.send_queue();
+            // It is about as long as the last.
             if let Ok(room) = socket.send(|room| (0, room.as_ptr())) {
-                prefetch_bytes(room.wrapping_sub(queued), RESPONSE_BYTES);
+                prefetch_bytes(room.wrapping_sub(queued), queued.clamp(1, BUFFER_BYTES_MAX));
+            }
+            // The request goes behind what is unread. The receive buffer never begins anew, so that place is always cold.
+            let unread = socket.recv_queue();
+            if let Ok(data) = socket.recv(|data| (0, data.as_ptr())) {
+                prefetch_bytes(data.wrapping_add(unread), payload.min(BUFFER_BYTES_MAX));
             }
         }
     }
