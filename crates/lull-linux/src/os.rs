@@ -114,6 +114,8 @@ pub(crate) struct Came {
     pub(crate) sender: i32,
     /// Whether the kernel sent it by itself, as terminals do.
     pub(crate) by_kernel: bool,
+    /// The value that came along (`sigqueue(3)`), if it was sent with one.
+    pub(crate) value: Option<u64>,
 }
 
 /// Signals that are read from a descriptor (`signalfd(2)`) instead of having an effect. Dispositions stay as they are.
@@ -176,7 +178,39 @@ pub(crate) fn next_signal(signals: BorrowedFd<'_>) -> io::Result<Option<Came>> {
     // SAFETY: integers only, and zero before the kernel wrote.
     let info = unsafe { info.assume_init() };
     let by_kernel = info.ssi_code == libc::SI_KERNEL;
-    Ok(Some(Came { number: info.ssi_signo as i32, sender: info.ssi_pid as i32, by_kernel }))
+    let value = (info.ssi_code == libc::SI_QUEUE).then_some(info.ssi_ptr);
+    Ok(Some(Came { number: info.ssi_signo as i32, sender: info.ssi_pid as i32, by_kernel, value }))
+}
+
+/// `siginfo_t` as the kernel has it for `sigqueue(3)`.
+#[repr(C)]
+struct QueuedSignal {
+    number: i32,
+    error: i32,
+    code: i32,
+    pad: i32,
+    sender: i32,
+    user: u32,
+    value: u64,
+    rest: [u64; 12],
+}
+
+/// Sends a signal that came to a process, with its value (`pidfd_send_signal(2)`).
+pub(crate) fn send_signal(process: BorrowedFd<'_>, came: &Came) -> io::Result<()> {
+    let queued = came.value.map(|value| QueuedSignal {
+        number: came.number,
+        error: 0,
+        code: libc::SI_QUEUE,
+        pad: 0,
+        sender: std::process::id() as i32,
+        user: rustix::process::getuid().as_raw(),
+        value,
+        rest: [0; 12],
+    });
+    let info = queued.as_ref().map_or(std::ptr::null(), |it| it as *const QueuedSignal);
+    // SAFETY: the kernel reads a structure of the size of its `siginfo_t`, 128 bytes, or none at all.
+    let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), came.number, info, 0u32) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// `struct sched_attr` of `linux/sched/types.h`, first published size.

@@ -421,17 +421,23 @@ fn exit_status_signals_and_environment_are_the_programs() {
     assert_eq!(run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(128 + 9));
     assert_eq!(run(&["sh", "-c", "kill -15 $$"]).status.code(), Some(128 + 15));
 
-    for (name, number) in [("HUP", 1u32), ("INT", 2), ("TERM", 15), ("USR1", 10), ("USR2", 12), ("WINCH", 28)] {
+    let signals = [("HUP", 1u32), ("INT", 2), ("TERM", 15), ("USR1", 10), ("USR2", 12), ("WINCH", 28), ("ALRM", 14)];
+    let more = [("VTALRM", 26), ("PROF", 27), ("XCPU", 24), ("IO", 29), ("PWR", 30), ("RTMIN", 34), ("RTMAX", 64)];
+    for (name, number) in signals.into_iter().chain(more) {
         if ignores(number) {
             // A shell cannot trap what it was told to ignore (`nohup`), and `lull run` passes that on.
             println!("SKIP: exit_status_signals_and_environment_are_the_programs: SIG{name} is ignored here");
             continue;
         }
-        let trap = format!("trap 'exit {number}' {name}; echo ready; while :; do sleep 0.02; done");
+        let trap = format!("trap 'exit {number}' {number}; echo ready; while :; do sleep 0.02; done");
         let mut command = scratch.command("run --mode suspend20 -q --");
         let mut child = command.args(["sh", "-c", &trap]).stdout(Stdio::piped()).spawn().unwrap();
         assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
-        signal(child.id(), &format!("-{name}"));
+        // These would stop a process that has not taken them.
+        signal(child.id(), "-TTOU");
+        signal(child.id(), "-TTIN");
+        signal(child.id(), &format!("-{number}"));
+        wait_until(&format!("SIG{name} ends the program"), || child.try_wait().unwrap().is_some());
         assert_eq!(child.wait().unwrap().code(), Some(number as i32), "SIG{name}");
     }
     // No signal is blocked that was not before, and what is ignored stays so.
@@ -735,6 +741,67 @@ fn a_signal_ends_a_wait_that_is_polled_for() {
     let lost = said.strip_prefix("lost ").unwrap().split(' ').next().unwrap();
     // A few may come between the program's mark and its call.
     assert!(lost.parse::<u32>().unwrap() < 5, "{said}");
+}
+
+#[test]
+fn run_says_whether_the_mode_is_in_force_and_why_not() {
+    const TEST: &str = "run_says_whether_the_mode_is_in_force_and_why_not";
+    let scratch = Scratch::new("verdict");
+    if lacks(TEST, &["python3"]) {
+        return;
+    }
+    let (Some(program), Some(world)) = (polled(&scratch, TEST), World::new(TEST, 1)) else { return };
+    let sender = sender(&world);
+    let staying = |program: &str| {
+        let mut run = world.start(&format!("run --dev va --mode suspend20 -- {program}"));
+        let line = run.wait_for("in force");
+        signal(run.child.id(), "-TERM");
+        run.end();
+        line
+    };
+    let line = staying(&format!("{} 10.99.0.1 5000 wait", program.display()));
+    assert!(line.contains("suspend20 is in force: both halves are") && line.contains("polled (process"), "{line}");
+    let line = staying(&format!("python3 {} 10.99.0.1 5000", script("poll.py")));
+    assert!(line.contains("suspend20 is NOT in force") && line.contains("no epoll context"), "{line}");
+    drop(sender);
+    let output = world.lull("run --dev va --mode suspend20 -- true");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("suspend20 was not seen in force"), "{said}");
+}
+
+#[test]
+fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
+    const TEST: &str = "what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let (scratch, Some(world)) = (Scratch::new("background"), World::new(TEST, 2)) else { return };
+    let pid_of =
+        |line: &str| -> u32 { line.split_once("(process ").unwrap().1.split_once(')').unwrap().0.parse().unwrap() };
+    let mut run = world.start("run --dev va --mode suspend20 -- memcached -d -u nobody -l 10.99.0.1 -t 2");
+    let pid = pid_of(&run.wait_for("is left in the background"));
+    wait_until("the daemon has its contexts", || have(pid, 3, SUSPEND));
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    // A signal to lull is the daemon's, and its end is lull's.
+    run.signal("-TERM");
+    assert_eq!(run.end().0, Some(0));
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    assert_eq!(world.values(), [BASE, BASE]);
+
+    // One that will not end is left alone at the second signal.
+    let script = scratch.0.join("stubborn");
+    std::fs::write(&script, "trap '' TERM\nsleep 600 >/dev/null 2>&1 &\n").unwrap();
+    let mut run = world.start(&format!("run --dev va --mode suspend20 -- sh {}", script.display()));
+    let pid = pid_of(&run.wait_for("is left in the background"));
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    run.signal("-TERM");
+    run.wait_for("once more");
+    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+    run.signal("-TERM");
+    assert_eq!(run.end().0, Some(0));
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+    assert_eq!(world.values(), [BASE, BASE]);
+    signal(pid, "-KILL");
 }
 
 #[test]

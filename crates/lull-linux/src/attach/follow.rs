@@ -196,6 +196,11 @@ impl Follower {
         self.tree.members().is_empty()
     }
 
+    /// The processes of the program that there were at the last look.
+    pub fn processes(&self) -> Vec<i32> {
+        self.tree.members().iter().map(|member| member.pid).collect()
+    }
+
     /// How many contexts have the parameters (would have, in a dry look).
     pub fn in_force(&self) -> usize {
         self.in_force.len()

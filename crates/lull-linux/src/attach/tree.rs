@@ -155,7 +155,7 @@ fn thread_group(thread: i32, roots: &Roots) -> Option<i32> {
 
 /// The children of a process: of each of its threads from `children`, or, in a kernel without that file
 /// (CONFIG_PROC_CHILDREN), by looking at everybody's parent.
-fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
+pub(crate) fn children(pid: i32, roots: &Roots) -> BTreeSet<i32> {
     if !roots.proc(&format!("{pid}/task/{pid}/children")).exists() {
         let child = |it: &i32| stat(*it, roots).is_some_and(|stat| stat.parent == pid);
         return programs::processes(roots).into_iter().filter(child).collect();

@@ -5,40 +5,42 @@
 //! | --- | --- |
 //! | `way` | how the program's half is set: preload library, attaching, or nothing to set |
 //! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
+//! | `serve` | while it runs: signals passed on, program and device looked over |
+//! | `background` | what the program puts into the background |
+//! | `verdict` | whether the mode is in force in the program, in one line |
 //! | `supervisor` | the process that undoes when this one is killed |
 //! | `signals` | what is passed on to the program |
 //!
 //! While the program runs, what a link flap, a change of queues or a reset takes away from the device is applied again
 //! (`watch.rs`).
 //!
-//! The program is over when the process that was started is: a daemon that puts itself into the background is left
-//! without the mode, so run it in the foreground.
+//! The program is over when the process that was started has ended, and everything that it has put into the background:
+//! a daemon keeps the mode, and `lull run` stays. Where there is nothing to undo (no device, and the program's half set
+//! by the preload library) it ends with the process that was started.
 //!
 //! If this process is killed (SIGKILL), the supervisor undoes the device, and what attaching has set in the program.
 //! The program goes on; what the preload library has set in it stays, and does nothing on a device that neither defers
 //! nor suspends but let `epoll_wait` poll before it sleeps. If the supervisor is killed as well, the state file is
 //! left, and `lull undo DEV` undoes.
 
+mod background;
 mod program;
+mod serve;
 mod signals;
 mod supervisor;
+mod verdict;
 mod way;
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
-
-use lull_core::Mode;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::apply::{Options, Session, apply, diff, undo};
-use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::error::{Error, Result};
 use crate::plan::{Request, cpu_list};
 use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
+use serve::{OnDevice, Serving};
 use signals::Signals;
 use supervisor::Supervisor;
 
@@ -102,6 +104,9 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
     let signals = Signals::take()?;
     let needed = session.is_some() || matches!(way, Way::Attach { .. });
     let mut supervisor = needed.then(|| Supervisor::start(run.device.as_deref(), options)).transpose()?;
+    if needed {
+        background::adopt()?;
+    }
     let mut session = session;
     let status = with_device(run, options, &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
@@ -140,7 +145,7 @@ fn with_device(
     options: &Options,
     way: &Way,
     mut session: Option<&mut Session>,
-    mut supervisor: Option<&mut Supervisor>,
+    supervisor: Option<&mut Supervisor>,
     signals: &Signals,
     say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
@@ -159,18 +164,11 @@ fn with_device(
     if let Some(cpus) = &cpus {
         say(&format!("the program runs on CPU {}, where its packets are delivered", cpu_list(cpus)));
     }
-    if let (Some(supervisor), Way::Attach { .. }) = (&mut supervisor, way) {
-        supervisor.program(child.id());
-    }
-    let mut follower = follow(run, options, way, &child, say);
-    let mut device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request });
-    let status = serve(&mut child, signals, &mut follower, &mut device, way, say);
-    if let Some(follower) = follower {
-        // What is left of the program are processes that it has put into the background.
-        if let Err(error) = follower.restore() {
-            say(&error.to_string());
-        }
-    }
+    let device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request });
+    let mut serving = Serving::of(run, options, way, signals, device, supervisor);
+    let status = serving.until_the_end(&mut child, say);
+    // Whatever has gone wrong, what was set in processes of the program is given back.
+    serving.end(say);
     Ok(exit_code(status?))
 }
 
@@ -248,98 +246,6 @@ fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>, signals: &Signals) -> Res
         let what = format!("run {}", run.command[0].to_string_lossy());
         Error::Os { what, remedy: "check that it is a program".to_owned(), source: error, said: None }
     })
-}
-
-/// Follows the program: where it is attached to, for everything; under the preload library, for what that misses.
-fn follow(run: &Run, options: &Options, way: &Way, child: &Child, say: &mut dyn FnMut(&str)) -> Option<Follower> {
-    let which = match way {
-        Way::Attach { .. } => Which::All,
-        Way::Preload { .. } if run.request.mode.epoll != lull_core::EpollParams::default() => Which::Unset,
-        _ => return None,
-    };
-    let request = attach::Request { mode: Some(run.request.mode.clone()), params: run.request.mode.epoll };
-    let opened = Follower::open(child.id() as i32, &request, which, Role::Run, options);
-    match opened {
-        Ok(follower) => Some(follower),
-        // It may have ended already.
-        Err(Error::NoProcess { .. }) => None,
-        Err(error) => {
-            say(&not_followed(way, &run.request.mode, &error));
-            None
-        }
-    }
-}
-
-fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {
-    match way {
-        Way::Attach { .. } => format!("{mode} is NOT in force in the program: {error}"),
-        _ => format!("contexts that the preload library misses are not found: {error}"),
-    }
-}
-
-/// The device's half, kept in force.
-struct OnDevice<'a> {
-    session: &'a mut Session,
-    again: Again,
-    request: &'a Request,
-}
-
-/// Waits for the program's end, passing signals on and looking it and the device over.
-fn serve(
-    child: &mut Child,
-    signals: &Signals,
-    follower: &mut Option<Follower>,
-    device: &mut Option<OnDevice<'_>>,
-    way: &Way,
-    say: &mut dyn FnMut(&str),
-) -> Result<ExitStatus> {
-    let failed = |error: std::io::Error| Error::os("wait for the program", "it takes Linux 5.4 or newer", error);
-    let pid = Pid::from_child(child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-    loop {
-        look(follower, way, say);
-        if let Some(it) = device
-            && let Err(gone) = it.again.look(it.session, it.request, Duration::ZERO, say)
-        {
-            say(&gone.to_string());
-            *device = None;
-        }
-        let mut ready = [PollFd::new(&pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        let nanoseconds = LOOK_EVERY.subsec_nanos();
-        let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
-        match poll(&mut ready, (follower.is_some() || device.is_some()).then_some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(failed(error.into())),
-        }
-        signals.pass_on(&pidfd, pid).map_err(failed)?;
-        if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(status);
-        }
-    }
-}
-
-fn look(follower: &mut Option<Follower>, way: &Way, say: &mut dyn FnMut(&str)) {
-    let Some(it) = follower else { return };
-    let events = match it.look() {
-        Ok(events) => events,
-        Err(Error::NoProcess { .. }) => Vec::new(),
-        Err(error) => {
-            say(&error.to_string());
-            *follower = None;
-            return;
-        }
-    };
-    for event in events {
-        match (&event, way) {
-            // The library polls through contexts of its own, which are gone soon (`lull_fd::linux::Poller`).
-            (Event::Kept { now, .. }, Way::Preload { .. }) if now.prefer_busy_poll && now.busy_poll_usecs == 0 => {}
-            (Event::Set { .. }, Way::Preload { .. }) => {
-                say(&format!("made past the preload library, set from outside: {event}"));
-            }
-            (Event::Set { .. } | Event::Kept { .. } | Event::Warning { .. }, _) => say(&event.to_string()),
-            (Event::Had { .. } | Event::Sockets(_) | Event::Child { .. } | Event::Ended { .. }, _) => {}
-        }
-    }
 }
 
 fn exit_code(status: ExitStatus) -> u8 {

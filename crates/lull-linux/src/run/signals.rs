@@ -7,21 +7,39 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Pid;
 
 use crate::error::{Error, Result};
-use crate::os::{self, TakenSignals};
+use crate::os::{self, Came, TakenSignals};
 
-/// What is passed on. SIGCHLD, SIGTSTP and SIGCONT are left to their own ways, so that job control works.
-const PASSED_ON: [i32; 7] =
-    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+/// What is passed on, besides all real-time signals. SIGCHLD, SIGTSTP and SIGCONT are left to their own ways, so that
+/// job control works; SIGURG, SIGPIPE and the faults of a thread are nobody else's.
+const PASSED_ON: [i32; 13] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGXCPU,
+    libc::SIGIO,
+    libc::SIGPWR,
+];
+/// What has no effect on this process: in the background it may be told to stop at a line that it says.
+const DEAF_TO: [i32; 2] = [libc::SIGTTIN, libc::SIGTTOU];
 
 /// The signals of this process, taken.
 pub(super) struct Signals(TakenSignals);
 
 impl Signals {
     pub(super) fn take() -> Result<Signals> {
-        let taken = os::take_signals(&PASSED_ON);
+        let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+        let all: Vec<i32> = PASSED_ON.into_iter().chain(DEAF_TO).chain(real_time).collect();
+        let taken = os::take_signals(&all);
         taken.map(Signals).map_err(|error| Error::os("take signals", "close some descriptors (ulimit -n)", error))
     }
 
@@ -30,21 +48,42 @@ impl Signals {
         os::with_mask_before(command, &self.0);
     }
 
-    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole foreground group at Ctrl-C,
-    /// the program has got too; what the program itself has sent is not for it.
+    /// Passes on what has come. What the kernel has sent, as a terminal does to its whole
+    /// foreground group at Ctrl-C, a program in the foreground has got too; what the program itself has sent is not for
+    /// it.
     pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid) -> io::Result<()> {
+        self.each(|came| {
+            if came.by_kernel || came.sender == pid.as_raw_nonzero().get() { Ok(()) } else { send(program, came) }
+        })
+    }
+
+    /// Passes on to processes in the background what has come; one that has sent it does not get it. Returns whether
+    /// one of them asked to end.
+    pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)]) -> io::Result<bool> {
+        let mut end = false;
+        self.each(|came| {
+            end |= matches!(came.number, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP);
+            let others = processes.iter().filter(|(pid, _)| pid.as_raw_nonzero().get() != came.sender);
+            others.map(|(_, pidfd)| pidfd).try_for_each(|pidfd| send(pidfd, came))
+        })?;
+        Ok(end)
+    }
+
+    fn each(&self, mut take: impl FnMut(&Came) -> io::Result<()>) -> io::Result<()> {
         while let Some(came) = os::next_signal(self.0.as_fd())? {
-            if came.by_kernel || came.sender == pid.as_raw_nonzero().get() {
-                continue;
-            }
-            let Some(signal) = Signal::from_named_raw(came.number) else { continue };
-            match pidfd_send_signal(program, signal) {
-                // It has ended, or is one that this user may not signal (set-user-ID).
-                Ok(()) | Err(rustix::io::Errno::SRCH | rustix::io::Errno::PERM) => {}
-                Err(error) => return Err(error.into()),
+            if !DEAF_TO.contains(&came.number) {
+                take(&came)?;
             }
         }
         Ok(())
+    }
+}
+
+fn send(program: &OwnedFd, came: &Came) -> io::Result<()> {
+    match os::send_signal(program.as_fd(), came) {
+        // It has ended, or is one that this user may not signal (set-user-ID).
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EPERM)) => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -58,7 +58,12 @@ impl Supervisor {
         }
     }
 
-    /// A program is attached to from now on.
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A process of the program is attached to from now on.
     pub(super) fn program(&mut self, pid: u32) {
         // A supervisor that is gone cannot be told; everything else goes on as without it.
         let _ = writeln!(self.pipe, "{PROGRAM}{pid}");
@@ -86,19 +91,23 @@ pub fn supervise(device: Option<&str>, options: &Options) -> Result<()> {
     // Looked up now: what it undoes is this device, whatever its name is by then.
     let session = device.map(|device| Session::open(device, options)).transpose()?;
     std::io::stdout().write_all(READY).and_then(|()| std::io::stdout().flush()).map_err(failed)?;
-    let mut program = None;
+    let mut programs = Vec::new();
     for line in BufReader::new(std::io::stdin()).lines() {
         let Ok(line) = line else { break };
         if line == DONE {
             return Ok(());
         }
-        program = line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<i32>().ok()).or(program);
+        programs.extend(line.strip_prefix(PROGRAM).and_then(|pid| pid.parse::<i32>().ok()));
     }
-    let of_program = program.map_or(Ok(()), |pid| match unlocked(|| detach(pid, options)) {
-        // It has ended along with lull.
-        Err(Error::NoProcess { .. }) | Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    });
+    let mut of_program = Ok(());
+    for pid in programs {
+        match unlocked(|| detach(pid, options)) {
+            // It has ended along with lull.
+            Err(Error::NoProcess { .. }) | Ok(_) => {}
+            // The others have their turn all the same.
+            Err(error) => of_program = Err(error),
+        }
+    }
     if let Some(mut session) = session {
         unlocked(|| undo(&mut session))?;
     }

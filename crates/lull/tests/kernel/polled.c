@@ -5,7 +5,7 @@
  * signals waits in a second thread while the first sends it COUNT signals. Prints how many of them did not end the wait with
  *         EINTR. A datagram begins it, so that there is a NAPI to poll; it prints "heard" then.
  *
- * It ends with its standard input. */
+ * It ends with its standard input, if that is one that can be waited for. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -136,7 +136,8 @@ int main(int count, char **words) {
 		signals(atoi(words[4]));
 		return 0;
 	}
-	add(0);
+	struct epoll_event of_input = {EPOLLIN, {.fd = 0}};
+	must(epoll_ctl(epfd, EPOLL_CTL_ADD, 0, &of_input) == 0 || errno == EPERM, "standard input");
 	events(strcmp(words[3], "spin") ? -1 : 0);
 	return 0;
 }

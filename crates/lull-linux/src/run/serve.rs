@@ -1,0 +1,215 @@
+//! While the program runs: signals are passed on, the program and the device are looked over.
+
+use std::os::fd::AsFd;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use lull_core::{EpollParams, Mode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::background::Background;
+use super::signals::Signals;
+use super::supervisor::Supervisor;
+use super::verdict::Verdict;
+use super::{Run, Way};
+use crate::apply::{Options, Session};
+use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
+use crate::error::{Error, Result};
+use crate::plan::Request;
+use crate::programs::name_of;
+use crate::watch::Again;
+
+/// The device's half, kept in force.
+pub(super) struct OnDevice<'a> {
+    pub(super) session: &'a mut Session,
+    pub(super) again: Again,
+    pub(super) request: &'a Request,
+}
+
+/// A process of the program with its children, looked over for as long as that works.
+struct Followed {
+    follower: Follower,
+    looks: bool,
+}
+
+/// A program under way.
+pub(super) struct Serving<'a> {
+    run: &'a Run,
+    options: &'a Options,
+    way: &'a Way,
+    signals: &'a Signals,
+    device: Option<OnDevice<'a>>,
+    supervisor: Option<&'a mut Supervisor>,
+    followed: Vec<Followed>,
+    verdict: Option<Verdict>,
+}
+
+impl<'a> Serving<'a> {
+    pub(super) fn of(
+        run: &'a Run,
+        options: &'a Options,
+        way: &'a Way,
+        signals: &'a Signals,
+        device: Option<OnDevice<'a>>,
+        supervisor: Option<&'a mut Supervisor>,
+    ) -> Serving<'a> {
+        Serving { run, options, way, signals, device, supervisor, followed: Vec::new(), verdict: None }
+    }
+
+    /// Serves until the program has ended, and what it has put into the background if there is something to undo.
+    /// Returns the status of the process that was started.
+    pub(super) fn until_the_end(&mut self, child: &mut Child, say: &mut dyn FnMut(&str)) -> Result<ExitStatus> {
+        let pid = Pid::from_child(child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        self.follow(pid.as_raw_nonzero().get(), say);
+        let status = loop {
+            self.look(say);
+            self.sleep([pidfd.as_fd()].into_iter())?;
+            self.signals.pass_on(&pidfd, pid).map_err(failed)?;
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                break status;
+            }
+        };
+        if self.supervisor.is_some() {
+            self.background(say)?;
+        }
+        Ok(status)
+    }
+
+    /// Serves what is left of the program in the background, until it has ended or this is told twice to end.
+    fn background(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let supervisor = self.supervisor.as_ref().map(|supervisor| supervisor.pid());
+        let mut background = Background::default();
+        let mut told_to_end = false;
+        loop {
+            for pid in background.refresh(supervisor, &self.options.roots) {
+                say(&format!(
+                    "{} (process {pid}) is left in the background: {} stays until it has ended",
+                    name_of(pid, &self.options.roots),
+                    self.run.request.mode
+                ));
+                self.follow(pid, say);
+            }
+            if background.processes().is_empty() {
+                return Ok(());
+            }
+            self.look(say);
+            self.sleep(background.processes().iter().map(|(_, pidfd)| pidfd.as_fd()))?;
+            if self.signals.pass_on_to_all(background.processes()).map_err(failed)? {
+                if told_to_end {
+                    return Ok(());
+                }
+                told_to_end = true;
+                say("passed on to what is left in the background; once more ends lull alone");
+            }
+        }
+    }
+
+    /// Follows a process: where it is attached to, for everything; under the preload library, for what that misses.
+    fn follow(&mut self, pid: i32, say: &mut dyn FnMut(&str)) {
+        let mode = &self.run.request.mode;
+        let which = match self.way {
+            Way::Attach { .. } => Which::All,
+            Way::Preload { .. } if mode.epoll != EpollParams::default() => Which::Unset,
+            _ => return,
+        };
+        if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
+            supervisor.program(pid.unsigned_abs());
+        }
+        if self.verdict.is_none() {
+            let device = self.device.as_ref().map(|it| it.session.device().name.clone());
+            self.verdict = Some(Verdict::new(mode.name(), device));
+        }
+        let request = attach::Request { mode: Some(mode.clone()), params: mode.epoll };
+        match Follower::open(pid, &request, which, Role::Run, self.options) {
+            Ok(follower) => self.followed.push(Followed { follower, looks: true }),
+            // It may have ended already.
+            Err(Error::NoProcess { .. }) => {}
+            Err(error) => say(&not_followed(self.way, mode, &error)),
+        }
+    }
+
+    /// Looks the program and the device over.
+    fn look(&mut self, say: &mut dyn FnMut(&str)) {
+        for it in self.followed.iter_mut().filter(|it| it.looks) {
+            let events = match it.follower.look() {
+                Ok(events) => events,
+                Err(Error::NoProcess { .. }) => Vec::new(),
+                Err(error) => {
+                    // What it has set so far is given back at the end all the same.
+                    say(&error.to_string());
+                    it.looks = false;
+                    continue;
+                }
+            };
+            for event in &events {
+                tell(event, self.way, say);
+            }
+            let Some(verdict) = &mut self.verdict else { continue };
+            if verdict.wants_napis(&events)
+                && let Some(snapshot) = self.device.as_mut().and_then(|it| it.session.snapshot().ok())
+            {
+                verdict.device_has(snapshot.napis.iter().map(|napi| napi.id).collect());
+            }
+            if let Some(line) = verdict.look(&it.follower, &events, &self.options.roots) {
+                say(&line);
+            }
+        }
+        if let Some(it) = &mut self.device
+            && let Err(gone) = it.again.look(it.session, it.request, Duration::ZERO, say)
+        {
+            say(&gone.to_string());
+            self.device = None;
+        }
+    }
+
+    /// Sleeps until one of the processes has ended, a signal has come, or it is time to look again.
+    fn sleep<'b>(&self, pidfds: impl Iterator<Item = std::os::fd::BorrowedFd<'b>>) -> Result<()> {
+        let mut ready = vec![PollFd::new(self.signals, PollFlags::IN)];
+        ready.extend(pidfds.map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
+        let nanoseconds = LOOK_EVERY.subsec_nanos();
+        let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
+        let looks = !self.followed.is_empty() || self.device.is_some();
+        match poll(&mut ready, looks.then_some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    /// Gives back what was set in processes of the program, and says the last word on the mode.
+    pub(super) fn end(self, say: &mut dyn FnMut(&str)) {
+        for Followed { follower, .. } in self.followed {
+            // What is left of the program are processes that it has put into the background.
+            if let Err(error) = follower.restore() {
+                say(&error.to_string());
+            }
+        }
+        if let Some(line) = self.verdict.and_then(|verdict| verdict.at_end()) {
+            say(&line);
+        }
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
+}
+
+fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {
+    match way {
+        Way::Attach { .. } => format!("{mode} is NOT in force in the program: {error}"),
+        _ => format!("contexts that the preload library misses are not found: {error}"),
+    }
+}
+
+fn tell(event: &Event, way: &Way, say: &mut dyn FnMut(&str)) {
+    match (event, way) {
+        // The library polls through contexts of its own, which are gone soon (`lull_fd::linux::Poller`).
+        (Event::Kept { now, .. }, Way::Preload { .. }) if now.prefer_busy_poll && now.busy_poll_usecs == 0 => {}
+        (Event::Set { .. }, Way::Preload { .. }) => {
+            say(&format!("made past the preload library, set from outside: {event}"));
+        }
+        (Event::Set { .. } | Event::Kept { .. } | Event::Warning { .. }, _) => say(&event.to_string()),
+        (Event::Had { .. } | Event::Sockets(_) | Event::Child { .. } | Event::Ended { .. }, _) => {}
+    }
+}
