@@ -7,6 +7,7 @@
 //! Frames carry final checksums both ways: without a virtio-net header the kernel computes them before it hands a
 //! frame over, and expects them.
 
+mod large;
 mod os;
 mod queue;
 

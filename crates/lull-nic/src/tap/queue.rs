@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::large::LargeFrames;
 use super::{QueueCounters, Shared, TX_RING_SLOTS};
 use crate::checksum;
 use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
@@ -15,7 +16,7 @@ use crate::line::AlwaysRoom;
 pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
     Queue {
         index,
-        rx: Box::new(TapRx { shared: shared.clone(), index, spare: None }),
+        rx: Box::new(TapRx { shared: shared.clone(), index, spare: None, large: None }),
         tx: Box::new(TapTx { shared: shared.clone(), index, staged: Vec::new(), sent: Vec::new(), resets: 0 }),
         irq: Arc::new(TapIrq { shared: shared.clone(), index }),
         // The doorbell writes whatever was staged: the kernel bounds a TAP's send buffer only if told to.
@@ -33,6 +34,8 @@ struct TapRx {
     index: usize,
     /// The buffer that the last read left empty.
     spare: Option<Frame>,
+    /// Where buffers come from if the MTU is too large for those of the pool.
+    large: Option<LargeFrames>,
 }
 
 /// What one read brought.
@@ -56,10 +59,17 @@ impl TapRx {
         let mut frame = match self.spare.take() {
             Some(spare) if spare.capacity() >= bytes => spare,
             _ if bytes <= FRAME_BYTES => pool.alloc(),
-            _ => Frame::with_capacity(bytes),
+            _ => self.large(bytes),
         };
         frame.set_len(frame.capacity());
         frame
+    }
+
+    #[cold]
+    fn large(&mut self, bytes: usize) -> Frame {
+        // A larger MTU makes new ones; the old ones are freed as they come home.
+        let large = self.large.take().filter(|large| large.bytes() >= bytes);
+        self.large.insert(large.unwrap_or_else(|| LargeFrames::new(bytes))).take()
     }
 
     fn read(&mut self, pool: &mut FramePool) -> Got {
