@@ -19,6 +19,7 @@
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
 //! | [`EventFdSink`] | an interrupt that a thread can wait for |
 //! | [`device`] | the contract, and a whole device as an example |
+//! | [`conformance`] | the contract's rules, run against a device |
 //! | [`pcap`], [`trace`], [`fault`] | decorators over any device: record, show, break |
 //!
 //! The loop of a driver, over any device:
@@ -61,6 +62,7 @@
 
 mod alarm;
 mod checksum;
+pub mod conformance;
 pub mod device;
 mod eventfd;
 pub mod fault;

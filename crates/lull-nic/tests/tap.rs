@@ -1,12 +1,14 @@
 //! A TAP interface against the kernel, each test in a process and a network namespace of its own.
 #![cfg(not(loom))]
 
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lull_nic::conformance::{self, Wire};
 use lull_nic::fault::{Fault, FaultConfig, Rates};
 use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::{Device, DeviceError, DeviceEvent, Frame, FramePool, Link, Moderation, Queue, namespace};
@@ -312,5 +314,56 @@ fn delayed_frames_make_the_descriptor_readable_when_due() {
             queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| got += 1);
         }
         assert!(got > 0);
+    });
+}
+
+/// The kernel's side of the interface as raw frames (AF_PACKET).
+struct KernelSide(std::fs::File);
+
+impl KernelSide {
+    fn new(name: &str) -> KernelSide {
+        const ALL_PROTOCOLS: u16 = libc::ETH_P_ALL as u16;
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed; the result is checked.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, ALL_PROTOCOLS.to_be().into()) };
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: open, because the call succeeded, and nobody else has it.
+        let file = unsafe { std::fs::File::from_raw_fd(fd) };
+        let name = std::ffi::CString::new(name).unwrap();
+        // SAFETY: a C structure of integers and arrays, for which zero is a value; the name is a C string.
+        let address = unsafe {
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = ALL_PROTOCOLS.to_be();
+            address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+            address
+        };
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: `address` outlives the call, and `length` is its length.
+        let bound = unsafe { libc::bind(fd, (&raw const address).cast(), length) };
+        assert_eq!(bound, 0, "{}", std::io::Error::last_os_error());
+        KernelSide(file)
+    }
+}
+
+impl Wire for KernelSide {
+    fn send(&mut self, _: &mut Queue, frame: &[u8]) {
+        // Without a carrier the kernel refuses.
+        let _ = self.0.write(frame);
+    }
+
+    fn receive(&mut self, _: &mut Queue) -> Vec<Vec<u8>> {
+        let mut buffer = [0; 2048];
+        std::iter::from_fn(|| self.0.read(&mut buffer).ok().map(|length| buffer[..length].to_vec())).collect()
+    }
+}
+
+#[test]
+fn a_tap_keeps_the_contract() {
+    isolated("a_tap_keeps_the_contract", || {
+        let tap = Tap::open(TapConfig::default()).unwrap();
+        tap.kernel_up().unwrap();
+        let mut kernel = KernelSide::new(&tap.info().name);
+        conformance::check(&tap, &mut kernel).unwrap();
     });
 }
