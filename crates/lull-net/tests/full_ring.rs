@@ -192,6 +192,16 @@ fn tcp_goes_on_without_a_frame_or_a_timer() {
     }
 }
 
+/// A cork holds no doorbell back that somebody waits for: room comes only behind it.
+#[test]
+fn a_full_ring_ends_a_cork() {
+    let mut bench = Bench::new();
+    let network = bench.network.clone();
+    let _cork = network.cork(0);
+    assert_eq!(bench.fill(&bench.socket(1)), SLOTS);
+    assert_eq!(bench.take(64).len(), SLOTS);
+}
+
 /// A link that goes down takes what waits for it, as Linux drops what a device without carrier is given.
 #[test]
 fn a_link_that_goes_down_drops_what_waits() {

@@ -2,26 +2,7 @@
 
 use crate::frame::{Checksum, Frame};
 use crate::rss::ip_start;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-
-/// The ones' complement sum of `data` on top of `sum` (RFC 1071), folded to 16 bits.
-pub(crate) fn ones_sum(sum: u32, data: &[u8]) -> u32 {
-    let mut sum = u64::from(sum);
-    let mut words = data.chunks_exact(2);
-    for word in &mut words {
-        sum += u64::from(u16::from_be_bytes([word[0], word[1]]));
-    }
-    if let [last] = words.remainder() {
-        sum += u64::from(*last) << 8;
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u32
-}
+use crate::wire::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP};
 
 /// Gathers a chain into one segment; a single segment stays as it is.
 pub(crate) fn linear(mut frame: Frame) -> Frame {
@@ -62,34 +43,35 @@ pub(crate) fn complete(frame: Frame) -> Frame {
 fn fill(frame: &mut [u8]) -> Option<()> {
     let (pseudo, protocol, start, end) = transport(frame)?;
     let offset = match protocol {
-        TCP => 16,
-        UDP => 6,
-        ICMPV6 => 2,
+        PROTOCOL_TCP => 16,
+        PROTOCOL_UDP => 6,
+        PROTOCOL_ICMPV6 => 2,
         _ => return None,
     };
     let segment = frame.get_mut(start..end)?;
     segment.get_mut(offset..offset + 2)?.fill(0);
-    let sum = !(ones_sum(pseudo, segment) as u16);
+    wire::put_checksum(segment, offset, pseudo);
     // A UDP checksum of 0 would say that there is none (RFC 768).
-    let sum = if sum == 0 && protocol == UDP { 0xffff } else { sum };
-    segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+    if protocol == PROTOCOL_UDP && segment[offset..offset + 2] == [0, 0] {
+        segment[offset..offset + 2].fill(0xff);
+    }
     Some(())
 }
 
 /// Sum of the pseudo header, protocol, and where the transport segment starts and ends.
-fn transport(frame: &[u8]) -> Option<(u32, u8, usize, usize)> {
+fn transport(frame: &[u8]) -> Option<(u64, u8, usize, usize)> {
     let (kind, at) = ip_start(frame)?;
     let packet = frame.get(at..)?;
     let word = |at: usize| -> Option<usize> {
         Some(usize::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])))
     };
     let (addresses, protocol, header, total) = match kind {
-        0x0800 => (packet.get(12..20)?, *packet.get(9)?, usize::from(packet[0] & 15) * 4, word(2)?),
-        0x86dd => (packet.get(8..40)?, *packet.get(6)?, 40, 40 + word(4)?),
+        ETHERTYPE_IPV4 => (packet.get(12..20)?, *packet.get(9)?, usize::from(packet[0] & 15) * 4, word(2)?),
+        ETHERTYPE_IPV6 => (packet.get(8..40)?, *packet.get(6)?, 40, 40 + word(4)?),
         _ => return None,
     };
     let len = total.checked_sub(header)?;
-    let pseudo = ones_sum(0, addresses) + u32::from(protocol) + ones_sum(0, &(len as u32).to_be_bytes());
+    let pseudo = wire::pseudo_sum_of(addresses, protocol, len);
     Some((pseudo, protocol, at + header, at + total))
 }
 
@@ -103,7 +85,7 @@ pub(crate) mod tests {
         let total = (28 + payload.len()) as u16;
         frame.extend([0x45, 0]);
         frame.extend(total.to_be_bytes());
-        frame.extend([0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0, 0, 0, 0, 64, PROTOCOL_UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         frame.extend([0x30, 0x39, 0x00, 0x35]);
         frame.extend((total - 20).to_be_bytes());
         frame.extend([0, 0]);
@@ -120,7 +102,7 @@ pub(crate) mod tests {
         let frame = complete(frame);
         assert_eq!((frame.checksum(), frame.len(), frame.next().is_none()), (Checksum::None, bytes.len(), true));
         let (pseudo, _, start, end) = transport(frame.data()).unwrap();
-        assert_eq!(ones_sum(pseudo, &frame.data()[start..end]), 0xffff);
+        assert!(wire::adds_up(pseudo, &frame.data()[start..end]));
     }
 
     #[test]

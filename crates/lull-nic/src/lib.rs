@@ -17,6 +17,7 @@
 //! | [`rss`] | which queue a frame goes to |
 //! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
+//! | [`wire`] | header fields and checksums, for whoever reads or writes packets |
 //! | [`EventFdSink`] | an interrupt that a thread can wait for |
 //! | [`device`] | the contract, and a whole device as an example |
 //! | [`conformance`] | the contract's rules, run against a device |
@@ -79,6 +80,7 @@ pub mod rss;
 pub mod tap;
 pub mod trace;
 mod watchers;
+pub mod wire;
 mod writable;
 
 pub use device::{

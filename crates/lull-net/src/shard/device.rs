@@ -131,9 +131,7 @@ impl Exit<'_> {
             // The field holds the pseudo header's sum, to which the device adds the rest (`CHECKSUM_PARTIAL`).
             let length = tcp.len();
             let addresses = if v4 { 12..20 } else { 8..40 };
-            let sum = wire::sum(&packet[addresses])
-                + u64::from(u16::from(wire::PROTOCOL_TCP).to_be())
-                + wire::sum(&(length as u32).to_be_bytes());
+            let sum = wire::pseudo_sum_of(&packet[addresses], wire::PROTOCOL_TCP, length);
             packet[l4 + 16..l4 + 18].copy_from_slice(&wire::fold(sum).to_ne_bytes());
             frame.set_checksum(Checksum::Partial);
         }

@@ -4,29 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lull_nic::{Frame, FramePool};
 
-pub(super) const ETHERNET: usize = 14;
-pub(super) const ETHERTYPE_IPV4: u16 = 0x0800;
-pub(super) const ETHERTYPE_ARP: u16 = 0x0806;
-pub(super) const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// A VLAN tag: IEEE 802.1Q, and 802.1ad's outer one.
-pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
-pub(super) const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
-pub(super) const VLAN_TAG: usize = 4;
-pub(super) const IPV4: usize = 20;
-pub(super) const IPV6: usize = 40;
-pub(super) const TCP: usize = 20;
-pub(super) const UDP: usize = 8;
-
-pub(super) const PROTOCOL_ICMP: u8 = 1;
-pub(super) const PROTOCOL_TCP: u8 = 6;
-pub(super) const PROTOCOL_UDP: u8 = 17;
-pub(super) const PROTOCOL_ICMPV6: u8 = 58;
-
-pub(super) const FIN: u8 = 0x01;
-pub(super) const SYN: u8 = 0x02;
-pub(super) const RST: u8 = 0x04;
-pub(super) const PSH: u8 = 0x08;
-pub(super) const ACK: u8 = 0x10;
+pub(super) use lull_nic::wire::*;
 
 /// TTL and hop limit of what is sent (RFC 1700, and Linux's `ip_default_ttl`).
 pub(super) const HOP_LIMIT: u8 = 64;
@@ -34,95 +12,10 @@ pub(super) const HOP_LIMIT: u8 = 64;
 pub(super) type Mac = [u8; 6];
 pub(super) const BROADCAST: Mac = [0xff; 6];
 
-#[inline]
-pub(super) fn be16(data: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([data[at], data[at + 1]])
-}
-
-#[inline]
-pub(super) fn be32(data: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
-}
-
-#[inline]
-pub(super) fn put16(data: &mut [u8], at: usize, value: u16) {
-    data[at..at + 2].copy_from_slice(&value.to_be_bytes());
-}
-
-#[inline]
-pub(super) fn put32(data: &mut [u8], at: usize, value: u32) {
-    data[at..at + 4].copy_from_slice(&value.to_be_bytes());
-}
-
 /// `a < b` in sequence space (RFC 9293 section 3.4).
 #[inline]
 pub(super) fn seq_lt(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
-}
-
-/// The ones' complement sum of RFC 1071, not yet folded, in the byte order of the machine: 32-bit halves are added into
-/// 64 bits, which no frame can overflow.
-#[inline]
-pub(super) fn sum(data: &[u8]) -> u64 {
-    let mut total = 0u64;
-    let mut words = data.chunks_exact(8);
-    for word in &mut words {
-        // The chunk has eight bytes.
-        let word = u64::from_ne_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
-        total += (word & 0xffff_ffff) + (word >> 32);
-    }
-    let mut rest = words.remainder();
-    while rest.len() >= 2 {
-        total += u64::from(u16::from_ne_bytes([rest[0], rest[1]]));
-        rest = &rest[2..];
-    }
-    if let [last] = rest {
-        total += u64::from(u16::from_ne_bytes([*last, 0]));
-    }
-    total
-}
-
-/// Folds a [`sum`] to 16 bits, still in the byte order of the machine.
-#[inline]
-pub(super) fn fold(mut total: u64) -> u16 {
-    while total > 0xffff {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    total as u16
-}
-
-/// The pseudo header's share of a transport checksum.
-#[inline]
-pub(super) fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, length: usize) -> u64 {
-    let addresses = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => sum(&source.octets()) + sum(&destination.octets()),
-        (IpAddr::V6(source), IpAddr::V6(destination)) => sum(&source.octets()) + sum(&destination.octets()),
-        // Both come from one IP header.
-        _ => unreachable!("addresses of two families in one packet"),
-    };
-    addresses + u64::from(u16::from(protocol).to_be()) + sum(&(length as u32).to_be_bytes())
-}
-
-/// Whether the data, with its checksum in place, adds up.
-#[inline]
-pub(super) fn adds_up(pseudo: u64, data: &[u8]) -> bool {
-    fold(pseudo + sum(data)) == 0xffff
-}
-
-/// Writes the checksum of `data` at `at`; the two bytes there must be 0.
-pub(super) fn put_checksum(data: &mut [u8], at: usize, pseudo: u64) {
-    let value = !fold(pseudo + sum(data));
-    data[at..at + 2].copy_from_slice(&value.to_ne_bytes());
-}
-
-/// Replaces four bytes at an even offset and corrects the checksum that covers them (RFC 1624 equation 3).
-pub(super) fn replace32(data: &mut [u8], at: usize, value: u32, checksum_at: usize) {
-    let half = |data: &[u8], at: usize| u64::from(u16::from_ne_bytes([data[at], data[at + 1]]));
-    let mut total = 0xffff - half(data, checksum_at) + 2 * 0xffff - half(data, at) - half(data, at + 2);
-    put32(data, at, value);
-    total += half(data, at) + half(data, at + 2);
-    let checksum = !fold(total);
-    data[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_ne_bytes());
 }
 
 /// A frame that holds an IP header and `payload` bytes behind it, of which the first 40 are zero and the others
@@ -278,21 +171,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_of_rfc_1071_example() {
-        let data = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(u16::from_be_bytes(fold(sum(&data)).to_ne_bytes()), 0xddf2);
-        // Odd lengths and lengths that leave every remainder agree with a bytewise sum.
-        let long: Vec<u8> = (0..255).collect();
-        for end in 0..long.len() {
-            let slow: u64 = long[..end]
-                .chunks(2)
-                .map(|pair| u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))
-                .sum();
-            assert_eq!(u16::from_be_bytes(fold(sum(&long[..end])).to_ne_bytes()), fold(slow), "length {end}");
-        }
-    }
-
-    #[test]
     fn a_built_segment_adds_up() {
         let mut pool = FramePool::new(1);
         for (source, destination) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
@@ -310,17 +188,6 @@ mod tests {
             let frame = segment.build(&mut pool);
             let l4 = frame.len() - TCP;
             assert!(adds_up(pseudo_sum(source, destination, PROTOCOL_TCP, TCP), &frame.data()[l4..]));
-        }
-    }
-
-    #[test]
-    fn a_replaced_word_keeps_the_sum() {
-        for value in [0, 1, 0xffff_ffff, 0x1234_5678, 0x8000_0000] {
-            let mut data: Vec<u8> = (0..40u8).map(|i| i.wrapping_mul(37)).collect();
-            data[16..18].fill(0);
-            put_checksum(&mut data, 16, 77);
-            replace32(&mut data, 4, value, 16);
-            assert!(adds_up(77, &data), "{value:x}");
         }
     }
 

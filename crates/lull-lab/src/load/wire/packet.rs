@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 
+use lull_nic::wire::{PROTOCOL_TCP, adds_up, be16, be32, fold, pseudo_sum_of, sum};
 use lull_nic::{Checksum, Frame};
 
 pub(super) const ETHERNET_BYTES: usize = 14;
@@ -11,11 +12,7 @@ const IP_AT: usize = ETHERNET_BYTES;
 const TCP_AT: usize = ETHERNET_BYTES + 20;
 const ARP_BYTES: usize = ETHERNET_BYTES + 28;
 
-pub(super) const FIN: u8 = 0x01;
-pub(super) const SYN: u8 = 0x02;
-pub(super) const RST: u8 = 0x04;
-pub(super) const PSH: u8 = 0x08;
-pub(super) const ACK: u8 = 0x10;
+pub(super) use lull_nic::wire::{ACK, FIN, PSH, RST, SYN};
 
 /// The receive window that every segment offers: what arrives in order is consumed at once, so it is always open.
 pub(super) const WINDOW: u16 = 65_535;
@@ -58,8 +55,8 @@ pub(super) enum Received {
 pub(super) struct Template {
     header: [u8; HEADER_BYTES],
     /// Sums of the constant words of the IP header and of the pseudo-header: addresses and protocol.
-    ip_sum: u32,
-    pseudo_sum: u32,
+    ip_sum: u64,
+    pseudo_sum: u64,
     /// Whether the device fills the TCP checksum in.
     offload: bool,
     local: Ipv4Addr,
@@ -94,8 +91,8 @@ impl Template {
         header[IP_AT + 16..IP_AT + 20].copy_from_slice(&peer.octets());
         header[TCP_AT + 2..TCP_AT + 4].copy_from_slice(&peer_port.to_be_bytes());
         header[TCP_AT + 14..TCP_AT + 16].copy_from_slice(&WINDOW.to_be_bytes());
-        let ip_sum = sum(&header[IP_AT..TCP_AT], 0);
-        let pseudo_sum = sum(&header[IP_AT + 12..TCP_AT], 6);
+        let ip_sum = sum(&header[IP_AT..TCP_AT]);
+        let pseudo_sum = pseudo_sum_of(&header[IP_AT + 12..TCP_AT], PROTOCOL_TCP, 0);
         Template { header, ip_sum, pseudo_sum, offload, local, peer, peer_port }
     }
 
@@ -107,21 +104,21 @@ impl Template {
         data[..HEADER_BYTES].copy_from_slice(&self.header);
         let ip_bytes = (tcp_bytes + 20) as u16;
         data[IP_AT + 2..IP_AT + 4].copy_from_slice(&ip_bytes.to_be_bytes());
-        let ip_checksum = !fold(self.ip_sum + u32::from(ip_bytes));
-        data[IP_AT + 10..IP_AT + 12].copy_from_slice(&ip_checksum.to_be_bytes());
+        let ip_checksum = !fold(self.ip_sum + u64::from(ip_bytes.to_be()));
+        data[IP_AT + 10..IP_AT + 12].copy_from_slice(&ip_checksum.to_ne_bytes());
         data[TCP_AT..TCP_AT + 2].copy_from_slice(&fields.port.to_be_bytes());
         data[TCP_AT + 4..TCP_AT + 8].copy_from_slice(&fields.seq.to_be_bytes());
         data[TCP_AT + 8..TCP_AT + 12].copy_from_slice(&fields.ack.to_be_bytes());
         data[TCP_AT + 12] = (5 + (option_bytes / 4) as u8) << 4;
         data[TCP_AT + 13] = fields.flags;
-        let pseudo = self.pseudo_sum + tcp_bytes as u32;
+        let pseudo = self.pseudo_sum + u64::from((tcp_bytes as u32).to_be());
         let checksum = if self.offload {
             // What a device that completes checksums expects to find: the sum of the pseudo-header.
             fold(pseudo)
         } else {
-            !fold(sum(&data[TCP_AT..], pseudo))
+            !fold(pseudo + sum(&data[TCP_AT..]))
         };
-        data[TCP_AT + 16..TCP_AT + 18].copy_from_slice(&checksum.to_be_bytes());
+        data[TCP_AT + 16..TCP_AT + 18].copy_from_slice(&checksum.to_ne_bytes());
         if self.offload {
             frame.set_checksum(Checksum::Partial);
         }
@@ -226,10 +223,10 @@ fn mss_option(mut options: &[u8]) -> u16 {
 /// Whether the IP header's and the segment's checksums are right. `end` is where the segment ends in the chain.
 fn checksums_hold(frame: &Frame, tcp_at: usize, end: usize) -> bool {
     let data = frame.data();
-    if fold(sum(&data[IP_AT..tcp_at], 0)) != 0xffff {
+    if !adds_up(0, &data[IP_AT..tcp_at]) {
         return false;
     }
-    let mut total = sum(&data[IP_AT + 12..IP_AT + 20], 6 + (end - tcp_at) as u32);
+    let mut total = pseudo_sum_of(&data[IP_AT + 12..IP_AT + 20], PROTOCOL_TCP, end - tcp_at);
     let mut odd = false;
     let mut from = tcp_at;
     let mut left = end - tcp_at;
@@ -237,44 +234,13 @@ fn checksums_hold(frame: &Frame, tcp_at: usize, end: usize) -> bool {
     while let Some(part) = at {
         let bytes = &part.data()[from..];
         let bytes = &bytes[..bytes.len().min(left)];
-        let part_sum = u32::from(fold(sum(bytes, 0)));
+        let part_sum = fold(sum(bytes));
         // A part that begins at an odd offset has its bytes in the other halves of the words.
-        total += if odd { u32::from((part_sum as u16).swap_bytes()) } else { part_sum };
+        total += u64::from(if odd { part_sum.swap_bytes() } else { part_sum });
         odd ^= bytes.len() % 2 == 1;
         left -= bytes.len();
         from = 0;
         at = part.next();
     }
     fold(total) == 0xffff
-}
-
-/// Adds 16-bit words to `start`, an odd last byte as a word's upper half. Up to 64 KiB fit the result.
-fn sum(bytes: &[u8], start: u32) -> u32 {
-    let mut total = u64::from(start);
-    let (words, tail) = bytes.as_chunks::<4>();
-    for word in words {
-        total += u64::from(u32::from_be_bytes(*word));
-    }
-    let mut last = [0; 4];
-    last[..tail.len()].copy_from_slice(tail);
-    total += u64::from(u32::from_be_bytes(last));
-    let folded = (total & 0xffff_ffff) + (total >> 32);
-    ((folded & 0xffff) + (folded >> 16 & 0xffff) + (folded >> 32)) as u32
-}
-
-#[inline]
-fn fold(mut total: u32) -> u16 {
-    total = (total & 0xffff) + (total >> 16);
-    total = (total & 0xffff) + (total >> 16);
-    total as u16
-}
-
-#[inline]
-fn be16(data: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([data[at], data[at + 1]])
-}
-
-#[inline]
-fn be32(data: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]])
 }
