@@ -9,7 +9,7 @@
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
 
-use crate::engine::sim::RunError;
+use crate::RunError;
 use crate::params::Params;
 use crate::published::{Budget, Column, LOADS, Table, simulate};
 

@@ -73,9 +73,10 @@ pub mod worldfile;
 
 pub use costs::Costs;
 pub use engine::cache::CacheSpec;
+pub use engine::error::RunError;
 pub use engine::faults::FaultSpec;
 pub use engine::metrics::{Counts, CpuUse, Latencies, Outcome};
-pub use engine::sim::{RunError, Sim};
+pub use engine::sim::Sim;
 pub use engine::{agenda, cache, dim, faults, metrics, rng, sim, traffic, transition};
 pub use predict::{Job, Offered, PredictError};
 pub use world::{

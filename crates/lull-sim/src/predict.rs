@@ -7,7 +7,7 @@ use std::fmt;
 use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
-use crate::engine::sim::{RunError, Sim};
+use crate::{RunError, Sim};
 use crate::world::Load;
 use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
 use lull_units::rate_text;

@@ -33,13 +33,13 @@ impl Busier {
     /// Begins a call; `None` if the id is gone.
     pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: CpuId) -> Option<(Busier, Next)> {
         let Some(queue) = sim.lookup(plan.napi_id) else {
-            sim.covered.add(Transition::BusyIdGone);
+            sim.tally.covered.add(Transition::BusyIdGone);
             return None;
         };
         let start_ns = sim.now_ns;
         let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0 };
         let cost_ns = u64::from(sim.world.costs.busy_call_ns);
-        let busy = BusyLoop::begin(&sim.queues[queue].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
+        let busy = BusyLoop::begin(&sim.nic.queues[queue].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
         let next = busier.round(sim, busy, cost_ns);
         Some((busier, next))
     }
@@ -54,7 +54,7 @@ impl Busier {
                     return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
                 }
                 self.polls += 1;
-                let q = &sim.queues[queue];
+                let q = &sim.nic.queues[queue];
                 busy.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink));
                 self.stage = Some(Stage::Between(busy));
                 // Bottom halves are on here: pending softirqs run before this segment.
@@ -67,8 +67,8 @@ impl Busier {
                     return Some(self.round(sim, busy, 0));
                 }
                 self.yielding = !over;
-                sim.transitions += 1;
-                let stop = busy.stop(&sim.queues[queue].napi, &cx(sim.now_ns, cpu, &sim.sink));
+                sim.tally.transitions += 1;
+                let stop = busy.stop(&sim.nic.queues[queue].napi, &cx(sim.now_ns, cpu, &sim.sink));
                 sim.sync_timer(queue);
                 match stop {
                     Some(stop) => {
@@ -88,8 +88,8 @@ impl Busier {
                 let one_round = self.plan.end == BusyEnd::OneRound;
                 // I5: seen from outside, one round that wins ownership is two polls.
                 assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
-                let q = &sim.queues[queue];
-                sim.transitions += 1;
+                let q = &sim.nic.queues[queue];
+                sim.tally.transitions += 1;
                 let gro_held = q.spec.gro_holds && q.poll.work > 0;
                 match stop.polled(&q.napi, q.poll.work, gro_held, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
                     BusyStopped::Completed(completion) => sim.completion(queue, completion, cpu),
@@ -103,7 +103,7 @@ impl Busier {
                 }
                 self.queue = sim.lookup(self.plan.napi_id)?;
                 sim.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
-                let napi = &sim.queues[self.queue].napi;
+                let napi = &sim.nic.queues[self.queue].napi;
                 let busy = BusyLoop::begin(napi, &self.plan, &cx(sim.now_ns, cpu, &sim.sink));
                 Some(self.round(sim, busy, 0))
             }
@@ -119,8 +119,8 @@ impl Busier {
     }
 
     fn round(&mut self, sim: &mut Sim, mut busy: BusyLoop, extra_ns: u64) -> Next {
-        sim.transitions += 1;
-        let napi = &sim.queues[self.queue].napi;
+        sim.tally.transitions += 1;
+        let napi = &sim.nic.queues[self.queue].napi;
         match busy.round(napi, &cx(sim.now_ns, self.cpu, &sim.sink)) {
             BusyRound::Poll { budget } => {
                 let cost_ns = sim.poll_begins(self.queue, budget, self.cpu, false);

@@ -4,9 +4,9 @@
 //! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
 
 use crate::engine::agenda::{Event, PacketKind};
-use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SourceId};
+use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SourceId, Table};
 use crate::engine::nic::Packet;
-use crate::engine::rng::Stream;
+use crate::engine::rng::{Component, Stream};
 use crate::engine::sim::Sim;
 use crate::engine::thread::Segment;
 use crate::engine::traffic::GeneralizedPareto;
@@ -58,12 +58,40 @@ impl Connection {
     }
 }
 
+/// The clients: their connections, what loads them, and what is under way.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) connections: Table<ConnId, Connection>,
+    pub(crate) sources: Table<SourceId, Source>,
+    /// How long answers and upstream servers take.
+    pub(crate) network: Stream,
+    /// Requests inside the server.
+    pub(crate) inside: u64,
+    /// Requests between a client and the server, or an upstream server and a proxy.
+    pub(crate) on_wire: u64,
+    /// Open-loop arrivals that wait for their connections.
+    pub(crate) backlog: u64,
+}
+
+impl Clients {
+    pub(crate) fn new(seed: u64) -> Clients {
+        let network = Stream::new(seed, Component::Network, 0);
+        Clients { connections: Table::new(), sources: Table::new(), network, inside: 0, on_wire: 0, backlog: 0 }
+    }
+
+    /// Whether requests of this connection are not answered.
+    pub(crate) fn is_datagram(&self, conn: ConnId) -> bool {
+        let source = self.connections[conn].source;
+        source.is_some_and(|source| matches!(self.sources[source].load, Load::Datagrams { .. }))
+    }
+}
+
 impl Sim {
     /// Begins the load.
     pub(crate) fn start_load(&mut self) {
-        for source in self.sources.ids() {
-            let Source { count, load, .. } = self.sources[source];
-            let connections = self.sources[source].connections();
+        for source in self.clients.sources.ids() {
+            let Source { count, load, .. } = self.clients.sources[source];
+            let connections = self.clients.sources[source].connections();
             match load {
                 Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
@@ -81,7 +109,7 @@ impl Sim {
                     for (nth, conn) in connections.enumerate() {
                         // Clients connect one after the other; the first answers spread them further.
                         let spread_ns = (nth as u64 + 1) * 2_000;
-                        self.connections[conn].backlog = 1;
+                        self.clients.connections[conn].backlog = 1;
                         self.agenda.push(self.now_ns + spread_ns, Event::Answer { conn });
                     }
                 }
@@ -90,13 +118,13 @@ impl Sim {
     }
 
     fn next_arrival(&mut self, source: SourceId, per_s: f64) {
-        let gap_ns = self.sources[source].rng.exponential_ns(1e9 / per_s);
+        let gap_ns = self.clients.sources[source].rng.exponential_ns(1e9 / per_s);
         self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
     }
 
     /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
     fn next_request(&mut self, source: SourceId, conn: ConnId, first: bool) {
-        let group = &mut self.sources[source];
+        let group = &mut self.clients.sources[source];
         let Load::Renewal { per_s, shape } = group.load else { return };
         let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
         let gaps = if first { gaps.residual() } else { gaps };
@@ -109,7 +137,7 @@ impl Sim {
         if self.faults.quiet {
             return;
         }
-        if let Some(source) = self.connections[conn].source {
+        if let Some(source) = self.clients.connections[conn].source {
             self.next_request(source, conn, false);
         }
         self.request_or_wait(conn);
@@ -117,9 +145,9 @@ impl Sim {
 
     /// An arrival of an open loop: the connection issues it, or it waits for the answer to the one before.
     fn request_or_wait(&mut self, conn: ConnId) {
-        if self.connections[conn].outstanding {
-            self.connections[conn].backlog += 1;
-            self.backlog += 1;
+        if self.clients.connections[conn].outstanding {
+            self.clients.connections[conn].backlog += 1;
+            self.clients.backlog += 1;
         } else {
             self.issue(conn);
         }
@@ -130,7 +158,7 @@ impl Sim {
         if self.faults.quiet {
             return;
         }
-        let group = &mut self.sources[source];
+        let group = &mut self.clients.sources[source];
         let conn = ConnId::new(group.first.raw() + group.rng.below(group.count));
         let load = group.load;
         match load {
@@ -140,16 +168,16 @@ impl Sim {
             }
             Load::Noise { per_s } => {
                 self.next_arrival(source, per_s);
-                let queue = self.connections[conn].queue;
+                let queue = self.clients.connections[conn].queue;
                 let _ = self.packet_arrives(queue, Packet::new(conn, PacketKind::Ack));
             }
             Load::Datagrams { per_s } => {
                 self.next_arrival(source, per_s);
-                self.counts.issued += 1;
-                let queue = self.connections[conn].queue;
+                self.tally.counts.issued += 1;
+                let queue = self.clients.connections[conn].queue;
                 // A lost one is lost.
                 if self.packet_arrives(queue, Packet::new(conn, PacketKind::Request)) {
-                    self.inside += 1;
+                    self.clients.inside += 1;
                 }
             }
             Load::Renewal { .. } | Load::Closed => {}
@@ -161,11 +189,11 @@ impl Sim {
             return;
         }
         let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
-        let connection = &mut self.connections[conn];
+        let connection = &mut self.clients.connections[conn];
         connection.outstanding = true;
         connection.start_ns = self.now_ns;
-        self.counts.issued += 1;
-        self.on_wire += 1;
+        self.tally.counts.issued += 1;
+        self.clients.on_wire += 1;
         self.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
     }
 
@@ -175,12 +203,12 @@ impl Sim {
             self.message_arrives(conn);
             return;
         }
-        let queue = self.connections[conn].queue;
+        let queue = self.clients.connections[conn].queue;
         let taken = self.packet_arrives(queue, Packet::new(conn, kind));
         if kind == PacketKind::Request {
             if taken {
-                self.on_wire -= 1;
-                self.inside += 1;
+                self.clients.on_wire -= 1;
+                self.clients.inside += 1;
             } else {
                 let at_ns = self.now_ns + self.world.net.retransmit_ns;
                 self.agenda.push(at_ns, Event::Arrive { conn, kind });
@@ -192,7 +220,7 @@ impl Sim {
     pub(crate) fn request_cost(&mut self, conn: ConnId, cpu: CpuId) -> Segment {
         let costs = &self.world.costs;
         let cpu = &mut self.cpus[cpu];
-        let connection = &mut self.connections[conn];
+        let connection = &mut self.clients.connections[conn];
         let cold_ns =
             self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
@@ -210,7 +238,7 @@ impl Sim {
 
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
     fn pass_on(&mut self, conn: ConnId, cpu: CpuId) -> bool {
-        let connection = &mut self.connections[conn];
+        let connection = &mut self.clients.connections[conn];
         let Some(upstream) = self.world.upstream.filter(|_| !is_second(&self.world, connection.source)) else {
             return false;
         };
@@ -218,25 +246,19 @@ impl Sim {
         if !connection.passed_on {
             return false;
         }
-        self.counts.tx_packets += 1;
-        self.inside -= 1;
-        self.on_wire += 1;
+        self.tally.counts.tx_packets += 1;
+        self.clients.inside -= 1;
+        self.clients.on_wire += 1;
         let mut answer_ns = u64::from(upstream.answer_ns);
         if upstream.random_ns != 0 {
-            answer_ns += self.network.exponential_ns(f64::from(upstream.random_ns));
+            answer_ns += self.clients.network.exponential_ns(f64::from(upstream.random_ns));
         }
         let now_ns = self.now_ns;
-        if let Some(queue) = self.tx_queue[cpu] {
+        if let Some(queue) = self.nic.tx_queue[cpu] {
             self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
         }
         self.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
         true
-    }
-
-    /// Whether requests of this connection are not answered.
-    pub(crate) fn is_datagram(&self, conn: ConnId) -> bool {
-        let source = self.connections[conn].source;
-        source.is_some_and(|source| matches!(self.sources[source].load, Load::Datagrams { .. }))
     }
 
     /// A worker has served a request, and wrote the answer.
@@ -244,16 +266,16 @@ impl Sim {
         if self.pass_on(conn, cpu) {
             return;
         }
-        self.counts.served += 1;
-        self.inside -= 1;
-        if self.is_datagram(conn) {
+        self.tally.counts.served += 1;
+        self.clients.inside -= 1;
+        if self.clients.is_datagram(conn) {
             return;
         }
-        self.counts.tx_packets += 1;
+        self.tally.counts.tx_packets += 1;
         // XPS: a core transmits on its own queue.
-        let queue = self.tx_queue[cpu];
+        let queue = self.nic.tx_queue[cpu];
         let now_ns = self.now_ns;
-        let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.network);
+        let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.clients.network);
         let net = &self.world.net;
         if let Some(queue) = queue {
             self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
@@ -265,9 +287,9 @@ impl Sim {
 
     /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
     pub(crate) fn frame_answers(&mut self, conn: ConnId, queue: QueueId) {
-        self.inside -= 1;
-        self.counts.tx_packets += 1;
-        let (_, program_ns) = client_ns(&self.world.net, &mut self.network);
+        self.clients.inside -= 1;
+        self.tally.counts.tx_packets += 1;
+        let (_, program_ns) = client_ns(&self.world.net, &mut self.clients.network);
         let tx_done_ns = u64::from(self.world.net.tx_done_ns);
         self.agenda.push(self.now_ns + tx_done_ns, Event::TxDone { queue });
         self.agenda.push(self.now_ns + program_ns, Event::Answer { conn });
@@ -276,26 +298,22 @@ impl Sim {
     /// The client has its answer.
     pub(crate) fn answered(&mut self, conn: ConnId) {
         let now_ns = self.now_ns;
-        let connection = &mut self.connections[conn];
+        let connection = &mut self.clients.connections[conn];
         if connection.outstanding {
             let latency_ns = now_ns - connection.start_ns;
             connection.outstanding = false;
-            match &mut self.second {
+            match &mut self.tally.second {
                 Some(second) if is_second(&self.world, connection.source) => second.record(latency_ns),
-                _ => {
-                    self.counts.answered += 1;
-                    self.latency_sum_ns += u128::from(latency_ns);
-                    self.latency_ns.saturating_record(latency_ns);
-                }
+                _ => self.tally.answered(latency_ns),
             }
         }
         let source = connection.source;
-        let closed = source.is_some_and(|source| self.sources[source].load == Load::Closed);
+        let closed = source.is_some_and(|source| self.clients.sources[source].load == Load::Closed);
         if closed {
             self.issue(conn);
         } else if connection.backlog > 0 {
             connection.backlog -= 1;
-            self.backlog -= 1;
+            self.clients.backlog -= 1;
             self.issue(conn);
         }
     }

@@ -11,6 +11,7 @@ use lull_core::{Schedule, Softnet};
 
 use crate::engine::agenda::NEVER;
 use crate::engine::id::{CpuId, QueueId, ThreadId};
+use crate::engine::idle::{Idle, IdleState};
 use crate::engine::metrics::CpuUse;
 use crate::engine::sim::Sim;
 use crate::engine::softirq::Soft;
@@ -38,42 +39,6 @@ pub(crate) enum Level {
     Hard,
     Soft,
     Thread,
-}
-
-/// How deep an idle CPU sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IdleState {
-    Shallow,
-    Deep,
-}
-
-/// Idle times that the governor remembers.
-const IDLE_HISTORY: usize = 8;
-
-/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer if that
-/// is shorter (the two inputs of the kernel's menu governor).
-#[derive(Debug)]
-pub(crate) struct Idle {
-    history_ns: [u64; IDLE_HISTORY],
-    next: usize,
-    pub(crate) state: IdleState,
-}
-
-impl Idle {
-    fn new() -> Idle {
-        Idle { history_ns: [0; IDLE_HISTORY], next: 0, state: IdleState::Shallow }
-    }
-
-    fn note(&mut self, idle_ns: u64) {
-        self.history_ns[self.next] = idle_ns;
-        self.next = (self.next + 1) % IDLE_HISTORY;
-    }
-
-    fn expected_ns(&self, timer_ns: u64) -> u64 {
-        let mut sorted = self.history_ns;
-        sorted.sort_unstable();
-        sorted[IDLE_HISTORY / 2].min(timer_ns)
-    }
 }
 
 /// See the [module](self).
@@ -165,7 +130,7 @@ impl Sim {
             return;
         }
         self.cpus[cpu].pending.push_back(irq);
-        if self.is_frozen(cpu) {
+        if self.guest.is_frozen(cpu) {
             self.guest_interrupted(irq);
             return;
         }
@@ -195,7 +160,7 @@ impl Sim {
 
     /// Charges the time since the CPU began what it executes.
     pub(crate) fn account(&mut self, cpu: CpuId) {
-        if self.is_frozen(cpu) {
+        if self.guest.is_frozen(cpu) {
             self.restart_clock(cpu);
             return;
         }
@@ -282,7 +247,7 @@ impl Sim {
 
     /// Decides what the CPU executes now: interrupts, softirq, the thread it has, another thread, or nothing.
     pub(crate) fn dispatch(&mut self, cpu: CpuId) {
-        if self.is_frozen(cpu) {
+        if self.guest.is_frozen(cpu) {
             return;
         }
         // Whatever was going on before this call has been accounted for.
@@ -296,8 +261,8 @@ impl Sim {
             if was_idle {
                 cost_ns += self.leave_idle(cpu);
             }
-            if self.is_guest(cpu) {
-                cost_ns += self.vm_exit_ns();
+            if self.guest.is_cpu(cpu) {
+                cost_ns += self.guest.vm_exit_ns();
             }
             self.cpus[cpu].hard = Some(irq);
             self.begin(cpu, Level::Hard, cost_ns);
@@ -338,7 +303,7 @@ impl Sim {
                 switch_ns += self.leave_idle(cpu);
             }
             switch_ns += u64::from(self.world.costs.switch_ns);
-            self.counts.switches += 1;
+            self.tally.counts.switches += 1;
             self.cpus[cpu].current = Some(next);
             self.cpus[cpu].need_resched = false;
             // The idle task switches with interrupts off: the tick comes when another thread runs.
@@ -347,7 +312,7 @@ impl Sim {
         }
         if std::mem::take(&mut self.cpus[cpu].broken_into) && switch_ns == 0 {
             self.cpus[cpu].debt_ns += u64::from(self.world.cache.broken_thread_ns);
-            self.broken_into += 1;
+            self.tally.broken_into += 1;
         }
         let thread = &self.threads[self.cpus[cpu].running()];
         debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
@@ -393,7 +358,7 @@ impl Sim {
 
     /// When the next timer of this CPU fires.
     fn next_timer_ns(&self, cpu: CpuId) -> u64 {
-        let napi = self.queues.iter().filter_map(|queue| queue.napi.timer().pending());
+        let napi = self.nic.queues.iter().filter_map(|queue| queue.napi.timer().pending());
         napi.filter(|&(_, on)| on == cpu.raw()).map(|(at_ns, _)| at_ns).min().unwrap_or(NEVER)
     }
 
@@ -401,17 +366,17 @@ impl Sim {
     fn handle(&mut self, cpu: CpuId, irq: Irq) {
         match irq {
             Irq::Device(queue) => {
-                self.counts.irqs += 1;
+                self.tally.counts.irqs += 1;
                 self.device_interrupts(queue, cpu);
                 while let Some(sharing) = self.pending_on_vector(queue, cpu) {
                     self.device_interrupts(sharing, cpu);
                 }
             }
             Irq::NapiTimer(queue) => {
-                self.counts.timer_irqs += 1;
+                self.tally.counts.timer_irqs += 1;
                 let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
-                self.transitions += 1;
-                if let Some(owner) = self.queues[queue].napi.timer_expired(&cx) {
+                self.tally.transitions += 1;
+                if let Some(owner) = self.nic.queues[queue].napi.timer_expired(&cx) {
                     self.route(owner, cpu);
                 }
                 self.sync_timer(queue);
@@ -427,9 +392,9 @@ impl Sim {
     /// The device reports events of this queue.
     fn device_interrupts(&mut self, queue: QueueId, cpu: CpuId) {
         let cx = crate::engine::sim::cx(self.now_ns, cpu, &self.sink);
-        let napi = &self.queues[queue].napi;
+        let napi = &self.nic.queues[queue].napi;
         cx.emit(queue.raw(), EventKind::Irq);
-        self.transitions += 1;
+        self.tally.transitions += 1;
         if let Schedule::Owned(owner) = napi.schedule(&cx) {
             cx.emit(queue.raw(), EventKind::Mask);
             self.mask(queue);
@@ -439,8 +404,8 @@ impl Sim {
 
     /// Takes another queue of the same vector that has reported events to this CPU since.
     fn pending_on_vector(&mut self, queue: QueueId, cpu: CpuId) -> Option<QueueId> {
-        let vector = self.queues[queue].spec.vector?;
-        let (queues, pending) = (&self.queues, &mut self.cpus[cpu].pending);
+        let vector = self.nic.queues[queue].spec.vector?;
+        let (queues, pending) = (&self.nic.queues, &mut self.cpus[cpu].pending);
         let shares = |irq: &Irq| matches!(irq, Irq::Device(other) if queues[*other].spec.vector == Some(vector));
         match pending.iter().position(shares).and_then(|place| pending.remove(place)) {
             Some(Irq::Device(sharing)) => Some(sharing),

@@ -51,8 +51,8 @@ impl Sim {
             self.note(cpu, Whom::Context(context), Transition::OtherEvent);
             return self.wake_waiter(context, cpu);
         };
-        let queue = self.connections[conn].queue;
-        let id = self.queues[queue].napi.id();
+        let queue = self.clients.connections[conn].queue;
+        let id = self.nic.queues[queue].napi.id();
         let before = self.contexts[context].ep.napi_id();
         let left_behind = self.contexts[context].ep.note_napi(id);
         if before != self.contexts[context].ep.napi_id() {
@@ -74,14 +74,14 @@ impl Sim {
 
     /// The queue whose NAPI has this id (`napi_by_id`).
     pub(crate) fn lookup(&self, id: u32) -> Option<QueueId> {
-        self.queues.rows().find(|(_, queue)| queue.napi.id() == id && id != 0).map(|(queue, _)| queue)
+        self.nic.queues.rows().find(|(_, queue)| queue.napi.id() == id && id != 0).map(|(queue, _)| queue)
     }
 
     /// `napi_suspend_irqs`.
     pub(crate) fn suspend(&mut self, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
-            self.transitions += 1;
-            match self.queues[queue].napi.suspend(&cx(self.now_ns, cpu, &self.sink)) {
+            self.tally.transitions += 1;
+            match self.nic.queues[queue].napi.suspend(&cx(self.now_ns, cpu, &self.sink)) {
                 Some(_) => self.sync_timer(queue),
                 None => self.note(cpu, Whom::Queue(queue), Transition::SuspendOff),
             }
@@ -91,8 +91,8 @@ impl Sim {
     /// `napi_resume_irqs`: the caller's next bottom-half enable runs the poll.
     pub(crate) fn resume(&mut self, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
-            self.transitions += 1;
-            let owner = self.queues[queue].napi.resume(&cx(self.now_ns, cpu, &self.sink));
+            self.tally.transitions += 1;
+            let owner = self.nic.queues[queue].napi.resume(&cx(self.now_ns, cpu, &self.sink));
             if let Some(owner) = owner {
                 self.route(owner, cpu);
             }

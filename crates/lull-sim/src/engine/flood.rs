@@ -159,7 +159,7 @@ impl Sim {
         if flood.part == 0 {
             flood.flow = flood.rng.below(flood.spec.flows);
             flood.datagram = flood.datagram.wrapping_add(1);
-            self.counts.issued += 1;
+            self.tally.counts.issued += 1;
             flood.next_ns += flood.rng.uniform_ns(0.5 * flood.gap_ns, 1.5 * flood.gap_ns);
         }
         let (flow, part) = (flood.flow, flood.part);
@@ -210,7 +210,7 @@ impl Sim {
         }
         // `sock_queue_rcv_skb`: what holds less than its limit takes one more.
         if socket.ready.len() as u64 * u64::from(flood.datagram_bytes) >= u64::from(flood.spec.receive_buffer_bytes) {
-            self.counts.socket_dropped += 1;
+            self.tally.counts.socket_dropped += 1;
             return;
         }
         socket.ready.push_back(flood.received_bytes);
@@ -236,7 +236,7 @@ impl Sim {
     pub(crate) fn received(&mut self, flow: u32) {
         let Some(flood) = &mut self.flood else { return };
         if flood.sockets[flow as usize].ready.pop_front().is_some() {
-            self.counts.served += 1;
+            self.tally.counts.served += 1;
         }
     }
 }

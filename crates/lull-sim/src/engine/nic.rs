@@ -6,17 +6,18 @@
 
 use std::collections::VecDeque;
 
-use lull_core::Napi;
 use lull_core::event::EventKind;
+use lull_core::{Napi, Stats};
 
 use crate::engine::agenda::{NEVER, PacketKind};
 use crate::engine::cpu::Irq;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
-use crate::engine::id::{ConnId, CpuId, QueueId, ThreadId, XskId};
+use crate::engine::id::{ConnId, CpuId, Id, QueueId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
+use crate::engine::rng::{Component, Stream};
 use crate::engine::sim::{Sim, cx};
 use crate::engine::xsk::Frame;
-use crate::world::{Masking, ModerationSpec, Period, QueueSpec};
+use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 
 /// A packet in a ring.
 #[derive(Clone, Copy, Debug)]
@@ -183,35 +184,59 @@ impl Queue {
     }
 }
 
+/// The NIC: its queues, by which CPU transmits, and the sizes of its frames.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    pub(crate) queues: Table<QueueId, Queue>,
+    /// The transmit queue of each CPU (XPS); none in a world without queues.
+    pub(crate) tx_queue: Table<CpuId, Option<QueueId>>,
+    sizes: Stream,
+}
+
+impl Nic {
+    pub(crate) fn new(world: &World, seed: u64) -> Nic {
+        let queues = world.queues.len();
+        let own = |cpu: usize| world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
+        let spread = |cpu: usize| (queues > 0).then(|| cpu % queues);
+        let tx_queue = (0..world.cpus.len()).map(|cpu| own(cpu).or(spread(cpu)).map(QueueId::at)).collect();
+        Nic { queues: Table::new(), tx_queue, sizes: Stream::new(seed, Component::Sizes, 0) }
+    }
+
+    /// What all NAPIs counted so far.
+    pub(crate) fn napi_stats(&self) -> Stats {
+        self.queues.iter().fold(Stats::default(), |sum, queue| sum + queue.napi.stats())
+    }
+}
+
 impl Sim {
     /// A packet reaches the NIC. False if the ring was full.
     pub(crate) fn packet_arrives(&mut self, queue: QueueId, packet: Packet) -> bool {
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         if q.ring.len() as u32 >= q.spec.ring_packets || self.faults.link_down {
-            self.counts.dropped += 1;
+            self.tally.counts.dropped += 1;
             let cpu = q.cpu();
             cx(self.now_ns, cpu, &self.sink).emit(queue.raw(), EventKind::Drop { frames: 1 });
             return false;
         }
         q.ring.push_back(packet);
         q.unseen_since_ns = q.unseen_since_ns.min(self.now_ns);
-        self.counts.rx_packets += 1;
-        self.tell(self.queues[queue].cpu(), What::Packet(queue));
-        let bytes = self.world.frames.received(packet.kind, &mut self.sizes);
+        self.tally.counts.rx_packets += 1;
+        self.tell(self.nic.queues[queue].cpu(), What::Packet(queue));
+        let bytes = self.world.frames.received(packet.kind, &mut self.nic.sizes);
         self.completion_written(queue, Side::Rx, bytes);
         true
     }
 
     /// A frame has left.
     pub(crate) fn frame_sent(&mut self, queue: QueueId) {
-        self.queues[queue].tx_done += 1;
-        let bytes = self.world.frames.sent(&mut self.sizes);
+        self.nic.queues[queue].tx_done += 1;
+        let bytes = self.world.frames.sent(&mut self.nic.sizes);
         self.completion_written(queue, Side::Tx, bytes);
     }
 
     fn completion_written(&mut self, queue: QueueId, side: Side, bytes: u64) {
         let now_ns = self.now_ns;
-        let cq = self.queues[queue].side(side);
+        let cq = self.nic.queues[queue].side(side);
         if cq.since == 0 {
             cq.first_ns = now_ns;
         }
@@ -227,9 +252,9 @@ impl Sim {
     /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.
     fn moderate(&mut self, queue: QueueId, side: Side) {
         let now_ns = self.now_ns;
-        let spec = &self.queues[queue].spec;
+        let spec = &self.nic.queues[queue].spec;
         let period = if side == Side::Rx { spec.rx_period } else { spec.tx_period };
-        let cq = self.queues[queue].side(side);
+        let cq = self.nic.queues[queue].side(side);
         let moderation = cq.moderation();
         let from_ns = match period {
             Period::Completion => cq.last_ns,
@@ -247,7 +272,7 @@ impl Sim {
     fn raise(&mut self, queue: QueueId, side: Side) {
         self.agenda.set(self.slots.moderation(queue, side), NEVER);
         let now_ns = self.now_ns;
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         let cpu = q.cpu();
         let stays_armed = q.spec.masking == Masking::Mask;
         let cq = q.side(side);
@@ -260,14 +285,14 @@ impl Sim {
 
     /// The moderation timer ran out.
     pub(crate) fn moderation_expired(&mut self, queue: QueueId, side: Side) {
-        if self.queues[queue].side(side).armed {
+        if self.nic.queues[queue].side(side).armed {
             self.raise(queue, side);
         }
     }
 
     /// The handler scheduled the NAPI: a device that is masked by its handler is masked now.
     pub(crate) fn mask(&mut self, queue: QueueId) {
-        if self.queues[queue].spec.masking == Masking::Mask {
+        if self.nic.queues[queue].spec.masking == Masking::Mask {
             self.shut(queue);
         }
     }
@@ -276,13 +301,13 @@ impl Sim {
     pub(crate) fn shut(&mut self, queue: QueueId) {
         for side in [Side::Rx, Side::Tx] {
             self.agenda.set(self.slots.moderation(queue, side), NEVER);
-            self.queues[queue].side(side).armed = false;
+            self.nic.queues[queue].side(side).armed = false;
         }
     }
 
     /// The device is set up again: it looks at its rings, whatever its kind.
     pub(crate) fn set_up(&mut self, queue: QueueId) {
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         (q.rx.since, q.tx.since) = (q.unpolled(Side::Rx), q.unpolled(Side::Tx));
         self.unmask(queue);
     }
@@ -293,7 +318,7 @@ impl Sim {
             self.adapt(queue, side);
         }
         for side in [Side::Rx, Side::Tx] {
-            let q = &mut self.queues[queue];
+            let q = &mut self.nic.queues[queue];
             // A masked device reports what came since, a disarmed one what lies in its rings.
             let unpolled = if q.spec.masking == Masking::Mask { q.side(side).since } else { q.unpolled(side) };
             let cq = q.side(side);
@@ -307,25 +332,26 @@ impl Sim {
 
     fn adapt(&mut self, queue: QueueId, side: Side) {
         let now_ns = self.now_ns;
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         let cq = q.side(side);
         if cq.spec != ModerationSpec::Adaptive {
             return;
         }
         let rung = cq.dim.rung();
         let changed = cq.dim.sample(now_ns, cq.completions, cq.bytes, cq.events);
-        self.counts.moderation_changes += u64::from(changed);
+        self.tally.counts.moderation_changes += u64::from(changed);
         if changed && side == Side::Rx {
             let since_ns = std::mem::replace(&mut q.rung_since_ns, now_ns);
-            self.rung_ns[rung] += now_ns - since_ns.max(self.counting_since_ns).min(now_ns);
+            self.tally.rung_ns[rung] += now_ns - since_ns.max(self.tally.counting_since_ns).min(now_ns);
         }
     }
 
     /// Closes the account of rungs at the end of a run.
     pub(crate) fn close_rungs(&mut self) {
-        for queue in self.queues.iter() {
+        for queue in self.nic.queues.iter() {
             if let Some(rung) = queue.rx.rung() {
-                self.rung_ns[rung] += self.now_ns - queue.rung_since_ns.max(self.counting_since_ns).min(self.now_ns);
+                self.tally.rung_ns[rung] +=
+                    self.now_ns - queue.rung_since_ns.max(self.tally.counting_since_ns).min(self.now_ns);
             }
         }
     }

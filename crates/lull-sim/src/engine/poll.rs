@@ -17,7 +17,7 @@ const CHUNK: u32 = 8;
 impl Sim {
     /// Begins a poll; returns the cost of its first chunk.
     pub(crate) fn poll_begins(&mut self, queue: QueueId, budget: u32, cpu: CpuId, breaking_in: bool) -> u64 {
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         q.poll.budget = budget;
         q.poll.work = 0;
         q.poll.looked_last = false;
@@ -26,7 +26,7 @@ impl Sim {
         let reaped = std::mem::take(&mut q.tx_done);
         std::mem::swap(&mut q.poll.sending, &mut q.tx_ring);
         let sends = q.poll.sending.len() as u64;
-        self.transitions += 1;
+        self.tally.transitions += 1;
         let costs = &self.world.costs;
         let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
         let sent_ns = sends * u64::from(costs.tx_frame_ns);
@@ -35,18 +35,18 @@ impl Sim {
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
     pub(crate) fn poll_goes_on(&mut self, queue: QueueId, cpu: CpuId) -> Option<u64> {
-        if !self.queues[queue].poll.sending.is_empty() {
-            let mut sending = std::mem::take(&mut self.queues[queue].poll.sending);
+        if !self.nic.queues[queue].poll.sending.is_empty() {
+            let mut sending = std::mem::take(&mut self.nic.queues[queue].poll.sending);
             for frame in sending.drain(..) {
                 self.frame_leaves(frame, queue);
             }
-            self.queues[queue].poll.sending = sending;
+            self.nic.queues[queue].poll.sending = sending;
         }
-        let mut batch = std::mem::take(&mut self.queues[queue].poll.batch);
+        let mut batch = std::mem::take(&mut self.nic.queues[queue].poll.batch);
         for packet in batch.drain(..) {
             self.deliver(queue, packet, cpu);
         }
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         q.poll.batch = batch;
         if q.poll.looked_last {
             return None;
@@ -65,7 +65,7 @@ impl Sim {
             return self.take_frames(queue);
         }
         let costs = &self.world.costs;
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         q.looked_at(self.now_ns);
         let clock = self.cpus[cpu].touched;
         let mut cost_ns = 0;
@@ -74,7 +74,7 @@ impl Sim {
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
-            let connection = &mut self.connections[packet.conn];
+            let connection = &mut self.clients.connections[packet.conn];
             cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
             connection.touched = clock;
             cost_ns += broken_ns
@@ -89,15 +89,15 @@ impl Sim {
 
     /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
     fn take_frames(&mut self, queue: QueueId) -> u64 {
-        let q = &mut self.queues[queue];
+        let q = &mut self.nic.queues[queue];
         q.looked_at(self.now_ns);
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let mut cost_ns = 0;
         let frame_ns = self.frame_cost(queue);
         for _ in 0..room {
-            let Some(packet) = self.queues[queue].ring.pop_front() else { break };
+            let Some(packet) = self.nic.queues[queue].ring.pop_front() else { break };
             cost_ns += frame_ns;
-            let poll = &mut self.queues[queue].poll;
+            let poll = &mut self.nic.queues[queue].poll;
             poll.work += 1;
             poll.batch.push(packet);
         }
@@ -113,7 +113,7 @@ impl Sim {
         if packet.kind == PacketKind::Ack {
             return;
         }
-        if let Some(xsk) = self.queues[self.connections[packet.conn].queue].xsk {
+        if let Some(xsk) = self.nic.queues[self.clients.connections[packet.conn].queue].xsk {
             self.xsk_delivered(xsk, packet, cpu);
             return;
         }
@@ -122,11 +122,11 @@ impl Sim {
             return;
         }
         // Only a socket's own connection is in no context, and its packets are messages.
-        let Some(context) = self.connections[packet.conn].context else { return };
+        let Some(context) = self.clients.connections[packet.conn].context else { return };
         let waiting = self.contexts[context].ready.len();
-        if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.is_datagram(packet.conn) {
-            self.counts.socket_dropped += 1;
-            self.inside -= 1;
+        if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.clients.is_datagram(packet.conn) {
+            self.tally.counts.socket_dropped += 1;
+            self.clients.inside -= 1;
             return;
         }
         self.make_ready(context, Item::Connection(packet.conn), cpu);

@@ -38,7 +38,7 @@ impl Relay {
     }
 
     /// The guest's queue.
-    fn guest_queue(&self) -> QueueId {
+    pub(super) fn guest_queue(&self) -> QueueId {
         QueueId::new(self.spec.guest_queue)
     }
 }
@@ -46,7 +46,7 @@ impl Relay {
 impl Sim {
     /// What forwarding a frame costs if this queue is the hypervisor's.
     pub(crate) fn forwards(&self, queue: QueueId) -> Option<u64> {
-        let relay = self.relay.as_ref()?;
+        let relay = self.guest.relay.as_ref()?;
         (queue != relay.guest_queue()).then(|| u64::from(relay.spec.forward_ns) + self.lock_ns(relay, queue))
     }
 
@@ -55,14 +55,14 @@ impl Sim {
         let forwards = |&(index, queue): &(QueueId, &Queue)| {
             index != relay.guest_queue() && index != own && !queue.poll.batch.is_empty()
         };
-        self.queues.rows().filter(forwards).count() as u64 * u64::from(relay.spec.lock_ns)
+        self.nic.queues.rows().filter(forwards).count() as u64 * u64::from(relay.spec.lock_ns)
     }
 
     /// The hypervisor's stack hands a frame to the guest's device.
     pub(crate) fn forward(&mut self, packet: Packet, cpu: CpuId) {
-        let Some(relay) = &mut self.relay else { return };
+        let Some(relay) = &mut self.guest.relay else { return };
         if relay.frames.len() >= relay.spec.queue_frames as usize {
-            self.counts.dropped += 1;
+            self.tally.counts.dropped += 1;
             return;
         }
         relay.frames.push_back(packet);
@@ -74,13 +74,13 @@ impl Sim {
     }
 
     fn guest_ring_is_full(&self, guest_queue: QueueId) -> bool {
-        let queue = &self.queues[guest_queue];
+        let queue = &self.nic.queues[guest_queue];
         queue.ring.len() as u32 >= queue.spec.ring_packets
     }
 
     /// What copying the next frame costs, or what the thread has to wait for.
     pub(crate) fn relay_next(&self) -> Result<u64, Waits> {
-        let Some(relay) = &self.relay else { return Err(Waits::Frames) };
+        let Some(relay) = &self.guest.relay else { return Err(Waits::Frames) };
         let Some(packet) = relay.frames.front() else { return Err(Waits::Frames) };
         if self.guest_ring_is_full(relay.guest_queue()) {
             return Err(Waits::Room);
@@ -92,13 +92,13 @@ impl Sim {
 
     /// What interrupting the guest for the frame that was copied costs, if its NAPI waits for an interrupt.
     pub(crate) fn signal_ns(&self) -> Option<u64> {
-        let relay = self.relay.as_ref()?;
-        self.queues[relay.guest_queue()].rx.armed.then_some(u64::from(relay.spec.signal_ns))
+        let relay = self.guest.relay.as_ref()?;
+        self.nic.queues[relay.guest_queue()].rx.armed.then_some(u64::from(relay.spec.signal_ns))
     }
 
     /// A frame was copied, and the guest signalled if it waits: the interrupt is there at the end of that.
     pub(crate) fn relayed(&mut self) {
-        let Some(relay) = &mut self.relay else { return };
+        let Some(relay) = &mut self.guest.relay else { return };
         let Some(packet) = relay.frames.pop_front() else { return };
         let queue = relay.guest_queue();
         let _ = self.packet_arrives(queue, packet);
@@ -106,16 +106,16 @@ impl Sim {
 
     /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever waits for that.
     pub(crate) fn guest_polled(&mut self, queue: QueueId, cpu: CpuId) {
-        let Some(relay) = &self.relay else { return };
-        let q = &self.queues[queue];
+        let Some(relay) = &self.guest.relay else { return };
+        let q = &self.nic.queues[queue];
         if relay.guest_queue() != queue || relay.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {
             return;
         }
         let thread = relay.thread;
-        if let Some(relay) = &mut self.relay {
+        if let Some(relay) = &mut self.guest.relay {
             relay.waits = Waits::No;
         }
-        self.cpus[cpu].debt_ns += self.vm_exit_ns();
+        self.cpus[cpu].debt_ns += self.guest.vm_exit_ns();
         self.wake(thread, cpu);
     }
 }

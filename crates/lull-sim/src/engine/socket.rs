@@ -23,7 +23,7 @@ pub(crate) struct Socket {
     pub(crate) busy: SocketBusy,
     /// Messages on the wire to it, by the time at which their transaction began. The wire keeps the order, as the ring does.
     wire: VecDeque<u64>,
-    ring: VecDeque<u64>,
+    pub(super) ring: VecDeque<u64>,
     /// Messages that a receive call would return.
     pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in a receive call.
@@ -45,13 +45,13 @@ impl Socket {
 impl Sim {
     /// A send call of `socket` on `cpu`, whose cost was borne. `begun_ns` is when the transaction began.
     pub(crate) fn send(&mut self, socket: SocketId, begun_ns: u64, cpu: CpuId) {
-        let spec = &self.sockets[socket].spec;
+        let spec = &self.ends.sockets[socket].spec;
         let (queue, transmit) = (QueueId::new(spec.tx_queue), spec.transmit);
         if transmit == Transmit::Doorbell {
             self.put_on_wire(socket, begun_ns);
             return;
         }
-        self.queues[queue].tx_ring.push(Frame::Message { socket, begun_ns });
+        self.nic.queues[queue].tx_ring.push(Frame::Message { socket, begun_ns });
         if transmit == Transmit::Wakeup {
             self.xsk_wakeup(queue, cpu);
         }
@@ -59,49 +59,39 @@ impl Sim {
 
     /// `ndo_xsk_wakeup` of a driver that schedules the NAPI on the caller's CPU.
     pub(crate) fn xsk_wakeup(&mut self, queue: QueueId, cpu: CpuId) {
-        self.transitions += 1;
+        self.tally.transitions += 1;
         let cx = cx(self.now_ns, cpu, &self.sink);
-        if let Schedule::Owned(owner) = self.queues[queue].napi.schedule(&cx) {
+        if let Schedule::Owned(owner) = self.nic.queues[queue].napi.schedule(&cx) {
             self.route(owner, cpu);
         }
     }
 
     /// A message leaves.
     pub(crate) fn put_on_wire(&mut self, socket: SocketId, begun_ns: u64) {
-        let spec = &self.sockets[socket].spec;
+        let spec = &self.ends.sockets[socket].spec;
         let (peer, wire_ns, queue) = (SocketId::new(spec.peer), u64::from(spec.wire_ns), QueueId::new(spec.tx_queue));
-        self.counts.tx_packets += 1;
-        self.sockets[peer].wire.push_back(begun_ns);
-        let conn = self.first_socket.plus(peer.raw());
+        self.tally.counts.tx_packets += 1;
+        self.ends.sockets[peer].wire.push_back(begun_ns);
+        let conn = self.ends.first_socket.plus(peer.raw());
         self.agenda.push(self.now_ns + wire_ns, Event::Arrive { conn, kind: PacketKind::Message });
         let sent_ns = self.now_ns + u64::from(self.world.net.tx_done_ns);
         self.agenda.push(sent_ns, Event::TxDone { queue });
     }
 
-    /// The socket whose connection this is.
-    pub(crate) fn socket_of(&self, conn: ConnId) -> SocketId {
-        SocketId::new(conn.after(self.first_socket))
-    }
-
     /// A message reaches its NIC. One that finds the ring full is lost.
     pub(crate) fn message_arrives(&mut self, conn: ConnId) {
-        let socket = self.socket_of(conn);
-        let Some(begun_ns) = self.sockets[socket].wire.pop_front() else { return };
-        let queue = QueueId::new(self.sockets[socket].spec.queue);
+        let socket = self.ends.socket_of(conn);
+        let Some(begun_ns) = self.ends.sockets[socket].wire.pop_front() else { return };
+        let queue = QueueId::new(self.ends.sockets[socket].spec.queue);
         if self.packet_arrives(queue, Packet::new(conn, PacketKind::Message)) {
-            self.sockets[socket].ring.push_back(begun_ns);
+            self.ends.sockets[socket].ring.push_back(begun_ns);
         }
-    }
-
-    /// A message of this socket leaves the ring: when its transaction began.
-    pub(crate) fn take_message(&mut self, socket: SocketId) -> Option<u64> {
-        self.sockets[socket].ring.pop_front()
     }
 
     /// A message has passed the stack, on `cpu`.
     pub(crate) fn message_delivered(&mut self, conn: ConnId, cpu: CpuId) {
-        let socket = self.socket_of(conn);
-        let socket = &mut self.sockets[socket];
+        let socket = self.ends.socket_of(conn);
+        let socket = &mut self.ends.sockets[socket];
         if let Some(begun_ns) = socket.ring.pop_front() {
             socket.ready.push_back(begun_ns);
         }
@@ -113,8 +103,6 @@ impl Sim {
     /// A transaction that began then is over.
     pub(crate) fn transaction_over(&mut self, begun_ns: u64) {
         let latency_ns = self.now_ns - begun_ns;
-        self.counts.answered += 1;
-        self.latency_sum_ns += u128::from(latency_ns);
-        self.latency_ns.saturating_record(latency_ns);
+        self.tally.answered(latency_ns);
     }
 }

@@ -69,12 +69,12 @@ impl Sim {
         match rx.next(&mut self.cpus[cpu].softnet) {
             RxStep::Poll(owner) => {
                 let queue = QueueId::new(owner.napi());
-                let napi = &self.queues[queue].napi;
+                let napi = &self.nic.queues[queue].napi;
                 let weight = napi.weight();
                 napi.poll_begin(&owner, weight, &cx(self.now_ns, cpu, &self.sink));
                 let breaking_in = self.cpus[cpu].is_breaking_in() && !self.cpus[cpu].soft.in_thread;
                 let cost_ns = self.poll_begins(queue, weight, cpu, breaking_in);
-                self.cpus[cpu].broken_into |= breaking_in && self.queues[queue].poll.work > 0;
+                self.cpus[cpu].broken_into |= breaking_in && self.nic.queues[queue].poll.work > 0;
                 let soft = &mut self.cpus[cpu].soft;
                 soft.rx = Some(rx);
                 soft.polling = Some(owner);
@@ -96,13 +96,13 @@ impl Sim {
         let Some(mut run) = self.cpus[cpu].soft.run.take() else { return };
         match run.after_pass(raised, waits, self.now_ns) {
             SoftirqNext::Again => {
-                self.covered.add(Transition::SoftirqRestart);
+                self.tally.covered.add(Transition::SoftirqRestart);
                 self.cpus[cpu].soft.run = Some(run);
                 self.cpus[cpu].soft.rest_ns = u64::from(self.world.costs.softirq_ns);
             }
             SoftirqNext::Done => {}
             SoftirqNext::Ksoftirqd => {
-                self.counts.ksoftirqd += 1;
+                self.tally.counts.ksoftirqd += 1;
                 cx(self.now_ns, cpu, &self.sink).emit(u32::MAX, EventKind::Ksoftirqd);
                 self.cpus[cpu].softirq_handed_over = true;
                 if let Some(ksoftirqd) = self.cpus[cpu].ksoftirqd {
@@ -113,11 +113,11 @@ impl Sim {
     }
 
     fn softirq_polled(&mut self, queue: QueueId, owner: Owner, cpu: CpuId) {
-        let work = self.queues[queue].poll.work;
+        let work = self.nic.queues[queue].poll.work;
         let cx = cx(self.now_ns, cpu, &self.sink);
-        let gro_held = self.queues[queue].spec.gro_holds && work > 0;
-        self.transitions += 1;
-        let polled: Polled = self.queues[queue].napi.softirq_polled(owner, work, gro_held, &cx, |_| ());
+        let gro_held = self.nic.queues[queue].spec.gro_holds && work > 0;
+        self.tally.transitions += 1;
+        let polled: Polled = self.nic.queues[queue].napi.softirq_polled(owner, work, gro_held, &cx, |_| ());
         let completion = match &mut self.cpus[cpu].soft.rx {
             Some(rx) => rx.polled(polled, work, self.now_ns),
             None => unreachable!("a softirq poll without its run"),
@@ -142,7 +142,7 @@ impl Sim {
                 } else {
                     // What holds the completion up holds up its CPU.
                     self.cpus[cpu].debt_ns += late_ns;
-                    self.queues[queue].unsettled.push_back((release, cpu));
+                    self.nic.queues[queue].unsettled.push_back((release, cpu));
                     self.agenda.push(self.now_ns + late_ns, Event::Settle { queue });
                 }
             }
@@ -151,8 +151,8 @@ impl Sim {
 
     fn settle(&mut self, queue: QueueId, release: Release, cpu: CpuId) {
         let cx = cx(self.now_ns, cpu, &self.sink);
-        self.transitions += 1;
-        let Settled { unmask, .. } = release.settle(&self.queues[queue].napi, &cx);
+        self.tally.transitions += 1;
+        let Settled { unmask, .. } = release.settle(&self.nic.queues[queue].napi, &cx);
         self.sync_timer(queue);
         if unmask {
             self.unmask(queue);
@@ -161,8 +161,8 @@ impl Sim {
 
     /// A completion that was held up goes on.
     pub(crate) fn settle_late(&mut self, queue: QueueId) {
-        if let Some((release, cpu)) = self.queues[queue].unsettled.pop_front() {
-            let napi = &self.queues[queue].napi;
+        if let Some((release, cpu)) = self.nic.queues[queue].unsettled.pop_front() {
+            let napi = &self.nic.queues[queue].napi;
             if napi.snapshot().has(state::SCHED) || napi.timer().pending().is_some() {
                 self.note(cpu, Whom::Queue(queue), Transition::SettledLate);
             }
@@ -174,11 +174,11 @@ impl Sim {
     pub(crate) fn route(&mut self, owner: Owner, cpu: CpuId) {
         let queue = QueueId::new(owner.napi());
         let cx = cx(self.now_ns, cpu, &self.sink);
-        self.transitions += 1;
-        match self.queues[queue].napi.route(owner, &cx) {
+        self.tally.transitions += 1;
+        match self.nic.queues[queue].napi.route(owner, &cx) {
             Route::Softirq(owner) => self.cpus[cpu].softnet.push(owner),
             Route::Thread => {
-                if let Some(thread) = self.queues[queue].thread {
+                if let Some(thread) = self.nic.queues[queue].thread {
                     self.wake(thread, cpu);
                 }
             }

@@ -27,8 +27,13 @@ impl Vcpu {
     }
 
     /// The guest's CPU.
-    fn guest(&self) -> CpuId {
+    pub(super) fn guest(&self) -> CpuId {
         CpuId::new(self.spec.guest_cpu)
+    }
+
+    /// Whether it does not execute.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// The hypervisor's CPU that it runs on.
@@ -38,56 +43,39 @@ impl Vcpu {
 }
 
 impl Sim {
-    /// What leaving the guest and coming back costs; 0 without one.
-    pub(crate) fn vm_exit_ns(&self) -> u64 {
-        self.vcpu.as_ref().map_or(0, |vcpu| u64::from(vcpu.spec.exit_ns))
-    }
-
-    /// Whether this is the guest's CPU, and does not execute.
-    #[inline]
-    pub(crate) fn is_frozen(&self, cpu: CpuId) -> bool {
-        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu && vcpu.frozen)
-    }
-
-    /// Whether this is the guest's CPU.
-    #[inline]
-    pub(crate) fn is_guest(&self, cpu: CpuId) -> bool {
-        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.guest() == cpu)
-    }
-
     /// The thread that runs on the hypervisor's CPU is the guest's.
     fn runs_guest(&self, cpu: CpuId) -> bool {
         let current = self.cpus[cpu].current;
-        self.vcpu.as_ref().is_some_and(|vcpu| vcpu.host() == cpu && current == Some(vcpu.thread))
+        self.guest.vcpu.as_ref().is_some_and(|vcpu| vcpu.host() == cpu && current == Some(vcpu.thread))
     }
 
     /// The hypervisor's CPU stops executing its thread.
     #[inline]
     pub(crate) fn host_stops(&mut self, cpu: CpuId) {
-        if self.vcpu.is_none() || !self.runs_guest(cpu) {
+        if self.guest.vcpu.is_none() || !self.runs_guest(cpu) {
             return;
         }
-        let Some(guest) = self.vcpu.as_ref().filter(|vcpu| !vcpu.frozen).map(Vcpu::guest) else {
+        let Some(guest) = self.guest.vcpu.as_ref().filter(|vcpu| !vcpu.frozen).map(Vcpu::guest) else {
             return;
         };
         self.account(guest);
         let slot = self.slots.cpu(guest);
         let rest_ns = self.agenda.slot_ns(slot).saturating_sub(self.now_ns);
         self.agenda.set(slot, crate::engine::agenda::NEVER);
-        if let Some(vcpu) = &mut self.vcpu {
+        if let Some(vcpu) = &mut self.guest.vcpu {
             vcpu.frozen = true;
             vcpu.rest_ns = rest_ns;
         }
-        self.cpus[cpu].debt_ns += self.vm_exit_ns();
+        self.cpus[cpu].debt_ns += self.guest.vm_exit_ns();
     }
 
     /// The hypervisor's CPU executes a thread from now on.
     #[inline]
     pub(crate) fn host_runs(&mut self, cpu: CpuId) {
-        if self.vcpu.is_none() || !self.runs_guest(cpu) {
+        if self.guest.vcpu.is_none() || !self.runs_guest(cpu) {
             return;
         }
-        let Some(vcpu) = &mut self.vcpu else { return };
+        let Some(vcpu) = &mut self.guest.vcpu else { return };
         vcpu.frozen = false;
         let (guest, rest_ns) = (vcpu.guest(), vcpu.rest_ns);
         self.restart_clock(guest);
@@ -104,7 +92,7 @@ impl Sim {
 
     /// The guest's CPU has nothing to do: its thread gives the hypervisor's CPU up as soon as it may.
     pub(crate) fn guest_halts(&mut self, cpu: CpuId) {
-        if let Some(vcpu) = self.vcpu.as_ref().filter(|vcpu| vcpu.guest() == cpu) {
+        if let Some(vcpu) = self.guest.vcpu.as_ref().filter(|vcpu| vcpu.guest() == cpu) {
             let host = vcpu.host();
             self.agenda.set(self.slots.cpu(host), self.now_ns);
         }
@@ -112,14 +100,14 @@ impl Sim {
 
     /// Whether the guest's CPU could do nothing now.
     pub(crate) fn guest_is_idle(&self) -> bool {
-        let Some(vcpu) = &self.vcpu else { return true };
+        let Some(vcpu) = &self.guest.vcpu else { return true };
         let cpu = &self.cpus[vcpu.guest()];
         cpu.level == Level::Idle && cpu.pending.is_empty() && cpu.runnable.is_empty()
     }
 
     /// An interrupt waits for a guest that does not execute: its thread is woken if it sleeps.
     pub(crate) fn guest_interrupted(&mut self, _irq: Irq) {
-        if let Some(vcpu) = &self.vcpu {
+        if let Some(vcpu) = &self.guest.vcpu {
             let (thread, by) = (vcpu.thread, CpuId::new(vcpu.spec.interrupted_by));
             self.wake(thread, by);
         }

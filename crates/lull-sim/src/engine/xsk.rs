@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use lull_core::SocketBusy;
 
 use crate::engine::agenda::{Event, PacketKind};
-use crate::engine::epoll::Item;
 use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SocketId, XskId};
 use crate::engine::nic::Packet;
 use crate::engine::sim::Sim;
@@ -54,58 +53,48 @@ impl Sim {
     pub(crate) fn xsk_delivered(&mut self, xsk: XskId, packet: Packet, cpu: CpuId) {
         let frame = match packet.kind {
             PacketKind::Message => {
-                let socket = self.socket_of(packet.conn);
-                let Some(begun_ns) = self.take_message(socket) else { return };
+                let socket = self.ends.socket_of(packet.conn);
+                let Some(begun_ns) = self.ends.take_message(socket) else { return };
                 Frame::Message { socket, begun_ns }
             }
             PacketKind::Request | PacketKind::Ack => Frame::Request { conn: packet.conn },
             PacketKind::Frame => unreachable!("a flood's frames go to its own sinks"),
         };
-        if self.xsks[xsk].ready.len() >= RING_FRAMES {
-            self.counts.socket_dropped += 1;
+        if self.ends.xsks[xsk].ready.len() >= RING_FRAMES {
+            self.tally.counts.socket_dropped += 1;
             if let Frame::Request { conn } = frame {
                 // The client sends it again, as after a drop in the NIC.
-                (self.inside, self.on_wire) = (self.inside - 1, self.on_wire + 1);
+                (self.clients.inside, self.clients.on_wire) = (self.clients.inside - 1, self.clients.on_wire + 1);
                 let at_ns = self.now_ns + self.world.net.retransmit_ns;
                 self.agenda.push(at_ns, Event::Arrive { conn, kind: packet.kind });
             }
             return;
         }
-        self.xsks[xsk].ready.push_back(frame);
+        self.ends.xsks[xsk].ready.push_back(frame);
         self.xsk_polled_ready(xsk, cpu);
     }
 
     /// Puts the socket into its context's ready list if it has frames and is not there.
     fn xsk_polled_ready(&mut self, xsk: XskId, cpu: CpuId) {
-        let socket = &mut self.xsks[xsk];
+        let socket = &mut self.ends.xsks[xsk];
         if let (Some(context), false, false) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {
             socket.queued = true;
-            self.make_ready(ContextId::new(context), self.item_of(xsk), cpu);
+            self.make_ready(ContextId::new(context), self.ends.item_of(xsk), cpu);
         }
-    }
-
-    /// The socket as its epoll context has it.
-    fn item_of(&self, xsk: XskId) -> Item {
-        Item::Connection(self.first_xsk.plus(xsk.raw()))
-    }
-
-    /// The socket whose connection this is, if it is one's.
-    pub(crate) fn xsk_of(&self, conn: ConnId) -> Option<XskId> {
-        (conn >= self.first_xsk).then(|| XskId::new(conn.after(self.first_xsk)))
     }
 
     /// `epoll_wait` returned the socket: its program takes frames now.
     pub(crate) fn xsk_returned(&mut self, xsk: XskId) {
-        self.xsks[xsk].queued = false;
+        self.ends.xsks[xsk].queued = false;
     }
 
     /// The program has taken what it takes at a time. Level-triggered: with frames left the socket stays ready, and an event
     /// whose frames were taken meanwhile is not returned.
     pub(crate) fn xsk_taken(&mut self, xsk: XskId, cpu: CpuId) {
-        let socket = &mut self.xsks[xsk];
+        let socket = &mut self.ends.xsks[xsk];
         if let (Some(context), true, true) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {
             socket.queued = false;
-            let item = self.item_of(xsk);
+            let item = self.ends.item_of(xsk);
             self.contexts[ContextId::new(context)].ready.retain(|&ready| ready != item);
         }
         self.xsk_polled_ready(xsk, cpu);

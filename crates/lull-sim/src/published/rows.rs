@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::engine::sim::RunError;
+use crate::RunError;
 use crate::fit::{Fit, search};
 use crate::params::Params;
 use crate::published::statements::Verdict;

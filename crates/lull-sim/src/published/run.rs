@@ -6,11 +6,11 @@ use std::sync::{Mutex, OnceLock};
 use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
-use crate::engine::sim::{RunError, Sim};
 use crate::params::Params;
 use crate::published::LOADS;
 use crate::published::cells::{Cell, Column, Table};
 use crate::published::worlds::{ALL_CONNECTIONS, QUEUES, service_world, unloaded_world};
+use crate::{RunError, Sim};
 
 /// How long a queue without load is simulated: its packets are few, and of those few interrupt if the timeout is long.
 fn unloaded_ns(mode: &Mode) -> u64 {

@@ -14,7 +14,6 @@ use lull_core::{NapiSettings, Sysctl};
 use crate::costs::Costs;
 use crate::engine::dim::Moderation;
 use crate::engine::metrics::Outcome;
-use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
@@ -22,6 +21,7 @@ use crate::published::statements::Verdict;
 use crate::world::{
     ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SocketSpec, Transmit, World,
 };
+use crate::{RunError, Sim};
 
 /// The published table.
 pub const CSV: &str = include_str!("../../data/busy_polling_tcp_rr.csv");

@@ -24,12 +24,12 @@ use lull_core::{NapiSettings, Threaded};
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::engine::dim::Moderation;
-use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
 use crate::published::statements::Verdict;
 use crate::world::{FloodSpec, ModerationSpec, Period, QueueSpec, RelaySpec, SenderSpec, VcpuSpec, World};
+use crate::{RunError, Sim};
 
 /// The published table.
 pub const CSV: &str = include_str!("../../data/threaded_napi_udp_stream.csv");

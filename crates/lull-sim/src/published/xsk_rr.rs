@@ -17,12 +17,12 @@ use lull_core::{Mode, NapiSettings, Threaded};
 
 use crate::costs::Costs;
 use crate::engine::metrics::Outcome;
-use crate::engine::sim::{RunError, Sim};
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
 use crate::published::statements::Verdict;
 use crate::world::{NetSpec, PeerKind, PeerSpec, QueueSpec, Receive, SocketSpec, Transmit, World};
+use crate::{RunError, Sim};
 
 /// The published table.
 pub const CSV: &str = include_str!("../../data/threaded_busy_poll_xsk_rr.csv");

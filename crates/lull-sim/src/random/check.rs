@@ -105,7 +105,7 @@ impl Checker {
         kind: EventKind,
     ) -> Result<(), Violation> {
         let broken = |rule, found: String| Err(Violation { rule, at_ns, found });
-        let covered = &mut sim.covered;
+        let covered = &mut sim.tally.covered;
         match kind {
             EventKind::TimeSqueeze => {
                 covered.add(Transition::SoftirqSqueeze);
@@ -192,7 +192,7 @@ impl Checker {
                         format!("queue {napi} unmasks: {rearm}, after {done} of {expected} deferral rounds"),
                     );
                 }
-                let expected = sim.queues[QueueId::new(napi)].napi.settings().defer_hard_irqs;
+                let expected = sim.nic.queues[QueueId::new(napi)].napi.settings().defer_hard_irqs;
                 if rearm {
                     it.rounds = None;
                 } else if productive {
@@ -263,14 +263,14 @@ impl Checker {
             }
             _ => return Ok(()),
         };
-        sim.covered.add(transition);
+        sim.tally.covered.add(transition);
         Ok(())
     }
 }
 
 /// The state of every instance between two steps.
 fn check_state(sim: &Sim) -> Result<(), Violation> {
-    for (index, queue) in sim.queues.rows() {
+    for (index, queue) in sim.nic.queues.rows() {
         let now = queue.napi.snapshot();
         let timer = queue.napi.timer().pending();
         let broken = |rule, what: &str| {

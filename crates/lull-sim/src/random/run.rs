@@ -127,17 +127,17 @@ impl Plan {
             Some(Stop::Broken(violation)) => (Some(violation), None),
             Some(Stop::Bound(bound)) => (None, Some(bound)),
         };
-        let flushed = run.sim.queues.iter().map(|queue| queue.flushed).sum();
+        let flushed = run.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
         let verdict = Verdict {
             violation,
             bound,
-            transitions: run.sim.covered.transitions(),
-            events: run.sim.events,
+            transitions: run.sim.tally.covered.transitions(),
+            events: run.sim.tally.events,
             time_ns: now_ns,
             drain_ns,
-            packets: (run.polled(), run.sim.counts.dropped, flushed),
-            unseen_max_ns: run.sim.queues.iter().map(|queue| queue.unseen_max_ns).collect(),
-            covered: std::mem::take(&mut run.sim.covered),
+            packets: (run.polled(), run.sim.tally.counts.dropped, flushed),
+            unseen_max_ns: run.sim.nic.queues.iter().map(|queue| queue.unseen_max_ns).collect(),
+            covered: std::mem::take(&mut run.sim.tally.covered),
             digest: run.checker.digest,
         };
         (verdict, (std::mem::take(&mut run.kept), run.total))
@@ -168,23 +168,23 @@ impl Run {
     }
 
     fn polled(&self) -> u64 {
-        self.sim.queues.iter().map(|queue| queue.napi.stats().work).sum()
+        self.sim.nic.queues.iter().map(|queue| queue.napi.stats().work).sum()
     }
 
     /// All of it; how long the end took.
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
         let mut barren = 0;
-        while self.sim.covered.transitions() < plan.transitions_goal {
+        while self.sim.tally.covered.transitions() < plan.transitions_goal {
             self.script.borrow_mut().lap(&mut self.sim);
             let end_ns = self.sim.now_ns + plan.lap_ns;
-            let before = self.sim.covered.transitions();
+            let before = self.sim.tally.covered.transitions();
             while self.sim.now_ns < end_ns {
                 if !self.step()? {
                     break;
                 }
             }
-            barren = if self.sim.covered.transitions() == before { barren + 1 } else { 0 };
+            barren = if self.sim.tally.covered.transitions() == before { barren + 1 } else { 0 };
             if barren == BARREN_LAPS_MAX {
                 // Nothing happens in this world any more.
                 break;
@@ -197,7 +197,7 @@ impl Run {
     fn step(&mut self) -> Result<bool, Stop> {
         let goes_on = self.sim.step();
         self.check()?;
-        if self.sim.events >= self.sim.world.events_max {
+        if self.sim.tally.events >= self.sim.world.events_max {
             return Err(Stop::Bound(Bound::Events(self.sim.world.events_max)));
         }
         if self.sim.agenda.len() > AHEAD_MAX {
@@ -252,10 +252,10 @@ impl Run {
             }
         }
         // A busy poller may be amid a poll for ever: what it took so far counts.
-        let amid = self.sim.queues.iter().enumerate().filter(|&(index, _)| self.checker.is_polled(index));
+        let amid = self.sim.nic.queues.iter().enumerate().filter(|&(index, _)| self.checker.is_polled(index));
         let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
-        let (arrived, polled) = (self.sim.counts.rx_packets, self.polled() + amid);
-        let flushed: u64 = self.sim.queues.iter().map(|queue| queue.flushed).sum();
+        let (arrived, polled) = (self.sim.tally.counts.rx_packets, self.polled() + amid);
+        let flushed: u64 = self.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
         if arrived != polled + flushed {
             let found = format!("{arrived} packets arrived, {polled} were polled and {flushed} lost by resets");
             return Err(Stop::Broken(Violation { rule: "conservation", at_ns: self.sim.now_ns, found }));
@@ -266,7 +266,7 @@ impl Run {
     /// What is not delivered yet.
     fn left(&self) -> Option<String> {
         let sim = &self.sim;
-        for (index, queue) in sim.queues.iter().enumerate() {
+        for (index, queue) in sim.nic.queues.iter().enumerate() {
             let now = queue.napi.snapshot();
             if !queue.ring.is_empty() || queue.tx_done > 0 {
                 let (packets, sent) = (queue.ring.len(), queue.tx_done);
@@ -280,7 +280,7 @@ impl Run {
                 return Some(format!("queue {index} is not settled"));
             }
         }
-        let (inside, on_wire) = (sim.inside, sim.on_wire);
+        let (inside, on_wire) = (sim.clients.inside, sim.clients.on_wire);
         if inside > 0 || on_wire > 0 {
             return Some(format!("{inside} requests are not served and {on_wire} on the wire"));
         }

@@ -200,10 +200,10 @@ impl Operator for Operating {
 impl Script {
     /// A script for this world; [`Script::lap`] runs it.
     pub(crate) fn new(sim: &Sim, steps: Vec<Step>, persistent: bool) -> Script {
-        let queues = sim.queues.len();
+        let queues = sim.nic.queues.len();
         let mut config = DeviceConfig::new(queues, persistent);
         let mut timeout_max_ns = Vec::new();
-        for (index, queue) in sim.queues.iter().enumerate() {
+        for (index, queue) in sim.nic.queues.iter().enumerate() {
             // The settings were put in force unchecked at the begin; a slot keeps them all the same.
             let _ = config.set_queue(index, &queue.spec.napi);
             let id = queue.napi.id();
@@ -294,12 +294,12 @@ impl Script {
             }
             Action::Kick { queue } => {
                 let cx = cx(sim.now_ns, cpu, &sim.sink);
-                if let Schedule::Owned(owner) = sim.queues[queue_of(queue)].napi.schedule(&cx) {
+                if let Schedule::Owned(owner) = sim.nic.queues[queue_of(queue)].napi.schedule(&cx) {
                     sim.route(owner, cpu);
                 }
             }
             Action::Spurious { queue } => {
-                let cpu = sim.queues[queue_of(queue)].cpu();
+                let cpu = sim.nic.queues[queue_of(queue)].cpu();
                 sim.interrupt(cpu, Irq::Device(queue_of(queue)));
             }
             Action::Stall { ns } => sim.faults.next_stall_ns = u64::from(ns),
@@ -308,7 +308,7 @@ impl Script {
     }
 
     fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: u32, cpu: CpuId) {
-        if sim.queues[queue].napi.id() == 0 {
+        if sim.nic.queues[queue].napi.id() == 0 {
             // Without an id there is nothing that netlink could name.
             sim.tell(cpu, What::Skipped(step));
             return;
@@ -321,8 +321,8 @@ impl Script {
     fn set_device(&mut self, sim: &mut Sim, settings: &NapiSettings, cpu: CpuId) {
         // The limits hold: the generator drew the values within them.
         let _ = self.config.set_device(&NapiSettings { threaded: Threaded::Off, ..*settings });
-        for queue in sim.queues.ids() {
-            let napi = &sim.queues[queue].napi;
+        for queue in sim.nic.queues.ids() {
+            let napi = &sim.nic.queues[queue].napi;
             if napi.id() != 0 {
                 let irq_suspend_timeout_ns = napi.settings().irq_suspend_timeout_ns;
                 self.put(sim, queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
@@ -333,7 +333,7 @@ impl Script {
 
     /// Puts settings in force and into the queue's slot; the thread stays as it is.
     fn put(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings) {
-        let napi = &sim.queues[queue].napi;
+        let napi = &sim.nic.queues[queue].napi;
         let settings = NapiSettings { threaded: napi.settings().threaded, ..*settings };
         napi.set(&settings);
         let _ = self.config.set_queue(queue.place(), &settings);
@@ -364,14 +364,14 @@ impl Script {
         if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
-        let settings = NapiSettings { threaded, ..sim.queues[queue].napi.settings() };
+        let settings = NapiSettings { threaded, ..sim.nic.queues[queue].napi.settings() };
         if before == Progress::Fresh {
             let _ = self.config.set_queue(queue.place(), &settings);
-            sim.queues[queue].napi.set(&settings);
+            sim.nic.queues[queue].napi.set(&settings);
             self.written(queue, &settings);
         }
         let again = Some((Progress::Waiting(0), THREADED_RETRY_NS));
-        let (napi, whom) = (&sim.queues[queue].napi, Whom::Queue(queue));
+        let (napi, whom) = (&sim.nic.queues[queue].napi, Whom::Queue(queue));
         match threaded {
             Threaded::Off => {
                 if napi.threaded_off() == ThreadedOff::Owned {
@@ -414,11 +414,11 @@ impl Script {
                 self.busy[queue.place()] = false;
                 return None;
             }
-            Progress::Fresh => sim.queues[queue].napi.disable_begin(),
+            Progress::Fresh => sim.nic.queues[queue].napi.disable_begin(),
             Progress::Waiting(_) => {}
         }
         let cx = cx(sim.now_ns, cpu, &sim.sink);
-        let napi = &sim.queues[queue].napi;
+        let napi = &sim.nic.queues[queue].napi;
         let id = napi.id();
         if napi.disable_claim() == DisableClaim::Owned {
             sim.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
@@ -442,7 +442,7 @@ impl Script {
         if !same {
             self.next_id += 1;
         }
-        sim.queues[queue].napi.enable(id, Some(&settings));
+        sim.nic.queues[queue].napi.enable(id, Some(&settings));
         self.written(queue, &settings);
         cx(sim.now_ns, cpu, &sim.sink).emit(queue.raw(), EventKind::Enable);
         sim.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
@@ -451,18 +451,18 @@ impl Script {
 
     /// A reset loses what lies in the rings; clients send their requests again.
     fn flush(&mut self, sim: &mut Sim, queue: QueueId) {
-        let lost = std::mem::take(&mut sim.queues[queue].ring);
-        let q = &mut sim.queues[queue];
+        let lost = std::mem::take(&mut sim.nic.queues[queue].ring);
+        let q = &mut sim.nic.queues[queue];
         q.flushed += lost.len() as u64;
         q.tx_done = 0;
         q.looked_at(sim.now_ns);
         for packet in lost {
             if packet.kind == PacketKind::Request {
-                sim.inside -= 1;
-                if sim.is_datagram(packet.conn) {
+                sim.clients.inside -= 1;
+                if sim.clients.is_datagram(packet.conn) {
                     continue;
                 }
-                sim.on_wire += 1;
+                sim.clients.on_wire += 1;
                 let at_ns = sim.now_ns + sim.world.net.retransmit_ns;
                 sim.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
             }
@@ -497,7 +497,7 @@ impl Script {
         let queue = sim.world.connections.iter().find(|group| group.context == context.raw() && group.count > 0);
         if let Some(queue) = queue.map(|group| QueueId::new(group.queue)) {
             // EPOLL_CTL_ADD notes the socket's NAPI.
-            let _ = ep.note_napi(sim.queues[queue].napi.id());
+            let _ = ep.note_napi(sim.nic.queues[queue].napi.id());
         }
         sim.contexts[context].ep = ep;
         None

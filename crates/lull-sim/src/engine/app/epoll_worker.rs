@@ -108,15 +108,15 @@ impl EpollWorker {
                     sim.contexts[self.context].inside -= 1;
                     let zero = self.timeout_ns == Some(0);
                     self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
-                    sim.counts.epoll_timeouts += 1;
+                    sim.tally.counts.epoll_timeouts += 1;
                     self.stage = Stage::Call;
                     return Next::Run(Segment::mixed(0, u64::from(sim.faults.spec.between_calls_ns)));
                 }
                 WaitStep::Done(events) => {
                     self.wait = None;
                     sim.contexts[self.context].inside -= 1;
-                    sim.counts.epoll_calls += 1;
-                    sim.counts.epoll_events += events as u64;
+                    sim.tally.counts.epoll_calls += 1;
+                    sim.tally.counts.epoll_events += events as u64;
                     self.stage = Stage::Serve(0);
                     return self.serve(sim, 0);
                 }
@@ -166,7 +166,7 @@ impl EpollWorker {
             let stall_ns = sim.faults.stall_ns();
             return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.request_user_ns) + stall_ns));
         };
-        if let Some(xsk) = sim.xsk_of(conn) {
+        if let Some(xsk) = sim.ends.xsk_of(conn) {
             sim.xsk_returned(xsk);
             let Some((frames, next)) = XskBatch::begin(sim, xsk, self.cpu) else { return self.served(sim, place) };
             self.frames = Some(frames);

@@ -32,28 +32,28 @@ impl Program for NapiThreadProgram {
                 return Next::Run(Segment::bottom_halves_off(cost_ns));
             }
             self.polling = false;
-            let q = &sim.queues[queue];
+            let q = &sim.nic.queues[queue];
             let work = q.poll.work;
             let gro_held = q.spec.gro_holds && work > 0;
-            sim.transitions += 1;
+            sim.tally.transitions += 1;
             let cx = cx(sim.now_ns, cpu, &sim.sink);
             if let Some(completion) = self.napi_thread.polled(&q.napi, work, gro_held, &cx, |_| ()) {
                 sim.completion(queue, completion, cpu);
             }
             // Between rounds bottom halves are on and others may run.
             self.packets += work;
-            let preemptible = self.packets >= sim.queues[queue].spec.thread_packets;
+            let preemptible = self.packets >= sim.nic.queues[queue].spec.thread_packets;
             if preemptible {
                 self.packets = 0;
             }
             let between = Segment { preemptible, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
             return Next::Run(between);
         }
-        let napi = &sim.queues[queue].napi;
+        let napi = &sim.nic.queues[queue].napi;
         match self.napi_thread.next(napi, &cx(sim.now_ns, cpu, &sim.sink)) {
             ThreadStep::Sleep => Next::Sleep(NEVER),
             ThreadStep::Poll { budget } => {
-                sim.transitions += 1;
+                sim.tally.transitions += 1;
                 self.polling = true;
                 Next::Run(Segment::bottom_halves_off(sim.poll_begins(queue, budget, cpu, false)))
             }

@@ -61,7 +61,7 @@ impl Peer {
     }
 
     fn is_ready(&self, sim: &Sim) -> bool {
-        self.spec.kind != PeerKind::Poller && !sim.sockets[self.socket()].ready.is_empty()
+        self.spec.kind != PeerKind::Poller && !sim.ends.sockets[self.socket()].ready.is_empty()
     }
 
     fn look(&mut self, sim: &Sim) -> Next {
@@ -112,8 +112,8 @@ impl Peer {
 
     /// Busy polls as the socket's options say; `None` if they say nothing.
     fn busy(&mut self, sim: &mut Sim, nonblocking: bool) -> Option<Next> {
-        let socket = &sim.sockets[self.socket()];
-        let id = sim.queues[QueueId::new(socket.spec.queue)].napi.id();
+        let socket = &sim.ends.sockets[self.socket()];
+        let id = sim.nic.queues[QueueId::new(socket.spec.queue)].napi.id();
         let plan = socket.busy.plan(id, nonblocking)?;
         let (busier, next) = Busier::begin(sim, plan, CpuId::new(self.spec.cpu))?;
         self.busier = Some(busier);
@@ -186,19 +186,19 @@ impl Program for Peer {
                 if self.is_ready(sim) {
                     return self.take(sim);
                 }
-                sim.sockets[self.socket()].waiter = Some(me);
+                sim.ends.sockets[self.socket()].waiter = Some(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(NEVER)
             }
             Stage::Slept => self.take(sim),
             Stage::Taken => {
-                let Some(begun_ns) = sim.sockets[self.socket()].ready.pop_front() else {
+                let Some(begun_ns) = sim.ends.sockets[self.socket()].ready.pop_front() else {
                     return self.look(sim);
                 };
                 self.begun_ns = begun_ns;
                 match self.spec.kind {
                     PeerKind::Responder => {
-                        sim.counts.served += 1;
+                        sim.tally.counts.served += 1;
                         self.send(sim)
                     }
                     PeerKind::Requester => {
@@ -214,9 +214,9 @@ impl Program for Peer {
                 }
             }
             Stage::Sent => {
-                sim.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
+                sim.tally.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
                 sim.send(self.socket(), self.begun_ns, CpuId::new(self.spec.cpu));
-                if sim.sockets[self.socket()].spec.transmit != Transmit::BusyPoll {
+                if sim.ends.sockets[self.socket()].spec.transmit != Transmit::BusyPoll {
                     return self.sent(sim);
                 }
                 // The frame can be seen by whoever polls; this thread is on its way to do so.

@@ -59,7 +59,7 @@ impl SocketReader {
         if let Some(next) = self.take(sim) {
             return next;
         }
-        let napi_id = sim.queues[self.queue].napi.id();
+        let napi_id = sim.nic.queues[self.queue].napi.id();
         if let Some(plan) = self.socket.plan(napi_id, self.nonblocking) {
             let spins = plan.end != BusyEnd::OneRound;
             let transition = if spins { Transition::SocketSpin } else { Transition::SocketOneRound };

@@ -46,7 +46,7 @@ impl Program for Vhost {
                 Next::Run(Segment::mixed(cost_ns, 0))
             }
             (Err(waits), Stage::Falling) => {
-                if let Some(relay) = &mut sim.relay {
+                if let Some(relay) = &mut sim.guest.relay {
                     relay.waits = waits;
                 }
                 self.stage = Stage::Look;

@@ -34,7 +34,7 @@ pub(crate) struct XskBatch {
 impl XskBatch {
     /// Begins with what the socket has, up to its batch; `None` if it has nothing.
     pub(crate) fn begin(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(XskBatch, Next)> {
-        let socket = &sim.xsks[xsk];
+        let socket = &sim.ends.xsks[xsk];
         let count = socket.ready.len().min(socket.spec.batch as usize);
         if count == 0 {
             return None;
@@ -47,22 +47,22 @@ impl XskBatch {
     /// The segment before ended. `None` when all are answered.
     pub(crate) fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Option<Next> {
         if let Some(mut busier) = self.busier.take()
-            && let Some(next) = busier.step(sim, me, !sim.xsks[self.xsk].ready.is_empty())
+            && let Some(next) = busier.step(sim, me, !sim.ends.xsks[self.xsk].ready.is_empty())
         {
             self.busier = Some(busier);
             return Some(next);
         }
         match self.stage {
             Stage::Handled(count) => {
-                self.answers.extend(sim.xsks[self.xsk].ready.drain(..count));
-                sim.counts.served += count as u64;
+                self.answers.extend(sim.ends.xsks[self.xsk].ready.drain(..count));
+                sim.tally.counts.served += count as u64;
                 self.stage = Stage::Sent;
                 Some(Next::Run(Segment::sys(u64::from(sim.world.costs.send_ns))))
             }
             Stage::Sent => {
-                let socket = &sim.xsks[self.xsk].spec;
+                let socket = &sim.ends.xsks[self.xsk].spec;
                 let (queue, transmit) = (QueueId::new(socket.queue), socket.transmit);
-                sim.queues[queue].tx_ring.append(&mut self.answers);
+                sim.nic.queues[queue].tx_ring.append(&mut self.answers);
                 self.stage = Stage::Kicked;
                 match transmit {
                     Transmit::Wakeup => sim.xsk_wakeup(queue, self.cpu),
@@ -95,8 +95,8 @@ impl XskBatch {
 
 /// A non-blocking call on the socket polls as its options say; `None` if they say nothing.
 fn busy(sim: &mut Sim, xsk: XskId, cpu: CpuId) -> Option<(Busier, Next)> {
-    let socket = &sim.xsks[xsk];
-    let id = sim.queues[QueueId::new(socket.spec.queue)].napi.id();
+    let socket = &sim.ends.xsks[xsk];
+    let id = sim.nic.queues[QueueId::new(socket.spec.queue)].napi.id();
     let plan = socket.busy.plan(id, true)?;
     Busier::begin(sim, plan, cpu)
 }
@@ -121,7 +121,7 @@ impl XskResponder {
     }
 
     fn is_ready(&self, sim: &Sim) -> bool {
-        self.spec.wait != XskWait::PollOnly && !sim.xsks[self.xsk()].ready.is_empty()
+        self.spec.wait != XskWait::PollOnly && !sim.ends.xsks[self.xsk()].ready.is_empty()
     }
 
     /// At the begin of its loop: the ring is user memory, and no call is made if there is something in it.

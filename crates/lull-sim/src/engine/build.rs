@@ -1,0 +1,138 @@
+//! From a world's description to what there is at time 0.
+
+use lull_core::{EpollBusy, NAPI_ID_MIN, Schedule, Threaded};
+
+use crate::engine::app::epoll_worker::EpollWorker;
+use crate::engine::app::ksoftirqd::Ksoftirqd;
+use crate::engine::app::napi_thread::NapiThreadProgram;
+use crate::engine::app::peer::Peer;
+use crate::engine::app::udp_sink::UdpSink;
+use crate::engine::app::vhost::{VcpuThread, Vhost};
+use crate::engine::app::xsk_responder::XskResponder;
+use crate::engine::client::{Connection, Source};
+use crate::engine::epoll::Context;
+use crate::engine::flood::Flood;
+use crate::engine::id::{ContextId, CpuId, Id, QueueId, SourceId};
+use crate::engine::nic::Queue;
+use crate::engine::relay::Relay;
+use crate::engine::rng::{Component, Stream};
+use crate::engine::sim::{Sim, cx};
+use crate::engine::socket::Socket;
+use crate::engine::vcpu::Vcpu;
+use crate::engine::xsk::Xsk;
+use crate::world::QueueSpec;
+
+/// Whether a queue's NAPI has a thread.
+pub(super) fn has_thread(queue: &QueueSpec) -> bool {
+    queue.has_thread || queue.napi.threaded != Threaded::Off
+}
+
+impl Sim {
+    /// Makes everything that the world describes, and begins the load.
+    pub(super) fn build(&mut self, seed: u64) {
+        for cpu in self.cpus.ids() {
+            let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
+            self.cpus[cpu].ksoftirqd = Some(thread);
+        }
+        for index in 0..self.world.queues.len() {
+            let spec = &self.world.queues[index];
+            let (has_thread, thread_cpu) = (has_thread(spec), spec.thread_cpu);
+            let queue = Queue::new(QueueId::at(index), spec);
+            queue.napi.enable(NAPI_ID_MIN + index as u32, None);
+            let queue = self.nic.queues.push(queue);
+            if has_thread {
+                let cpu = CpuId::new(thread_cpu);
+                let thread = self.spawn(cpu, Box::new(NapiThreadProgram::new(queue, cpu)));
+                self.nic.queues[queue].thread = Some(thread);
+            }
+        }
+        for spec in &self.world.contexts {
+            let ep = EpollBusy::new(&self.world.sysctl, spec.options);
+            // A world's parameters are its author's own, with every privilege.
+            let _ = ep.set_params(&spec.params, true);
+            self.contexts.push(Context::new(ep));
+        }
+        for (index, spec) in self.world.connections.clone().iter().enumerate() {
+            let first = self.clients.connections.next();
+            let (queue, context) = (QueueId::new(spec.queue), ContextId::new(spec.context));
+            // Packets of noise wake nobody, and need no context.
+            let context = (context.place() < self.contexts.len()).then_some(context);
+            for _ in 0..spec.count {
+                self.clients.connections.push(Connection::new(queue, context, Some(SourceId::at(index))));
+            }
+            let rng = Stream::new(seed, Component::Load, index as u32);
+            self.clients.sources.push(Source::new(first, spec.count, spec.load, rng));
+            if let Some(context) = context
+                && spec.count > 0
+            {
+                // EPOLL_CTL_ADD notes the socket's NAPI.
+                let _ = self.contexts[context].ep.note_napi(self.nic.queues[queue].napi.id());
+            }
+        }
+        self.ends.first_socket = self.clients.connections.next();
+        for spec in &self.world.sockets {
+            self.clients.connections.push(Connection::new(QueueId::new(spec.queue), None, None));
+            self.ends.sockets.push(Socket::new(spec, &self.world.sysctl));
+        }
+        self.ends.first_xsk = self.clients.connections.next();
+        for spec in self.world.xsks.clone() {
+            let (queue, context) = (QueueId::new(spec.queue), spec.context.map(ContextId::new));
+            self.clients.connections.push(Connection::new(queue, context, None));
+            if let Some(context) = context {
+                // EPOLL_CTL_ADD notes the NAPI that the socket got when it was bound.
+                let _ = self.contexts[context].ep.note_napi(self.nic.queues[queue].napi.id());
+            }
+            let xsk = self.ends.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+            self.nic.queues[queue].xsk = Some(xsk);
+        }
+        for queue in self.nic.queues.ids() {
+            self.unmask(queue);
+            if self.nic.queues[queue].spec.napi.threaded == Threaded::BusyPoll {
+                self.start_busy_thread(queue);
+            }
+        }
+        for spec in self.world.workers.clone() {
+            let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
+            self.start(cpu, Box::new(EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max)));
+        }
+        for spec in self.world.peers.clone() {
+            self.start(CpuId::new(spec.cpu), Box::new(Peer::new(&spec)));
+        }
+        self.build_flood(seed);
+        for spec in self.world.xsk_threads.clone() {
+            self.start(CpuId::new(spec.cpu), Box::new(XskResponder::new(spec)));
+        }
+        for cpu in self.cpus.ids() {
+            self.dispatch(cpu);
+        }
+        self.start_load();
+        self.start_flood();
+    }
+
+    /// The guest's CPU, the relay to it, and the flood with its sinks.
+    fn build_flood(&mut self, seed: u64) {
+        if let Some(spec) = self.world.vcpu.clone() {
+            let thread = self.start(CpuId::new(spec.host_cpu), Box::new(VcpuThread));
+            self.guest.vcpu = Some(Vcpu::new(&spec, thread));
+        }
+        if let Some(spec) = self.world.relay.clone() {
+            let thread = self.start(CpuId::new(spec.cpu), Box::new(Vhost::new()));
+            self.guest.relay = Some(Relay::new(&spec, thread));
+        }
+        if let Some(spec) = self.world.flood.clone() {
+            self.flood = Some(Flood::new(&spec, self.clients.connections.next(), seed));
+            for flow in 0..spec.flows {
+                self.clients.connections.push(Connection::new(QueueId::new(spec.queues[0]), None, None));
+                self.start(CpuId::new(spec.sink_cpu), Box::new(UdpSink::new(flow)));
+            }
+        }
+    }
+
+    /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never lets go.
+    fn start_busy_thread(&mut self, queue: QueueId) {
+        let cpu = CpuId::new(self.nic.queues[queue].spec.thread_cpu);
+        if let Schedule::Owned(owner) = self.nic.queues[queue].napi.schedule(&cx(self.now_ns, cpu, &self.sink)) {
+            self.route(owner, cpu);
+        }
+    }
+}

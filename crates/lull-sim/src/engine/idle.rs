@@ -1,0 +1,37 @@
+//! How deep an idle CPU sleeps, and what its governor expects.
+
+/// How deep an idle CPU sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleState {
+    Shallow,
+    Deep,
+}
+
+/// Idle times that the governor remembers.
+const IDLE_HISTORY: usize = 8;
+
+/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer if that
+/// is shorter (the two inputs of the kernel's menu governor).
+#[derive(Debug)]
+pub(crate) struct Idle {
+    history_ns: [u64; IDLE_HISTORY],
+    next: usize,
+    pub(crate) state: IdleState,
+}
+
+impl Idle {
+    pub(super) fn new() -> Idle {
+        Idle { history_ns: [0; IDLE_HISTORY], next: 0, state: IdleState::Shallow }
+    }
+
+    pub(super) fn note(&mut self, idle_ns: u64) {
+        self.history_ns[self.next] = idle_ns;
+        self.next = (self.next + 1) % IDLE_HISTORY;
+    }
+
+    pub(super) fn expected_ns(&self, timer_ns: u64) -> u64 {
+        let mut sorted = self.history_ns;
+        sorted.sort_unstable();
+        sorted[IDLE_HISTORY / 2].min(timer_ns)
+    }
+}
