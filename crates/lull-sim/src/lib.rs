@@ -15,28 +15,10 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`world`] | the description of a world |
-//! | `client` | load, connections, network and client latency |
-//! | `flood` | a flood of datagrams, the wire, and the sinks' sockets |
-//! | `relay`, `vcpu` | a hypervisor between the NIC and a guest |
-//! | `nic` | rings, completion queues, arming |
-//! | [`dim`] | adaptive interrupt moderation |
-//! | `cpu` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
-//! | `softirq` | `net_rx_action` and `handle_softirqs` |
-//! | `poll` | one poll of a queue, in chunks |
-//! | `epoll` | contexts: ready lists and waiters; suspend and resume |
-//! | `socket` | message sockets: the ends of a request/response pair |
-//! | `xsk` | AF_XDP sockets of a responder |
-//! | `thread` | programs and the fair scheduler |
-//! | `app` | the programs: epoll worker, AF_XDP responder, request/response peer, UDP sink, vhost, ksoftirqd, NAPI thread |
-//! | `busy` | the busy loop in a thread |
-//! | [`costs`], [`cache`] | what work costs, and what delivery and application cost each other |
-//! | [`agenda`] | the queue of events |
-//! | [`rng`] | random numbers |
-//! | [`metrics`] | what a run counts |
-//! | [`faults`] | what goes wrong |
-//! | [`transition`] | the core's transitions by name, and how often each was taken |
-//! | [`random`] | random worlds: generator, script, invariants, shrinking, timeline |
-//! | [`sim`] | the run |
+//! | [`costs`] | what work costs in it |
+//! | [`engine`] | a world in time: what a request passes on its way, part by part |
+//! | [`random`] | random worlds above the engine: generator, script, invariants, shrinking, timeline |
+//! | [`published`], [`params`], [`fit`] | published tables as worlds, and their calibration |
 //! | [`worldfile`], [`profile`] | a machine and a service from a file |
 //! | [`predict`] | what it does in a mode under a load |
 //! | [`tune`] | the mode and timeout for an objective |

@@ -6,9 +6,10 @@
 
 use lull_core::epoll::TimeoutZero;
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
+use lull_sim::random::action::Action;
 use lull_sim::random::plan::ReaderSpec;
-use lull_sim::random::script::{Action, Step};
-use lull_sim::random::{Plan, Verdict};
+use lull_sim::random::script::Step;
+use lull_sim::random::{Plan, WorldVerdict};
 use lull_sim::transition::Transition;
 use lull_sim::{ConnectionsSpec, ContextSpec, Costs, FaultSpec, Load, QueueSpec, WorkerSpec, World};
 
@@ -45,7 +46,7 @@ fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u
 }
 
 /// Runs it; the longest time that a poll kept a queue's packets waiting, over all queues.
-fn longest_ns(plan: &Plan) -> (u64, Verdict) {
+fn longest_ns(plan: &Plan) -> (u64, WorldVerdict) {
     let verdict = plan.run();
     assert_eq!((&verdict.violation, verdict.bound), (&None, None), "seed {}", plan.seed);
     (verdict.unseen_max_ns.iter().copied().max().expect("a queue"), verdict)

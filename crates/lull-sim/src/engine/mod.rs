@@ -3,6 +3,28 @@
 //!
 //! What there is comes from a [`crate::World`]; every delivery rule is `lull-core`'s. Nothing here knows of world files,
 //! published tables or random worlds: those stand above.
+//!
+//! [`sim::Sim`] owns the parts; what concerns one part alone is that part's own method, and what crosses parts is a step of
+//! `Sim`, in the file of the part at which it begins. In the order in which a request meets them:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`sim`], `build` | the run, and how a world becomes one |
+//! | [`agenda`], `slots` | the queue of events; which alarm is whose |
+//! | [`id`] | indices, each of a type of its own |
+//! | `client` | load, connections, network and client latency |
+//! | `flood` | a flood of datagrams, the wire, and the sinks' sockets |
+//! | `guest`, `relay`, `vcpu` | a hypervisor between the NIC and a guest |
+//! | `nic`, [`dim`] | rings, completion queues, arming; adaptive moderation |
+//! | `cpu`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
+//! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
+//! | `epoll` | contexts: ready lists and waiters; suspend and resume |
+//! | `ends`, `socket`, `xsk` | sockets that are no client's: ends of a pair, AF_XDP |
+//! | `thread`, `app`, `busy` | the fair scheduler; programs; the busy loop in a thread |
+//! | [`cache`] | what delivery and application cost each other |
+//! | [`rng`], [`traffic`] | random numbers; gaps and sizes |
+//! | [`faults`] | what goes wrong |
+//! | `tally`, [`metrics`], [`transition`], `recorder` | what a run counts, and who listens |
 
 pub mod agenda;
 pub(crate) mod app;

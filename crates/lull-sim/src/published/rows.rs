@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::RunError;
 use crate::fit::{Fit, search};
 use crate::params::Params;
-use crate::published::statements::Verdict;
+use crate::published::statements::StatementVerdict;
 
 /// One published value and its simulated twin.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ impl Row {
 }
 
 /// Rows, then fitted and predicted ones summed up apart, then the statements.
-pub fn text(rows: &[Row], unit: &str, verdicts: &[Verdict]) -> String {
+pub fn text(rows: &[Row], unit: &str, verdicts: &[StatementVerdict]) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut out = format!("{:width$}  {:>10}  {:>10}  {:>7}\n", "", "published", "simulated", "error");
     for row in rows {

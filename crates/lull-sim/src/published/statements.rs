@@ -11,7 +11,7 @@ use crate::published::summary::{GOALS, QPS_SATURATED};
 
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct StatementVerdict {
     /// The statement's number.
     pub number: u32,
     /// What it says.
@@ -22,7 +22,7 @@ pub struct Verdict {
     pub near: Vec<String>,
 }
 
-impl Verdict {
+impl StatementVerdict {
     /// One line: PASS, NEAR or FAIL, the statement, and the first things that do not hold.
     pub fn line(&self) -> String {
         let word = match (self.broken.is_empty(), self.near.is_empty()) {
@@ -246,13 +246,13 @@ const CHECKS: [Check; 10] = [
 ];
 
 /// Checks all ten.
-pub fn check(simulated: &Simulated) -> Vec<Verdict> {
+pub fn check(simulated: &Simulated) -> Vec<StatementVerdict> {
     CHECKS
         .iter()
         .map(|(number, says, check)| {
             let mut checker = Checker { simulated, broken: Vec::new(), near: Vec::new() };
             check(&mut checker);
-            Verdict { number: *number, says, broken: checker.broken, near: checker.near }
+            StatementVerdict { number: *number, says, broken: checker.broken, near: checker.near }
         })
         .collect()
 }

@@ -27,7 +27,7 @@ use crate::engine::dim::Moderation;
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
-use crate::published::statements::Verdict;
+use crate::published::statements::StatementVerdict;
 use crate::world::{FloodSpec, ModerationSpec, Period, QueueSpec, RelaySpec, SenderSpec, VcpuSpec, World};
 use crate::{RunError, Sim};
 
@@ -315,7 +315,7 @@ const ROUNDING: f64 = 0.03;
 
 /// What the published table says, checked on the simulated one (in the order of [`simulate`]), with the figures of the statements and
 /// room for the rounding of these figures only.
-pub fn statements(rows: &[Row]) -> Vec<Verdict> {
+pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
     let kpps = |size: usize, flows: usize, mode: Threads| {
         let index = (size * FLOWS.len() + flows) * MODES.len() + mode as usize;
         rows.get(index).map_or(f64::NAN, |row| row.simulated)
@@ -346,8 +346,12 @@ pub fn statements(rows: &[Row]) -> Vec<Verdict> {
             }
         }
     }
-    let verdict =
-        |number: u32, says: &'static str, broken: Vec<String>| Verdict { number, says, broken, near: Vec::new() };
+    let verdict = |number: u32, says: &'static str, broken: Vec<String>| StatementVerdict {
+        number,
+        says,
+        broken,
+        near: Vec::new(),
+    };
     vec![
         verdict(1, "from 25 flows guest-threaded is 1.2 to 3.8 times vanilla up to 4096 B, equal at 64000 B", guest),
         verdict(2, "threading the hypervisor too adds 0 to 70 %, except at 1438/1 and 4096/1", both),

@@ -6,7 +6,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`plan`] | what there is, drawn from a seed |
-//! | [`script`] | what is done to it while it runs |
+//! | [`action`], [`script`] | what is done to it while it runs |
 //! | [`run`] | load, then silence, in which everything must be delivered |
 //! | [`check`] | the invariants of `napi_semantics` §14 |
 //! | [`shrink`] | the smallest world that still fails |
@@ -20,6 +20,7 @@
 //! assert_eq!(verdict.digest, Plan::random(7).run().digest);
 //! ```
 
+pub mod action;
 pub mod check;
 pub mod plan;
 pub mod run;
@@ -29,7 +30,7 @@ mod timeline;
 
 pub use check::Violation;
 pub use plan::Plan;
-pub use run::{Bound, Verdict};
+pub use run::{Bound, WorldVerdict};
 pub use shrink::Shrunk;
 pub use timeline::Timeline;
 
@@ -77,7 +78,7 @@ pub struct Tally {
 
 impl Tally {
     /// Adds the verdict of the world of `seed`.
-    pub fn add(&mut self, seed: u64, verdict: &Verdict) {
+    pub fn add(&mut self, seed: u64, verdict: &WorldVerdict) {
         self.worlds += 1;
         self.transitions += verdict.transitions;
         self.events += verdict.events;

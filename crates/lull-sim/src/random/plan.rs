@@ -5,7 +5,8 @@ use lull_core::{EpollOptions, EpollParams, NapiSettings, Sysctl, Threaded};
 
 use crate::engine::dim::Moderation;
 use crate::engine::rng::{Component, Stream};
-use crate::random::script::{Action, Step};
+use crate::random::action::Action;
+use crate::random::script::Step;
 use crate::world::{
     ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World,
 };

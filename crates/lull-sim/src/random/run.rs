@@ -46,7 +46,7 @@ impl std::fmt::Display for Bound {
 
 /// How a run went.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct WorldVerdict {
     /// The invariant that broke.
     pub violation: Option<Violation>,
     /// The bound that ended it early.
@@ -98,12 +98,12 @@ pub(crate) type Kept = (VecDeque<Entry>, u64);
 
 impl Plan {
     /// Runs it.
-    pub fn run(&self) -> Verdict {
+    pub fn run(&self) -> WorldVerdict {
         self.run_keeping(0).0
     }
 
     /// Runs it and keeps the last `keep` entries.
-    pub(crate) fn run_keeping(&self, keep: usize) -> (Verdict, Kept) {
+    pub(crate) fn run_keeping(&self, keep: usize) -> (WorldVerdict, Kept) {
         let mut run = Run::new(self, keep);
         // A core that panics has broken a rule of its own: that is a finding like any other.
         let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
@@ -128,7 +128,7 @@ impl Plan {
             Some(Stop::Bound(bound)) => (None, Some(bound)),
         };
         let flushed = run.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
-        let verdict = Verdict {
+        let verdict = WorldVerdict {
             violation,
             bound,
             transitions: run.sim.tally.covered.transitions(),

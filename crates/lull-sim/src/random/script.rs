@@ -4,13 +4,10 @@
 //! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
 
 use lull_core::event::EventKind;
-use lull_core::{
-    DeviceConfig, DisableClaim, EpollBusy, EpollParams, NAPI_ID_MIN, NapiSettings, Schedule, Threaded, ThreadedOff,
-};
+use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings, Schedule, Threaded, ThreadedOff};
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpu::Irq;
@@ -20,7 +17,7 @@ use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::{Operator, Sim, cx};
 use crate::engine::transition::Transition;
-use crate::random::plan::{params, settings};
+use crate::random::action::Action;
 
 /// How long a disable sleeps between two attempts (20 to 200 us in Linux).
 const DISABLE_RETRY_NS: u64 = 40_000;
@@ -31,111 +28,6 @@ const CLOSE_RETRY_NS: u64 = 7_000;
 const CLOSE_RETRIES_MAX: u32 = 400;
 /// Whose packets a burst is said to be. Nobody serves them.
 const BURST_CONNECTION: ConnId = ConnId::new(0);
-
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Writes the settings of one instance (netlink `napi-set`), `threaded` excepted.
-    Set {
-        /// Which.
-        queue: u32,
-        /// The new ones.
-        settings: NapiSettings,
-    },
-    /// Writes the settings of the device (sysfs), `threaded` excepted.
-    SetDevice {
-        /// The new ones.
-        settings: NapiSettings,
-    },
-    /// Turns the NAPI thread on, to busy polling, or off.
-    Thread {
-        /// Of which instance.
-        queue: u32,
-        /// To what.
-        threaded: Threaded,
-    },
-    /// Takes a queue down and up again.
-    Disable {
-        /// Which.
-        queue: u32,
-        /// How long it stays down, in nanoseconds.
-        down_ns: u32,
-        /// Whether the device is reset: what lies in its rings is lost.
-        reset: bool,
-    },
-    /// The link is down for so long, in nanoseconds: packets are lost.
-    Link {
-        /// How long.
-        down_ns: u32,
-    },
-    /// EPIOCSPARAMS.
-    Params {
-        /// On which context.
-        context: u32,
-        /// The new ones.
-        params: EpollParams,
-    },
-    /// Closes a context, when no thread is inside of it, and opens it anew with the same sockets and parameters.
-    Reopen {
-        /// Which.
-        context: u32,
-    },
-    /// Events of a source that is no socket.
-    Other {
-        /// For which context.
-        context: u32,
-        /// How many.
-        count: u32,
-        /// How far apart, in nanoseconds.
-        gap_ns: u32,
-    },
-    /// Packets that nobody serves arrive at once.
-    Burst {
-        /// On which queue.
-        queue: u32,
-        /// How many.
-        packets: u32,
-    },
-    /// Somebody else schedules an instance (a driver's own kick, an interrupt whose mask came too late).
-    Kick {
-        /// Which.
-        queue: u32,
-    },
-    /// The device interrupts without reason.
-    Spurious {
-        /// For which queue.
-        queue: u32,
-    },
-    /// The next request takes an application so much longer, in nanoseconds.
-    Stall {
-        /// How much.
-        ns: u32,
-    },
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Action::Set { queue, settings: napi } => write!(f, "queue {queue} gets {}", settings(napi, false)),
-            Action::SetDevice { settings: napi } => write!(f, "the device gets {}", settings(napi, false)),
-            Action::Thread { queue, threaded } => write!(f, "queue {queue} gets threaded {threaded:?}"),
-            Action::Disable { queue, down_ns, reset } => {
-                let what = if *reset { "reset" } else { "disable" };
-                write!(f, "{what} of queue {queue}, down for {down_ns} ns")
-            }
-            Action::Link { down_ns } => write!(f, "link down for {down_ns} ns"),
-            Action::Params { context, params: new } => write!(f, "context {context} gets {}", params(new)),
-            Action::Reopen { context } => write!(f, "context {context} is closed and opened anew"),
-            Action::Other { context, count, gap_ns } => {
-                write!(f, "{count} other events for context {context}, {gap_ns} ns apart")
-            }
-            Action::Burst { queue, packets } => write!(f, "burst of {packets} packets on queue {queue}"),
-            Action::Kick { queue } => write!(f, "somebody schedules queue {queue}"),
-            Action::Spurious { queue } => write!(f, "spurious interrupt of queue {queue}"),
-            Action::Stall { ns } => write!(f, "the next request stalls for {ns} ns"),
-        }
-    }
-}
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Shrinking: the smallest world that still breaks the same invariant, found greedily by leaving things out.
 
 use crate::FaultSpec;
+use crate::random::action::Action;
 use crate::random::check::Violation;
 use crate::random::plan::Plan;
-use crate::random::script::Action;
 use crate::world::{Load, ModerationSpec};
 
 /// Worlds tried at most.

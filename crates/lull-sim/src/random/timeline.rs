@@ -6,7 +6,7 @@ use lull_core::event::EventKind;
 
 use crate::engine::recorder::{Entry, What, Whom};
 use crate::random::plan::Plan;
-use crate::random::run::Verdict;
+use crate::random::run::WorldVerdict;
 use crate::random::script::Step;
 
 /// The last events of a run.
@@ -16,7 +16,7 @@ pub struct Timeline {
     /// Events before these.
     pub left_out: u64,
     /// How the run went.
-    pub verdict: Verdict,
+    pub verdict: WorldVerdict,
 }
 
 impl Plan {

@@ -1,0 +1,92 @@
+//! A flood of datagrams, and a hypervisor between it and a guest.
+
+/// The machine that a flood comes from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SenderSpec {
+    /// A send call of one frame, without its bytes, in nanoseconds.
+    pub datagram_ns: u32,
+    /// Each further frame of a datagram, in nanoseconds.
+    pub fragment_ns: u32,
+    /// A byte, in picoseconds.
+    pub byte_ps: u32,
+    /// Senders that make progress at once, at most: its cores, less what they take from each other.
+    pub cores: f64,
+}
+
+/// A flood of datagrams, and a sink for each of its flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FloodSpec {
+    /// Flows, each with a sender and a sink.
+    pub flows: u32,
+    /// Payload of a datagram, in bytes.
+    pub bytes: u32,
+    /// The wire's MTU, in bytes.
+    pub mtu: u32,
+    /// The wire, in bits per second.
+    pub wire_bits_per_s: u64,
+    /// The queues that the flows arrive on, in turn. Fragments carry no ports: their flows have one queue.
+    pub queues: Vec<u32>,
+    /// The senders.
+    pub sender: SenderSpec,
+    /// The CPU of the sinks.
+    pub sink_cpu: u16,
+    /// SO_RCVBUF as the kernel counts it, in bytes.
+    pub receive_buffer_bytes: u32,
+    /// Memory that a packet takes in it (`truesize`), in bytes.
+    pub buffer_small_bytes: u32,
+    /// What is added to that by a packet that is not copied into its head, in bytes.
+    pub buffer_large_bytes: u32,
+    /// Packets up to this size are copied into their head, in bytes.
+    pub copied_bytes: u32,
+}
+
+impl Default for FloodSpec {
+    /// 10 Gbit/s, and the buffers of Linux's virtio_net.
+    fn default() -> FloodSpec {
+        FloodSpec {
+            flows: 1,
+            bytes: 64,
+            mtu: 1_500,
+            wire_bits_per_s: 10_000_000_000,
+            queues: vec![0],
+            sender: SenderSpec::default(),
+            sink_cpu: 0,
+            receive_buffer_bytes: 212_992,
+            buffer_small_bytes: 768,
+            buffer_large_bytes: 1_536,
+            copied_bytes: 114,
+        }
+    }
+}
+
+/// What a hypervisor puts between its NIC and its guest's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelaySpec {
+    /// The CPU of the thread that copies frames to the guest (vhost).
+    pub cpu: u16,
+    /// The guest's queue; all others are the hypervisor's.
+    pub guest_queue: u32,
+    /// Frames that the guest's device holds in the hypervisor (tun).
+    pub queue_frames: u32,
+    /// Receiving a frame and handing it to that device, in nanoseconds.
+    pub forward_ns: u32,
+    /// Copying a frame to the guest, without its bytes, in nanoseconds.
+    pub copy_ns: u32,
+    /// How long a CPU holds the lock of the device's queue, with the lock's way between caches, in nanoseconds.
+    pub lock_ns: u32,
+    /// Interrupting the guest, in nanoseconds of the thread that does.
+    pub signal_ns: u32,
+}
+
+/// A CPU that is a thread of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VcpuSpec {
+    /// The guest's CPU.
+    pub guest_cpu: u16,
+    /// The hypervisor's CPU that its thread runs on.
+    pub host_cpu: u16,
+    /// The hypervisor's CPU that interrupts it, and wakes its thread.
+    pub interrupted_by: u16,
+    /// Leaving the guest and coming back, in nanoseconds.
+    pub exit_ns: u32,
+}

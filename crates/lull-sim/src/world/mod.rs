@@ -1,0 +1,164 @@
+//! A world: what there is, before anything happens. A run is a world and a seed.
+
+mod flood;
+mod load;
+mod pair;
+mod queue;
+mod xsk;
+
+pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
+pub use load::{ConnectionsSpec, Load, NetSpec, SecondSpec, UpstreamSpec};
+pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
+pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
+pub use xsk::{XskSpec, XskThreadSpec, XskWait};
+
+use lull_core::{AppPolicy, EpollOptions, EpollParams, Mode, Sysctl};
+
+use crate::costs::Costs;
+use crate::engine::cache::CacheSpec;
+use crate::engine::faults::FaultSpec;
+use crate::engine::traffic::FrameSizes;
+
+/// One epoll context.
+#[derive(Clone, Debug, Default)]
+pub struct ContextSpec {
+    /// Its busy-poll parameters.
+    pub params: EpollParams,
+    /// Where it may differ from Linux.
+    pub options: EpollOptions,
+}
+
+/// A thread that waits in an epoll context and serves what comes.
+#[derive(Clone, Debug)]
+pub struct WorkerSpec {
+    /// Its CPU.
+    pub cpu: u16,
+    /// Its context.
+    pub context: u32,
+    /// Timeout of its `epoll_wait`, in nanoseconds; `None` waits for ever.
+    pub timeout_ns: Option<u64>,
+    /// Events per call at most.
+    pub events_max: u32,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct World {
+    /// CPUs: those with `true` are the service's, whose use is reported.
+    pub cpus: Vec<bool>,
+    /// What things cost.
+    pub costs: Costs,
+    /// Interference.
+    pub cache: CacheSpec,
+    /// System-wide settings.
+    pub sysctl: Sysctl,
+    /// Queues.
+    pub queues: Vec<QueueSpec>,
+    /// Epoll contexts.
+    pub contexts: Vec<ContextSpec>,
+    /// Workers.
+    pub workers: Vec<WorkerSpec>,
+    /// Ends of request/response pairs.
+    pub sockets: Vec<SocketSpec>,
+    /// Their threads.
+    pub peers: Vec<PeerSpec>,
+    /// AF_XDP sockets of responders, at most one a queue.
+    pub xsks: Vec<XskSpec>,
+    /// Their threads that do not wait in epoll.
+    pub xsk_threads: Vec<XskThreadSpec>,
+    /// Connections.
+    pub connections: Vec<ConnectionsSpec>,
+    /// Which connections are a second application's, if there is one.
+    pub second: Option<SecondSpec>,
+    /// A flood of datagrams. A world that has one has no other load.
+    pub flood: Option<FloodSpec>,
+    /// What a hypervisor puts between its NIC and its guest's.
+    pub relay: Option<RelaySpec>,
+    /// The guest's CPU.
+    pub vcpu: Option<VcpuSpec>,
+    /// Network and clients.
+    pub net: NetSpec,
+    /// Sizes of frames, which adaptive moderation looks at.
+    pub frames: FrameSizes,
+    /// What goes wrong.
+    pub faults: FaultSpec,
+    /// Before anything is counted.
+    pub warmup_ns: u64,
+    /// What is counted.
+    pub window_ns: u64,
+    /// A server behind the service that every request is passed on to, if the service is a proxy.
+    pub upstream: Option<UpstreamSpec>,
+    /// Bound of a run: events of the agenda.
+    pub events_max: u64,
+    /// Bound of a run: events that lie ahead at the same time, which is what a run's memory grows with.
+    pub pending_max: u64,
+    /// Bound of a run: open-loop arrivals that wait because their connection still waits for an answer.
+    pub backlog_max: u64,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World {
+            cpus: vec![true],
+            costs: Costs::default(),
+            cache: CacheSpec::default(),
+            sysctl: Sysctl::default(),
+            queues: Vec::new(),
+            contexts: Vec::new(),
+            workers: Vec::new(),
+            sockets: Vec::new(),
+            peers: Vec::new(),
+            xsks: Vec::new(),
+            xsk_threads: Vec::new(),
+            connections: Vec::new(),
+            second: None,
+            flood: None,
+            relay: None,
+            vcpu: None,
+            net: NetSpec::default(),
+            frames: FrameSizes::Same(200),
+            faults: FaultSpec::default(),
+            warmup_ns: 50_000_000,
+            window_ns: 200_000_000,
+            upstream: None,
+            events_max: 1_000_000_000,
+            pending_max: 20_000_000,
+            backlog_max: 1_000_000_000,
+        }
+    }
+}
+
+impl World {
+    /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections a
+    /// core: the shape of memcached with `-t N -N N`.
+    pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, load: Load) -> World {
+        let timeout_ns = match mode.app {
+            AppPolicy::Blocking => None,
+            AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
+        };
+        let per_core = match load {
+            Load::Open { per_s } => Load::Open { per_s: per_s / f64::from(cores) },
+            Load::Renewal { per_s, shape } => Load::Renewal { per_s: per_s / f64::from(cores), shape },
+            other => other,
+        };
+        World {
+            cpus: vec![true; usize::from(cores)],
+            queues: (0..cores).map(|cpu| QueueSpec { napi: mode.napi, ..QueueSpec::new(cpu) }).collect(),
+            contexts: (0..cores)
+                .map(|_| ContextSpec { params: mode.epoll, options: EpollOptions::default() })
+                .collect(),
+            workers: (0..cores)
+                .map(|cpu| WorkerSpec { cpu, context: u32::from(cpu), timeout_ns, events_max: 4_096 })
+                .collect(),
+            connections: (0..cores)
+                .map(|cpu| ConnectionsSpec {
+                    count: connections,
+                    queue: u32::from(cpu),
+                    context: u32::from(cpu),
+                    load: per_core,
+                })
+                .collect(),
+            ..World::default()
+        }
+    }
+}

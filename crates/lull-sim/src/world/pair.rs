@@ -1,0 +1,81 @@
+//! Request/response pairs: their sockets and the programs on them.
+
+/// How the frames of a socket reach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// Within the send call (TCP).
+    Doorbell,
+    /// By the next poll of the NAPI, whoever makes it: the program makes no call.
+    Poll,
+    /// By a poll that the send call schedules on its own CPU (`ndo_xsk_wakeup` of drivers that call `napi_schedule`, as gve).
+    Wakeup,
+    /// By the round of busy polling that the send call makes (`xsk_sendmsg` of a socket with SO_BUSY_POLL); by the owner if
+    /// somebody else polls.
+    BusyPoll,
+}
+
+/// One end of a request/response pair.
+#[derive(Clone, Debug)]
+pub struct SocketSpec {
+    /// The queue that its packets arrive on.
+    pub queue: u32,
+    /// The queue that it sends on.
+    pub tx_queue: u32,
+    /// The other end.
+    pub peer: u32,
+    /// How its frames reach the device.
+    pub transmit: Transmit,
+    /// From the device's doorbell to the other end's ring.
+    pub wire_ns: u32,
+    /// SO_BUSY_POLL, in microseconds; 0 is off.
+    pub busy_poll_usecs: u32,
+    /// SO_PREFER_BUSY_POLL.
+    pub prefer_busy_poll: bool,
+    /// SO_BUSY_POLL_BUDGET; 0 is the default.
+    pub busy_poll_budget: u32,
+}
+
+/// What a thread of a request/response pair does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerKind {
+    /// Sends a request, waits for the answer, and sends the next.
+    Requester,
+    /// Answers each message.
+    Responder,
+    /// Sends a message every so many nanoseconds, answered or not.
+    Pacer {
+        /// The period, in nanoseconds.
+        period_ns: u64,
+    },
+    /// Takes answers, and is busy for so long after each.
+    Taker {
+        /// The application's delay, in nanoseconds.
+        delay_ns: u64,
+    },
+    /// Makes receive calls for nothing but their polling.
+    Poller,
+}
+
+/// How a thread waits for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receive {
+    /// In a blocking call, which busy polls first if the socket's options say so.
+    Block,
+    /// By looking at the socket's ring in user space.
+    Spin,
+    /// By non-blocking calls while the ring is empty.
+    Call,
+}
+
+/// A thread of a request/response pair.
+#[derive(Clone, Debug)]
+pub struct PeerSpec {
+    /// Its CPU.
+    pub cpu: u16,
+    /// Its socket.
+    pub socket: u32,
+    /// What it does.
+    pub kind: PeerKind,
+    /// How it waits.
+    pub receive: Receive,
+}

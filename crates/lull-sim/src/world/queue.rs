@@ -1,0 +1,93 @@
+//! Queues of the NIC: rings, moderation, and the NAPI of each.
+
+use lull_core::NapiSettings;
+
+use crate::engine::dim::Moderation;
+
+/// How a completion queue's interrupt is moderated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModerationSpec {
+    /// Every completion interrupts at once.
+    Off,
+    /// A fixed profile.
+    Fixed(Moderation),
+    /// Adaptive: [`crate::engine::dim::Dim`] walks along the profiles.
+    Adaptive,
+}
+
+/// From when a moderation period runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// From each completion anew: it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
+    Completion,
+    /// From the first completion that was not reported yet.
+    First,
+    /// From the interrupt before: it bounds the rate of interrupts (mlx5's transmit queues).
+    Interrupt,
+}
+
+/// One queue pair of the NIC, with its NAPI.
+#[derive(Clone, Debug)]
+pub struct QueueSpec {
+    /// Where its interrupt goes.
+    pub cpu: u16,
+    /// The settings of its NAPI.
+    pub napi: NapiSettings,
+    /// Where its NAPI thread runs, if it is threaded.
+    pub thread_cpu: u16,
+    /// Packets after which its NAPI thread, while it goes on polling, lets other threads run. 0: after each poll, as Linux since
+    /// 5.12; for the letter of 2016 `netdev_budget` is assumed.
+    pub thread_packets: u32,
+    /// Moderation of the receive completions.
+    pub rx: ModerationSpec,
+    /// Moderation of the transmit completions.
+    pub tx: ModerationSpec,
+    /// From when the receive side's moderation period runs.
+    pub rx_period: Period,
+    /// From when the transmit side's does.
+    pub tx_period: Period,
+    /// Packets that the receive ring holds; more are dropped.
+    pub ring_packets: u32,
+    /// Whether GRO holds packets after a poll that took some.
+    pub gro_holds: bool,
+    /// How the device masks.
+    pub masking: Masking,
+    /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
+    pub has_thread: bool,
+    /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What queues of a
+    /// vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector of its receive ring,
+    /// and `mlx4_eq_int` goes on until the event queue is empty).
+    pub vector: Option<u32>,
+}
+
+/// How a device's interrupt is masked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Masking {
+    /// Raising disarms it, arming looks at the ring (completion queues of mlx5).
+    #[default]
+    Disarm,
+    /// The handler masks it after it scheduled; unmasking reports what came while it was masked, and does not look at the
+    /// ring (message-signalled interrupts of most others).
+    Mask,
+}
+
+impl QueueSpec {
+    /// A queue on this CPU with default settings, no moderation and a ring of 1024.
+    pub fn new(cpu: u16) -> QueueSpec {
+        QueueSpec {
+            cpu,
+            napi: NapiSettings::default(),
+            thread_cpu: cpu,
+            thread_packets: 0,
+            rx: ModerationSpec::Off,
+            tx: ModerationSpec::Off,
+            rx_period: Period::Completion,
+            tx_period: Period::Interrupt,
+            ring_packets: 1_024,
+            gro_holds: false,
+            masking: Masking::Disarm,
+            has_thread: false,
+            vector: None,
+        }
+    }
+}
