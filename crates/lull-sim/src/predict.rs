@@ -7,9 +7,9 @@ use std::fmt;
 use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
-use crate::{RunError, Sim};
 use crate::world::Load;
 use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
+use crate::{RunError, Sim};
 use lull_units::rate_text;
 
 /// How much is asked of the service.
