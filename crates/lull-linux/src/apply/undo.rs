@@ -1,0 +1,138 @@
+//! Giving a device back what it had, and forgetting what cannot be given back.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::Session;
+use crate::device::{Device, NapiState, QueueKey, Snapshot};
+use crate::error::{Error, Result};
+use crate::plan::{self, Change, Step};
+use crate::state::{Former, State};
+
+/// What `undo` did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Undone {
+    /// The changes; none if nothing had been applied, or everything had come back by itself.
+    pub changes: Vec<Change>,
+    /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
+    pub left: Vec<QueueKey>,
+    /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
+    pub forgotten: Vec<QueueKey>,
+    /// Why the state file could not be used, if it was removed for that ([`undo_and_forget`]).
+    pub forgotten_file: Option<String>,
+}
+
+/// What [`undo`] would change; changes nothing.
+///
+/// # Errors
+/// [`Error::StaleState`], those of netlink.
+pub fn undo_diff(session: &mut Session) -> Result<Undone> {
+    let Some(state) = session.store.load()? else { return Ok(Undone::default()) };
+    let snapshot = session.snapshot()?;
+    let (steps, left) = steps_back(&state, &snapshot);
+    Ok(Undone {
+        changes: steps.iter().flat_map(|(step, _)| step.changes()).collect(),
+        left: left.iter().map(|it| it.queue).collect(),
+        ..Undone::default()
+    })
+}
+
+/// Gives every NAPI back what it had before the first [`apply`]. Harmless when nothing was applied.
+///
+/// # Errors
+/// [`Error::StaleState`]; the first refusal of the kernel, after all others were tried: the state file then keeps what
+/// is still to be given back.
+pub fn undo(session: &mut Session) -> Result<Undone> {
+    give_back(session, false)
+}
+
+/// As [`undo`]; what queues had that show no NAPI now is forgotten: for queues that were taken away for good. So is a
+/// state file that is not of this device as it is now.
+///
+/// # Errors
+/// Those of [`undo`]; a state file of a device that is still there under another name.
+pub fn undo_and_forget(session: &mut Session) -> Result<Undone> {
+    match session.store.load() {
+        Err(Error::StaleState { reason, path, .. }) => {
+            session.other_device_is_gone(&path)?;
+            let _lock = session.locked()?;
+            session.store.remove()?;
+            Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
+        }
+        _ => give_back(session, true),
+    }
+}
+
+/// What [`undo_and_forget`] would do; changes nothing.
+///
+/// # Errors
+/// Those of [`undo_and_forget`].
+pub fn undo_and_forget_diff(session: &mut Session) -> Result<Undone> {
+    match session.store.load() {
+        Err(Error::StaleState { reason, path, .. }) => {
+            session.other_device_is_gone(&path)?;
+            Ok(Undone { forgotten_file: Some(reason), ..Undone::default() })
+        }
+        _ => {
+            let mut undone = undo_diff(session)?;
+            undone.forgotten = std::mem::take(&mut undone.left);
+            Ok(undone)
+        }
+    }
+}
+
+fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
+    let _lock = session.locked()?;
+    let Some(mut state) = session.store.load()? else { return Ok(Undone::default()) };
+    let snapshot = session.snapshot()?;
+    let (steps, without_napi) = steps_back(&state, &snapshot);
+    let mut undone = Undone::default();
+    let queues = without_napi.iter().map(|former| former.queue).collect();
+    *if forget { &mut undone.forgotten } else { &mut undone.left } = queues;
+    state.napis = if forget { Vec::new() } else { without_napi };
+    let mut first_refusal = None;
+    for (step, former) in steps {
+        match session.carry_out(&step) {
+            Ok(()) => undone.changes.extend(step.changes()),
+            Err(error) => {
+                state.napis.push(former);
+                first_refusal = first_refusal.or(Some(error));
+            }
+        }
+    }
+    let saved = session.store.save(&state);
+    saved.map_err(|error| error.left("what could be given back was given back before that"))?;
+    first_refusal.map_or(Ok(undone), Err)
+}
+
+/// Steps towards the former values with these, and what queues had that show no NAPI.
+fn steps_back(state: &State, snapshot: &Snapshot) -> (Vec<(Step, Former)>, Vec<Former>) {
+    let mut left = Vec::new();
+    let mut steps = Vec::new();
+    for (nth, former) in state.napis.iter().enumerate() {
+        let is_its = |napi: &&NapiState| state.former_of(napi.key, napi.id, snapshot) == Some(nth);
+        match snapshot.napis.iter().find(is_its) {
+            Some(napi) => steps.push((plan::back(napi, former.settings, former.thread.as_ref()), former.clone())),
+            None => left.push(former.clone()),
+        }
+    }
+    (steps.into_iter().filter(|(step, _)| !step.is_empty()).collect(), left)
+}
+
+impl Session {
+    /// Refuses to forget what belongs to a device that was only renamed, and whose name this one has now.
+    fn other_device_is_gone(&mut self, file: &Path) -> Result<()> {
+        for link in self.netdev.links()? {
+            // One that has vanished meanwhile is not there.
+            let Ok(device) = Device::open(&link.name, &mut self.netdev, &self.roots) else { continue };
+            if device.ifindex != self.device.ifindex && self.store.of(device).owns(file) {
+                return Err(Error::Input {
+                    what: format!("{} is of {}, which had another name then", file.display(), link.name),
+                    remedy: format!("`lull undo {}` first", link.name),
+                });
+            }
+        }
+        Ok(())
+    }
+}
