@@ -21,8 +21,11 @@ use crate::stats::Estimate;
 /// Narrower than this, prose is not wrapped any further, in columns.
 const PROSE_COLUMNS_MIN: usize = 40;
 
-/// How prose is wrapped where there is no terminal, in columns.
-const PROSE_COLUMNS_DEFAULT: usize = 120;
+/// How wide prose gets, in columns.
+const PROSE_COLUMNS_MAX: usize = 120;
+
+/// How wide the table gets where there is no terminal: what a pager or a mail still shows. `--csv` has every column.
+const PIPED_COLUMNS: usize = 160;
 
 /// How the table is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,10 +37,11 @@ pub struct TableStyle {
 }
 
 impl TableStyle {
-    /// For standard output: its width and colours if it is a terminal, neither if it is not. `NO_COLOR` is honoured.
+    /// For standard output: its width and colours if it is a terminal; if it is not, a width that files and mails still
+    /// show, and no colours. `NO_COLOR` is honoured.
     pub fn for_stdout() -> TableStyle {
         if !std::io::stdout().is_terminal() {
-            return TableStyle::default();
+            return TableStyle { width_columns: Some(PIPED_COLUMNS), colour: false };
         }
         let width_columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
         TableStyle { width_columns, colour: console::colors_enabled() }
@@ -46,7 +50,7 @@ impl TableStyle {
 
 /// The whole report as text: machine, table, footnotes, low load against `base`, and in words.
 pub fn render(report: &Report, style: TableStyle) -> String {
-    let prose = style.width_columns.unwrap_or(PROSE_COLUMNS_DEFAULT).max(PROSE_COLUMNS_MIN);
+    let prose = style.width_columns.unwrap_or(PROSE_COLUMNS_MAX).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS_MAX);
     let mut out = String::new();
     for line in header(report) {
         out.push_str(&wrap(&line, prose, ""));

@@ -101,6 +101,18 @@ fn a_prediction_is_the_labs_table_and_the_same_on_any_number_of_threads() {
 }
 
 #[test]
+fn a_table_that_is_piped_is_no_wider_than_a_page() {
+    let directory = Directory::new("piped");
+    let world = directory.write("world.toml", SMALL);
+    let output = lull(&["predict", &world, "--modes", "base,suspend20", "--loads", "MAX", "--seconds", "0.01"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    let widest = table.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(160), "{widest:?}:\n{table}");
+    assert!(table.contains("--csv"), "what is left out is said:\n{table}");
+}
+
+#[test]
 fn a_cell_that_hits_a_bound_is_left_out_and_the_bound_is_named() {
     let directory = Directory::new("bound");
     let world = directory.write("small.toml", &SMALL.replace("[run]", "[run]\nbacklog_max = 2000"));
