@@ -10,9 +10,11 @@
 //! | [`verdict`] | was the mode in force, and does the cell count |
 //! | [`summary`] | runs folded, with confidence intervals |
 //! | [`report`] | all cells, the machine and the command |
+//! | [`drift`] | was the machine the same throughout |
 //! | [`compare`] | one cell against another, run by run, and against the published table |
 
 pub mod compare;
+pub mod drift;
 pub mod load;
 pub mod report;
 pub mod run;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lull_core::Mode;
 
 use crate::bench::{Bench, BenchError, Run};
-use crate::cell::report::REPORT_SCHEMA;
+use crate::cell::report::{CyclesBy, REPORT_SCHEMA};
 use crate::cell::{Load, Report, RunResult, summarise};
 use crate::machine::Machine;
 use crate::plan::{Plan, Step, StepKind};
@@ -48,6 +48,13 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
     let mut results: Vec<RunResult> = Vec::new();
     let mut base_qps_max = None;
     let mut notes = bench.notes();
+    let cycles_by = match crate::hardware::availability() {
+        Ok(()) => CyclesBy::Hardware,
+        Err(reason) => {
+            notes.push(format!("The hardware's counters of cycles and instructions are not used: {reason}."));
+            CyclesBy::Clock
+        }
+    };
     let started = Instant::now();
     let mut complete = true;
     for step in &plan.steps {
@@ -60,6 +67,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
             break;
         }
         progress.begin(step);
+        let work_us = crate::speed::sample().as_secs_f64() * 1e6;
         let mode = modes.iter().find(|mode| mode.name() == step.mode).unwrap_or(&base);
         match run_step(bench, plan, step, mode, base_qps_max, stop) {
             // A run that was cut short measured something else than the others.
@@ -73,7 +81,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
                 if step.kind == StepKind::BaseMax {
                     base_qps_max = Some(result.qps);
                 } else {
-                    results.push(result);
+                    results.push(RunResult { work_us: Some(work_us), ..result });
                 }
             }
             Err(error) if results.is_empty() => return Err(error),
@@ -97,6 +105,7 @@ pub fn compare(bench: &mut dyn Bench, comparison: &Comparison<'_>) -> Result<Rep
         modes: plan.modes.clone(),
         loads: plan.loads.clone(),
         base_qps_max,
+        cycles_by,
         interrupted: !complete,
         notes,
         cells: summarise(results),

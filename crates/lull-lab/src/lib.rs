@@ -5,8 +5,9 @@
 //! run measured), [`cell::Report`] (the table).
 //!
 //! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`mod@bench`] (a service with its
-//! generator, on the in-memory NIC or on TAP), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
-//! and store), [`load`] (generators), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
+//! generator, on the in-memory NIC, on TAP, or on the kernel's stack), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
+//! and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and instructions, where the
+//! processor counts them, and how fast the machine is just now), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
 //! their intervals), [`table`], [`csv`], [`json`], [`html`]. [`simulated`] makes the same report of a world that is
 //! simulated, and [`tuning`] tells which mode and timeout meet an objective there.
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod cell;
 pub mod check;
 pub mod compare;
 pub mod csv;
+pub mod hardware;
 pub mod html;
 pub mod json;
 pub mod load;
@@ -25,6 +27,7 @@ pub mod plan;
 pub mod progress;
 pub mod service;
 pub mod simulated;
+pub mod speed;
 pub mod stats;
 pub mod table;
 pub mod tuning;

@@ -17,7 +17,7 @@ use lull_core::{Mode, ModeError};
 use lull_sim::predict::{self, Job, Offered, PredictError};
 use lull_sim::{Latencies, Outcome, WorldFile};
 
-use crate::cell::report::REPORT_SCHEMA;
+use crate::cell::report::{CyclesBy, REPORT_SCHEMA};
 use crate::cell::{Load, Report, RunResult, summarise};
 use crate::check::{Evidence, enforcement};
 use crate::machine::Machine;
@@ -149,6 +149,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
         modes: modes.iter().map(|mode| mode.name().to_owned()).collect(),
         loads: loads.to_vec(),
         base_qps_max,
+        cycles_by: CyclesBy::Clock,
         interrupted,
         notes,
         cells: summarise(results),

@@ -198,12 +198,12 @@ impl Footnotes {
 }
 
 fn legend(report: &Report, omitted: Omitted) -> Vec<String> {
-    let mut lines = vec![
+    let mut lines = vec![format!(
         "Latencies are medians over runs, the rest means; ± is the farther end of the interval of all runs (95 %; for \
-         medians of fewer than six runs their range). cycles_per_query is TSC frequency times server CPU time. Counts \
-         are totals of one window; lag is the 99th percentile of how late the generator sent, in us."
-            .to_string(),
-    ];
+             medians of fewer than six runs their range). {} Counts are totals of one window; lag is the 99th percentile \
+             of how late the generator sent, in us.",
+        report.cycles_by.sentence()
+    )];
     let raised: Vec<f64> =
         report.cells.iter().flat_map(|c| &c.runs).filter_map(|r| Some(r.raise_us? / r.window_s)).collect();
     if let Some(mean) = crate::stats::mean(&raised) {

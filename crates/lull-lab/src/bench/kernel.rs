@@ -170,6 +170,7 @@ impl KernelBench {
         let KernelBench { client, program, polls, recording, pair, cores, .. } = self;
         let server = program.tids();
         let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
+        let watched: Vec<i32> = server.iter().chain(&self.napi_threads).copied().collect();
         let lost_before = polls.lost().map_err(trace_error)?;
         let (side, generator) = (&pair.client, &cores.generator);
         let (begun_ns, over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -198,7 +199,7 @@ impl KernelBench {
                 over.store(true, Ordering::Release);
                 ended
             };
-            let window = around(run, generate, || Usage::read(&cores.service, threads), end);
+            let window = around(run, &watched, generate, || Usage::read(&cores.service, threads), end);
             reading.join().map_err(|_| BenchError::Invalid("the reader of the trace panicked".to_owned()))??;
             window
         })?;
@@ -220,6 +221,7 @@ impl KernelBench {
             cores,
             busy_percent: Some(used.busy_percent),
             tsc_khz: self.tsc_khz,
+            hardware: window.hardware,
             evidence,
         };
         let row = row(run, &window.summary, &counted);

@@ -80,26 +80,6 @@ struct Counters {
     lateness: Option<LatenessSnapshot>,
 }
 
-/// Hardware counters of the server's threads for one run; `None` where there are none (most virtual machines) or the
-/// kernel refuses them (`perf_event_paranoid`).
-struct Instructions(Vec<perf_event::Counter>);
-
-impl Instructions {
-    fn open(threads: &[i32]) -> Option<Instructions> {
-        let open = |tid: &i32| {
-            let mut builder = perf_event::Builder::new(perf_event::events::Hardware::INSTRUCTIONS);
-            let mut counter = builder.observe_pid(*tid).any_cpu().build().ok()?;
-            counter.enable().ok()?;
-            Some(counter)
-        };
-        threads.iter().map(open).collect::<Option<Vec<_>>>().map(Instructions)
-    }
-
-    fn read(&mut self) -> Option<u64> {
-        self.0.iter_mut().map(|counter| counter.read().ok()).sum()
-    }
-}
-
 impl Server {
     /// Starts a service on `device`: one lull CPU, NAPI and worker per core.
     ///
@@ -202,30 +182,12 @@ impl Server {
         generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
         self.set_mode(run.mode)?;
-        let mut instructions = None;
-        let window = around(
-            run,
-            generate,
-            || {
-                let counters = self.counters();
-                // The first mark starts them, the second reads them.
-                instructions = match instructions.take() {
-                    None => Instructions::open(&self.threads()).map(|open| (open, None)),
-                    Some((mut open, _)) => Some((open.read(), open)).map(|(count, open)| (open, count)),
-                };
-                counters
-            },
-            || Ok(()),
-        )?;
-        let row = self.row(run, &window);
-        let queries = row.qps * row.window_s;
-        let count = instructions.and_then(|(_, count)| count);
-        let instructions_per_query = count.filter(|_| queries > 0.0).map(|count| count as f64 / queries);
-        Ok(RunResult { instructions_per_query, ..row })
+        let window = around(run, &self.threads(), generate, || self.counters(), || Ok(()))?;
+        Ok(self.row(run, &window))
     }
 
     fn row(&self, run: &Run<'_>, window: &Windowed<Counters>) -> RunResult {
-        let Windowed { summary, before, after } = window;
+        let Windowed { summary, before, after, hardware } = window;
         let napi = after.napi - before.napi;
         let cpu = |each: &dyn Fn(&CpuStats) -> u64| -> u64 {
             after.cpu.iter().zip(&before.cpu).map(|(after, before)| each(&(*after - *before))).sum()
@@ -242,6 +204,7 @@ impl Server {
             // The threads have the cores for themselves.
             busy_percent: None,
             tsc_khz: self.host.clock().tsc_khz(),
+            hardware: *hardware,
             evidence: Evidence::of_core(&napi, interrupts, lateness_ns, summary.received),
         };
         RunResult {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::{BenchConfig, BenchError, Run};
 use crate::cell::RunResult;
 use crate::check::{Evidence, enforcement};
+use crate::hardware::{HardwareCounters, HardwareCounts};
 use crate::load::{Pace, Summary};
 
 /// How late a stop is noticed.
@@ -16,12 +17,15 @@ pub(super) struct Windowed<M> {
     pub summary: Summary,
     pub before: M,
     pub after: M,
+    /// What the hardware counted of the threads in between, where it counts.
+    pub hardware: Option<HardwareCounts>,
 }
 
-/// Runs the load and reads `mark` around its window; `end` runs when the window is over, while the generator may still
+/// Runs the load, has the hardware count `threads`, and reads `mark` around its window; `end` runs when the window is over, while the generator may still
 /// wait for its last answers.
 pub(super) fn around<M>(
     run: &Run<'_>,
+    threads: &[i32],
     generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     mut mark: impl FnMut() -> M,
     end: impl FnOnce() -> Result<(), BenchError>,
@@ -29,13 +33,15 @@ pub(super) fn around<M>(
     std::thread::scope(|scope| {
         let generating = scope.spawn(generate);
         pass(run.warm_up, run.stop);
+        let mut counters = HardwareCounters::open(threads);
         let before = mark();
         pass(run.window, run.stop);
         let after = mark();
+        let hardware = counters.as_mut().and_then(HardwareCounters::read);
         let ended = end();
         let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
         ended?;
-        Ok(Windowed { summary: summary?, before, after })
+        Ok(Windowed { summary: summary?, before, after, hardware })
     })
 }
 
@@ -71,6 +77,7 @@ pub(super) struct Counted {
     pub busy_percent: Option<f64>,
     /// The cycle counter's rate, where it is steady.
     pub tsc_khz: Option<u64>,
+    pub hardware: Option<HardwareCounts>,
     pub evidence: Evidence,
 }
 
@@ -81,7 +88,12 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
     let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
     let queries = summary.qps * seconds;
     let cpu_percent = 100.0 * cpu_s / (seconds * counted.cores as f64).max(f64::MIN_POSITIVE);
-    let cycles = counted.tsc_khz.map(|khz| cpu_s * khz as f64 * 1e3);
+    // Counted everywhere or nowhere: a column does not mix the two.
+    let cycles = match crate::hardware::availability() {
+        Ok(()) => counted.hardware.map(|counts| counts.cycles as f64),
+        Err(_) => counted.tsc_khz.map(|khz| cpu_s * khz as f64 * 1e3),
+    };
+    let per_query = |count: Option<f64>| count.filter(|_| queries > 0.0).map(|count| count / queries);
     RunResult {
         offered_qps: run.offered_qps,
         avg_latency_us: answered.then(|| summary.latency_avg_ns / 1_000.0),
@@ -92,7 +104,8 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
         server_cpu_percent: Some(counted.busy_percent.unwrap_or(cpu_percent)),
         generator_busy_percent: Some(100.0 * summary.busy_fraction),
         kept_up: run.offered_qps.is_none() || summary.kept_up,
-        cycles_per_query: cycles.filter(|_| queries > 0.0).map(|cycles| cycles / queries),
+        cycles_per_query: per_query(cycles),
+        instructions_per_query: per_query(counted.hardware.map(|counts| counts.instructions as f64)),
         generator_lag_us: us(summary.lag_p99_ns),
         timer_lag_us: counted.evidence.lateness_ns.map(|ns| ns as f64 / 1_000.0),
         suspensions: Some(counted.evidence.suspensions),

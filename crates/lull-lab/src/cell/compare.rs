@@ -1,5 +1,6 @@
 //! One cell against another, run by run, and the order of the modes against the published one.
 
+use super::drift::Drift;
 use super::report::find;
 use super::{CellSummary, Load, RunResult};
 use crate::csv::{CsvRow, published};
@@ -151,10 +152,16 @@ type Judged<'a> = (&'a CellSummary, f64, f64);
 /// share of base's maximum. `None` if `load` is not a share or fewer than two modes can be compared.
 pub fn order(cells: &[CellSummary], metric: Metric, load: Load) -> Option<Order> {
     let share = share_of_base(load)?;
+    // On a machine whose speed changes the figures of two cells are of different times: the ratios to base are not.
+    let base = find(cells, "base", load).filter(|base| base.usable() && Drift::of(cells).is_large());
+    let value = |cell: &CellSummary| match base {
+        Some(base) => ratio(metric, cell, base).map(|ratio| ratio.value),
+        None => metric.of_cell(cell).map(|figure| figure.value),
+    };
     let mut both: Vec<Judged<'_>> = cells
         .iter()
         .filter(|c| c.load == load && c.usable())
-        .filter_map(|c| Some((c, metric.of_cell(c)?.value, published_at(metric, &c.testcase, share)?)))
+        .filter_map(|c| Some((c, value(c)?, published_at(metric, &c.testcase, share)?)))
         .collect();
     if both.len() < 2 {
         return None;

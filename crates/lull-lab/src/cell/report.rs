@@ -8,6 +8,27 @@ use crate::machine::Machine;
 /// Version of the report's form, raised when a field changes its meaning.
 pub const REPORT_SCHEMA: u32 = 1;
 
+/// Where the cycles per query come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CyclesBy {
+    /// CPU time of the server times the time stamp counter's frequency.
+    #[default]
+    Clock,
+    /// The processor's own counter of cycles, in user and kernel mode.
+    Hardware,
+}
+
+impl CyclesBy {
+    /// What a reader of the column has to know.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            CyclesBy::Clock => "cycles_per_query is TSC frequency times server CPU time, not counted by the hardware.",
+            CyclesBy::Hardware => "cycles_per_query and instructions_per_query are counted by the hardware.",
+        }
+    }
+}
+
 /// A whole comparison, complete or cut short.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -33,6 +54,9 @@ pub struct Report {
     pub loads: Vec<Load>,
     /// The maximum of `base`, in queries per second, that percent loads are shares of.
     pub base_qps_max: Option<f64>,
+    /// Where the cycles per query come from.
+    #[serde(default)]
+    pub cycles_by: CyclesBy,
     /// True if it was stopped before all runs were done.
     pub interrupted: bool,
     /// What else the reader has to know, a sentence each.

@@ -39,7 +39,7 @@ pub struct RunResult {
     pub generator_busy_percent: Option<f64>,
     /// Whether the open-loop generator sent on time. True in a closed loop.
     pub kept_up: bool,
-    /// TSC cycles of server CPU time per query: CPU time times the TSC's frequency, not a hardware counter.
+    /// Cycles of the server per query: as [`CyclesBy`](super::report::CyclesBy) of the report says.
     pub cycles_per_query: Option<f64>,
     /// Instructions per query, only where the hardware counts them.
     pub instructions_per_query: Option<f64>,
@@ -76,6 +76,9 @@ pub struct RunResult {
     /// Who polled the packets, on the kernel plane; in lull's own stack the other counts say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_by: Option<PolledBy>,
+    /// How long a fixed piece of work took just before the run, in microseconds: how fast the machine was then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_us: Option<f64>,
     /// Whether the mode asked for was the one in force.
     pub verdict: Enforcement,
 }
@@ -144,6 +147,7 @@ impl RunResult {
             suspensions: None,
             resumes: None,
             polled_by: None,
+            work_us: None,
             verdict: Enforcement::InForce,
         }
     }

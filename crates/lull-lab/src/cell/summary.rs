@@ -31,7 +31,7 @@ pub struct CellSummary {
     pub p99_latency_us: Option<Estimate>,
     /// Server CPU, in percent of its cores.
     pub cpu_percent: Option<Estimate>,
-    /// TSC cycles of server CPU time per query.
+    /// Cycles of the server per query: as [`CyclesBy`](super::report::CyclesBy) of the report says.
     pub cycles_per_query: Option<Estimate>,
     /// Instructions per query, where the hardware counts them.
     pub instructions_per_query: Option<Estimate>,

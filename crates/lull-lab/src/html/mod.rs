@@ -167,8 +167,9 @@ fn table(report: &Report) -> String {
     format!(
         "<section><h2>All cells</h2>\n<div class=\"wide\">{}</div>\n<p class=\"caption\">Latencies are medians over runs, \
          the rest means; ± is the farther end of the confidence interval (95 %; for medians of fewer than six runs their \
-         range). cycles_per_query is TSC frequency times server CPU time, not a hardware counter. Counts are totals of one \
+         range). {} Counts are totals of one \
          window; lag is the 99th percentile of how late the generator sent, in µs.</p></section>\n",
-        rows::table(report)
+        rows::table(report),
+        report.cycles_by.sentence()
     )
 }

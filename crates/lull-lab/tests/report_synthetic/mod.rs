@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use lull_lab::cell::compare::{Metric, published_at};
-use lull_lab::cell::report::REPORT_SCHEMA;
+use lull_lab::cell::report::{CyclesBy, REPORT_SCHEMA};
 use lull_lab::cell::{Enforcement, Load, Report, RunResult, summarise};
 use lull_lab::csv::published;
 use lull_lab::machine::Machine;
@@ -107,6 +107,7 @@ pub fn report(plan: &Plan, runs: Vec<RunResult>) -> Report {
         modes: plan.modes.clone(),
         loads: plan.loads.clone(),
         base_qps_max: Some(1_054_805.0 * SCALE),
+        cycles_by: CyclesBy::Hardware,
         interrupted: runs.len() < planned,
         notes: Vec::new(),
         cells: summarise(runs),
