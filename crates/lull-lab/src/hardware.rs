@@ -54,7 +54,7 @@ impl HardwareCounters {
 /// The reason, as part of a sentence.
 pub fn availability() -> Result<(), &'static str> {
     static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
-    AVAILABLE.get_or_init(probe).as_ref().map(|()| ()).map_err(String::as_str)
+    AVAILABLE.get_or_init(probe).as_ref().copied().map_err(String::as_str)
 }
 
 /// Opens them on the calling thread and looks whether work moves them: under some hypervisors they open and stand still.
