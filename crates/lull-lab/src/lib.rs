@@ -9,7 +9,8 @@
 //! and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and instructions, where the
 //! processor counts them, and how fast the machine is just now), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
 //! their intervals), [`table`], [`csv`], [`json`], [`html`]. [`simulated`] makes the same report of a world that is
-//! simulated, and [`tuning`] tells which mode and timeout meet an objective there.
+//! simulated, [`tuning`] tells which mode and timeout meet an objective there, and
+//! [`published`] holds simulated tables against published ones. Whatever is written to files is a [`document::Document`].
 #![forbid(unsafe_code)]
 
 pub mod bench;
@@ -17,6 +18,7 @@ pub mod cell;
 pub mod check;
 pub mod compare;
 pub mod csv;
+pub mod document;
 pub mod hardware;
 pub mod html;
 pub mod json;
@@ -25,6 +27,7 @@ pub mod machine;
 pub mod memcached;
 pub mod plan;
 pub mod progress;
+pub mod published;
 pub mod service;
 pub mod simulated;
 pub mod speed;

@@ -7,7 +7,9 @@ use lull_core::Mode;
 use lull_sim::tune::{self, Answer, Elsewhere, Figures, Objective, Tried, TuneError, us_text};
 use lull_sim::{PredictError, WorldFile};
 use lull_units::{rate_text, time_text};
+use serde_json::{Value, json};
 
+use crate::document::{Document, pretty};
 use crate::simulated::{mixed_queues, run_all};
 use crate::table::grid::{Align, Grid, wrap};
 
@@ -21,6 +23,75 @@ const UNSEEN_PERCENT: f64 = 5.0;
 
 /// How near the calibration of the published table aims to come for p99, in percent.
 const FIT_GOAL_P99_PERCENT: f64 = 25.0;
+
+/// An answer with what it is of, as a document.
+pub struct Tuned<'a> {
+    /// The world that was searched.
+    pub file: &'a WorldFile,
+    /// What was found.
+    pub answer: &'a Answer,
+    /// The device's name in the lines to type.
+    pub dev: &'a str,
+    /// The command that repeats it.
+    pub command: &'a str,
+}
+
+/// A column of [`Tuned`]'s table, with where it comes from.
+type FiguresColumn = (&'static str, fn(&Figures) -> f64);
+
+const FIGURES: [FiguresColumn; 6] = [
+    ("answered_per_s", |figures| figures.per_s),
+    ("avg_us", |figures| figures.avg_us),
+    ("p50_us", |figures| figures.p50_us),
+    ("p95_us", |figures| figures.p95_us),
+    ("p99_us", |figures| figures.p99_us),
+    ("cpu_percent", |figures| figures.cpu_percent),
+];
+
+impl Document for Tuned<'_> {
+    /// A row for each setting that was tried, in the order of trying; figures are means over seeds.
+    fn csv(&self) -> String {
+        let names: String = FIGURES.iter().map(|(name, _)| format!(",{name}")).collect();
+        let mut text = format!("setting,seeds{names},objective\n");
+        for tried in &self.answer.tried {
+            let figure = |(_, of): &FiguresColumn| match tried.runs.is_empty() {
+                true => ",".to_owned(),
+                false => format!(",{:.3}", tried.mean(of)),
+            };
+            let figures: String = FIGURES.iter().map(figure).collect();
+            let standing = standing(self.answer, tried);
+            let _ = writeln!(text, "{},{}{figures},\"{standing}\"", tried.setting, tried.runs.len());
+        }
+        text
+    }
+
+    fn json(&self) -> std::io::Result<String> {
+        let figures = |figures: &Figures| {
+            let values: serde_json::Map<String, Value> =
+                FIGURES.iter().map(|(name, of)| ((*name).to_owned(), json!(of(figures)))).collect();
+            Value::Object(values)
+        };
+        let tried = |tried: &Tried| {
+            json!({
+                "setting": tried.setting.to_string(),
+                "offered_per_s": tried.per_s,
+                "runs": tried.runs.iter().map(figures).collect::<Vec<_>>(),
+                "objective": standing(self.answer, tried),
+            })
+        };
+        pretty(&json!({
+            "command": self.command,
+            "world": self.file.describe(),
+            "objective": objective_text(&self.answer.objective),
+            "recommended": self.answer.recommended.as_ref().map(&tried),
+            "tried": self.answer.tried.iter().map(&tried).collect::<Vec<_>>(),
+        }))
+    }
+
+    fn html(&self) -> String {
+        crate::html::tuning::render(self.file, self.answer, self.dev, self.command)
+    }
+}
 
 /// The virtual time that a run at this load should count, in nanoseconds.
 pub fn window_ns(per_s: f64) -> u64 {

@@ -1,6 +1,5 @@
 //! `lull compare`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,12 +14,12 @@ use lull_lab::load::{Arrivals, WorkloadConfig};
 use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::{self, TableStyle};
-use lull_lab::{csv, html, json};
 use lull_nic::Moderation;
 
 use crate::Failure;
 use crate::after_resume::AfterResume;
 use crate::output::out;
+use crate::outputs::Outputs;
 use crate::units;
 
 /// The NIC under the service.
@@ -117,15 +116,8 @@ pub struct Compare {
     /// stack only [default: interrupt].
     #[arg(long, value_enum)]
     after_resume: Option<AfterResume>,
-    /// Write the table as CSV.
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write everything that was measured as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a self-contained page with charts.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
     /// What is shown while it runs: auto (a bar on a terminal), plain (a line per run) or off.
     #[arg(long, default_value = "auto")]
     progress: ProgressMode,
@@ -142,10 +134,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let plan = Plan::fit(modes, loads, asked, limit)?;
-    // A file that cannot be written is said before the minutes are spent.
-    for path in [&args.csv, &args.json, &args.html].into_iter().flatten() {
-        writable(path)?;
-    }
+    args.outputs.check()?;
     let config = BenchConfig {
         workers: args.workers,
         connections: args.connections,
@@ -195,15 +184,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     )?;
     drop(bench);
     out!("{}", table::render(&report, TableStyle::for_stdout()))?;
-    if let Some(path) = &args.csv {
-        csv::write(path, &report)?;
-    }
-    if let Some(path) = &args.json {
-        json::write(path, &report)?;
-    }
-    if let Some(path) = &args.html {
-        html::write(path, &report)?;
-    }
+    args.outputs.write(&report)?;
     // As a shell reports a command that a signal ended.
     Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
@@ -235,23 +216,6 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
-}
-
-/// Whether a file can be written there, said before the work is done.
-pub fn writable(path: &std::path::Path) -> Result<(), Failure> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => std::path::Path::new("."),
-    };
-    if !parent.is_dir() {
-        return Err(
-            format!("cannot write {}: {} is not a directory; make it first", path.display(), parent.display()).into()
-        );
-    }
-    if path.is_dir() {
-        return Err(format!("cannot write {}: it is a directory; name a file", path.display()).into());
-    }
-    Ok(())
 }
 
 /// The command that was typed.

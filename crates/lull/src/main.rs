@@ -11,6 +11,7 @@ mod doctor;
 mod load;
 mod manual;
 mod output;
+mod outputs;
 mod predict;
 mod prepare;
 mod process;

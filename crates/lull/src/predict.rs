@@ -12,12 +12,12 @@ use lull_lab::cell::Load;
 use lull_lab::plan::MODES_DEFAULT;
 use lull_lab::simulated::{Prediction, predict};
 use lull_lab::table::{self, TableStyle};
-use lull_lab::{csv, html, json};
 use lull_sim::WorldFile;
 
 use crate::Failure;
-use crate::compare::{command_line, writable};
+use crate::compare::command_line;
 use crate::output::out;
+use crate::outputs::Outputs;
 use crate::units;
 
 /// Arguments of `lull predict`.
@@ -45,15 +45,8 @@ pub struct Predict {
     /// Threads to spread runs over; by default as many as there are CPUs.
     #[arg(long)]
     threads: Option<usize>,
-    /// Write the table as CSV.
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write everything as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a self-contained page with charts.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
 }
 
 /// Threads for as many CPUs as there are.
@@ -65,9 +58,7 @@ pub fn threads(asked: Option<usize>) -> usize {
 pub fn run(args: Predict, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let modes = args.modes.iter().map(|name| name.parse()).collect::<Result<Vec<Mode>, _>>()?;
     let loads = Load::parse_list(&args.loads)?;
-    for path in [&args.csv, &args.json, &args.html].into_iter().flatten() {
-        writable(path)?;
-    }
+    args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
     let report = predict(&Prediction {
         file: &file,
@@ -81,14 +72,6 @@ pub fn run(args: Predict, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         command: command_line(),
     })?;
     out!("{}", table::render(&report, TableStyle::for_stdout()))?;
-    if let Some(path) = &args.csv {
-        csv::write(path, &report)?;
-    }
-    if let Some(path) = &args.json {
-        json::write(path, &report)?;
-    }
-    if let Some(path) = &args.html {
-        html::write(path, &report)?;
-    }
+    args.outputs.write(&report)?;
     Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }

@@ -3,21 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use clap::{Args, Subcommand, ValueEnum};
 use lull_core::Mode;
-use lull_core::mode::PUBLISHED;
+use lull_lab::published;
 use lull_sim::fit::{Fit, FitBudget, fit};
 use lull_sim::params::Params;
-use lull_sim::published::{
-    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, START_TOML, Simulated, Table, V4_CSV, V6_CSV, page, rows,
-    simulate, statements, summary, tcp_rr, udp_stream, v4, xsk_rr,
-};
+use lull_sim::published::{Budget, CALIBRATION_CSV, KNOWN, PARAMS_TOML, START_TOML, Table, tcp_rr, udp_stream, xsk_rr};
 use lull_sim::worldfile::EXAMPLES;
 
 use crate::Failure;
 use crate::output::{out, outln, say};
+use crate::outputs::Outputs;
 use crate::sim_replay::{self, Replay, Worlds};
 
 /// Arguments of `lull sim`.
@@ -89,12 +86,8 @@ struct PublishedArgs {
     /// Parameters of the table's machine; by default those that ship with lull. Not with --table all.
     #[arg(long, value_name = "FILE")]
     params: Option<PathBuf>,
-    /// Write the simulated table as CSV (irq and udp_stream; with all, that of irq).
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Write everything as a self-contained page (irq and udp_stream; with all, that of irq).
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
     /// Seed of the runs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -169,106 +162,32 @@ fn example(name: Option<&str>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn modes(names: &[&str]) -> Result<Vec<Mode>, Failure> {
-    names.iter().map(|name| name.parse().map_err(Failure::from)).collect()
-}
-
 fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
     if args.table == Which::All && args.params.is_some() {
         return Err("--params is one table's: name the table with --table irq, tcp_rr, xsk_rr or udp_stream".into());
     }
-    if matches!(args.table, Which::TcpRr | Which::XskRr) && (args.csv.is_some() || args.html.is_some()) {
-        return Err("--csv and --html are written for --table irq, udp_stream and all only: leave them out".into());
+    if args.table == Which::All && args.outputs.any() {
+        return Err("a file has one table: name it with --table irq, tcp_rr, xsk_rr or udp_stream".into());
     }
-    if matches!(args.table, Which::Irq | Which::All) {
-        irq(args)?;
-    }
-    if matches!(args.table, Which::TcpRr | Which::All) {
-        let params = params(args.params.as_ref(), tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN)?;
-        let simulated = tcp_rr::simulate(&params, args.seed)?;
-        let text = rows::text(&simulated, "transactions/s", &tcp_rr::statements(&simulated));
-        outln!("TCP_RR, transactions per second\n\n{text}")?;
-    }
-    if matches!(args.table, Which::XskRr | Which::All) {
-        let params = params(args.params.as_ref(), xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?;
-        let simulated = xsk_rr::simulate(&params, xsk_rr::WINDOW_NS, args.seed)?;
-        let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
-        outln!("AF_XDP request/response, latency in ns\n\n{text}")?;
-    }
-    if matches!(args.table, Which::UdpStream | Which::All) {
-        udp_stream(args)?;
+    args.outputs.check()?;
+    let path = args.params.as_ref();
+    let tables = match args.table {
+        Which::All => vec![Which::Irq, Which::TcpRr, Which::XskRr, Which::UdpStream],
+        one => vec![one],
+    };
+    for table in tables {
+        let simulated = match table {
+            Which::Irq | Which::All => published::irq(&params(path, PARAMS_TOML, &KNOWN)?, args.seed)?,
+            Which::TcpRr => published::tcp_rr(&params(path, tcp_rr::PARAMS_TOML, &tcp_rr::KNOWN)?, args.seed)?,
+            Which::XskRr => published::xsk_rr(&params(path, xsk_rr::PARAMS_TOML, &xsk_rr::KNOWN)?, args.seed)?,
+            Which::UdpStream => {
+                published::udp_stream(&params(path, udp_stream::PARAMS_TOML, &udp_stream::KNOWN)?, args.seed)?
+            }
+        };
+        outln!("{}", simulated.text.trim_end())?;
+        args.outputs.write(&simulated)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn udp_stream(args: &PublishedArgs) -> Result<(), Failure> {
-    let params = params(args.params.as_ref(), udp_stream::PARAMS_TOML, &udp_stream::KNOWN)?;
-    let begun = Instant::now();
-    let simulated = udp_stream::simulate(&params, udp_stream::FULL, args.seed)?;
-    let text = rows::text(&simulated, "thousands/s", &udp_stream::statements(&simulated));
-    let columns = udp_stream::columns_text(&simulated);
-    outln!("UDP_STREAM, thousands of datagrams per second\n\n{text}\n{columns}")?;
-    outln!("{:.1} s", begun.elapsed().as_secs_f64())?;
-    // With --table all, the files are the irq table's.
-    if args.table == Which::UdpStream {
-        if let Some(path) = &args.csv {
-            write(path, &rows::to_csv(&simulated, "kpps"))?;
-        }
-        if let Some(path) = &args.html {
-            let title = "Simulated against published: UDP_STREAM into a guest, thousands of datagrams per second";
-            let modes = udp_stream::MODES.map(udp_stream::Threads::name);
-            write(path, &page::render_rows(title, &simulated, &modes, &format!("{text}\n{columns}")))?;
-        }
-    }
-    Ok(())
-}
-
-fn irq(args: &PublishedArgs) -> Result<(), Failure> {
-    let params = params(args.params.as_ref(), PARAMS_TOML, &KNOWN)?;
-    let loads: Vec<&str> = LOADS.iter().map(|(name, _)| *name).collect();
-    let (v6, earlier) = (Table::parse(V6_CSV)?, Table::parse(V4_CSV)?);
-    let begun = Instant::now();
-    let simulated = simulate(&params, &modes(&PUBLISHED)?, &loads, Budget::full(), args.seed)?;
-    let rejected = simulate(&params, &modes(&COUNTER_DESIGNS)?, &loads, Budget::full(), args.seed)?;
-    let elapsed_s = begun.elapsed().as_secs_f64();
-    let judged = summary::judge(&simulated.table, &v6);
-    let verdicts = statements::check(&simulated);
-    let sections = [
-        ("The 72 cells", summary::table_text(&simulated.table, &v6)),
-        ("By column", summary::columns_text(&simulated.table, &v6)),
-        ("Goals", summary::goals_text(&judged)),
-        ("Predicted values that miss their goal", summary::misses_text(&judged)),
-        (
-            "Statements (NEAR: missed, but by less than a cell's goal allows)",
-            verdicts.iter().map(|verdict| verdict.line() + "\n").collect(),
-        ),
-        ("The earlier run", v4::text(&simulated.table, &earlier)),
-        ("Rejected designs", rejected_text(&simulated, &rejected)),
-    ];
-    for (title, text) in &sections {
-        outln!("{title}\n\n{text}")?;
-    }
-    outln!(
-        "{} events, {} transitions of the core, {elapsed_s:.1} s",
-        simulated.events + rejected.events,
-        simulated.transitions + rejected.transitions
-    )?;
-    if let Some(path) = &args.csv {
-        write(path, &simulated.table.to_csv())?;
-    }
-    if let Some(path) = &args.html {
-        write(path, &page::render(&simulated.table, &v6, &sections))?;
-    }
-    Ok(())
-}
-
-/// The two designs that the series' FAQ rejects, the first with a short and a long coalescing time.
-const COUNTER_DESIGNS: [&str; 3] = ["coalesce-20", "coalesce-200", "longgro"];
-
-fn rejected_text(simulated: &Simulated, rejected: &Simulated) -> String {
-    let rows = ["base", "suspend20", "suspend200"].iter().map(|case| (&simulated.table, *case));
-    let rows = rows.chain(COUNTER_DESIGNS.iter().map(|case| (&rejected.table, *case)));
-    summary::cases_text(&rows.collect::<Vec<_>>())
 }
 
 fn calibrate(args: &FitArgs) -> Result<ExitCode, Failure> {

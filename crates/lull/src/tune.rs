@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use clap::Args;
 use lull_lab::cell::Load;
-use lull_lab::html;
-use lull_lab::tuning::{refusal, render, search, window_ns};
+use lull_lab::tuning::{Tuned, refusal, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, Slo, TuneError};
 use lull_units::share_permille;
 
 use crate::Failure;
-use crate::compare::{command_line, writable};
+use crate::compare::command_line;
 use crate::output::{out, say};
+use crate::outputs::Outputs;
 use crate::predict::threads;
 use crate::units;
 
@@ -54,9 +54,8 @@ pub struct Tune {
     /// The device's name in the lines to type.
     #[arg(long, default_value = "DEV")]
     dev: String,
-    /// Write a self-contained page with the frontier of latency against CPU.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    outputs: Outputs,
 }
 
 /// How wide prose is.
@@ -71,9 +70,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     };
     let cpu_max_percent = args.cpu_max.as_deref().map(|text| percent("--cpu-max", text, 1, 1_000)).transpose()?;
     let spare_percent = percent("--spare", &args.spare, 0, 900)?;
-    if let Some(path) = &args.html {
-        writable(path)?;
-    }
+    args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
     let objective = Objective {
         slo,
@@ -93,9 +90,8 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         answer => answer?,
     };
     out!("{}", render(&file, &answer, &args.dev, COLUMNS))?;
-    if let Some(path) = &args.html {
-        html::tuning::write(path, &file, &answer, &args.dev, &command_line())?;
-    }
+    let command = command_line();
+    args.outputs.write(&Tuned { file: &file, answer: &answer, dev: &args.dev, command: &command })?;
     match answer.recommended {
         Some(_) => Ok(ExitCode::SUCCESS),
         None => Err(refusal(&answer).into()),

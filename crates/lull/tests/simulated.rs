@@ -194,6 +194,38 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, memcached, proxy"]);
 }
 
+/// Files of `--csv`, `--json` and `--html` that hold the same things.
+fn files(directory: &Directory, arguments: &[&str]) -> [String; 3] {
+    let paths = ["out.csv", "out.json", "out.html"].map(|name| directory.0.join(name).to_str().unwrap().to_owned());
+    let options = ["--csv", &paths[0], "--json", &paths[1], "--html", &paths[2]];
+    let output = lull(&[arguments, &options[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    paths.map(|path| std::fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn every_command_that_finds_something_writes_it_in_three_forms() {
+    let directory = Directory::new("forms");
+    let [csv, json, html] = files(&directory, &["sim", "published", "--table", "tcp_rr"]);
+    let found: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((csv.lines().count(), found.as_array().unwrap().len()), (1 + 4, 4));
+    for row in found.as_array().unwrap() {
+        let name = row["row"].as_str().unwrap();
+        assert!(csv.contains(name) && html.contains(name), "{name}");
+    }
+
+    let world = directory.write("small.toml", SMALL);
+    let asked = ["tune", &world, "--slo", "p99<2ms", "--load", "10K", "--seconds", "0.02", "--seeds", "3"];
+    let [csv, json, html] = files(&directory, &asked);
+    let found: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let tried = found["tried"].as_array().unwrap();
+    assert_eq!(csv.lines().count(), 1 + tried.len());
+    let recommended = found["recommended"]["setting"].as_str().unwrap();
+    assert!(csv.contains(recommended) && html.contains(recommended), "{recommended}");
+    assert_eq!(found["recommended"]["runs"].as_array().unwrap().len(), 3);
+    refused(&["sim", "published", "--table", "all", "--csv", "x.csv"], &["--table irq"]);
+}
+
 #[test]
 fn bad_input_is_said_in_one_line() {
     let directory = Directory::new("bad");

@@ -8,6 +8,7 @@
 //! | `lines`, `bars`, `scatter`, `ratios` | the charts |
 //! | `scale`, `svg`, `palette` | axes, text and colour |
 //! | `rows` | the table |
+//! | [`published`] | the pages of published tables, simulated |
 //! | [`tuning`] | the page of a search for settings |
 
 mod bars;
@@ -15,6 +16,7 @@ mod figures;
 mod lines;
 mod narrate;
 mod palette;
+pub mod published;
 mod ratios;
 mod rows;
 mod scale;

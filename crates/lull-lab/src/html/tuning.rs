@@ -1,9 +1,6 @@
 //! The page of a search: the answer in words, the frontier of latency against CPU, what happens when the load moves,
 //! and every setting that was tried.
 
-use std::io;
-use std::path::Path;
-
 use lull_sim::WorldFile;
 use lull_sim::tune::{Answer, Elsewhere, Figures, Statistic, Tried, us_text};
 use lull_units::rate_text;
@@ -14,7 +11,6 @@ use super::scatter::{self, Dot, Extras};
 use super::svg::escape;
 use super::{both_scales, figure, page};
 use crate::cell::Load;
-use crate::csv::atomic;
 use crate::stats::{self, Estimate};
 use crate::tuning::{
     against_base, elsewhere, lines as lines_to_type, notes, objective_text, reasons, refusal, standing, steady,
@@ -23,14 +19,6 @@ use crate::tuning::{
 /// Points nearer to each other than both of these do not both have their names beside them.
 const NEAR_CPU_PERCENT: f64 = 6.0;
 const NEAR_RATIO: f64 = 1.35;
-
-/// Writes the page, replacing the file whole or not at all.
-///
-/// # Errors
-/// Those of [`atomic::write`].
-pub fn write(path: &Path, file: &WorldFile, answer: &Answer, dev: &str, command: &str) -> io::Result<()> {
-    atomic::write(path, render(file, answer, dev, command).as_bytes())
-}
 
 /// The page.
 pub fn render(file: &WorldFile, answer: &Answer, dev: &str, command: &str) -> String {

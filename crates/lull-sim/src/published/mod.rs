@@ -23,7 +23,6 @@
 //! machine: what it counts beyond the packets of the queues is the same in every cell.
 
 pub mod cells;
-pub mod page;
 pub mod rows;
 pub mod run;
 pub mod statements;

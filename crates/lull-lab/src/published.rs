@@ -1,0 +1,163 @@
+//! Published tables, simulated, beside what was published: as text, and as files.
+
+use std::time::Instant;
+
+use lull_core::Mode;
+use lull_core::mode::PUBLISHED;
+use lull_sim::RunError;
+use lull_sim::params::Params;
+use lull_sim::published::rows::Row;
+use lull_sim::published::{
+    Budget, LOADS, Simulated, Table, V4_CSV, V6_CSV, cells, rows, simulate, statements, summary, tcp_rr, udp_stream,
+    v4, xsk_rr,
+};
+use serde_json::{Value, json};
+
+use crate::document::{Document, pretty};
+use crate::html::published as page;
+
+/// The two designs that the series' FAQ rejects, the first with a short and a long coalescing time.
+const COUNTER_DESIGNS: [&str; 3] = ["coalesce-20", "coalesce-200", "longgro"];
+
+/// A simulated table, in every form.
+pub struct PublishedTable {
+    /// What is printed.
+    pub text: String,
+    csv: String,
+    json: Value,
+    html: String,
+}
+
+impl Document for PublishedTable {
+    fn csv(&self) -> String {
+        self.csv.clone()
+    }
+
+    fn json(&self) -> std::io::Result<String> {
+        pretty(&self.json)
+    }
+
+    fn html(&self) -> String {
+        self.html.clone()
+    }
+}
+
+/// IRQ suspension: twelve cases at six loads.
+///
+/// # Errors
+/// A world that hit its bound.
+pub fn irq(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
+    let loads: Vec<&str> = LOADS.iter().map(|(name, _)| *name).collect();
+    let (v6, earlier) = (shipped(V6_CSV), shipped(V4_CSV));
+    let begun = Instant::now();
+    let simulated = simulate(params, &modes(&PUBLISHED), &loads, Budget::full(), seed)?;
+    let rejected = simulate(params, &modes(&COUNTER_DESIGNS), &loads, Budget::full(), seed)?;
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    let judged = summary::judge(&simulated.table, &v6);
+    let sections = [
+        ("The 72 cells", summary::table_text(&simulated.table, &v6)),
+        ("By column", summary::columns_text(&simulated.table, &v6)),
+        ("Goals", summary::goals_text(&judged)),
+        ("Predicted values that miss their goal", summary::misses_text(&judged)),
+        (
+            "Statements (NEAR: missed, but by less than a cell's goal allows)",
+            statements::check(&simulated).iter().map(|statement| statement.line() + "\n").collect(),
+        ),
+        ("The earlier run", v4::text(&simulated.table, &earlier)),
+        ("Rejected designs", rejected_text(&simulated, &rejected)),
+    ];
+    let mut text: String = sections.iter().map(|(title, text)| format!("{title}\n\n{text}\n")).collect();
+    text += &format!(
+        "{} events, {} transitions of the core, {elapsed_s:.1} s\n",
+        simulated.events + rejected.events,
+        simulated.transitions + rejected.transitions
+    );
+    Ok(PublishedTable {
+        text,
+        csv: simulated.table.to_csv(),
+        json: cells_json(&simulated.table, &v6),
+        html: page::cells(&simulated.table, &v6, &sections),
+    })
+}
+
+/// TCP_RR with interrupts and with busy polling: four rows.
+///
+/// # Errors
+/// A world that hit its bound.
+pub fn tcp_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
+    let simulated = tcp_rr::simulate(params, seed)?;
+    let text = rows::text(&simulated, "transactions/s", &tcp_rr::statements(&simulated));
+    Ok(of_rows("TCP_RR, transactions per second", &simulated, "per_s", &[""], &text))
+}
+
+/// AF_XDP request/response by polling mode: twenty cells.
+///
+/// # Errors
+/// A world that hit its bound.
+pub fn xsk_rr(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
+    let simulated = xsk_rr::simulate(params, xsk_rr::WINDOW_NS, seed)?;
+    let text = rows::text(&simulated, "ns", &xsk_rr::statements(&simulated));
+    Ok(of_rows("AF_XDP request/response, latency in ns", &simulated, "ns", &[""], &text))
+}
+
+/// UDP_STREAM into a guest with NAPI threads: thirty rows by three modes.
+///
+/// # Errors
+/// A world that hit its bound.
+pub fn udp_stream(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
+    let begun = Instant::now();
+    let simulated = udp_stream::simulate(params, udp_stream::FULL, seed)?;
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    let text = rows::text(&simulated, "thousands/s", &udp_stream::statements(&simulated));
+    let text = format!("{text}\n{}", udp_stream::columns_text(&simulated));
+    let modes = udp_stream::MODES.map(udp_stream::Threads::name);
+    let mut table = of_rows("UDP_STREAM, thousands of datagrams per second", &simulated, "kpps", &modes, &text);
+    table.text += &format!("{elapsed_s:.1} s\n");
+    Ok(table)
+}
+
+/// A table of rows; `groups` are ends of their names, each with a chart of its own.
+fn of_rows(title: &str, simulated: &[Row], unit: &str, groups: &[&str], text: &str) -> PublishedTable {
+    let row = |row: &Row| {
+        json!({
+            "row": row.name,
+            format!("published_{unit}"): row.published,
+            format!("simulated_{unit}"): row.simulated,
+            "fitted": row.fitted,
+        })
+    };
+    PublishedTable {
+        text: format!("{title}\n\n{text}\n"),
+        csv: rows::to_csv(simulated, unit),
+        json: Value::Array(simulated.iter().map(row).collect()),
+        html: page::rows(title, simulated, groups, text),
+    }
+}
+
+/// Every cell with the simulated and the published value of every column; what was not published is null.
+fn cells_json(simulated: &Table, published: &Table) -> Value {
+    let cell = |cell: &cells::Cell| {
+        let reference = published.cell(&cell.case, &cell.load);
+        let column = |(column, name): &(cells::Column, &str)| {
+            let published = reference.map(|reference| reference.get(*column));
+            ((*name).to_owned(), json!({ "simulated": cell.get(*column), "published": published }))
+        };
+        let values: serde_json::Map<String, Value> = cells::COLUMNS.iter().map(column).collect();
+        json!({ "testcase": cell.case, "load": cell.load, "values": values })
+    };
+    Value::Array(simulated.cells.iter().map(cell).collect())
+}
+
+fn rejected_text(simulated: &Simulated, rejected: &Simulated) -> String {
+    let rows = ["base", "suspend20", "suspend200"].iter().map(|case| (&simulated.table, *case));
+    let rows = rows.chain(COUNTER_DESIGNS.iter().map(|case| (&rejected.table, *case)));
+    summary::cases_text(&rows.collect::<Vec<_>>())
+}
+
+fn shipped(csv: &str) -> Table {
+    Table::parse(csv).expect("the tables that ship with lull can be read, as its tests do")
+}
+
+fn modes(names: &[&str]) -> Vec<Mode> {
+    names.iter().map(|name| name.parse().expect("a mode of the catalogue")).collect()
+}
