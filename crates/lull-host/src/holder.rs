@@ -207,6 +207,9 @@ pub(crate) fn sleep<S: Sleeper>(sleeper: &mut S, in_seat: &mut bool) -> S::Woke 
                 sleeper.take_back();
                 continue;
             }
+        } else {
+            // A timer that this thread started in its turn: whoever has the seat may be past the look that covers it.
+            sleeper.work().cover();
         }
         woke = sleeper.park();
         if promised {

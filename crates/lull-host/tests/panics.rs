@@ -43,8 +43,8 @@ impl Cpu {
     #[track_caller]
     fn assert_only_the_bad_queue_is_down(self, context: &str) {
         let Cpu { host, bad, bad_client, good, good_client } = self;
-        eventually("the queue to be taken down", || bad.queue.is_down(&host.delivery()));
         let failure = |bound: &Bound| host.napis()[bound.napi as usize].failure.clone();
+        eventually("the queue to be taken down", || failure(&bad).is_some() && bad.queue.is_down(&host.delivery()));
         let why = failure(&bad).expect("the failure is reported");
         assert!(why.contains(context), "{why}");
         assert_eq!(failure(&good), None);

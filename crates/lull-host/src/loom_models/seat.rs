@@ -222,11 +222,10 @@ impl Cpu {
         }
     }
 
-    /// A timer is started by a thread that does not hold the seat, as a suspension is.
+    /// A timer is started in a turn, at whose end somebody has to cover it.
     fn start_timer(&self) {
         self.timer_ns.swap(TIMER_NS, Ordering::AcqRel);
         self.deadlines.note(TIMER_NS);
-        self.cover();
     }
 
     fn time_passes(&self) {
