@@ -101,6 +101,36 @@ fn descriptors_are_watched_when_the_watcher_loses_the_seat() {
     sleeper.join().unwrap();
 }
 
+/// As before, but nobody wakes the watcher: its time is up, and it leaves.
+#[test]
+fn descriptors_are_watched_when_the_watchers_time_is_up_while_another_has_the_seat() {
+    let host = host(1);
+    let (polled, _polled_device) = fd_queue(&host, 0);
+    let (other, device) = fd_queue(&host, 0);
+    let asleep = host.cpu_stats(0).syscalls;
+    let left = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let worker = Worker::new(&host, 0).unwrap();
+            let until_ns = Some(host.now_ns() + 300_000_000);
+            assert_eq!(worker.turn().sleep(&Sleep { until_ns, fd: None }, &mut || false), Woke::TimedOut);
+            left.store(true, Ordering::Release);
+        });
+        // It takes the watches over with a call each, and sleeps with another.
+        eventually("the worker to sleep", || host.cpu_stats(0).syscalls >= asleep + 3);
+        let worker = Worker::new(&host, 0).unwrap();
+        let mut sent = false;
+        let start = std::time::Instant::now();
+        worker.turn().busy_loop(&polled.plan(BusyEnd::AfterUsecs(i32::MAX as u32)), &mut |_| {
+            if left.load(Ordering::Acquire) && !std::mem::replace(&mut sent, true) {
+                device.send(1);
+            }
+            assert!(start.elapsed() < LONG, "nobody watches");
+            other.delivered() == 1
+        });
+    });
+}
+
 /// While one thread busy polls a queue for long in the seat, another queue of the CPU has its interrupts.
 #[test]
 fn a_long_busy_loop_leaves_no_descriptor_unwatched() {
