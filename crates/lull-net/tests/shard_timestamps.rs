@@ -116,6 +116,10 @@ fn paws_refuses_what_is_older_than_what_came() {
     host.sent();
     client.send(&mut host, ACK | PSH, b"weeks later");
     assert_eq!(host.recv(id).unwrap(), b"weeks later");
+    // From then on it is compared with what it is now.
+    let old = Tcp { options: option(client.clock - 5000, 0), ..client.segment(ACK | PSH, b"old") };
+    host.receive(old.frame());
+    assert_eq!((host.recv(id), host.stack.counters().drop_paws), (Err(NetError::WouldBlock), 2));
     // A reset is believed whatever its clock says: its number is exact.
     let reset = Tcp { options: option(client.clock - 5000, 0), ..client.segment(RST, &[]) };
     host.receive(reset.frame());

@@ -88,7 +88,13 @@ impl Timestamps {
     /// PAWS (`tcp_paws_check`): whether a segment with this value is from before.
     #[inline]
     pub(super) fn is_old(&self, value: u32, now_ns: u64) -> bool {
-        (self.recent.wrapping_sub(value) as i32) > WINDOW && seconds(now_ns).wrapping_sub(self.recent_s) < IDLE_S_MAX
+        (self.recent.wrapping_sub(value) as i32) > WINDOW && !self.is_stale(now_ns)
+    }
+
+    /// The peer's clock may have gone half-way round since it was taken.
+    #[inline]
+    fn is_stale(&self, now_ns: u64) -> bool {
+        seconds(now_ns).wrapping_sub(self.recent_s) >= IDLE_S_MAX
     }
 
     /// Whether a new connection with this value is newer than the old one, whose timestamps these are (RFC 6191).
@@ -110,7 +116,7 @@ impl Timestamps {
     ) {
         let end = segment.seq.wrapping_add(segment.length as u32);
         let advances = !seq_lt(rcv_ack, segment.seq) && !seq_lt(end, rcv_ack) && segment.flags & RST == 0;
-        if advances && !seq_lt(option.value, self.recent) {
+        if advances && (!seq_lt(option.value, self.recent) || self.is_stale(now_ns)) {
             (self.recent, self.recent_s) = (option.value, seconds(now_ns));
         } else {
             put32(&mut frame.data_mut()[packet.l4..packet.end], option.at.into(), self.recent);
