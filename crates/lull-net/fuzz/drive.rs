@@ -75,7 +75,7 @@ impl World {
 
     /// One step of the script.
     fn step(&mut self, script: &mut Script<'_>) {
-        match script.byte() % 6 {
+        match script.byte() % 8 {
             0 => {
                 let trusted = script.byte() & 1 != 0;
                 let length = usize::from(script.half()) % 2048;
@@ -109,6 +109,23 @@ impl World {
                 self.host.ring.slots = self.host.ring.frames.len() + usize::from(script.byte() % 8);
                 self.host.call(|stack, io| stack.flush_blocked(io));
             }
+            6 => self.router(script),
+            7 => {
+                // A flood in one step, so that scripts come to cookies, and what comes back of it.
+                let first = script.half();
+                for port in 0..u16::from(script.byte() % 16) {
+                    let mut stranger = Peer::new(first.wrapping_add(port) | 1);
+                    stranger.seq = u32::from(script.half());
+                    let mut syn = stranger.syn();
+                    if script.byte() & 1 != 0 {
+                        syn.options.extend([1, 3, 3, script.byte(), 1, 1, 8, 10, 0, 0, 1, script.byte(), 0, 0, 0, 0]);
+                    }
+                    self.receive(tagged(syn.frame(), script.byte()));
+                    if script.byte() & 1 != 0 {
+                        self.answer(&stranger, script);
+                    }
+                }
+            }
             _ => {
                 // The victim hears what was sent, and another one opens.
                 for frame in self.host.sent() {
@@ -124,6 +141,44 @@ impl World {
                     self.receive(syn.frame());
                 }
             }
+        }
+    }
+
+    /// A router's report about the last frame that went to the victim, perhaps with a number near it.
+    fn router(&mut self, script: &mut Script<'_>) {
+        let mtu = script.half();
+        let (seq, kind) = (script.half(), script.byte());
+        let sent = self.host.ring.frames.iter().rev().find(|frame| {
+            Tcp::parse(frame).is_some_and(|segment| segment.to == self.victim.from && segment.from.is_ipv4())
+        });
+        let Some(mut quoted) = sent.map(|frame| frame.data()[14..42].to_vec()) else { return };
+        if kind & 1 != 0 {
+            quoted[26..28].copy_from_slice(&seq.to_be_bytes());
+        }
+        let mut icmp = [&[3, 4, 0, 0, 0, 0], &mtu.to_be_bytes()[..], &quoted].concat();
+        let sum = checksum(&[&icmp]).to_be_bytes();
+        icmp[2..4].copy_from_slice(&sum);
+        self.receive(tagged(ip_packet(ip("10.0.0.254"), ip(SERVER), 1, 0, &[], &icmp), kind >> 1));
+    }
+
+    /// What a stranger says to the SYN-ACK that it was sent last: an acknowledgement, or nearly.
+    fn answer(&mut self, stranger: &Peer, script: &mut Script<'_>) {
+        let frames = self.host.ring.frames.iter().rev();
+        let Some(reply) = frames.filter_map(Tcp::parse).find(|segment| segment.to == stranger.from) else { return };
+        let (timestamps, segments) = (reply.options.windows(2).position(|option| option == [8, 10]), script.byte() % 4);
+        let mut segment = stranger.segment(ACK, &[]);
+        segment.seq = segment.seq.wrapping_add(1 + u32::from(script.byte() & 3) / 3);
+        segment.ack = reply.seq.wrapping_add(1 + u32::from(script.byte() & 3) / 3);
+        // Then data, whose clock may run backwards.
+        for _ in 0..=segments {
+            if let Some(at) = timestamps {
+                let value = [0, 0, 1, script.byte()];
+                segment.options = [&[1, 1, 8, 10], &value, &reply.options[at + 2..at + 6]].concat();
+            }
+            self.receive(segment.frame());
+            segment.seq = segment.seq.wrapping_add(segment.payload.len() as u32);
+            segment.payload = vec![0x5a; usize::from(script.byte())];
+            segment.flags = ACK | PSH | script.byte() & FIN;
         }
     }
 
@@ -173,6 +228,18 @@ impl World {
         assert_eq!(host.stack.counters().tcp_stalls, 0);
         assert!(host.stack.connections() <= 32 + BACKLOG && host.stack.time_waits() <= 16);
     }
+}
+
+/// Perhaps behind a tag of a VLAN, or of none.
+fn tagged(frame: Frame, how: u8) -> Frame {
+    let tag = match how % 8 {
+        0 => [0x81, 0, 0xe0, 0],
+        1 => [0x88, 0xa8, 0, 0],
+        2 => [0x81, 0, 0, 7],
+        _ => return frame,
+    };
+    let data = frame.data();
+    Frame::copy_from(&[&data[..12], &tag, &data[12..]].concat())
 }
 
 /// A frame that can be the bystander's own: one from its address.

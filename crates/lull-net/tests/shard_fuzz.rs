@@ -64,6 +64,24 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             ],
         ),
         ("ring", vec![4, 1, 3, 2, 11, 0, 4, 0, 1, 0x18, 0, 0, 0, 0, 200, 0, 0, 2, 0, 3, 1, 2, 10, 0, 0, 4, 7]),
+        // A flood beyond the backlog, with timestamps, and every stranger answers and sends.
+        (
+            "cookies",
+            [&[7, 0x20, 0, 15][..], &[0, 9, 1, 7, 5, 3, 1, 2, 3, 3, 40, 50, 0, 41, 60, 0, 39, 70, 1].repeat(15)]
+                .concat(),
+        ),
+        // Data to the victim, and a router that cannot pass it: genuine, forged, tagged.
+        (
+            "path_mtu",
+            vec![
+                3, 0, 3, 2, 11, 0, 6, 2, 88, 0, 0, 0, 6, 2, 0, 0, 9, 1, 6, 0, 0, 0, 0, 0x10, 5, 0, 2, 2, 0, 0, 3, 2,
+                11, 0,
+            ],
+        ),
+        (
+            "priority_tag",
+            frame_step(&ethernet(0x8100, &[&[0xe0, 0, 8, 0], &four.syn().frame().data()[14..]].concat()), true),
+        ),
         ("reopen", vec![5, 1, 0, 5, 0, 1, 0x10, 0, 1, 0, 0, 200, 0, 0, 0, 0, 3, 0, 3, 1, 3, 3, 5, 1, 3]),
     ]
 }
