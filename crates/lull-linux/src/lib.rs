@@ -25,6 +25,7 @@
 //! | [`programs`] | the application's half: epoll contexts of running programs |
 //! | [`attach`] | the same from outside: parameters set in a running program, followed and given back |
 //! | [`run`] | a program with both halves in force for as long as it runs |
+//! | [`spans`] | contexts whose sockets hear from several NAPIs, and what helps |
 //! | [`recognise`] | from settings in force to a mode's name |
 //! | [`show`] | all of that for one device |
 //! | [`doctor`] | what can be had here, and what stands in the way |
@@ -83,6 +84,7 @@ pub mod run;
 pub mod sched;
 pub mod set;
 pub mod show;
+pub mod spans;
 pub mod stat;
 pub mod state;
 pub mod values;

@@ -39,6 +39,10 @@ pub struct RunArgs {
     /// take no longer than the mode's timers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
+    /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
+    /// which the packets of a NAPI wait that the context has turned away from.
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with = "irq_suspend_timeout")]
+    one_napi: Option<OneNapi>,
     /// Say nothing while the program runs.
     #[arg(long, short)]
     quiet: bool,
@@ -52,6 +56,13 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
+/// What is done for contexts that hear from several NAPIs.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum OneNapi {
+    /// A shorter irq_suspend_timeout.
+    Timeout,
+}
+
 /// Arguments of the supervisor.
 #[derive(Args)]
 pub struct SuperviseArgs {
@@ -63,8 +74,15 @@ pub struct SuperviseArgs {
 
 /// Runs a program.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let mut request = args.request.request()?;
+    if let Some(OneNapi::Timeout) = args.one_napi {
+        if args.dev.is_none() || !request.mode.suspends() {
+            return Err("--one-napi timeout takes --dev and a mode that suspends interrupts, such as suspend20".into());
+        }
+        request.overrides.irq_suspend_timeout_ns = Some(lull_linux::spans::SHORT_SUSPEND_TIMEOUT_NS);
+    }
     let run = Run {
-        request: args.request.request()?,
+        request,
         device: args.dev.clone(),
         sockets: Sockets {
             busy_poll_usecs: args.socket_busy_poll,

@@ -770,6 +770,34 @@ fn run_says_whether_the_mode_is_in_force_and_why_not() {
 }
 
 #[test]
+fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
+    const TEST: &str = "a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    // One worker for both queues, as a program with one event loop has it.
+    let mut run =
+        world.start("run --dev va --mode suspend20 --one-napi timeout -- memcached -u nobody -l 10.99.0.1 -t 1");
+    let pid = child_of(run.child.id(), "memcached");
+    wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
+    let (defer, gro, _, threaded) = SUSPEND20;
+    assert_eq!(world.values(), [(defer, gro, 1_000_000, threaded); 2]);
+    let _ = statistics(&world, || {
+        let line = run.wait_for("2 NAPIs");
+        for word in ["irq_suspend_timeout", "ethtool -L", "--one-napi timeout"] {
+            assert!(line.contains(word), "{line}");
+        }
+        let said = world.lull(&format!("doctor --pid {pid}")).stdout;
+        assert!(String::from_utf8(said).unwrap().contains("2 NAPIs"));
+    });
+    run.signal("-TERM");
+    run.end();
+    assert_eq!(world.values(), [BASE, BASE]);
+    world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
+}
+
+#[test]
 fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
     const TEST: &str = "what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends";
     if lacks(TEST, &["memcached", "python3"]) {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::error::Result;
 use crate::programs::Process;
+use crate::spans::Span;
 
 /// The sockets on an epoll context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -60,14 +61,8 @@ impl OnContext {
                 self.without_napi.len()
             ));
         }
-        if self.by_napi.len() > 1 {
-            let napis: Vec<String> = self.by_napi.keys().map(u32::to_string).collect();
-            warnings.push(format!(
-                "{at}: its connections come from {} NAPIs ({}), and a context busy polls only the one it heard from \
-                 last; give each worker the connections of one NAPI (memcached: -N)",
-                napis.len(),
-                napis.join(", ")
-            ));
+        if let Some(span) = Span::of(self.pid, self.fd, self.by_napi.keys().copied()) {
+            warnings.push(format!("{span}; what helps: {}", span.remedy()));
         }
         warnings
     }

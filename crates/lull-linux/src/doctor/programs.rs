@@ -7,6 +7,7 @@ use crate::attach::OnContext;
 use crate::device::Snapshot;
 use crate::programs::{EpollContext, Polling, Process, name_of, polling};
 use crate::roots::Roots;
+use crate::spans::spans;
 
 pub fn checks(snapshot: Option<&Snapshot>, process: Option<&Process>, roots: &Roots) -> Vec<Check> {
     let mut checks = Vec::new();
@@ -88,16 +89,8 @@ fn napi_ids(named: &str, process: &Process, contexts: &[EpollContext]) -> Check 
 /// napi_semantics §13, edge 15.
 fn mixed(named: &str, contexts: &[EpollContext]) -> Check {
     let what = format!("queues of {named}");
-    match contexts.iter().find(|context| heard(context).len() > 1) {
-        Some(context) => Check::wrong(
-            what,
-            format!(
-                "epoll {} has sockets of the NAPIs {:?}: only the one heard from last is polled and suspended",
-                context.fd,
-                heard(context)
-            ),
-            "give every worker the connections of one NAPI (memcached -N, or SO_INCOMING_NAPI_ID in the program)",
-        ),
+    match spans(contexts).first() {
+        Some(span) => Check::wrong(what, span.to_string(), span.remedy()),
         None => Check::ok(what, "no epoll context mixes NAPIs"),
     }
 }
