@@ -32,6 +32,157 @@ pub struct Mode {
     pub app: AppPolicy,
 }
 
+/// Where a mode can be put in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// lull's own stack.
+    User,
+    /// Linux, by netlink and EPIOCSPARAMS.
+    Kernel,
+    /// The simulator, with programs that wait in `epoll_wait`.
+    Simulated,
+}
+
+/// One mode, or one family of them: its name, what it sets, where it works, and how it is explained.
+#[derive(Clone, Copy, Debug)]
+pub struct CatalogueEntry {
+    /// Its name; a closing X stands for microseconds.
+    pub form: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+    /// The planes on which it can be put in force.
+    pub planes: &'static [Plane],
+    /// The first Linux, as major and minor version, whose settings per NAPI it is made of; `None` takes no setting.
+    pub linux: Option<(u32, u32)>,
+    /// Makes the mode of this name; of a family with so many microseconds.
+    make: fn(name: &str, us: u64) -> Option<Mode>,
+}
+
+/// Every mode that there is, in the order in which they are listed. Help texts, errors and parsing come from here.
+pub const CATALOGUE: [CatalogueEntry; 11] = [
+    CatalogueEntry {
+        form: "base",
+        help: "interrupts, as Linux comes",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: None,
+        make: |name, _| Some(Mode::plain(name)),
+    },
+    CatalogueEntry {
+        form: "deferX",
+        help: "after a poll the interrupt stays masked, and the queue is polled every X us up to 100 times",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, us| (us != 0).then(|| Mode::deferred(name, us)),
+    },
+    CatalogueEntry {
+        form: "napibusy",
+        help: "epoll_wait busy polls for 64 us before it sleeps; interrupts are deferred by 200 us",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, _| Some(Mode::deferred(name, 200).preferring(64)),
+    },
+    CatalogueEntry {
+        form: "fullbusy",
+        help: "epoll_wait busy polls and never sleeps for longer than 1 ms: the lowest latency, a whole CPU per worker",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, _| {
+            let mut mode = Mode::deferred(name, 5_000).preferring(1_000);
+            mode.app = AppPolicy::TimeoutMs(1);
+            Some(mode)
+        },
+    },
+    CatalogueEntry {
+        form: "suspend0",
+        help: "suspension without deferral, which cannot engage: busy polling where there is work, else interrupts",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, _| Some(Mode::plain(name).suspending()),
+    },
+    CatalogueEntry {
+        form: "suspendX",
+        help: "no interrupts while the application finds work; deferX when it does not",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, us| (us != 0).then(|| Mode::deferred(name, us).suspending()),
+    },
+    CatalogueEntry {
+        form: "threaded",
+        help: "a kernel thread per queue polls instead of softirq",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 17)),
+        make: |name, _| Some(Mode::threaded(name, Threaded::On)),
+    },
+    CatalogueEntry {
+        form: "threaded-busy",
+        help: "a thread per queue that busy polls for ever, with the interrupt masked: a whole CPU per queue",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 19)),
+        make: |name, _| Some(Mode::threaded(name, Threaded::BusyPoll)),
+    },
+    CatalogueEntry {
+        form: "busyread",
+        help: "a socket that receives busy polls for 400 us (SO_BUSY_POLL); interrupts are deferred by 15 us",
+        planes: &[Plane::User, Plane::Kernel],
+        linux: Some((6, 13)),
+        make: |name, _| {
+            let mut mode = Mode::deferred(name, 15);
+            mode.socket_busy_poll_usecs = 400;
+            Some(mode)
+        },
+    },
+    CatalogueEntry {
+        form: "longgro",
+        help: "a deferral of 20 ms in place of suspension, as the series' FAQ discusses it",
+        planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
+        linux: Some((6, 13)),
+        make: |name, _| Some(Mode::deferred(name, 20_000).preferring(0)),
+    },
+    CatalogueEntry {
+        // The counter-design of the series' FAQ: the NIC's coalescing as the short timeout. Without deferral the interrupt is
+        // unmasked after every poll, so suspension cannot engage.
+        form: "coalesce-X",
+        help: "suspend0 with the NIC's own coalescing of X us as the short timeout",
+        planes: &[Plane::User],
+        linux: Some((6, 13)),
+        make: |name, us| {
+            let mut mode = Mode::plain(name).suspending();
+            mode.rx_usecs = Some(us.try_into().ok()?);
+            Some(mode)
+        },
+    },
+];
+
+impl CatalogueEntry {
+    /// The mode of this name, if it is this one or of this family.
+    fn make(&self, name: &str) -> Option<Mode> {
+        let Some(family) = self.form.strip_suffix('X') else {
+            return (self.form == name).then(|| (self.make)(name, 0)).flatten();
+        };
+        let digits = name.strip_prefix(family)?;
+        match digits.parse::<u64>() {
+            Ok(us) if us <= TIMEOUT_US_MAX && (us == 0 || !digits.starts_with('0')) => (self.make)(name, us),
+            _ => None,
+        }
+    }
+}
+
+/// The names of the modes of `plane`, for a sentence: `base, deferX, ... or longgro`.
+pub fn names(plane: Plane) -> String {
+    let forms: Vec<_> =
+        CATALOGUE.iter().filter(|entry| entry.planes.contains(&plane)).map(|entry| entry.form).collect();
+    match forms.split_last() {
+        Some((last, most)) if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        _ => forms.concat(),
+    }
+}
+
+/// A line for each mode of `plane`: its name and what it does.
+pub fn help(plane: Plane) -> String {
+    let entries = CATALOGUE.iter().filter(|entry| entry.planes.contains(&plane));
+    entries.map(|entry| format!("{:<14} {}\n", entry.form, entry.help)).collect::<String>().trim_end().to_owned()
+}
+
 /// The twelve cases of the IRQ suspension series (net-next v6), in its order.
 pub const PUBLISHED: [&str; 12] = [
     "base",
@@ -90,6 +241,17 @@ impl Mode {
         mode
     }
 
+    fn threaded(name: &str, kind: Threaded) -> Mode {
+        let mut mode = Mode::plain(name);
+        mode.napi.threaded = kind;
+        mode
+    }
+
+    fn suspending(mut self) -> Mode {
+        self.napi.irq_suspend_timeout_ns = IRQ_SUSPEND_TIMEOUT_NS;
+        self.preferring(0)
+    }
+
     fn preferring(mut self, usecs: u32) -> Mode {
         self.epoll = EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 64, prefer_busy_poll: true };
         self
@@ -100,58 +262,8 @@ impl FromStr for Mode {
     type Err = ModeError;
 
     fn from_str(name: &str) -> Result<Mode, ModeError> {
-        let timeout_us = |digits: &str| match digits.parse::<u64>() {
-            Ok(us) if us <= TIMEOUT_US_MAX && (us == 0 || !digits.starts_with('0')) => Ok(us),
-            _ => Err(ModeError { name: name.to_owned() }),
-        };
-        let mode = match name {
-            "base" => Mode::plain(name),
-            "napibusy" => Mode::deferred(name, 200).preferring(64),
-            "fullbusy" => {
-                let mut mode = Mode::deferred(name, 5_000).preferring(1_000);
-                mode.app = AppPolicy::TimeoutMs(1);
-                mode
-            }
-            "threaded" | "threaded-busy" => {
-                let mut mode = Mode::plain(name);
-                mode.napi.threaded = if name == "threaded" { Threaded::On } else { Threaded::BusyPoll };
-                mode
-            }
-            "busyread" => {
-                let mut mode = Mode::deferred(name, 15);
-                mode.socket_busy_poll_usecs = 400;
-                mode
-            }
-            "longgro" => Mode::deferred(name, 20_000).preferring(0),
-            "suspend0" => {
-                let mut mode = Mode::plain(name).preferring(0);
-                mode.napi.irq_suspend_timeout_ns = IRQ_SUSPEND_TIMEOUT_NS;
-                mode
-            }
-            _ => {
-                if let Some(digits) = name.strip_prefix("coalesce-") {
-                    // The counter-design of the series' FAQ: the NIC's coalescing as the short timeout. Without deferral the
-                    // interrupt is unmasked after every poll, so suspension cannot engage.
-                    let us = timeout_us(digits)?;
-                    let mut mode = Mode::plain(name).preferring(0);
-                    mode.napi.irq_suspend_timeout_ns = IRQ_SUSPEND_TIMEOUT_NS;
-                    mode.rx_usecs = Some(us.try_into().map_err(|_| ModeError { name: name.to_owned() })?);
-                    mode
-                } else if let Some(digits) = name.strip_prefix("defer") {
-                    match timeout_us(digits)? {
-                        0 => return Err(ModeError { name: name.to_owned() }),
-                        us => Mode::deferred(name, us),
-                    }
-                } else if let Some(digits) = name.strip_prefix("suspend") {
-                    let mut mode = Mode::deferred(name, timeout_us(digits)?).preferring(0);
-                    mode.napi.irq_suspend_timeout_ns = IRQ_SUSPEND_TIMEOUT_NS;
-                    mode
-                } else {
-                    return Err(ModeError { name: name.to_owned() });
-                }
-            }
-        };
-        Ok(mode)
+        let found = CATALOGUE.iter().find_map(|entry| entry.make(name));
+        found.ok_or_else(|| ModeError { name: name.to_owned() })
     }
 }
 
@@ -171,9 +283,9 @@ impl fmt::Display for ModeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no delivery mode is named '{}': use base, deferX, napibusy, fullbusy, suspend0, suspendX, threaded, \
-             threaded-busy, busyread, coalesce-X or longgro (X in microseconds, as in defer20)",
-            self.name
+            "no delivery mode is named '{}': use {} (X in microseconds, as in defer20)",
+            self.name,
+            names(Plane::User)
         )
     }
 }
@@ -219,6 +331,23 @@ mod tests {
         let longgro: Mode = "longgro".parse().unwrap();
         assert_eq!((longgro.deferral_ns(), longgro.suspends()), (Some(20_000_000), false));
         assert!("coalesce-".parse::<Mode>().is_err() && "coalesce-4294967296".parse::<Mode>().is_err());
+    }
+
+    #[test]
+    fn what_is_listed_is_read_and_what_is_published_is_listed() {
+        for entry in CATALOGUE {
+            let name = entry.form.replace('X', "50");
+            let mode: Mode = name.parse().unwrap();
+            assert_eq!(mode.name(), name);
+            // What a plane is said to have is what its settings can say.
+            let of_the_nic = mode.rx_usecs.is_some();
+            assert_eq!(entry.planes.contains(&Plane::Kernel), !of_the_nic, "{name}");
+            assert_eq!(entry.linux.is_some(), mode.napi != NapiSettings::default() || of_the_nic, "{name}");
+            assert!(help(Plane::User).contains(entry.help), "{name}");
+        }
+        let listed = |name: &str| CATALOGUE.iter().any(|entry| entry.make(name).is_some());
+        assert!(PUBLISHED.iter().all(|name| listed(name)));
+        assert!(names(Plane::Kernel).ends_with(" or longgro") && !names(Plane::Simulated).contains("busyread"));
     }
 
     #[test]
