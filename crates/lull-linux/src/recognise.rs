@@ -3,6 +3,7 @@
 //! A NAPI shows only the kernel's half of a mode. The other half, whether a program prefers busy polling there, is in
 //! the program's epoll contexts; a mode whose other half is missing is not in force, and is not named as if it were.
 
+use lull_core::mode::{CATALOGUE, Plane};
 use lull_core::{EpollParams, Mode, NapiSettings, Threaded};
 use serde::Serialize;
 
@@ -33,12 +34,14 @@ fn micros(nanoseconds: u64) -> Option<u64> {
 
 /// The modes whose kernel half these settings are: first what the settings amount to by themselves.
 fn candidates(settings: &NapiSettings) -> Vec<Mode> {
-    let mut names = vec!["base".to_owned(), "threaded".to_owned(), "threaded-busy".to_owned()];
-    if let Some(us) = micros(settings.gro_flush_timeout_ns) {
-        names.extend([format!("defer{us}"), format!("suspend{us}")]);
-    }
-    names.extend(["napibusy", "fullbusy", "longgro"].map(str::to_owned));
-    let modes = names.iter().filter_map(|name| name.parse::<Mode>().ok());
+    let us = micros(settings.gro_flush_timeout_ns).map(|us| us.to_string());
+    let modes = CATALOGUE.iter().filter(|entry| entry.planes.contains(&Plane::Kernel)).filter_map(|entry| match entry
+        .form
+        .strip_suffix('X')
+    {
+        None => entry.form.parse::<Mode>().ok(),
+        Some(_) => entry.form.replace('X', us.as_deref()?).parse().ok(),
+    });
     modes.filter(|mode| mode.napi == *settings).collect()
 }
 

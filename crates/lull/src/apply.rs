@@ -12,7 +12,10 @@ use lull_linux::plan::{Change, Overrides, ThreadRequest};
 use lull_linux::sched::duration_ns;
 use lull_linux::{Applied, Request, Session};
 
+use lull_core::mode;
+
 use crate::Failure;
+use crate::modes;
 use crate::output::{WriteError, outln, say};
 use crate::undo;
 use crate::units;
@@ -35,9 +38,8 @@ impl StateArgs {
 /// What is asked of a device.
 #[derive(Args, Clone)]
 pub struct RequestArgs {
-    /// The delivery mode: base, deferX, napibusy, fullbusy, suspend0, suspendX, threaded, threaded-busy, busyread or
-    /// longgro (X in microseconds).
-    #[arg(long)]
+    #[arg(long, help = modes::short("The delivery mode", mode::Plane::Kernel),
+        long_help = modes::long("The delivery mode", mode::Plane::Kernel))]
     pub mode: String,
     /// The receive queues, such as 0,2-3; all by default.
     #[arg(long, value_name = "LIST")]

@@ -8,8 +8,11 @@ use clap::Args;
 use lull_linux::attach::{self, Detached, Event, Follower, LOOK_EVERY, Request, Restored, Role, Which, with_children};
 use serde::Serialize;
 
+use lull_core::mode;
+
 use crate::Failure;
 use crate::apply::StateArgs;
+use crate::modes;
 use crate::output::{WriteError, outln, say};
 
 /// How often the stop flag is looked at.
@@ -21,8 +24,8 @@ pub struct AttachArgs {
     /// The program's process.
     #[arg(long, allow_negative_numbers = true)]
     pid: i32,
-    /// The mode whose application half is set: base, deferX, napibusy, fullbusy, suspend0, suspendX and so on.
-    #[arg(long)]
+    #[arg(long, help = modes::short("The mode whose application half is set", mode::Plane::Kernel),
+        long_help = modes::long("The mode whose application half is set", mode::Plane::Kernel))]
     mode: Option<String>,
     /// How long epoll_wait busy polls, in microseconds, in place of the mode's.
     #[arg(long, value_name = "N")]

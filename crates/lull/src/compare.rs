@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lull_core::Mode;
+use lull_core::{Mode, mode};
 use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench};
 use lull_lab::cell::Load;
 use lull_lab::compare::{Comparison, compare};
@@ -18,6 +18,7 @@ use lull_nic::Moderation;
 
 use crate::Failure;
 use crate::after_resume::AfterResume;
+use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
 use crate::units;
@@ -51,6 +52,10 @@ pub enum Service {
     Own,
 }
 
+/// What `--modes` takes.
+const MODES: &str =
+    "Delivery modes; by default the twelve published ones, and on the kernel plane threaded and threaded-busy too";
+
 /// Arguments of `lull compare`.
 #[derive(Args)]
 pub struct Compare {
@@ -60,10 +65,7 @@ pub struct Compare {
     /// The service on the kernel plane [default: auto].
     #[arg(long, value_enum)]
     service: Option<Service>,
-    /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
-    /// threaded, threaded-busy, busyread, longgro, coalesce-X. By default the twelve published ones; on the kernel plane threaded
-    /// and threaded-busy, too.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', help = modes::short(MODES, mode::Plane::User), long_help = modes::long(MODES, mode::Plane::User))]
     modes: Vec<String>,
     /// Loads: shares of base's measured maximum (25%), queries per second (200K), or MAX (closed loop).
     #[arg(long, default_value = "25%,50%,75%,MAX")]

@@ -10,6 +10,7 @@ mod compare;
 mod doctor;
 mod load;
 mod manual;
+mod modes;
 mod output;
 mod outputs;
 mod predict;

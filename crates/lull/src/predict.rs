@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use lull_core::Mode;
+use lull_core::{Mode, mode};
 use lull_lab::cell::Load;
 use lull_lab::plan::MODES_DEFAULT;
 use lull_lab::simulated::{Prediction, predict};
@@ -16,6 +16,7 @@ use lull_sim::WorldFile;
 
 use crate::Failure;
 use crate::compare::command_line;
+use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
 use crate::units;
@@ -26,9 +27,8 @@ pub struct Predict {
     /// The machine and the service, described in a TOML file.
     #[arg(value_name = "WORLD.toml")]
     world: PathBuf,
-    /// Delivery modes, by the published names: base, deferX, napibusy, fullbusy, suspend0, suspendX (X in us); and
-    /// threaded, threaded-busy, longgro.
-    #[arg(long, value_delimiter = ',', default_values = MODES_DEFAULT)]
+    #[arg(long, value_delimiter = ',', default_values = MODES_DEFAULT, help = modes::short("Delivery modes", mode::Plane::Simulated),
+        long_help = modes::long("Delivery modes", mode::Plane::Simulated))]
     modes: Vec<String>,
     /// Loads: shares of base's predicted maximum (25%), queries per second (200K), or MAX (closed loop).
     #[arg(long, default_value = "25%,50%,75%,MAX")]

@@ -1,6 +1,7 @@
 //! Mode by mode: can it be had here, and if not, why.
 
 use lull_core::Mode;
+use lull_core::mode::{CATALOGUE, Plane};
 use serde::Serialize;
 
 use crate::device::Snapshot;
@@ -8,9 +9,8 @@ use crate::error::Error;
 use crate::netdev::Policy;
 use crate::plan::{check_policy, no_napi};
 
-/// The modes that are judged; one X stands for all.
-const MODES: [&str; 9] =
-    ["base", "defer20", "napibusy", "fullbusy", "suspend0", "suspend20", "threaded", "threaded-busy", "busyread"];
+/// The microseconds that stand for all X of a family.
+const X_US: &str = "20";
 
 /// Whether a mode can be had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,7 +24,8 @@ pub struct ModeVerdict {
 }
 
 pub fn verdicts(policy: &Policy, snapshot: Option<&Snapshot>, kernel: &str) -> Vec<ModeVerdict> {
-    let modes = MODES.iter().filter_map(|name| name.parse::<Mode>().ok());
+    let entries = CATALOGUE.iter().filter(|entry| entry.planes.contains(&Plane::Kernel));
+    let modes = entries.filter_map(|entry| entry.form.replace('X', X_US).parse::<Mode>().ok());
     modes.map(|mode| verdict(&mode, policy, snapshot, kernel)).collect()
 }
 
