@@ -4,16 +4,55 @@
 //!
 //! ```text
 //! Copy   → copy ready events, wait.copied(n, ..)     # n > 0: suspend, then Done
-//! Busy   → busy loop until events or the plan's end, wait.busy_done(available)
+//! Busy   → busy loop until events or the plan's end, wait.busy_done(..)
 //! Resume → napi.resume(), route it, and run it here
 //! Sleep  → until woken or the deadline, wait.woke(timed_out)
 //! Done   → return n events
+//! ```
+//!
+//! A whole executor, of a machine whose only packet comes with the second round of the busy loop:
+//!
+//! ```
+//! use lull_core::{BusyDone, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Sysctl, WaitStep};
+//!
+//! let ep = EpollBusy::new(&Sysctl::default(), EpollOptions::strict_linux());
+//! ep.set_params(&EpollParams { prefer_busy_poll: true, ..EpollParams::default() }, false)?;
+//! ep.note_napi(NAPI_ID_MIN); // a socket of this instance was added
+//! let (mut ready, mut polls, mut did) = (0, 0, Vec::new());
+//! let mut wait = EpollWait::begin(&ep, None, ready > 0, 0);
+//! let events = loop {
+//!     let step = wait.next(&ep);
+//!     did.push(step);
+//!     let at_once = match step {
+//!         WaitStep::Copy => wait.copied(&ep, std::mem::take(&mut ready)),
+//!         WaitStep::Busy(_plan) => {
+//!             polls += 1;
+//!             ready = usize::from(polls == 2);
+//!             wait.busy_done(&ep, BusyDone { available: ready > 0, now_ns: 0 })
+//!         }
+//!         WaitStep::Sleep(_until_ns) => {
+//!             ep.note_napi(NAPI_ID_MIN); // the interrupt's poll woke us for something that somebody else has taken
+//!             wait.woke(false, false);
+//!             None
+//!         }
+//!         WaitStep::Suspend(_id) | WaitStep::Resume(_id) => None, // Napi::suspend, Napi::resume
+//!         WaitStep::Done(events) => break events,
+//!     };
+//!     did.extend(at_once); // and executed
+//! };
+//! assert_eq!(events, 1);
+//! assert!(matches!(did[..], [
+//!     WaitStep::Busy(_), WaitStep::Resume(_), WaitStep::Sleep(None), // nothing: the interrupt stands in
+//!     WaitStep::Busy(_), WaitStep::Copy, WaitStep::Suspend(_), WaitStep::Done(1), // an event: it is our turn to poll
+//! ]));
+//! # Ok::<(), lull_core::SettingError>(())
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::busy::{BusyEnd, BusyPlan};
 use crate::config::NAPI_ID_MIN;
+use crate::epoll_napis::{Napis, Tour};
 use crate::settings::{
     BUSY_POLL_BUDGET_UNPRIVILEGED_MAX, BUSY_POLL_USECS_MAX, Errno, SettingError, Sysctl, limit, limit_budget,
 };
@@ -62,17 +101,27 @@ pub struct EpollOptions {
     pub poll_after_returns: u32,
     /// §13 edge 19.
     pub timeout_zero: TimeoutZero,
+    /// §13 edges 14, 15 and 17: the context keeps the ids of all instances that its sockets are on, up to 64, instead of
+    /// the last that woke it. Each call that polls busy polls each in turn, which also ends its suspension (so nothing is
+    /// resumed that another thread is polling); each return with events suspends each; those that bring nothing are
+    /// forgotten after a while.
+    pub every_napi: bool,
 }
 
 impl EpollOptions {
-    /// All three weak spots as Linux has them.
+    /// All weak spots as Linux has them.
     pub fn strict_linux() -> EpollOptions {
         EpollOptions::default()
     }
 
-    /// All three mended.
+    /// All mended.
     pub fn mended() -> EpollOptions {
-        EpollOptions { resume_on_id_change: true, poll_after_returns: 8, timeout_zero: TimeoutZero::PollOnce }
+        EpollOptions {
+            resume_on_id_change: true,
+            poll_after_returns: 8,
+            timeout_zero: TimeoutZero::PollOnce,
+            every_napi: true,
+        }
     }
 }
 
@@ -88,6 +137,8 @@ pub struct EpollBusy {
     /// The instance whose timer we stretched last; 0 if it was polled or resumed since.
     suspended_id: AtomicU32,
     returns_without_poll: AtomicU32,
+    /// All instances of the context, with [`EpollOptions::every_napi`]; else none.
+    napis: Napis,
     options: EpollOptions,
 }
 
@@ -139,6 +190,11 @@ impl EpollBusy {
         if self.napi_id.load(Relaxed) != id {
             self.napi_id.store(id, Relaxed);
         }
+        if self.options.every_napi {
+            // Nothing is left behind: all are polled.
+            self.napis.note(id);
+            return None;
+        }
         self.left_behind(id)
     }
 
@@ -156,27 +212,39 @@ impl EpollBusy {
         .then_some(suspended)
     }
 
-    /// The context is freed (`ep_free`): the instance to resume, if prefer is still set.
-    pub fn free(&self) -> Option<u32> {
-        let id = self.napi_id();
-        (id >= NAPI_ID_MIN && self.prefer.load(Relaxed)).then_some(id)
+    /// The context is freed (`ep_free`): the instances to resume, if prefer is still set. Linux knows one.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        let prefer = self.prefer.load(Relaxed);
+        let one = Some(self.napi_id()).filter(|id| prefer && !self.options.every_napi && *id >= NAPI_ID_MIN);
+        let mut from = 0;
+        let every = std::iter::from_fn(move || {
+            let (place, id) = self.napis.first_from(from)?;
+            from = place + 1;
+            Some(id)
+        });
+        one.into_iter().chain(every.filter(move |_| prefer))
     }
 
-    /// `ep_busy_loop`: how to poll now, if at all.
+    /// `ep_busy_loop`: how to poll `napi_id` now, if at all.
     #[inline]
-    fn plan(&self, one_round: bool) -> Option<BusyPlan> {
-        let napi_id = self.napi_id();
+    fn plan(&self, napi_id: u32, one_round: bool) -> Option<BusyPlan> {
         if napi_id < NAPI_ID_MIN || !self.is_on() {
             return None;
         }
-        let own = self.usecs.load(Relaxed);
-        let usecs = if own != 0 { own } else { self.sysctl_usecs.load(Relaxed) };
         Some(BusyPlan {
             napi_id,
             prefer: self.prefer.load(Relaxed),
             budget: BusyPlan::budget_or_default(self.budget.load(Relaxed)),
-            end: if usecs == 0 || one_round { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) },
+            end: if one_round { BusyEnd::OneRound } else { self.busy_end() },
         })
+    }
+
+    /// How long a call busy polls.
+    #[inline]
+    fn busy_end(&self) -> BusyEnd {
+        let own = self.usecs.load(Relaxed);
+        let usecs = if own != 0 { own } else { self.sysctl_usecs.load(Relaxed) };
+        if usecs == 0 { BusyEnd::OneRound } else { BusyEnd::AfterUsecs(usecs) }
     }
 
     /// After a busy loop that found nothing: the id is forgotten, and its instance is resumed if the loop preferred busy
@@ -220,11 +288,24 @@ pub enum WaitStep {
     Done(usize),
 }
 
+/// How a busy loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyDone {
+    /// Events are ready now.
+    pub available: bool,
+    /// The time, in nanoseconds.
+    pub now_ns: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Check,
-    /// After a busy loop without events; the resume was issued if there was one.
-    Slept,
+    /// Between two instances of a tour.
+    Touring,
+    /// Busy polling found nothing, and the resume was issued if there was one: next comes sleep, or the end.
+    FoundNothing,
+    /// Events were copied: each instance is suspended, from this place on.
+    Suspending(usize, usize),
     Return(usize),
 }
 
@@ -236,9 +317,17 @@ pub struct EpollWait {
     available: bool,
     poll_once: bool,
     mend_poll: bool,
-    /// What the last busy loop of this call polled; id 0 if there was none yet.
+    /// A busy loop was begun in this call.
+    polled: bool,
+    /// What the last busy loop of this call polled, and how.
     busy_id: u32,
     busy_prefer: bool,
+    /// With [`EpollOptions::every_napi`]: the way around the table, how long the call tours, and the suspension to be
+    /// looked at once more.
+    tour: Tour,
+    tours_end: BusyEnd,
+    tours_began_ns: Option<u64>,
+    suspended: Option<(usize, u32)>,
     phase: Phase,
 }
 
@@ -254,8 +343,13 @@ impl EpollWait {
             available,
             poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
             mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
+            polled: false,
             busy_id: 0,
             busy_prefer: false,
+            tour: Tour::default(),
+            tours_end: BusyEnd::OneRound,
+            tours_began_ns: None,
+            suspended: None,
             phase: Phase::Check,
         }
     }
@@ -263,14 +357,29 @@ impl EpollWait {
     /// The next step.
     #[inline]
     pub fn next(&mut self, ep: &EpollBusy) -> WaitStep {
-        match self.phase {
-            Phase::Return(events) => return WaitStep::Done(events),
-            Phase::Slept => {
-                self.phase = Phase::Check;
-                return if self.timed_out { self.finish(0) } else { WaitStep::Sleep(self.deadline_ns) };
+        loop {
+            match self.phase {
+                Phase::Check => return self.check(ep),
+                Phase::Return(events) => return WaitStep::Done(events),
+                Phase::FoundNothing => {
+                    self.phase = Phase::Check;
+                    return if self.timed_out { self.finish(0) } else { WaitStep::Sleep(self.deadline_ns) };
+                }
+                Phase::Touring => match self.tour_on(ep) {
+                    Some(plan) => return WaitStep::Busy(plan),
+                    None => self.tour_over(ep),
+                },
+                Phase::Suspending(from, events) => {
+                    if let Some(step) = self.suspend_on(ep, from, events) {
+                        return step;
+                    }
+                }
             }
-            Phase::Check => {}
         }
+    }
+
+    #[inline]
+    fn check(&mut self, ep: &EpollBusy) -> WaitStep {
         if self.available {
             if std::mem::take(&mut self.mend_poll)
                 && let Some(plan) = self.busy(ep, true)
@@ -294,14 +403,61 @@ impl EpollWait {
         WaitStep::Done(events)
     }
 
+    #[inline]
     fn busy(&mut self, ep: &EpollBusy, one_round: bool) -> Option<BusyPlan> {
-        let plan = ep.plan(one_round)?;
+        let plan = if ep.options.every_napi {
+            self.tours_end = if one_round { BusyEnd::OneRound } else { ep.busy_end() };
+            self.tours_began_ns = None;
+            self.tour = Tour::default();
+            self.tour_on(ep)?
+        } else {
+            ep.plan(ep.napi_id(), one_round)?
+        };
         ep.returns_without_poll.store(0, Relaxed);
         // Any busy loop of this call is the poll that the cap asks for.
         self.mend_poll = false;
+        self.polled = true;
         self.busy_id = plan.napi_id;
         self.busy_prefer = plan.prefer;
         Some(plan)
+    }
+
+    /// The next instance of the tour: one round for each, so that none waits while another is spun on. With one instance
+    /// it is as in Linux.
+    fn tour_on(&mut self, ep: &EpollBusy) -> Option<BusyPlan> {
+        let one_round = self.tours_end == BusyEnd::OneRound || !ep.napis.is_one();
+        ep.plan(self.tour.next(&ep.napis)?, one_round)
+    }
+
+    /// The tour is over: copies, or sleeps.
+    fn tour_over(&mut self, ep: &EpollBusy) {
+        if self.available {
+            ep.napis.age();
+            self.phase = Phase::Check;
+        } else {
+            self.phase = Phase::FoundNothing;
+        }
+    }
+
+    /// Suspends each instance. One that another thread forgot in the same moment is resumed at once: no tour asks it any more,
+    /// so only its timer would wake it.
+    fn suspend_on(&mut self, ep: &EpollBusy, from: usize, events: usize) -> Option<WaitStep> {
+        if let Some((place, id)) = self.suspended.take()
+            && !ep.napis.holds(place, id)
+        {
+            return Some(WaitStep::Resume(id));
+        }
+        self.suspended = ep.napis.first_from(from);
+        match self.suspended {
+            Some((place, id)) => {
+                self.phase = Phase::Suspending(place + 1, events);
+                Some(WaitStep::Suspend(id))
+            }
+            None => {
+                self.phase = Phase::Return(events);
+                None
+            }
+        }
     }
 
     /// `events` were copied out. With none (they were stale) nothing is suspended, and the call goes on; an executor whose
@@ -314,22 +470,42 @@ impl EpollWait {
             return None;
         }
         self.phase = Phase::Return(events);
-        if ep.options.poll_after_returns != 0 && self.busy_id == 0 {
+        if ep.options.poll_after_returns != 0 && !self.polled {
             ep.returns_without_poll.fetch_add(1, Relaxed);
+        }
+        if ep.options.every_napi {
+            if ep.prefer.load(Relaxed) {
+                self.phase = Phase::Suspending(0, events);
+            }
+            return None;
         }
         ep.suspend().map(WaitStep::Suspend)
     }
 
-    /// The busy loop ended; `available` says whether events are ready now. Returns the step to take at once: a
-    /// resume, if one is due.
+    /// The busy loop ended. Returns the step to take at once: a resume, if one is due.
     #[inline]
-    pub fn busy_done(&mut self, ep: &EpollBusy, available: bool) -> Option<WaitStep> {
-        self.available = available;
-        if available {
+    pub fn busy_done(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<WaitStep> {
+        self.available = done.available;
+        if ep.options.every_napi {
+            self.toured(ep, done);
             return None;
         }
-        self.phase = Phase::Slept;
+        if done.available {
+            return None;
+        }
+        self.phase = Phase::FoundNothing;
         ep.nothing_found(self.busy_id, self.busy_prefer).map(WaitStep::Resume)
+    }
+
+    /// One instance of the tour was polled.
+    fn toured(&mut self, ep: &EpollBusy, done: BusyDone) {
+        self.phase = Phase::Touring;
+        let began_ns = *self.tours_began_ns.get_or_insert(done.now_ns);
+        // One that is alone was spun on until the end.
+        let over = done.available || ep.napis.is_one() || self.tours_end.reached(began_ns, done.now_ns);
+        if !over && self.tour.is_over(&ep.napis) {
+            self.tour = Tour::default();
+        }
     }
 
     /// The sleep ended, or was not begun because events were available.
@@ -343,6 +519,10 @@ impl EpollWait {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    fn nothing() -> BusyDone {
+        BusyDone { available: false, now_ns: 0 }
+    }
 
     fn prefer(options: EpollOptions) -> EpollBusy {
         let ep = EpollBusy::new(&Sysctl::default(), options);
@@ -378,7 +558,7 @@ mod tests {
         let mut wait = EpollWait::begin(&ep, Some(1_000_000), false, 500);
         let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
         assert_eq!((plan.end, plan.budget, plan.prefer), (BusyEnd::OneRound, 64, true));
-        assert_eq!(wait.busy_done(&ep, false), Some(WaitStep::Resume(NAPI_ID_MIN)));
+        assert_eq!(wait.busy_done(&ep, nothing()), Some(WaitStep::Resume(NAPI_ID_MIN)));
         assert_eq!(ep.napi_id(), 0, "the id is forgotten");
         assert_eq!(wait.next(&ep), WaitStep::Sleep(Some(1_000_500)));
         wait.woke(true, false);
@@ -392,7 +572,7 @@ mod tests {
         let mut wait = EpollWait::begin(&ep, None, false, 0);
         let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
         assert_eq!((plan.end, plan.budget), (BusyEnd::AfterUsecs(50), 8));
-        assert_eq!(wait.busy_done(&ep, false), None, "without prefer nothing is resumed");
+        assert_eq!(wait.busy_done(&ep, nothing()), None, "without prefer nothing is resumed");
     }
 
     #[test]
@@ -403,7 +583,7 @@ mod tests {
         assert_eq!(wait.next(&ep), WaitStep::Copy);
         assert_eq!(wait.copied(&ep, 0), None);
         assert!(matches!(wait.next(&ep), WaitStep::Busy(_)));
-        assert_eq!(wait.busy_done(&ep, true), None);
+        assert_eq!(wait.busy_done(&ep, BusyDone { available: true, ..nothing() }), None);
         assert_eq!(wait.next(&ep), WaitStep::Copy);
         assert_eq!(wait.copied(&ep, 3), Some(WaitStep::Suspend(NAPI_ID_MIN)));
         assert_eq!(wait.next(&ep), WaitStep::Done(3));

@@ -63,6 +63,7 @@ pub mod busy;
 pub mod config;
 mod control;
 pub mod epoll;
+mod epoll_napis;
 pub mod event;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -81,7 +82,7 @@ pub mod zero_timeout;
 
 pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 pub use config::{DeviceConfig, NAPI_ID_MIN};
-pub use epoll::{EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
+pub use epoll::{BusyDone, EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
 pub use mode::{AppPolicy, Mode, ModeError};
 pub use napi::{AfterResume, Napi};

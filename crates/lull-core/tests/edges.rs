@@ -5,7 +5,7 @@
 mod toy;
 
 use lull_core::{
-    AfterResume, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Polled,
+    AfterResume, BusyDone, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Polled,
     Schedule, Sysctl, TimeoutZero, WaitStep, state,
 };
 use toy::{By, MS, Toy, US, Waited, one_round, settings, suspending};
@@ -14,6 +14,7 @@ const GRO_FLUSH: u64 = 20 * US;
 const SUSPEND: u64 = 20 * MS;
 /// The application's CPU; queue 0 interrupts CPU 0.
 const APP: u16 = 1;
+const NOTHING: BusyDone = BusyDone { available: false, now_ns: 0 };
 
 /// One packet was delivered by interrupt and softirq, the application got it from `epoll_wait` and computes.
 fn suspended_with(defer_hard_irqs: u32, options: EpollOptions) -> (Toy, usize) {
@@ -312,7 +313,7 @@ fn edge_12_prefer_cleared_while_suspended_leaves_recovery_to_the_timer() {
     let from = toy.polls.len();
     toy.contexts[context].ep.set_params(&EpollParams::default(), false).expect("turning off is always allowed");
     assert_eq!(toy.epoll_wait(context, APP, Some(MS)), Waited::Timeout);
-    assert_eq!(toy.contexts[context].ep.free(), None, "not even freeing resumes");
+    assert_eq!(toy.contexts[context].ep.free().next(), None, "not even freeing resumes");
     assert_eq!(toy.polls_since(from), []);
     toy.packets(0, 1);
     assert_eq!(toy.epoll_wait(context, APP, None), Waited::Events(1));
@@ -327,7 +328,7 @@ fn edge_12_prefer_cleared_during_the_busy_loop_still_resumes_after_it() {
     let mut wait = EpollWait::begin(&ep, None, false, 0);
     assert!(matches!(wait.next(&ep), WaitStep::Busy(_)));
     ep.set_params(&EpollParams::default(), false).expect("allowed");
-    assert_eq!(wait.busy_done(&ep, false), Some(WaitStep::Resume(NAPI_ID_MIN)), "prefer is read before the loop");
+    assert_eq!(wait.busy_done(&ep, NOTHING), Some(WaitStep::Resume(NAPI_ID_MIN)), "prefer is read before the loop");
 }
 
 #[test]
@@ -471,7 +472,7 @@ fn edge_18_mended_polls_once_per_call_and_counts_only_calls_that_did_not_poll() 
         let mut busy_loops = 0;
         while let WaitStep::Busy(_) = wait.next(&ep) {
             busy_loops += 1;
-            assert_eq!(wait.busy_done(&ep, true), None);
+            assert_eq!(wait.busy_done(&ep, BusyDone { available: true, ..NOTHING }), None);
         }
         let _ = wait.copied(&ep, 1);
         busy_loops
@@ -572,7 +573,7 @@ fn edge_23_without_a_valid_id_nothing_is_ever_busy_polled() {
         assert_eq!(wait.next(&ep), WaitStep::Copy);
         assert_eq!(wait.copied(&ep, 1), None, "nor suspended");
     }
-    assert_eq!(ep.free(), None, "nor resumed");
+    assert_eq!(ep.free().next(), None, "nor resumed");
 }
 
 #[test]

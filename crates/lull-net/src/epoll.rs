@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lull_core::{EpollParams, EpollWait, SettingError, WaitStep};
+use lull_core::{BusyDone, EpollParams, EpollWait, SettingError, WaitStep};
 use lull_host::{Host, Worker};
 
 use crate::shard::Ready;
@@ -262,7 +262,9 @@ impl Epoll {
                         context.check_kernel(now_ns);
                         context.is_available()
                     });
-                    if let Some(WaitStep::Resume(napi_id)) = wait.busy_done(&context.busy, context.is_available()) {
+                    let now_ns = worker.host().now_ns();
+                    let done = BusyDone { available: context.is_available(), now_ns };
+                    if let Some(WaitStep::Resume(napi_id)) = wait.busy_done(&context.busy, done) {
                         turn.resume(napi_id);
                     }
                 }

@@ -7,10 +7,10 @@ use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use lull_core::{EpollParams, NapiSettings};
+use lull_core::{EpollOptions, EpollParams, NapiSettings};
 use lull_host::Worker;
 use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, Interest, Ready, Shutdown, TcpListener};
+use lull_net::{Epoll, Interest, Ready, Shutdown, TcpListener, TcpStream};
 use pair::{LOST, Pair, SERVER, until, wait};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -272,6 +272,48 @@ fn a_freed_context_resumes_what_it_suspended() {
         let mut buffer = [0; 8];
         server.peek(&mut buffer).unwrap() == 2
     });
+}
+
+/// With `every_napi` a context suspends each NAPI that its sockets are on, and polls each when it comes back (§13 edges 14
+/// and 15); with timeouts that nothing here waits for.
+#[test]
+fn a_context_on_four_napis_suspends_and_polls_each() {
+    const NAPIS: usize = 4;
+    let options = EpollOptions { every_napi: true, ..EpollOptions::strict_linux() };
+    let settings = NapiSettings { irq_suspend_timeout_ns: 1_000_000_000_000, ..suspending() };
+    let pair = Pair::with_options(NAPIS, |device| device, settings, options);
+    let listener = pair.listener(7);
+    let mut pairs: Vec<(TcpStream, TcpStream)> = Vec::new();
+    while pairs.len() < NAPIS {
+        let client = pair.connect(7);
+        let (server, _) = listener.accept().unwrap();
+        if pairs.iter().all(|(other, _)| other.incoming_napi_id() != server.incoming_napi_id()) {
+            pairs.push((server, client));
+        }
+    }
+    let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+    let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
+    epoll.set_busy_poll(&params, false).unwrap();
+    for (key, (server, _)) in pairs.iter().enumerate() {
+        server.set_nonblocking(true);
+        epoll.add(server, key as u64, Interest::READABLE | Interest::EDGE).unwrap();
+    }
+    let suspends = || pair.server.napis().iter().map(|napi| pair.host.napi_stats(*napi).suspends).collect::<Vec<_>>();
+    let mut read = [0; NAPIS];
+    for round in 1..=20 {
+        // What comes while the application computes waits for it, on whichever NAPI.
+        pairs.iter().for_each(|(_, client)| send(client, b"x"));
+        let mut returns = 0;
+        while read != [round; NAPIS] {
+            for event in wait(&epoll, &worker, 8, LOST) {
+                let key = event.key as usize;
+                read[key] += pairs[key].0.recv(&mut [0; 8]).unwrap_or(0);
+            }
+            returns += 1;
+        }
+        assert!(returns <= NAPIS, "{returns} returns for an event on each NAPI");
+        assert!(suspends().iter().all(|count| *count >= round as u64), "{:?} in round {round}", suspends());
+    }
 }
 
 #[test]

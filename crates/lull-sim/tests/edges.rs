@@ -1,4 +1,4 @@
-//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 18 and
+//! The weak spots that Linux has and that the core keeps under `strict_linux` (`napi_semantics` §13, edges 14, 15, 18 and
 //! 19): a world in which each shows, and the same world with the option that mends it.
 //!
 //! What is looked at is the longest time for which packets lay in a ring before a poll looked: a queue that is merely
@@ -63,6 +63,22 @@ fn edge_14_an_id_change_leaves_the_suspended_queue_to_its_timer_unless_it_is_res
         // The worker's own work keeps a suspended queue waiting, as it should: a batch of requests, not the timer.
         assert!(mended_ns < SUSPEND_NS / 2, "seed {seed}: {mended_ns}");
         assert!(verdict.covered.count(Transition::EpollLeftBehind) > 0);
+    }
+}
+
+/// Four queues, and work for one context's worker that keeps it from ever being idle for long.
+#[test]
+fn edge_15_on_four_queues_those_that_are_not_the_last_wait_for_their_timers_unless_each_is_polled() {
+    for seed in SEEDS {
+        let world = |options| plan(seed, 4, options, 700.0, 300_000);
+        let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
+        assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
+        let mended = EpollOptions { every_napi: true, ..EpollOptions::strict_linux() };
+        let (mended_ns, verdict) = longest_ns(&world(mended));
+        // A queue waits for the work of one batch, as the only queue of a context does.
+        let (one_ns, _) = longest_ns(&plan(seed, 1, EpollOptions::strict_linux(), 4.0 * 700.0, 300_000));
+        assert!(mended_ns < SUSPEND_NS && mended_ns < 2 * one_ns, "seed {seed}: {mended_ns}, with one queue {one_ns}");
+        assert!(verdict.covered.count(Transition::EpollSuspend) > 0);
     }
 }
 

@@ -164,9 +164,7 @@ impl Context {
         self.ready.close();
         let items = std::mem::take(&mut *self.items());
         items.values().for_each(Item::leave);
-        if let Some(napi_id) = self.busy.free() {
-            self.host.resume(napi_id);
-        }
+        self.busy.free().for_each(|napi_id| self.host.resume(napi_id));
     }
 
     pub(super) fn items(&self) -> MutexGuard<'_, HashMap<usize, Arc<Item>>> {

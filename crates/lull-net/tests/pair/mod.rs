@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lull_core::NapiSettings;
+use lull_core::{EpollOptions, NapiSettings};
 use lull_host::{Host, HostConfig, Worker};
 use lull_net::{Epoll, Event, Interest, Network, NetworkConfig, TcpListener, TcpStream};
 use lull_nic::Device;
@@ -39,8 +39,18 @@ impl Pair {
 
     /// `queues` queues at the server, each on a CPU of its own; the server's device may be decorated.
     pub fn with(queues: usize, decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>, napi: NapiSettings) -> Pair {
+        Pair::with_options(queues, decorate, napi, EpollOptions::strict_linux())
+    }
+
+    /// As [`Pair::with`], and `epoll` says where contexts differ from Linux.
+    pub fn with_options(
+        queues: usize,
+        decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>,
+        napi: NapiSettings,
+        epoll: EpollOptions,
+    ) -> Pair {
         let (server, client) = mem::pair(MemConfig { queues, peer_queues: Some(1), ..MemConfig::default() });
-        let host = Host::new(HostConfig { cpus: vec![None; queues + 1], ..HostConfig::default() }).unwrap();
+        let host = Host::new(HostConfig { cpus: vec![None; queues + 1], epoll, ..HostConfig::default() }).unwrap();
         let cpus = (0..queues as u16).collect();
         let server_config = NetworkConfig { napi, ..config(SERVER, cpus) };
         Pair {

@@ -117,6 +117,7 @@ impl Draw {
             resume_on_id_change: self.chance(60),
             poll_after_returns: self.one_of(&[0, 1, 3, 8]),
             timeout_zero: if self.chance(60) { TimeoutZero::PollOnce } else { TimeoutZero::Return },
+            every_napi: self.chance(60),
         }
     }
 

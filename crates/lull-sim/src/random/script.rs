@@ -377,9 +377,9 @@ impl Script {
             sim.tell(cpu, What::Skipped(step));
             return None;
         }
-        let left = sim.contexts[context].ep.free();
+        let left: Vec<u32> = sim.contexts[context].ep.free().collect();
         sim.note(cpu, Whom::Context(context), Transition::EpollFreed);
-        if let Some(id) = left {
+        for id in left {
             sim.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
             sim.resume(id, cpu);
         }

@@ -3,7 +3,7 @@
 //!
 //! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
 
-use lull_core::{BusyEnd, BusyPlan, EpollWait, WaitStep};
+use lull_core::{BusyDone, BusyEnd, BusyPlan, EpollWait, WaitStep};
 
 use crate::engine::agenda::NEVER;
 use crate::engine::app::xsk_responder::XskBatch;
@@ -153,7 +153,8 @@ impl EpollWorker {
         let available = self.is_available(sim);
         self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
-            self.owed = wait.busy_done(&sim.contexts[self.context].ep, available);
+            let done = BusyDone { available, now_ns: sim.now_ns };
+            self.owed = wait.busy_done(&sim.contexts[self.context].ep, done);
         }
     }
 

@@ -1,0 +1,167 @@
+//! The instances that an epoll context's sockets are on, for [`EpollOptions::every_napi`](crate::EpollOptions::every_napi).
+//!
+//! Linux keeps one id per context, and the last writer wins (§8, §13 edges 15 to 17). Here a context keeps them all:
+//!
+//! ```text
+//! note     a socket was added, or woke the context: its instance is in the table, and young
+//! tour     epoll_wait busy polls each in turn, one round each, though events are found: whoever is suspended is asked in every
+//!          call, or it would wait for its timer while others are busy
+//! suspend  when events are returned, each is suspended
+//! resume   a tour that finds nothing ends every suspension: the last poll of a busy call (`busy_poll_stop`) replaces the long
+//!          timer by the deferral timer, or unmasks the interrupt. Whoever loses an instance to another poller does nothing to
+//!          it; that poller's end does the same
+//! age      an instance that brought nothing while IDLE_CALLS_MAX calls found events is forgotten
+//! ```
+
+use crate::config::NAPI_ID_MIN;
+use crate::sync::{AtomicU32, Ordering::Relaxed};
+
+/// Instances that a context can keep. Those beyond are not busy polled and not suspended: they interrupt.
+pub(crate) const NAPIS_MAX: usize = 64;
+/// Calls that found events, but none of this instance, after which an instance is forgotten. A socket that is removed makes no more events, and an
+/// instance that is gone cannot; asking it for ever would cost two polls a call.
+pub(crate) const IDLE_CALLS_MAX: u32 = 64;
+
+/// An instance's place in the table. No data hangs on it but the id itself, so relaxed is enough.
+#[derive(Debug, Default)]
+struct Slot {
+    /// 0: free.
+    id: AtomicU32,
+    idle_calls: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Napis<const N: usize = NAPIS_MAX>([Slot; N]);
+
+impl<const N: usize> Default for Napis<N> {
+    fn default() -> Napis<N> {
+        Napis(std::array::from_fn(|_| Slot::default()))
+    }
+}
+
+impl<const N: usize> Napis<N> {
+    /// An event of instance `id`, or a socket of it was added.
+    #[inline]
+    pub(crate) fn note(&self, id: u32) {
+        let mut free = None;
+        for slot in &self.0 {
+            match slot.id.load(Relaxed) {
+                known if known == id => {
+                    // Only when it changes: the line is shared by all who deliver.
+                    if slot.idle_calls.load(Relaxed) != 0 {
+                        slot.idle_calls.store(0, Relaxed);
+                    }
+                    return;
+                }
+                0 if free.is_none() => free = Some(slot),
+                _ => {}
+            }
+        }
+        // Somebody may take the place first, or note the same id elsewhere. Neither loses anything: an instance that is not
+        // in the table interrupts, and one that is in it twice is polled twice until its second place has aged.
+        if let Some(slot) = free
+            && slot.id.compare_exchange(0, id, Relaxed, Relaxed).is_ok()
+        {
+            slot.idle_calls.store(0, Relaxed);
+        }
+    }
+
+    /// The first instance at or behind place `from`, with its place.
+    #[inline]
+    pub(crate) fn first_from(&self, from: usize) -> Option<(usize, u32)> {
+        let ids = self.0.iter().map(|slot| slot.id.load(Relaxed)).enumerate().skip(from);
+        ids.into_iter().find(|(_, id)| *id >= NAPI_ID_MIN)
+    }
+
+    /// Whether there is exactly one.
+    #[inline]
+    pub(crate) fn is_one(&self) -> bool {
+        self.first_from(0).is_some_and(|(place, _)| self.first_from(place + 1).is_none())
+    }
+
+    /// Whether place `place` is still `id`'s.
+    #[inline]
+    pub(crate) fn holds(&self, place: usize, id: u32) -> bool {
+        self.0[place].id.load(Relaxed) == id
+    }
+
+    /// A call found events: instances that brought none for long are forgotten. The tour has just ended their suspension.
+    #[inline]
+    pub(crate) fn age(&self) {
+        let mut from = 0;
+        while let Some((place, id)) = self.first_from(from) {
+            from = place + 1;
+            let slot = &self.0[place];
+            if slot.idle_calls.fetch_add(1, Relaxed) >= IDLE_CALLS_MAX {
+                // Another thread may have forgotten it, and the place be another's by now.
+                let _ = slot.id.compare_exchange(id, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+}
+
+/// One call's way around the table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tour {
+    /// The place to go on from.
+    next: usize,
+}
+
+impl Tour {
+    /// The next instance to poll, if the tour is not over.
+    #[inline]
+    pub(crate) fn next(&mut self, napis: &Napis) -> Option<u32> {
+        let (place, id) = napis.first_from(self.next)?;
+        self.next = place + 1;
+        Some(id)
+    }
+
+    /// Whether every instance was polled.
+    #[inline]
+    pub(crate) fn is_over(&self, napis: &Napis) -> bool {
+        napis.first_from(self.next).is_none()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const A: u32 = NAPI_ID_MIN;
+
+    fn ids<const N: usize>(napis: &Napis<N>) -> Vec<u32> {
+        let mut from = 0;
+        std::iter::from_fn(|| {
+            let (place, id) = napis.first_from(from)?;
+            from = place + 1;
+            Some(id)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn each_instance_is_kept_once_and_those_beyond_the_table_are_not() {
+        let napis = Napis::<3>::default();
+        for id in [A, A + 1, A, A + 2, A + 3, A + 1] {
+            napis.note(id);
+        }
+        assert_eq!(ids(&napis), [A, A + 1, A + 2]);
+        napis.0[1].id.store(0, Relaxed);
+        napis.note(A + 3);
+        assert_eq!(ids(&napis), [A, A + 3, A + 2], "a place that is free is taken again");
+    }
+
+    #[test]
+    fn an_instance_ages_with_each_call_that_finds_others_and_an_event_makes_it_young() {
+        let napis = Napis::<NAPIS_MAX>::default();
+        napis.note(A);
+        napis.note(A + 1);
+        for call in 0..IDLE_CALLS_MAX {
+            napis.age();
+            assert_eq!(ids(&napis), [A, A + 1], "call {call}");
+            napis.note(A + 1);
+        }
+        napis.age();
+        assert_eq!(ids(&napis), [A + 1]);
+    }
+}

@@ -1,0 +1,58 @@
+//! One epoll context whose sockets are on four NAPIs, beside one on a single NAPI: the same requests, the same core. In Linux the
+//! context busy polls and suspends only the NAPI that woke it last (`napi_semantics` §13 edge 15).
+//!
+//! `cargo test -p lull-sim --test several_napis -- --nocapture` prints the table.
+
+use lull_core::{EpollOptions, Mode};
+use lull_sim::{ConnectionsSpec, Load, Outcome, QueueSpec, Sim, World};
+
+const MS: u64 = 1_000_000;
+const CONNECTIONS: u32 = 80;
+/// Of what one core serves with one NAPI under suspend20, roughly.
+const LOADS: [f64; 3] = [30_000.0, 60_000.0, 90_000.0];
+
+fn world(mode: &str, napis: u32, per_s: f64, options: EpollOptions) -> World {
+    let mode: Mode = mode.parse().expect("a mode");
+    let mut world = World::epoll_service(1, &mode, CONNECTIONS, Load::Open { per_s });
+    world.queues = (0..napis).map(|_| QueueSpec { napi: mode.napi, ..QueueSpec::new(0) }).collect();
+    world.contexts[0].options = options;
+    let group = |queue| ConnectionsSpec {
+        count: CONNECTIONS / napis,
+        queue,
+        context: 0,
+        load: Load::Open { per_s: per_s / f64::from(napis) },
+    };
+    world.connections = (0..napis).map(group).collect();
+    world.warmup_ns = 100 * MS;
+    world.window_ns = 600 * MS;
+    world
+}
+
+fn run(mode: &str, napis: u32, per_s: f64, options: EpollOptions) -> Outcome {
+    Sim::new(&world(mode, napis, per_s, options), 1).run().expect("within its bounds")
+}
+
+#[test]
+fn a_context_on_four_napis_has_the_latency_of_one() {
+    let linux = EpollOptions::strict_linux();
+    let every = EpollOptions { every_napi: true, ..linux };
+    println!("mode       load   | one NAPI: p50 p99 cpu | four, as Linux: p50 p99 cpu | four, every_napi: p50 p99 cpu");
+    let mut stalled = false;
+    // A tour of four instances costs eight polls where one costs two, which shows where a core polls nearly all the time, and
+    // where each packet of a batch waits for the tour.
+    for (mode, limit) in [("suspend20", 1.1), ("napibusy", 1.1), ("suspend200", 1.2), ("fullbusy", 1.25)] {
+        for per_s in LOADS {
+            let outcomes =
+                [(1, linux), (4, linux), (4, every)].map(|(napis, options)| run(mode, napis, per_s, options));
+            let cells = outcomes.each_ref().map(|out| {
+                let cpu = out.cpu.percent();
+                format!("{:7.1} {:8.1} {cpu:5.1}", out.latency_us(50.0), out.latency_us(99.0))
+            });
+            println!("{mode:10} {per_s:6} | {}", cells.join(" | "));
+            let [one, strict, mended] = outcomes.map(|out| out.latency_us(99.0));
+            stalled |= strict > 10.0 * one;
+            assert!(mended <= limit * one, "{mode} at {per_s}/s: p99 {mended} us on four NAPIs, {one} us on one");
+        }
+    }
+    assert!(stalled, "Linux's rule shows nowhere");
+}
