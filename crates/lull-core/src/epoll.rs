@@ -28,7 +28,7 @@
 //!         WaitStep::Busy(_plan) => {
 //!             polls += 1;
 //!             ready = usize::from(polls == 2);
-//!             wait.busy_done(&ep, BusyDone { available: ready > 0, now_ns: 0 })
+//!             wait.busy_done(&ep, BusyDone { available: ready > 0, gone: false, now_ns: 0 })
 //!         }
 //!         WaitStep::Sleep(_until_ns) => {
 //!             ep.note_napi(NAPI_ID_MIN); // the interrupt's poll woke us for something that somebody else has taken
@@ -293,6 +293,8 @@ pub enum WaitStep {
 pub struct BusyDone {
     /// Events are ready now.
     pub available: bool,
+    /// No instance has the plan's id (any more), so that nothing was polled (§13 edge 20).
+    pub gone: bool,
     /// The time, in nanoseconds.
     pub now_ns: u64,
 }
@@ -500,6 +502,9 @@ impl EpollWait {
     /// One instance of the tour was polled.
     fn toured(&mut self, ep: &EpollBusy, done: BusyDone) {
         self.phase = Phase::Touring;
+        if done.gone {
+            self.tour.forget(&ep.napis);
+        }
         let began_ns = *self.tours_began_ns.get_or_insert(done.now_ns);
         // One that is alone was spun on until the end.
         let over = done.available || ep.napis.is_one() || self.tours_end.reached(began_ns, done.now_ns);
@@ -521,7 +526,7 @@ mod tests {
     use super::*;
 
     fn nothing() -> BusyDone {
-        BusyDone { available: false, now_ns: 0 }
+        BusyDone { available: false, gone: false, now_ns: 0 }
     }
 
     fn prefer(options: EpollOptions) -> EpollBusy {

@@ -10,7 +10,8 @@
 //! resume   a tour that finds nothing ends every suspension: the last poll of a busy call (`busy_poll_stop`) replaces the long
 //!          timer by the deferral timer, or unmasks the interrupt. Whoever loses an instance to another poller does nothing to
 //!          it; that poller's end does the same
-//! age      an instance that brought nothing while IDLE_CALLS_MAX calls found events is forgotten
+//! age      an instance that brought nothing while IDLE_CALLS_MAX calls found events is forgotten. So is one
+//!          that is gone (edge 20)
 //! ```
 
 use crate::config::NAPI_ID_MIN;
@@ -85,6 +86,11 @@ impl<const N: usize> Napis<N> {
         self.0[place].id.load(Relaxed) == id
     }
 
+    /// Frees the place, unless another thread forgot the instance and the place is another's by now.
+    fn forget(&self, place: usize, id: u32) {
+        let _ = self.0[place].id.compare_exchange(id, 0, Relaxed, Relaxed);
+    }
+
     /// A call found events: instances that brought none for long are forgotten. The tour has just ended their suspension.
     #[inline]
     pub(crate) fn age(&self) {
@@ -93,8 +99,7 @@ impl<const N: usize> Napis<N> {
             from = place + 1;
             let slot = &self.0[place];
             if slot.idle_calls.fetch_add(1, Relaxed) >= IDLE_CALLS_MAX {
-                // Another thread may have forgotten it, and the place be another's by now.
-                let _ = slot.id.compare_exchange(id, 0, Relaxed, Relaxed);
+                self.forget(place, id);
             }
         }
     }
@@ -105,15 +110,25 @@ impl<const N: usize> Napis<N> {
 pub(crate) struct Tour {
     /// The place to go on from.
     next: usize,
+    /// The instance that is being polled, with its place.
+    at: Option<(usize, u32)>,
 }
 
 impl Tour {
     /// The next instance to poll, if the tour is not over.
     #[inline]
     pub(crate) fn next(&mut self, napis: &Napis) -> Option<u32> {
-        let (place, id) = napis.first_from(self.next)?;
+        self.at = napis.first_from(self.next);
+        let (place, id) = self.at?;
         self.next = place + 1;
         Some(id)
+    }
+
+    /// The instance that was to be polled is gone.
+    pub(crate) fn forget(&self, napis: &Napis) {
+        if let Some((place, id)) = self.at {
+            napis.forget(place, id);
+        }
     }
 
     /// Whether every instance was polled.

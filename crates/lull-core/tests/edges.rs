@@ -14,7 +14,7 @@ const GRO_FLUSH: u64 = 20 * US;
 const SUSPEND: u64 = 20 * MS;
 /// The application's CPU; queue 0 interrupts CPU 0.
 const APP: u16 = 1;
-const NOTHING: BusyDone = BusyDone { available: false, now_ns: 0 };
+const NOTHING: BusyDone = BusyDone { available: false, gone: false, now_ns: 0 };
 
 /// One packet was delivered by interrupt and softirq, the application got it from `epoll_wait` and computes.
 fn suspended_with(defer_hard_irqs: u32, options: EpollOptions) -> (Toy, usize) {

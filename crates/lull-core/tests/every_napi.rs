@@ -131,7 +131,7 @@ fn edge_17_mended_a_loser_of_the_poll_neither_resumes_nor_forgets() {
 fn an_instance_that_is_forgotten_while_it_is_suspended_is_resumed() {
     const OLD: u32 = NAPI_ID_MIN;
     const BUSY: u32 = NAPI_ID_MIN + 1;
-    const FOUND: BusyDone = BusyDone { available: true, now_ns: 0 };
+    const FOUND: BusyDone = BusyDone { available: true, gone: false, now_ns: 0 };
     let ep = EpollBusy::new(&Sysctl::default(), every());
     ep.set_params(&suspending(), false).expect("allowed");
     ep.note_napi(OLD);
@@ -155,6 +155,21 @@ fn an_instance_that_is_forgotten_while_it_is_suspended_is_resumed() {
     assert_eq!(returning.next(&ep), WaitStep::Resume(OLD));
     assert_eq!(returning.next(&ep), WaitStep::Suspend(BUSY));
     assert_eq!(returning.next(&ep), WaitStep::Done(1));
+}
+
+/// Edge 20: an instance that is gone is forgotten at once, also while the context spins on others, which are gone, too.
+#[test]
+fn edge_20_mended_instances_that_are_gone_are_forgotten() {
+    let (mut toy, context) = suspended();
+    let spinning = EpollParams { busy_poll_usecs: 50, ..suspending() };
+    toy.contexts[context].ep.set_params(&spinning, true).expect("allowed");
+    (0..QUEUES - 1).for_each(|queue| toy.disable(queue));
+    assert_eq!(toy.epoll_wait(context, APP, Some(1)), Waited::Timeout);
+    let left: Vec<u32> = toy.contexts[context].ep.free().collect();
+    assert_eq!(left, [toy.napi(QUEUES - 1).id()]);
+    toy.disable(QUEUES - 1);
+    assert_eq!(toy.epoll_wait(context, APP, Some(1)), Waited::Timeout);
+    assert_eq!(toy.contexts[context].ep.free().count(), 0);
 }
 
 // ---- any sequence ----
@@ -233,7 +248,7 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
                             prop_assert!(toured.insert(plan.napi_id), "{} is polled twice", plan.napi_id);
                             // The poll's end replaces the long timer; so does the one of whoever owned it.
                             suspended.remove(&plan.napi_id);
-                            let done = BusyDone { available: answer.available, now_ns: 0 };
+                            let done = BusyDone { available: answer.available, gone: false, now_ns: 0 };
                             prop_assert_eq!(wait.busy_done(&ep, done), None);
                         }
                         WaitStep::Copy => {

@@ -308,7 +308,7 @@ fn core_wait(ep: &EpollBusy, timeout_ns: Option<u64>, available: bool, answers: 
         let owed = match step {
             WaitStep::Copy => wait.copied(ep, answer.events),
             WaitStep::Busy(_) => {
-                let done = BusyDone { available: answer.available, now_ns: NOW };
+                let done = BusyDone { available: answer.available, gone: false, now_ns: NOW };
                 wait.busy_done(ep, done)
             }
             _ => {

@@ -50,13 +50,15 @@ impl<'w> Turn<'w> {
     }
 
     /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
-    /// at once.
+    /// at once, and false is returned.
     #[inline]
-    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
+    pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) -> bool {
         let (host, cpu, me) = self.worker.place();
+        let known = self.worker.instance(plan.napi_id).is_some();
         let polled = BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
         // The end of the turn leaves the seat.
         polled.unwrap_or_else(|panic| resume_unwind(panic));
+        known
     }
 
     /// `napi_suspend_irqs` for the instance with this id, on this CPU.

@@ -258,12 +258,12 @@ impl Epoll {
                     }
                 }
                 WaitStep::Busy(plan) => {
-                    turn.busy_loop(&plan, &mut |now_ns| {
+                    let known = turn.busy_loop(&plan, &mut |now_ns| {
                         context.check_kernel(now_ns);
                         context.is_available()
                     });
                     let now_ns = worker.host().now_ns();
-                    let done = BusyDone { available: context.is_available(), now_ns };
+                    let done = BusyDone { available: context.is_available(), gone: !known, now_ns };
                     if let Some(WaitStep::Resume(napi_id)) = wait.busy_done(&context.busy, done) {
                         turn.resume(napi_id);
                     }

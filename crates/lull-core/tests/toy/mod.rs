@@ -508,9 +508,10 @@ impl Toy {
                 WaitStep::Busy(plan) => {
                     // Going around instances that cost nothing would take no time.
                     self.now_ns += if std::mem::replace(&mut toured, true) { 1_024 } else { 0 };
+                    let gone = self.lookup(plan.napi_id).is_none();
                     self.busy(plan, cpu, |toy| toy.contexts[context].ready > 0);
                     let available = self.contexts[context].ready > 0;
-                    let done = BusyDone { available, now_ns: self.now_ns };
+                    let done = BusyDone { available, gone, now_ns: self.now_ns };
                     owed = wait.busy_done(&self.contexts[context].ep, done);
                 }
                 WaitStep::Suspend(id) => self.suspend(id, cpu),

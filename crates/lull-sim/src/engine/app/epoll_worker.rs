@@ -86,7 +86,7 @@ impl EpollWorker {
                         self.busier = Some(busier);
                         return next;
                     }
-                    self.busy_over(sim);
+                    self.busy_over(sim, true);
                 }
                 WaitStep::Suspend(id) => {
                     self.note(sim, Transition::EpollSuspend);
@@ -149,11 +149,11 @@ impl EpollWorker {
         self.note(sim, if spins { Transition::EpollSpin } else { Transition::EpollOneRound });
     }
 
-    fn busy_over(&mut self, sim: &mut Sim) {
+    fn busy_over(&mut self, sim: &mut Sim, gone: bool) {
         let available = self.is_available(sim);
         self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
-            let done = BusyDone { available, now_ns: sim.now_ns };
+            let done = BusyDone { available, gone, now_ns: sim.now_ns };
             self.owed = wait.busy_done(&sim.contexts[self.context].ep, done);
         }
     }
@@ -197,7 +197,7 @@ impl Program for EpollWorker {
                 self.busier = Some(busier);
                 return next;
             }
-            self.busy_over(sim);
+            self.busy_over(sim, false);
             return self.steps(sim);
         }
         match self.stage {
