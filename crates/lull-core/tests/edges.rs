@@ -5,8 +5,8 @@
 mod toy;
 
 use lull_core::{
-    AfterResume, BusyDone, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Polled,
-    Schedule, Sysctl, TimeoutZero, WaitStep, state,
+    AfterResume, BusyDone, BusyEnd, Completion, Cx, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN,
+    Polled, Schedule, Sysctl, TimeoutZero, WaitStep, state,
 };
 use toy::{By, MS, Toy, US, Waited, one_round, settings, suspending};
 
