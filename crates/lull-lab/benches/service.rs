@@ -202,7 +202,7 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * 4096
 }
 
-/// Cost per request and memory per connection at 10,000 connections against 64. Goals: 1.5 times; 40 KiB.
+/// Cost per request and memory per connection at 10,000 connections against 64. Goals: 1.3 times; 40 KiB.
 fn connections() -> Done {
     const MANY: usize = 10_000;
     let mut few = MemBench::start(BenchConfig::default())?;

@@ -1,0 +1,342 @@
+//! Echo over TAP: lull's stack against a responder that does no work, on one core each, interleaved. Run with
+//! `cargo bench -p lull-lab --bench echo`; prints figures and judges none.
+//!
+//! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no connection
+//! behind it, so what it reaches is what TAP and the clients allow: the ratio to it is what lull's stack costs.
+
+use std::error::Error;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lull_core::Mode;
+use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns, usable_cores};
+use lull_lab::stats;
+use lull_net::shard::ListenOptions;
+use lull_net::{Epoll, Interest, Network, NetworkConfig, TcpListener};
+use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::{Device, Frame, FramePool, Queue};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const CONNECTIONS: usize = 64;
+const MESSAGE: [u8; 64] = [b'e'; 64];
+const PORT: u16 = 7;
+const EVENTS_MAX: usize = 64;
+/// Short windows and many pairs: the speed of a shared machine changes from second to second.
+const WINDOW: Duration = Duration::from_millis(300);
+const PAIRS: usize = 21;
+const MODES: [&str; 3] = ["base", "suspend20", "fullbusy"];
+
+fn main() -> Result<()> {
+    // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("run with `cargo bench -p lull-lab --bench echo`");
+        return Ok(());
+    }
+    let cores = usable_cores();
+    let [served, asks, ..] = cores[..] else {
+        println!("SKIP: it takes two cores, of which one serves and one asks");
+        return Ok(());
+    };
+    if let Err(error) = lull_nic::namespace::enter_private() {
+        println!("SKIP: {error}");
+        return Ok(());
+    }
+    let responder = Responder::start(served)?;
+    let echo = Echo::start(served)?;
+    pin_thread(&[asks])?;
+    // Each is up while its clients connect, and out of the way while the other's load runs.
+    let to_responder = responder.during(|| Clients::connect(RESPONDER_IP))?;
+    let to_echo = Clients::connect(ECHO_IP)?;
+    for name in MODES {
+        let mode: Mode = name.parse()?;
+        let (mut ours, mut theirs, mut our_cpu, mut their_cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..PAIRS {
+            echo.set_mode(&mode)?;
+            let (per_s, cpu) = to_echo.run(|| echo.cpu_ns())?;
+            ours.push(per_s);
+            our_cpu.push(cpu);
+            echo.set_mode(&"base".parse()?)?;
+            let (per_s, cpu) = responder.during(|| to_responder.run(|| responder.cpu_ns()))?;
+            theirs.push(per_s);
+            their_cpu.push(cpu);
+        }
+        let middle = |values: &[f64]| stats::median(values).map_or(f64::NAN, |estimate| estimate.value);
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+        println!(
+            "{name:<10} lull {:>8.0} echoes/s at {:>5.1} % CPU; no work {:>8.0} at {:>5.1} %; ratio, median of {PAIRS} pairs: {:.3}",
+            middle(&ours),
+            middle(&our_cpu),
+            middle(&theirs),
+            middle(&their_cpu),
+            middle(&ratios)
+        );
+    }
+    Ok(())
+}
+
+const ECHO_IP: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+const RESPONDER_IP: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
+
+/// A TAP whose kernel's end has the first address of `ip`'s network.
+fn tap(name: &str, ip: Ipv4Addr) -> Result<Tap> {
+    let tap = Tap::open(TapConfig { name: name.to_owned(), ..TapConfig::default() })?;
+    let [a, b, c, _] = ip.octets();
+    tap.kernel_side(IpAddr::V4(Ipv4Addr::new(a, b, c, 1)), 24)?;
+    Ok(tap)
+}
+
+/// The kernel's connections to one of the two.
+struct Clients {
+    streams: Vec<TcpStream>,
+    epoll: std::os::fd::OwnedFd,
+}
+
+impl Clients {
+    fn connect(ip: Ipv4Addr) -> Result<Clients> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let mut streams = Vec::new();
+        for at in 0..CONNECTIONS {
+            let stream = TcpStream::connect(SocketAddr::new(IpAddr::V4(ip), PORT))?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            epoll::add(&epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
+            streams.push(stream);
+        }
+        Ok(Clients { streams, epoll })
+    }
+
+    /// Asks on every connection as fast as the answers come: echoes a second, and CPU in percent of the window.
+    fn run(&self, cpu_ns: impl Fn() -> u64) -> Result<(f64, f64)> {
+        for mut stream in &self.streams {
+            stream.write_all(&MESSAGE)?;
+        }
+        let (start, cpu_before) = (Instant::now(), cpu_ns());
+        let (mut echoes, mut waiting) = (0_u64, self.streams.len());
+        let mut buffer = [0; MESSAGE.len()];
+        let mut measured = None;
+        while waiting > 0 {
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+            for event in events {
+                let mut stream = &self.streams[event.data.u64() as usize];
+                // A frame is a message: neither side splits one.
+                stream.read_exact(&mut buffer)?;
+                if measured.is_some() {
+                    waiting -= 1;
+                    continue;
+                }
+                echoes += 1;
+                stream.write_all(&MESSAGE)?;
+            }
+            if measured.is_none() && start.elapsed() >= WINDOW {
+                let ns = start.elapsed().as_nanos() as f64;
+                measured = Some((echoes as f64 * 1e9 / ns, 100.0 * (cpu_ns() - cpu_before) as f64 / ns));
+            }
+        }
+        measured.ok_or_else(|| "there are no connections".into())
+    }
+}
+
+/// lull's stack with a worker that echoes.
+struct Echo {
+    network: Network,
+    epoll: Epoll,
+    tid: i32,
+}
+
+impl Echo {
+    fn start(core: usize) -> Result<Echo> {
+        let host = Host::new(HostConfig { cpus: vec![Some(core)], ..HostConfig::default() })?;
+        let addresses = vec![(IpAddr::V4(ECHO_IP), 24)];
+        let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
+        let network = Network::new(&host, Arc::new(tap("echo0", ECHO_IP)?), config)?;
+        let options = ListenOptions { nodelay: true, ..ListenOptions::default() };
+        let listener = TcpListener::bind_with(&network, Some(0), (ECHO_IP, PORT).into(), options)?;
+        listener.set_nonblocking(true);
+        let epoll = Epoll::new(&host);
+        epoll.add(&listener, u64::MAX, Interest::READABLE)?;
+        let worker = Worker::new(&host, 0)?;
+        let (tell, told) = std::sync::mpsc::channel();
+        let (own_network, own_epoll) = (network.clone(), epoll.clone());
+        // It ends with the process.
+        std::thread::spawn(move || {
+            let _ = tell.send(lull_host::thread_id());
+            if let Err(error) = serve(&own_network, &own_epoll, &worker, &listener) {
+                eprintln!("the echo server ended: {error}");
+            }
+        });
+        Ok(Echo { network, epoll, tid: told.recv()? })
+    }
+
+    fn set_mode(&self, mode: &Mode) -> Result<()> {
+        self.network.set_napi_all(&mode.napi)?;
+        Ok(self.epoll.set_busy_poll(&mode.epoll, true)?)
+    }
+
+    /// CPU of the worker and of whoever delivers for it.
+    fn cpu_ns(&self) -> u64 {
+        let delivering = self.network.host().threads().into_iter().map(|thread| thread.tid);
+        delivering.chain([self.tid]).map(|tid| thread_cpu_ns(tid).unwrap_or(0)).sum()
+    }
+}
+
+fn serve(network: &Network, epoll: &Epoll, worker: &Worker, listener: &TcpListener) -> Result<()> {
+    worker.pin_thread()?;
+    let mut streams: Vec<lull_net::TcpStream> = Vec::new();
+    let mut events = Vec::with_capacity(EVENTS_MAX);
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        events.clear();
+        epoll.wait(worker, &mut events, EVENTS_MAX, None)?;
+        let _cork = network.cork(0);
+        for event in &events {
+            let Some(stream) = streams.get(event.key as usize) else {
+                while let Ok((stream, _)) = listener.accept() {
+                    stream.set_nonblocking(true);
+                    epoll.add(&stream, streams.len() as u64, Interest::READABLE)?;
+                    streams.push(stream);
+                }
+                continue;
+            };
+            match stream.recv(&mut buffer) {
+                Ok(0) => epoll.delete(stream)?,
+                Ok(count) => {
+                    stream.send(&buffer[..count])?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Turns frames around; it polls while it is active, and sleeps otherwise.
+struct Responder {
+    active: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+    tid: i32,
+    _tap: Arc<Tap>,
+}
+
+impl Responder {
+    fn start(core: usize) -> Result<Responder> {
+        let tap = Arc::new(tap("bare0", RESPONDER_IP)?);
+        let (mut queue, mac) = (tap.take_queue(0)?, tap.info().mac);
+        let active = Arc::new(AtomicBool::new(false));
+        let (tell, told) = std::sync::mpsc::channel();
+        let asked = active.clone();
+        // It ends with the process.
+        let thread = std::thread::spawn(move || {
+            let pinned = pin_thread(&[core]).map(|()| lull_host::thread_id());
+            let _ = tell.send(pinned);
+            let mut pool = FramePool::new(EVENTS_MAX);
+            loop {
+                match asked.load(Ordering::Acquire) {
+                    true => turn_around(mac, &mut queue, &mut pool),
+                    false => std::thread::park(),
+                }
+            }
+        });
+        Ok(Responder { active, thread, tid: told.recv()??, _tap: tap })
+    }
+
+    /// Is active while `work` runs.
+    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.active.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        let done = work();
+        self.active.store(false, Ordering::Release);
+        done
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        thread_cpu_ns(self.tid).unwrap_or(0)
+    }
+}
+
+fn turn_around(mac: [u8; 6], queue: &mut Queue, pool: &mut FramePool) {
+    let Queue { rx, tx, .. } = queue;
+    rx.poll(EVENTS_MAX, pool, &mut |mut frame: Frame, pool| {
+        let answers = match frame.data().get(12..14) {
+            Some([8, 6]) => answer_arp(mac, frame.data_mut()),
+            Some([8, 0]) => answer_tcp(frame.data_mut()),
+            _ => false,
+        };
+        if !answers {
+            pool.recycle(frame);
+            return;
+        }
+        let data = frame.data_mut();
+        data.copy_within(6..12, 0);
+        data[6..12].copy_from_slice(&mac);
+        // A full ring loses the frame; the client sends it again.
+        if let Err(frame) = tx.transmit(frame) {
+            pool.recycle(frame);
+        }
+    });
+    tx.doorbell();
+    tx.reap_sent(pool);
+}
+
+fn answer_arp(mac: [u8; 6], data: &mut [u8]) -> bool {
+    if data.len() < 42 || data[38..42] != RESPONDER_IP.octets() {
+        return false;
+    }
+    data[21] = 2;
+    data.copy_within(22..32, 32);
+    data[22..28].copy_from_slice(&mac);
+    data[28..32].copy_from_slice(&RESPONDER_IP.octets());
+    true
+}
+
+/// Makes a TCP segment (RFC 9293) the answer to itself: its own payload back, and an acknowledgement. There is no state: the
+/// numbers of the answer are those of the question, exchanged.
+fn answer_tcp(data: &mut [u8]) -> bool {
+    let [fin, syn, ack_flag, psh] = [1_u8, 2, 16, 8];
+    let ip_bytes = usize::from(data[14] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([data[16], data[17]]));
+    let at = 14 + ip_bytes;
+    if data[23] != 6 || data[30..34] != RESPONDER_IP.octets() || data.len() < 14 + total {
+        return false;
+    }
+    let header_bytes = usize::from(data[at + 12] >> 4) * 4;
+    let payload_bytes = total - ip_bytes - header_bytes;
+    let flags = data[at + 13];
+    let number =
+        |data: &[u8], from: usize| u32::from_be_bytes([data[from], data[from + 1], data[from + 2], data[from + 3]]);
+    let (seq, ack) = (number(data, at + 4), number(data, at + 8));
+    let taken = payload_bytes as u32 + u32::from(flags & syn != 0) + u32::from(flags & fin != 0);
+    if taken == 0 {
+        return false;
+    }
+    data[26..34].rotate_left(4);
+    data[at..at + 4].rotate_left(2);
+    data[at + 4..at + 8].copy_from_slice(&if flags & syn != 0 { 1_u32 } else { ack }.to_be_bytes());
+    data[at + 8..at + 12].copy_from_slice(&seq.wrapping_add(taken).to_be_bytes());
+    data[at + 13] = ack_flag | (flags & (syn | fin)) | if payload_bytes > 0 { psh } else { 0 };
+    // No options are agreed on: their places are filled up.
+    data[at + 20..at + header_bytes].fill(1);
+    data[at + 16..at + 18].fill(0);
+    let sum = checksum(&data[26..34], 6 + (total - ip_bytes) as u32, &data[at..14 + total]);
+    data[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
+/// The sum of a segment with its pseudo-header (RFC 9293, 3.1): the addresses, then protocol and length added up.
+fn checksum(addresses: &[u8], rest: u32, segment: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u32 {
+        let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        bytes.chunks(2).map(pair).sum()
+    };
+    let mut sum = words(addresses) + rest + words(segment);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
