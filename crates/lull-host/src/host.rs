@@ -186,6 +186,11 @@ impl Host {
         &self.inner().clock
     }
 
+    /// Whether this is the host that `delivery` is of.
+    pub fn is_of(&self, delivery: &Arc<Delivery>) -> bool {
+        Arc::ptr_eq(self.inner(), delivery)
+    }
+
     /// CPUs of this host.
     pub fn cpus(&self) -> usize {
         self.inner().cpu_count()

@@ -226,7 +226,7 @@ impl Epoll {
     /// waits for ever, zero returns at once. While it waits, the calling thread delivers packets for `worker`'s CPU.
     ///
     /// # Errors
-    /// `InvalidInput` if `events_max` is 0.
+    /// `InvalidInput` if `events_max` is 0, or if `worker` is another host's: it could not deliver for this context.
     pub fn wait(
         &self,
         worker: &Worker,
@@ -238,6 +238,10 @@ impl Epoll {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
         let context = &**self.context();
+        if !worker.host().is_of(&context.host) {
+            let what = "cannot wait in an epoll context with a worker of another host: make both with the same Host";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         context.calls.fetch_add(1, Ordering::Relaxed);
         worker.poll_point();
         let mut turn = worker.turn();

@@ -113,6 +113,10 @@ impl From<DeviceError> for NetworkError {
 }
 
 /// A device with a TCP/IP stack. Clones are the same network.
+///
+/// Keep one for as long as its sockets are used: with the last clone the network goes down. Its sockets then fail with
+/// ENETDOWN, and calls and contexts that wait for one are woken to say so. Connections that are open are not closed towards their
+/// peers; close them first.
 #[derive(Clone)]
 pub struct Network(Arc<Inner>);
 
@@ -388,6 +392,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         drop(lock(&self.events).take());
         self.disable_all();
+        // Nothing is delivered any more: without this, a blocked call would wait for ever.
+        self.queues.iter().for_each(|queue| queue.close(&self.delivery));
     }
 }
 

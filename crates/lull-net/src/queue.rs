@@ -216,6 +216,13 @@ impl Queue {
         self.napi_id.load(Ordering::Acquire)
     }
 
+    /// The network is dropped: its sockets fail with ENETDOWN from now on, and whoever waits for one is told so.
+    pub(crate) fn close(&self, host: &Delivery) {
+        let mut guard = self.lock.lock();
+        guard.take_down();
+        self.finish(host, guard, false);
+    }
+
     /// A socket call: takes the lock (sleeping while another thread holds it), and sees to everything that is owed
     /// before it is given back.
     #[inline]
@@ -360,8 +367,6 @@ impl Receiver for Queue {
     }
 
     fn failed(&self, host: &Delivery) {
-        let mut guard = self.lock.lock();
-        guard.take_down();
-        self.finish(host, guard, false);
+        self.close(host);
     }
 }

@@ -123,7 +123,7 @@ pub(crate) struct Context {
     items: Mutex<HashMap<usize, Arc<Item>>>,
     pub(super) kernel: OnceLock<KernelSet>,
     kernel_turn: AtomicBool,
-    host: Arc<Delivery>,
+    pub(super) host: Arc<Delivery>,
     pub(super) calls: AtomicU64,
     pub(super) events: AtomicU64,
 }

@@ -98,7 +98,9 @@ impl std::fmt::Display for NetError {
             NetError::AddressNotAvailable => "the local address is not available on this stack",
             NetError::MessageTooLong => "the datagram does not fit the MTU",
             NetError::NoBuffers => "the shard's socket table is full; raise connections_max",
-            NetError::NetworkDown => "the socket's queue was taken down by a panic; make its network anew",
+            NetError::NetworkDown => {
+                "the socket's network was dropped, or its queue taken down by a panic; make the network anew"
+            }
             NetError::ProtocolUnreachable => "the destination does not speak the protocol",
         })
     }

@@ -1,5 +1,6 @@
 //! Listening TCP sockets.
 
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,9 @@ use super::open::{Open, Part, Source};
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::shard::{ListenOptions, NetError, Ready};
+
+/// Where port 0 looks (`ip_local_port_range`).
+const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// A listening TCP socket, on one shard or on all of a network's.
 #[derive(Clone)]
@@ -34,7 +38,8 @@ impl TcpListener {
     }
 
     /// A listener on one shard (`queue`), or on all of them. Several with `reuse_port`, one per shard, are how each
-    /// worker gets the connections of its own NAPI.
+    /// worker gets the connections of its own NAPI. Port 0 stands for a free ephemeral port, the same on all shards, which
+    /// [`TcpListener::local_addr`] tells.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.
@@ -44,12 +49,41 @@ impl TcpListener {
         local: SocketAddr,
         options: ListenOptions,
     ) -> io::Result<TcpListener> {
-        let host = network.delivery();
         let queues = network.queues();
         let queues = match queue {
             None => queues,
             Some(index) => queues.get(index..=index).ok_or(NetError::Invalid)?,
         };
+        if local.port() != 0 {
+            return TcpListener::open(network, queues, local, options);
+        }
+        // Any start will do; a random one keeps listeners that are made anew from having the same port.
+        let first = std::collections::hash_map::RandomState::new().build_hasher().finish() as usize;
+        let ports = usize::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
+        for step in 0..ports {
+            let port = EPHEMERAL_PORTS.start() + ((first + step) % ports) as u16;
+            let at = SocketAddr::new(local.ip(), port);
+            // A port that others share is not free either.
+            match TcpListener::open(network, queues, at, ListenOptions { reuse_port: false, ..options }) {
+                Ok(listener) if !options.reuse_port => return Ok(listener),
+                Ok(alone) => {
+                    drop(alone);
+                    return TcpListener::open(network, queues, at, options);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(NetError::AddressInUse.into())
+    }
+
+    fn open(
+        network: &Network,
+        queues: &[Arc<Queue>],
+        local: SocketAddr,
+        options: ListenOptions,
+    ) -> io::Result<TcpListener> {
+        let host = network.delivery();
         let open = |queue: &Arc<Queue>| {
             let part = queue.with(host, |inside, _| {
                 let id = inside.stack.tcp_listen(local, options)?;
