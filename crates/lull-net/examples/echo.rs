@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lull_host::{Host, HostConfig, Worker};
-use lull_net::{Epoll, Interest, Network, NetworkConfig, TcpListener, TcpStream};
-use lull_nic::mem::{self, MemConfig};
+use lull_net::lull_nic::mem::{self, MemConfig};
+use lull_net::{Epoll, Host, HostConfig, Interest, Network, NetworkConfig, TcpListener, TcpStream, Worker};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (server_port, client_port) = mem::pair(MemConfig::default());

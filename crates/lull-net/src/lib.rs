@@ -5,6 +5,9 @@
 //! busy-poll parameters included. Three types to know: [`Network`], [`TcpStream`] (with [`TcpListener`] and [`UdpSocket`]), and
 //! [`Epoll`].
 //!
+//! What the signatures show of the crates below stands here too, and those crates are `lull_net::lull_core`, `lull_host` and
+//! `lull_nic`, so that one dependency is enough.
+//!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), [`shard`] (demux,
 //! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`].
 //!
@@ -16,9 +19,8 @@
 //! use std::io::{Read, Write};
 //! use std::sync::Arc;
 //! use std::time::Duration;
-//! use lull_host::{Host, HostConfig, Worker};
-//! use lull_net::{Epoll, Interest, Network, NetworkConfig, TcpListener, TcpStream};
-//! use lull_nic::mem::{self, MemConfig};
+//! use lull_net::lull_nic::mem::{self, MemConfig};
+//! use lull_net::{Epoll, Host, HostConfig, Interest, Network, NetworkConfig, TcpListener, TcpStream, Worker};
 //!
 //! let (server_port, client_port) = mem::pair(MemConfig::default());
 //! let host = Host::new(HostConfig { cpus: vec![None, None], ..HostConfig::default() })?;
@@ -80,6 +82,13 @@ pub mod shard;
 #[cfg(not(loom))]
 pub mod socket;
 mod sync;
+
+#[cfg(not(loom))]
+pub use lull_core::{self, EpollOptions, EpollParams, NapiSettings, SettingError, Sysctl};
+#[cfg(not(loom))]
+pub use lull_host::{self, Host, HostConfig, HostError, Worker};
+#[cfg(not(loom))]
+pub use lull_nic::{self, Device};
 
 #[cfg(not(loom))]
 pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};

@@ -98,7 +98,17 @@ impl fmt::Display for NetworkError {
     }
 }
 
-impl std::error::Error for NetworkError {}
+impl std::error::Error for NetworkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // What they say is shown as it is, so what stands behind them is the next cause.
+            NetworkError::Device(error) => error.source(),
+            NetworkError::Host(error) => error.source(),
+            NetworkError::Stack { error, .. } => Some(error),
+            NetworkError::Seed(error) => Some(error),
+        }
+    }
+}
 
 impl From<HostError> for NetworkError {
     fn from(error: HostError) -> NetworkError {

@@ -4,11 +4,12 @@ mod pair;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig, Worker};
 use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, Interest, Ready, TcpListener};
+use lull_net::{Epoll, Interest, Ready, TcpListener, TcpStream};
 use pair::{LOST, Pair, SERVER, until, wait};
 
 /// Both networks go while sockets are open: nobody waits for ever, and every call says why.
@@ -34,6 +35,20 @@ fn sockets_of_a_dropped_network_fail_and_wake_who_waits() {
     let events = waiting.join().unwrap();
     assert!(events[0].ready.contains(Ready::ERR | Ready::HUP), "{events:?}");
     assert_eq!(server.send(b"x").unwrap_err().kind(), ErrorKind::NetworkDown);
+}
+
+/// Nobody answers, which TCP alone would find out two minutes later.
+#[test]
+fn connect_timeout_ends_the_attempt() {
+    let pair = Pair::new();
+    let nobody = SocketAddr::new("10.0.0.77".parse().unwrap(), 7);
+    pair.client.neighbours().add_permanent(nobody.ip(), [2, 0, 0, 0, 0, 77]);
+    let connect = |timeout| TcpStream::connect_timeout(&pair.client, nobody, timeout).unwrap_err().kind();
+    assert_eq!(connect(Duration::from_millis(1)), ErrorKind::TimedOut);
+    assert_eq!(connect(Duration::ZERO), ErrorKind::InvalidInput);
+    let _listener = pair.listener(7);
+    let at = SocketAddr::new(SERVER.parse().unwrap(), 7);
+    assert!(TcpStream::connect_timeout(&pair.client, at, LOST).is_ok());
 }
 
 #[test]

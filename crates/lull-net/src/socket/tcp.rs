@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lull_core::{SettingError, SocketBusy};
 
@@ -24,8 +24,26 @@ impl TcpStream {
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, no route, no free port.
     pub fn connect(network: &Network, remote: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect_until(network, remote, None)
+    }
+
+    /// Opens a connection and waits for it, for at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`]; `TimedOut` if the time is up, and the attempt ends; `InvalidInput` for a timeout of zero.
+    pub fn connect_timeout(network: &Network, remote: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(NetError::Invalid.into());
+        }
+        // A time beyond what the clock can say is for ever.
+        TcpStream::connect_until(network, remote, Instant::now().checked_add(timeout))
+    }
+
+    fn connect_until(network: &Network, remote: SocketAddr, until: Option<Instant>) -> io::Result<TcpStream> {
         let stream = TcpStream::start_connect(network, None, remote, ConnectOptions::default())?;
-        stream.0.part.block(Ready::WRITABLE, None);
+        if !stream.0.part.block(Ready::WRITABLE, until) {
+            return Err(NetError::TimedOut.into());
+        }
         match stream.take_error()? {
             Some(error) => Err(error),
             None => Ok(stream),
