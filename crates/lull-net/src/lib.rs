@@ -8,6 +8,13 @@
 //! What the signatures show of the crates below stands here too, and those crates are `lull_net::lull_core`, `lull_host` and
 //! `lull_nic`, so that one dependency is enough.
 //!
+//! # Beside another event loop
+//!
+//! These sockets are no descriptors of the kernel, so they have no `AsFd`, and mio or tokio cannot watch them. The bridge goes the
+//! other way: an [`Epoll`] watches kernel descriptors too ([`Epoll::add_fd`]: a listener of the kernel, a timerfd, an eventfd,
+//! an epoll of another loop), and a [`Notifier`] wakes its thread from any other, a tokio task for instance. The other direction
+//! is a thread that waits here and hands over through the other loop's own means, a channel or an eventfd.
+//!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), [`shard`] (demux,
 //! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`].
 //!
