@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use lull_lab::cell::Load;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, Pace, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{Arrivals, BUSY_SHARE_MAX, Pace, Summary, Workload, WorkloadConfig};
 
 use crate::Failure;
 use crate::output::{WriteError, outln};
@@ -112,10 +112,30 @@ fn print_summary(s: &Summary) -> Result<(), WriteError> {
         s.lost,
         s.unanswered
     )?;
-    outln!(
-        "generator    {:.0} % busy, lag p99 {:.1} us{}",
-        100.0 * s.busy_fraction,
-        us(s.lag_p99_ns),
-        if s.kept_up { "" } else { "; IT COULD NOT KEEP UP: these figures are its own, not the server's" }
-    )
+    outln!("generator    {:.0} % busy, lag p99 {:.1} us{}", 100.0 * s.busy_fraction, us(s.lag_p99_ns), fault(s))
+}
+
+/// What is wrong with the generator's figures, for the reason for which it is wrong.
+fn fault(s: &Summary) -> &'static str {
+    if s.kept_up {
+        ""
+    } else if s.busy_fraction > BUSY_SHARE_MAX {
+        "; IT COULD NOT KEEP UP: these figures are its own, not the server's"
+    } else {
+        "; IT SENT LATE, with time to spare: its threads were woken or scheduled late, so the latencies are partly its \
+         own; --spin polls without sleeping"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generator_with_time_to_spare_is_not_said_to_be_too_slow() {
+        let summary = |kept_up, busy_fraction| Summary { kept_up, busy_fraction, ..Summary::default() };
+        assert_eq!(fault(&summary(true, 0.16)), "");
+        assert!(fault(&summary(false, 0.16)).contains("SENT LATE"));
+        assert!(fault(&summary(false, 0.99)).contains("COULD NOT KEEP UP"));
+    }
 }

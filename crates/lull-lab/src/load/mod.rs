@@ -27,7 +27,7 @@ use std::fmt;
 pub use checker::{Checker, Outcome};
 pub use clock::{Clock, MonotonicClock};
 pub use dist::{Arrivals, Distribution, Rng};
-pub use recorder::{Recorder, Summary, Window};
+pub use recorder::{BUSY_SHARE_MAX, Recorder, Summary, Window};
 pub use schedule::{Due, Schedule};
 pub use workload::{Query, Workload, WorkloadConfig};
 

@@ -9,7 +9,7 @@ const LATENCY_NS_MAX: u64 = 100_000_000_000;
 /// A generator's lag up to this is no fault, however short the latencies are.
 const LAG_FREE_NS: u64 = 20_000;
 /// A generator that is busy for more than this share of the time is the bottleneck of a closed loop.
-const BUSY_SHARE_MAX: f64 = 0.97;
+pub const BUSY_SHARE_MAX: f64 = 0.97;
 
 /// The part of a run that counts, in nanoseconds of the generator's clock: from the end of the warm-up for the
 /// duration.
