@@ -9,6 +9,7 @@ use crate::machine::core_sysctl;
 use crate::programs::{self, EpollContext, Polling};
 use crate::recognise::{Programs, Recognised, recognise};
 use crate::roots::Roots;
+use crate::spans::{SpanningProgram, spanning};
 
 /// A device as `lull show` has it.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +21,8 @@ pub struct Show {
     pub napis: Vec<NapiShow>,
     /// Contexts that busy poll or prefer to, and hear from no device now: their clients have left, or not come yet.
     pub idle_programs: Vec<Program>,
+    /// Programs with contexts that hear from several NAPIs, where that makes packets wait.
+    pub spanning_programs: Vec<SpanningProgram>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
 }
@@ -87,7 +90,9 @@ pub fn show(session: &mut Session) -> Result<Show> {
     let napis = napis.collect();
     let silent = |context: &&EpollContext| context.sockets.iter().all(|socket| socket.napi_id == 0);
     let idle = polling.contexts.iter().filter(silent).map(|context| Program::of(context, 0, session.roots()));
-    Ok(Show { napis, idle_programs: idle.collect(), processes_hidden: polling.hidden, snapshot })
+    let idle_programs = idle.collect();
+    let spanning_programs = spanning(&polling.contexts, &snapshot.napis, session.roots());
+    Ok(Show { napis, idle_programs, spanning_programs, processes_hidden: polling.hidden, snapshot })
 }
 
 impl Program {

@@ -6,10 +6,18 @@
 //! round to them by chance. Programs with one event loop (redis, node, haproxy) are so on every device with several
 //! queues. It is Linux's rule, so what helps is elsewhere: fewer queues, steering, or a shorter timeout.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::programs::EpollContext;
+use serde::Serialize;
+
+use crate::apply::Session;
+use crate::device::NapiState;
+use crate::error::Result;
+use crate::programs::{EpollContext, name_of, polling};
+use crate::roots::Roots;
+use crate::sched::shown_ns;
+use crate::values::Values;
 
 /// `irq_suspend_timeout` for contexts on several NAPIs: long enough for a batch of 64 requests of 10 us, and a twentieth
 /// of the published one.
@@ -36,9 +44,98 @@ impl Span {
 
     /// What helps, as commands.
     pub fn remedy(&self) -> &'static str {
-        "one NAPI a context: as many queues as contexts (ethtool -L DEV combined N), the program's flows steered to one \
-         queue (ethtool -X or -N), workers by NAPI id (memcached -N); or a shorter stall: `lull run --one-napi timeout`, \
-         `lull apply --irq-suspend-timeout 1ms`"
+        REMEDY
+    }
+}
+
+/// What helps, as commands.
+const REMEDY: &str = "one NAPI a context: as many queues as contexts (ethtool -L DEV combined N), the program's flows steered to one \
+     queue (ethtool -X or -N), workers by NAPI id (memcached -N); or a shorter stall: `lull run --one-napi timeout`, \
+     `lull apply --irq-suspend-timeout 1ms`";
+
+/// A program that busy polls, or prefers to, with contexts that hear from several NAPIs of which some are of one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpanningProgram {
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The contexts by their descriptors, with the NAPIs that they hear from.
+    pub contexts: BTreeMap<i32, BTreeSet<u32>>,
+    /// The longest that packets wait for, of the device's NAPIs: `irq_suspend_timeout` where they suspend, otherwise
+    /// `gro_flush_timeout`.
+    pub wait_ns: u64,
+    /// Whether that is `irq_suspend_timeout`.
+    pub suspends: bool,
+}
+
+impl SpanningProgram {
+    /// What helps, as commands.
+    pub fn remedy(&self) -> &'static str {
+        REMEDY
+    }
+}
+
+impl fmt::Display for SpanningProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let several = |(fd, napis): (&i32, &BTreeSet<u32>)| {
+            let napis: Vec<String> = napis.iter().map(u32::to_string).collect();
+            format!("descriptor {fd} from {}", napis.join(", "))
+        };
+        let contexts: Vec<String> = self.contexts.iter().map(several).collect();
+        let timer = if self.suspends { "irq_suspend_timeout" } else { "gro_flush_timeout" };
+        write!(
+            f,
+            "{} (pid {}) hears from several NAPIs on {} of its epoll contexts ({}), and a context polls only the one it \
+             heard from last; the packets of the others wait for up to {timer} ({})",
+            self.name,
+            self.pid,
+            contexts.len(),
+            contexts.join("; "),
+            shown_ns(self.wait_ns)
+        )
+    }
+}
+
+/// The programs that busy poll on a device with contexts that hear from several NAPIs, as its settings are now. A
+/// device that neither suspends nor defers has none: its interrupts are at hand for whoever is not polled.
+///
+/// # Errors
+/// Those of [`Session::snapshot`].
+pub fn programs_on(session: &mut Session) -> Result<Vec<SpanningProgram>> {
+    let snapshot = session.snapshot()?;
+    if snapshot.napis.iter().all(|napi| wait(&napi.settings).is_none()) {
+        return Ok(Vec::new());
+    }
+    Ok(spanning(&polling(session.roots()).contexts, &snapshot.napis, session.roots()))
+}
+
+/// One entry a program, in the order of their numbers.
+pub(crate) fn spanning(contexts: &[EpollContext], napis: &[NapiState], roots: &Roots) -> Vec<SpanningProgram> {
+    let mut programs: BTreeMap<i32, SpanningProgram> = BTreeMap::new();
+    for span in spans(contexts) {
+        let here = napis.iter().filter(|napi| span.napis.contains(&napi.id));
+        let Some((wait_ns, suspends)) = here.filter_map(|napi| wait(&napi.settings)).max() else { continue };
+        let program = programs.entry(span.pid).or_insert_with(|| SpanningProgram {
+            pid: span.pid,
+            name: name_of(span.pid, roots),
+            contexts: BTreeMap::new(),
+            wait_ns,
+            suspends,
+        });
+        (program.wait_ns, program.suspends) = (program.wait_ns, program.suspends).max((wait_ns, suspends));
+        program.contexts.insert(span.fd, span.napis);
+    }
+    programs.into_values().collect()
+}
+
+/// For how long packets may wait on a NAPI that a context has turned away from, and whether suspension is why: the timer
+/// that its last busy poll has left (`ep_suspend_napi_irqs`, `busy_poll_stop`).
+fn wait(settings: &Values) -> Option<(u64, bool)> {
+    let defers = settings.defer_hard_irqs != 0 && settings.gro_flush_timeout_ns != 0;
+    match settings.irq_suspend_timeout_ns {
+        0 => defers.then_some((settings.gro_flush_timeout_ns, false)),
+        suspended => Some((suspended, true)),
     }
 }
 
@@ -67,6 +164,37 @@ impl fmt::Display for Span {
 mod tests {
     use super::*;
     use crate::programs::EpollSocket;
+
+    fn napi(id: u32, settings: lull_core::NapiSettings) -> NapiState {
+        let settings = settings.into();
+        let key = crate::device::QueueKey::Rx(id);
+        NapiState { key, rx: vec![id], tx: Vec::new(), id, irq: None, thread: None, settings }
+    }
+
+    #[test]
+    fn a_program_is_named_once_with_the_wait_that_the_settings_make() {
+        let context = |pid, fd, napis: &[u32]| EpollContext {
+            pid,
+            fd,
+            params: lull_core::EpollParams::default(),
+            sockets: napis.iter().map(|&napi_id| EpollSocket { fd: 9, napi_id }).collect(),
+        };
+        let contexts = [context(7, 4, &[8, 9]), context(7, 5, &[9, 8]), context(7, 6, &[8]), context(8, 3, &[20, 21])];
+        let nowhere = Roots { sys: "/nowhere".into(), proc: "/nowhere".into() };
+        let found = |mode: &str| {
+            let mode: lull_core::Mode = mode.parse().unwrap();
+            spanning(&contexts, &[napi(8, mode.napi), napi(9, mode.napi)], &nowhere)
+        };
+        let suspended = found("suspend20");
+        assert_eq!(suspended.len(), 1, "one line a program, and none of another device: {suspended:?}");
+        let said = suspended[0].to_string();
+        for words in ["(pid 7)", "2 of its epoll contexts", "4 from 8, 9; descriptor 5", "irq_suspend_timeout (20ms)"] {
+            assert!(said.contains(words), "{said}");
+        }
+        let deferred = found("napibusy");
+        assert!(deferred[0].to_string().contains("gro_flush_timeout (200us)"), "{}", deferred[0]);
+        assert!(found("base").is_empty());
+    }
 
     #[test]
     fn only_contexts_with_several_napis_are_found() {

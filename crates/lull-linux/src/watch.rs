@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::netdev::Netdev;
 use crate::plan::Request;
 use crate::prepare::Keeping;
+use crate::spans;
 
 /// How often settings are read back where nothing was notified.
 pub const READ_BACK: Duration = Duration::from_secs(2);
@@ -44,6 +45,10 @@ pub fn watch(
     let applied = apply(session, request)?;
     for change in &applied.changes {
         log(&change.to_string());
+    }
+    // The mode stays in force, whether this can be found out or not.
+    for program in spans::programs_on(session).unwrap_or_default() {
+        log(&format!("{program}; what helps: {}", program.remedy()));
     }
     log(&format!("{} on {}: applied, watching", request.mode, session.device().name));
     service_is_ready();

@@ -138,6 +138,10 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
         return Ok(undo::complete(&session, &undone));
     }
     let applied = lull_linux::apply(&mut session, &request)?;
+    // What is applied stays applied, whether this can be found out or not.
+    for program in lull_linux::spans::programs_on(&mut session).unwrap_or_default() {
+        say!("lull: {program}; what helps: {}", program.remedy());
+    }
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&applied)?)?;
         return Ok(ExitCode::SUCCESS);

@@ -92,6 +92,9 @@ fn print(device: &Show) -> Result<(), WriteError> {
     for napi in &device.napis {
         print_notes(napi)?;
     }
+    for program in &device.spanning_programs {
+        outln!("  {program}; what helps: {}", program.remedy())?;
+    }
     for program in &device.idle_programs {
         let prefers = if program.prefer_busy_poll { "prefers busy polling" } else { "busy polls" };
         outln!(

@@ -790,11 +790,51 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
         }
         let said = world.lull(&format!("doctor --pid {pid}")).stdout;
         assert!(String::from_utf8(said).unwrap().contains("2 NAPIs"));
+        let shown = world.ok("show va");
+        let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hears from several NAPIs")).collect();
+        assert_eq!(lines.len(), 1, "one line a program: {shown}");
+        for word in [&format!("memcached (pid {pid})"), "irq_suspend_timeout (1ms)", "ethtool -L"] {
+            assert!(lines[0].contains(word), "{shown}");
+        }
     });
     run.signal("-TERM");
     run.end();
     assert_eq!(world.values(), [BASE, BASE]);
     world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
+}
+
+#[test]
+fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() {
+    const TEST: &str = "apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    // The program's half alone, on a device that has no mode.
+    let mut run = world.start("run --mode suspend20 -- memcached -u nobody -l 10.99.0.1 -t 1");
+    let pid = child_of(run.child.id(), "memcached");
+    wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
+    let _ = statistics(&world, || {
+        run.wait_for("2 NAPIs");
+        let applied = |arguments: &str| {
+            let output = world.lull(&format!("apply va {arguments}"));
+            assert!(output.status.success());
+            let said = String::from_utf8(output.stderr).unwrap();
+            said.lines().filter(|line| line.contains("several NAPIs")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let said = applied("--mode suspend20");
+        assert!(said.len() == 1 && said[0].contains("irq_suspend_timeout (20ms)"), "{said:?}");
+        assert!(said[0].contains(&format!("memcached (pid {pid})")) && said[0].contains("ethtool -L"), "{said:?}");
+        let said = applied("--mode suspend20 --json");
+        assert_eq!(said.len(), 1, "what is on standard output stays JSON: {said:?}");
+        let said = applied("--mode defer50");
+        assert!(said.len() == 1 && said[0].contains("gro_flush_timeout (50us)"), "{said:?}");
+        assert_eq!(applied("--mode base"), [""; 0]);
+        assert!(!world.ok("show va").contains("several NAPIs"));
+        world.ok("undo va");
+    });
+    run.signal("-TERM");
+    run.end();
 }
 
 #[test]
