@@ -65,7 +65,8 @@ impl fmt::Display for Rule {
 }
 
 /// A rule that a device broke.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{device}: breaks {rule} of the device contract: {what}")]
 pub struct Broken {
     /// The device.
     pub device: String,
@@ -74,14 +75,6 @@ pub struct Broken {
     /// What it did.
     pub what: String,
 }
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: breaks {} of the device contract: {}", self.device, self.rule, self.what)
-    }
-}
-
-impl std::error::Error for Broken {}
 
 /// What is at the other end of a device's first queue.
 pub trait Wire {

@@ -37,7 +37,6 @@
 #![doc = include_str!("device/loopback.md")]
 #![doc = include_str!("device/datagrams.md")]
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -299,10 +298,11 @@ pub trait Device: Send + Sync {
 }
 
 /// Why a device could not do as asked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The device cannot do this at all.
+    #[error("{device}: {what} is not supported by this device")]
     Unsupported {
         /// Device name.
         device: String,
@@ -310,6 +310,7 @@ pub enum DeviceError {
         what: &'static str,
     },
     /// A value is outside what the device takes.
+    #[error("{device}: cannot set {what}: {why}")]
     Invalid {
         /// Device name.
         device: String,
@@ -319,6 +320,7 @@ pub enum DeviceError {
         why: String,
     },
     /// The queue does not exist or was taken before.
+    #[error("{device}: queue {index} does not exist or is taken (the device has {queues})")]
     Queue {
         /// Device name.
         device: String,
@@ -328,6 +330,7 @@ pub enum DeviceError {
         queues: usize,
     },
     /// The operating system refused.
+    #[error("{device}: cannot {what}: {source}; {remedy}")]
     Os {
         /// Device name.
         device: String,
@@ -338,28 +341,4 @@ pub enum DeviceError {
         /// The system's error.
         source: std::io::Error,
     },
-}
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceError::Unsupported { device, what } => write!(f, "{device}: {what} is not supported by this device"),
-            DeviceError::Invalid { device, what, why } => write!(f, "{device}: cannot set {what}: {why}"),
-            DeviceError::Queue { device, index, queues } => {
-                write!(f, "{device}: queue {index} does not exist or is taken (the device has {queues})")
-            }
-            DeviceError::Os { device, what, remedy, source } => {
-                write!(f, "{device}: cannot {what}: {source}; {remedy}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for DeviceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            DeviceError::Os { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
