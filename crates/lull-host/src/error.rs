@@ -1,16 +1,18 @@
 //! Why the host could not do as asked.
 
-use std::{fmt, io};
+use std::io;
 
 use lull_core::SettingError;
 
 /// Why the host could not do as asked.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// A setting outside its limits.
-    Setting(SettingError),
+    #[error("{0}")]
+    Setting(#[from] SettingError),
     /// More CPUs, instances or workers than there is room for.
+    #[error("cannot have more than {max} {what}")]
     Full {
         /// Of what.
         what: &'static str,
@@ -18,6 +20,7 @@ pub enum HostError {
         max: usize,
     },
     /// There is no such CPU.
+    #[error("there is no CPU {cpu}: the host has {cpus}, numbered from 0")]
     NoCpu {
         /// Asked for.
         cpu: u16,
@@ -25,6 +28,7 @@ pub enum HostError {
         cpus: usize,
     },
     /// There is no such instance.
+    #[error("there is no NAPI {id} on device {ifindex}")]
     NoNapi {
         /// The device's index.
         ifindex: u32,
@@ -32,16 +36,19 @@ pub enum HostError {
         id: u32,
     },
     /// The instance is enabled already: `napi_enable` is not idempotent (`napi_semantics` §11).
+    #[error("cannot enable NAPI instance {napi}: it is enabled already; disable it first")]
     Enabled {
         /// Its place in the host's table.
         napi: u32,
     },
     /// The instance is disabled: `napi_disable` is not idempotent either.
+    #[error("cannot disable NAPI instance {napi}: it is not enabled; enable it first")]
     Disabled {
         /// Its place in the host's table.
         napi: u32,
     },
     /// A panic above the queue took it down.
+    #[error("cannot enable NAPI instance {napi}: its queue was taken down by {why}; remove it and add it anew")]
     Failed {
         /// Its place in the host's table.
         napi: u32,
@@ -49,50 +56,11 @@ pub enum HostError {
         why: String,
     },
     /// The operating system refused.
+    #[error("cannot {what}: {source}")]
     Os {
         /// What was tried.
         what: String,
         /// The system's error.
         source: io::Error,
     },
-}
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostError::Setting(error) => error.fmt(f),
-            HostError::Full { what, max } => write!(f, "cannot have more than {max} {what}"),
-            HostError::NoCpu { cpu, cpus } => write!(f, "there is no CPU {cpu}: the host has {cpus}, numbered from 0"),
-            HostError::NoNapi { ifindex, id } => write!(f, "there is no NAPI {id} on device {ifindex}"),
-            HostError::Enabled { napi } => {
-                write!(f, "cannot enable NAPI instance {napi}: it is enabled already; disable it first")
-            }
-            HostError::Disabled { napi } => {
-                write!(f, "cannot disable NAPI instance {napi}: it is not enabled; enable it first")
-            }
-            HostError::Failed { napi, why } => {
-                write!(
-                    f,
-                    "cannot enable NAPI instance {napi}: its queue was taken down by {why}; remove it and add it anew"
-                )
-            }
-            HostError::Os { what, source } => write!(f, "cannot {what}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for HostError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            HostError::Os { source, .. } => Some(source),
-            HostError::Setting(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<SettingError> for HostError {
-    fn from(error: SettingError) -> HostError {
-        HostError::Setting(error)
-    }
 }
