@@ -132,9 +132,8 @@ pub(crate) fn spanning(contexts: &[EpollContext], napis: &[NapiState], roots: &R
 /// For how long packets may wait on a NAPI that a context has turned away from, and whether suspension is why: the timer
 /// that its last busy poll has left (`ep_suspend_napi_irqs`, `busy_poll_stop`).
 fn wait(settings: &Values) -> Option<(u64, bool)> {
-    let defers = settings.defer_hard_irqs != 0 && settings.gro_flush_timeout_ns != 0;
     match settings.irq_suspend_timeout_ns {
-        0 => defers.then_some((settings.gro_flush_timeout_ns, false)),
+        0 => settings.defers().then_some((settings.gro_flush_timeout_ns, false)),
         suspended => Some((suspended, true)),
     }
 }
@@ -158,6 +157,11 @@ impl fmt::Display for Span {
             napis.join(", ")
         )
     }
+}
+
+/// The timer that runs from one busy poll to the next, if one does.
+pub(crate) fn timer_ns(settings: &Values) -> Option<u64> {
+    wait(settings).map(|(timer_ns, _)| timer_ns)
 }
 
 #[cfg(test)]

@@ -28,6 +28,13 @@ pub struct Values {
     pub threaded: ThreadedName,
 }
 
+impl Values {
+    /// Whether interrupts are deferred: both settings take part (`napi_complete_done`).
+    pub fn defers(&self) -> bool {
+        self.defer_hard_irqs != 0 && self.gro_flush_timeout_ns != 0
+    }
+}
+
 impl From<NapiSettings> for Values {
     fn from(settings: NapiSettings) -> Values {
         Values {

@@ -36,7 +36,7 @@ pub struct RunArgs {
     #[arg(long)]
     no_lift: bool,
     /// The most events that a call of epoll_wait returns: between two calls nothing is polled, so that a batch should
-    /// take no longer than the mode's timers.
+    /// take no longer than the mode's timers. `lull doctor DEV --pid PID` holds one against them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
     /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for

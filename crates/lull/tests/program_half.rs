@@ -777,8 +777,9 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
     }
     let Some(world) = World::new(TEST, 2) else { return };
     // One worker for both queues, as a program with one event loop has it.
-    let mut run =
-        world.start("run --dev va --mode suspend20 --one-napi timeout -- memcached -u nobody -l 10.99.0.1 -t 1");
+    let mut run = world.start(
+        "run --dev va --mode suspend20 --one-napi timeout --events-max 8 -- memcached -u nobody -l 10.99.0.1 -t 1",
+    );
     let pid = child_of(run.child.id(), "memcached");
     wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
     let (defer, gro, _, threaded) = SUSPEND20;
@@ -790,6 +791,10 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
         }
         let said = world.lull(&format!("doctor --pid {pid}")).stdout;
         assert!(String::from_utf8(said).unwrap().contains("2 NAPIs"));
+        // 16 connections, of which a call returns 8.
+        let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
+        assert!(said.contains("a call takes at most 8 events") && said.contains("take 80us"), "{said}");
+        assert!(said.contains("a program that sleeps waits for at most 20us"), "{said}");
         let shown = world.ok("show va");
         let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hears from several NAPIs")).collect();
         assert_eq!(lines.len(), 1, "one line a program: {shown}");
@@ -829,6 +834,13 @@ fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() 
         assert_eq!(said.len(), 1, "what is on standard output stays JSON: {said:?}");
         let said = applied("--mode defer50");
         assert!(said.len() == 1 && said[0].contains("gro_flush_timeout (50us)"), "{said:?}");
+        assert_eq!(applied("--mode fullbusy").len(), 1);
+        let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
+        assert!(said.contains("gro_flush_timeout is 5ms on queue 0: a packet that comes while"), "{said}");
+        // What the 17 sockets of memcached's worker could bring at once outlasts a timer of 50 us.
+        applied("--mode defer50");
+        let said = String::from_utf8(world.lull(&format!("doctor va --pid {pid}")).stdout).unwrap();
+        assert!(said.contains("runs out after 50us") && said.contains("--events-max 5"), "{said}");
         assert_eq!(applied("--mode base"), [""; 0]);
         assert!(!world.ok("show va").contains("several NAPIs"));
         world.ok("undo va");

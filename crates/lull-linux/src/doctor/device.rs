@@ -1,13 +1,12 @@
 //! Checks of a device: NAPIs, queues, what survives a reset, offloads, coalescing.
 
-use super::Check;
+use super::{Check, timers};
 use crate::apply::Session;
 use crate::device::Snapshot;
 use crate::error::Error;
 use crate::ethtool::{Ethtool, Knob};
 use crate::machine::version;
 use crate::plan::no_napi;
-use crate::values::Values;
 
 /// Drivers whose NAPIs keep their settings over a reset (`napi_config`), with the kernel since which they do.
 const KEEPING: [(&str, (u32, u32)); 13] = [
@@ -31,6 +30,7 @@ pub fn checks(session: &mut Session, snapshot: &Snapshot, kernel: &str) -> Vec<C
     let mut checks = vec![napis(snapshot), queues(snapshot), persistence(snapshot, kernel)];
     checks.extend(offloads(session, snapshot, &mut ethtool));
     checks.push(coalescing(snapshot, &mut ethtool));
+    checks.push(timers::sleepers(snapshot));
     checks.push(state_file(session));
     checks
 }
@@ -151,11 +151,6 @@ fn peer_segmentation(session: &mut Session, snapshot: &Snapshot) -> Check {
     }
 }
 
-/// Whether settings lean on the short timer.
-fn defers(settings: &Values) -> bool {
-    settings.defer_hard_irqs != 0 && settings.gro_flush_timeout_ns != 0
-}
-
 fn coalescing(snapshot: &Snapshot, ethtool: &mut Ethtool) -> Check {
     let what = format!("interrupt coalescing of {}", snapshot.device);
     let (adaptive, usecs) = match (ethtool.get(Knob::AdaptiveRx), ethtool.get(Knob::RxUsecs)) {
@@ -167,7 +162,7 @@ fn coalescing(snapshot: &Snapshot, ethtool: &mut Ethtool) -> Check {
     }
     let found = if adaptive != 0 { "adaptive-rx is on".to_owned() } else { format!("rx-usecs is {usecs}") };
     let remedy = format!("ethtool -C {} adaptive-rx off rx-usecs 0, or `lull prepare`", snapshot.device);
-    if snapshot.napis.iter().any(|napi| defers(&napi.settings)) {
+    if snapshot.napis.iter().any(|napi| napi.settings.defers()) {
         return Check::wrong(
             what,
             format!(

@@ -6,6 +6,7 @@ mod machine;
 mod modes;
 mod programs;
 mod sampling;
+mod timers;
 
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, sampling};
+use super::{Check, sampling, timers};
 use crate::attach::OnContext;
 use crate::device::Snapshot;
 use crate::programs::{EpollContext, Polling, Process, name_of, polling};
@@ -41,6 +41,7 @@ fn of_process(process: &Process, contexts: &[EpollContext], snapshot: Option<&Sn
     let mut checks = vec![prefers(&named, contexts), napi_ids(&named, process, contexts), mixed(&named, contexts)];
     if let Some(snapshot) = snapshot {
         checks.push(workers(&named, contexts, snapshot));
+        checks.extend(timers::batches(&named, process.pid(), contexts, snapshot, roots));
     }
     checks.push(sampling::zero_timeouts(&named, process.pid(), roots));
     checks
