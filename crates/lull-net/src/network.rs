@@ -64,62 +64,29 @@ impl Default for NetworkConfig {
 }
 
 /// Why a network could not be made or changed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
     /// The device refused.
-    Device(DeviceError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The host refused.
-    Host(HostError),
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// A setting of the stack is out of its limits.
+    #[error(
+        "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
+    )]
     Stack {
         /// The device.
         device: String,
         /// What is wrong.
+        #[source]
         error: NetError,
     },
     /// The system gave no random seed.
-    Seed(std::io::Error),
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NetworkError::Device(error) => error.fmt(f),
-            NetworkError::Host(error) => error.fmt(f),
-            NetworkError::Stack { device, error } => {
-                write!(
-                    f,
-                    "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
-                )
-            }
-            NetworkError::Seed(error) => write!(f, "cannot seed sequence numbers from getrandom: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for NetworkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            // What they say is shown as it is, so what stands behind them is the next cause.
-            NetworkError::Device(error) => error.source(),
-            NetworkError::Host(error) => error.source(),
-            NetworkError::Stack { error, .. } => Some(error),
-            NetworkError::Seed(error) => Some(error),
-        }
-    }
-}
-
-impl From<HostError> for NetworkError {
-    fn from(error: HostError) -> NetworkError {
-        NetworkError::Host(error)
-    }
-}
-
-impl From<DeviceError> for NetworkError {
-    fn from(error: DeviceError) -> NetworkError {
-        NetworkError::Device(error)
-    }
+    #[error("cannot seed sequence numbers from getrandom: {0}")]
+    Seed(#[source] std::io::Error),
 }
 
 /// A device with a TCP/IP stack. Clones are the same network.

@@ -3,48 +3,68 @@
 use rustix::io::Errno;
 
 /// Why a socket call failed. Each value stands for one Linux `errno`; [`NetError::errno`] gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetError {
     /// Nothing to read, no room to write, nobody to accept: wait for readiness (`EAGAIN`).
+    #[error("the call would block; wait for readiness")]
     WouldBlock,
     /// The id names no socket (any more), or one of another kind (`EBADF`).
+    #[error("no such socket")]
     InvalidSocket,
     /// An argument is out of range or does not fit the socket's state (`EINVAL`).
+    #[error("invalid argument for this socket")]
     Invalid,
     /// The call does not exist for this kind of socket (`EOPNOTSUPP`).
+    #[error("not supported by this kind of socket")]
     NotSupported,
     /// The socket has no peer (`ENOTCONN`).
+    #[error("the socket is not connected")]
     NotConnected,
     /// The socket has a peer already (`EISCONN`).
+    #[error("the socket is connected already")]
     AlreadyConnected,
     /// A datagram needs a destination (`EDESTADDRREQ`).
+    #[error("a destination address is required")]
     DestinationRequired,
     /// The peer answered the SYN with a RST, or the datagram with a port unreachable (`ECONNREFUSED`).
+    #[error("connection refused by the peer")]
     ConnectionRefused,
     /// The peer sent a RST (`ECONNRESET`).
+    #[error("connection reset by the peer")]
     ConnectionReset,
     /// The connection ended before it was accepted (`ECONNABORTED`).
+    #[error("connection aborted before it was accepted")]
     ConnectionAborted,
     /// Writing is shut down, here or by a RST after the peer's FIN (`EPIPE`).
+    #[error("the socket is shut down for writing")]
     BrokenPipe,
     /// The peer did not answer in time (`ETIMEDOUT`).
+    #[error("the peer did not answer in time")]
     TimedOut,
     /// No neighbour answers for the next hop, or a router said so (`EHOSTUNREACH`).
+    #[error("no neighbour answers for the next hop")]
     HostUnreachable,
     /// There is no route to the address (`ENETUNREACH`).
+    #[error("no route to the address; set a gateway")]
     NetworkUnreachable,
     /// The local address and port are taken (`EADDRINUSE`).
+    #[error("the local address is in use")]
     AddressInUse,
     /// The local address is not ours, or no ephemeral port is free (`EADDRNOTAVAIL`).
+    #[error("the local address is not available on this stack")]
     AddressNotAvailable,
     /// A datagram exceeds what one frame carries; this stack does not fragment (`EMSGSIZE`).
+    #[error("the datagram does not fit the MTU")]
     MessageTooLong,
     /// The shard holds as many sockets as it may (`ENOBUFS`).
+    #[error("the shard's socket table is full; raise connections_max")]
     NoBuffers,
     /// The socket's queue was taken down by a panic above it (`ENETDOWN`).
+    #[error("the socket's network was dropped, or its queue taken down by a panic; make the network anew")]
     NetworkDown,
     /// A router or host asked for a protocol that the destination does not speak (`ENOPROTOOPT`).
+    #[error("the destination does not speak the protocol")]
     ProtocolUnreachable,
 }
 
@@ -76,37 +96,6 @@ impl NetError {
         errno.raw_os_error()
     }
 }
-
-impl std::fmt::Display for NetError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            NetError::WouldBlock => "the call would block; wait for readiness",
-            NetError::InvalidSocket => "no such socket",
-            NetError::Invalid => "invalid argument for this socket",
-            NetError::NotSupported => "not supported by this kind of socket",
-            NetError::NotConnected => "the socket is not connected",
-            NetError::AlreadyConnected => "the socket is connected already",
-            NetError::DestinationRequired => "a destination address is required",
-            NetError::ConnectionRefused => "connection refused by the peer",
-            NetError::ConnectionReset => "connection reset by the peer",
-            NetError::ConnectionAborted => "connection aborted before it was accepted",
-            NetError::BrokenPipe => "the socket is shut down for writing",
-            NetError::TimedOut => "the peer did not answer in time",
-            NetError::HostUnreachable => "no neighbour answers for the next hop",
-            NetError::NetworkUnreachable => "no route to the address; set a gateway",
-            NetError::AddressInUse => "the local address is in use",
-            NetError::AddressNotAvailable => "the local address is not available on this stack",
-            NetError::MessageTooLong => "the datagram does not fit the MTU",
-            NetError::NoBuffers => "the shard's socket table is full; raise connections_max",
-            NetError::NetworkDown => {
-                "the socket's network was dropped, or its queue taken down by a panic; make the network anew"
-            }
-            NetError::ProtocolUnreachable => "the destination does not speak the protocol",
-        })
-    }
-}
-
-impl std::error::Error for NetError {}
 
 impl From<NetError> for std::io::Error {
     fn from(error: NetError) -> std::io::Error {
