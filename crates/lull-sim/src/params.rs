@@ -2,7 +2,6 @@
 //! an error: it would be a fit of the model's faults, not of the machine.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,15 +24,19 @@ pub struct Param {
 pub struct Params(BTreeMap<String, Param>);
 
 /// What is wrong with a parameter file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParamsError {
     /// It cannot be read as TOML, or a parameter lacks a part.
+    #[error("the parameter file cannot be read: {}", .0.trim_end())]
     Toml(String),
     /// A name that the world does not know.
+    #[error("no parameter is named '{0}': remove it")]
     Unknown(String),
     /// A parameter that the world needs is not there.
+    #[error("the parameter '{0}' is missing: add it with value, unit, range, meaning")]
     Missing(&'static str),
     /// A parameter in another unit than the world's.
+    #[error("the parameter '{name}' has the unit '{unit}': it is given in {needed}")]
     Unit {
         /// Which.
         name: String,
@@ -43,6 +46,11 @@ pub enum ParamsError {
         needed: &'static str,
     },
     /// A value outside its plausible range.
+    #[error(
+        "the parameter '{name}' is {value}, outside its plausible range [{}, {}]: a machine has no such value",
+        range[0],
+        range[1]
+    )]
     Range {
         /// Which.
         name: String,
@@ -52,27 +60,6 @@ pub enum ParamsError {
         range: [f64; 2],
     },
 }
-
-impl fmt::Display for ParamsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ParamsError::Toml(error) => write!(f, "the parameter file cannot be read: {}", error.trim_end()),
-            ParamsError::Unknown(name) => write!(f, "no parameter is named '{name}': remove it"),
-            ParamsError::Missing(name) => {
-                write!(f, "the parameter '{name}' is missing: add it with value, unit, range, meaning")
-            }
-            ParamsError::Unit { name, unit, needed } => {
-                write!(f, "the parameter '{name}' has the unit '{unit}': it is given in {needed}")
-            }
-            ParamsError::Range { name, value, range: [low, high] } => write!(
-                f,
-                "the parameter '{name}' is {value}, outside its plausible range [{low}, {high}]: a machine has no such value"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ParamsError {}
 
 impl Params {
     /// Reads a file's text and checks it against the names and units that the world knows.

@@ -2,8 +2,6 @@
 //!
 //! Jobs are independent and each is a pure function of world file and job, so whoever has threads may spread them.
 
-use std::fmt;
-
 use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
@@ -35,13 +33,23 @@ pub struct Job {
 }
 
 /// Why there is no outcome.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PredictError {
     /// The simulated service cannot be run in the mode.
+    #[error("{0}")]
     Mode(String),
     /// The clients of the world cannot be asked for the load.
+    #[error("{0}")]
     Load(String),
     /// The load does not fit the wire.
+    #[error(
+        "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} % of {}), \
+         and queues on the wire are not simulated",
+        rate_text(*per_s),
+        rate_text((WIRE_SHARE_MAX * wire_per_s).floor()),
+        100.0 * WIRE_SHARE_MAX,
+        rate_text(wire_per_s.floor())
+    )]
     Wire {
         /// Requests per second that were asked for, or served.
         per_s: f64,
@@ -49,29 +57,9 @@ pub enum PredictError {
         wire_per_s: f64,
     },
     /// A bound of the run was hit.
+    #[error(transparent)]
     Bound(RunError),
 }
-
-impl fmt::Display for PredictError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PredictError::Mode(why) | PredictError::Load(why) => f.write_str(why),
-            PredictError::Wire { per_s, wire_per_s } => write!(
-                f,
-                "{} requests per second do not fit the wire: nic.speed, request_size and answer_size allow {} ({:.0} \
-                 % of {}), \
-                 and queues on the wire are not simulated",
-                rate_text(*per_s),
-                rate_text((WIRE_SHARE_MAX * wire_per_s).floor()),
-                100.0 * WIRE_SHARE_MAX,
-                rate_text(wire_per_s.floor())
-            ),
-            PredictError::Bound(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for PredictError {}
 
 /// Whether a load fits the wire.
 ///

@@ -1,7 +1,5 @@
 //! Published tables: cells by case and load, columns by name.
 
-use std::fmt;
-
 /// A column of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
@@ -116,19 +114,12 @@ pub struct Table {
 }
 
 /// What is wrong with a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line} of the table: {what}")]
 pub struct TableError {
     line: usize,
     what: String,
 }
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {} of the table: {}", self.line, self.what)
-    }
-}
-
-impl std::error::Error for TableError {}
 
 impl Table {
     /// Reads a table with a header line. Columns that are not ours are skipped.

@@ -24,8 +24,6 @@ mod search;
 mod setting;
 mod slo;
 
-use std::fmt;
-
 pub use self::search::tune;
 pub use self::setting::{Family, Setting};
 pub use self::slo::{Bound, Slo, SloError, Statistic};
@@ -334,24 +332,15 @@ impl Answer {
 }
 
 /// Why there is no answer at all.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TuneError {
     /// Nothing could be run; the reason of the first.
+    #[error(transparent)]
     Run(PredictError),
     /// The one who runs jobs gave up.
+    #[error("stopped before there was an answer: start it again")]
     Stopped,
 }
-
-impl fmt::Display for TuneError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TuneError::Run(error) => error.fmt(f),
-            TuneError::Stopped => write!(f, "stopped before there was an answer: start it again"),
-        }
-    }
-}
-
-impl std::error::Error for TuneError {}
 
 /// Runs jobs, all or none: `None` if it was stopped.
 pub type Runner<'a> = dyn FnMut(&[Job]) -> Option<Vec<Result<Figures, PredictError>>> + 'a;

@@ -87,25 +87,15 @@ impl Slo {
 }
 
 /// What cannot be read as an objective.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot read the objective '{text}': {why}; write avg, p50, p95 or p99, then <, then a time with its unit, \
+     several joined by commas, such as 'p99<200us,avg<80us'"
+)]
 pub struct SloError {
     text: String,
     why: String,
 }
-
-impl fmt::Display for SloError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot read the objective '{}': {}; write avg, p50, p95 or p99, then <, then a time with its unit, \
-             several joined \
-             by commas, such as 'p99<200us,avg<80us'",
-            self.text, self.why
-        )
-    }
-}
-
-impl std::error::Error for SloError {}
 
 impl FromStr for Slo {
     type Err = SloError;

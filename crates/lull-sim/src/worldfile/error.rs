@@ -1,10 +1,10 @@
 //! What is wrong with a world file: one line with file, line and key, and what is allowed.
 
-use std::fmt;
 use std::ops::Range;
 
 /// Why a world file is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", place(file, *line, key))]
 pub struct WorldFileError {
     /// The file, as it was named.
     pub file: String,
@@ -16,18 +16,14 @@ pub struct WorldFileError {
     pub problem: String,
 }
 
-impl fmt::Display for WorldFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WorldFileError { file, line, key, problem } = self;
-        match (line, key.is_empty()) {
-            (0, _) => write!(f, "{file}: {problem}"),
-            (_, true) => write!(f, "{file}:{line}: {problem}"),
-            (_, false) => write!(f, "{file}:{line}: {key}: {problem}"),
-        }
+/// Names the place in the file as far as it is known; line 0 stands for a file that could not be read.
+fn place(file: &str, line: usize, key: &str) -> String {
+    match (line, key) {
+        (0, _) => file.to_owned(),
+        (_, "") => format!("{file}:{line}"),
+        _ => format!("{file}:{line}: {key}"),
     }
 }
-
-impl std::error::Error for WorldFileError {}
 
 /// Sections without which there is no world.
 const REQUIRED: [&str; 4] = ["machine", "nic", "network", "service"];
