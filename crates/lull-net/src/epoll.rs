@@ -121,13 +121,19 @@ impl Epoll {
     /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait.
     ///
     /// # Errors
-    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as Linux.
+    /// `AlreadyExists` if it is in the set; `InvalidInput` for EXCLUSIVE together with ONESHOT or RDHUP, as Linux, and for a
+    /// socket of another host, which no waiter of this context could deliver for.
     pub fn add(&self, source: &impl Source, key: u64, interest: Interest) -> io::Result<()> {
         if interest.contains(Interest::EXCLUSIVE) && !EXCLUSIVE_OK.contains(interest) {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
         let context = self.context();
-        let item = Item::new(context, key, interest, source.parts());
+        let parts = source.parts();
+        if parts.iter().any(|part| !part.is_of(&context.host)) {
+            let what = "cannot watch a socket of another host: make the network and the epoll context with the same Host";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let item = Item::new(context, key, interest, parts);
         {
             let mut items = context.items();
             if items.contains_key(&source.identity()) {

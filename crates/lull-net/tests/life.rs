@@ -61,6 +61,19 @@ fn a_worker_of_another_host_is_refused() {
     assert!(error.to_string().contains("another host"), "{error}");
 }
 
+/// Its edges would come from threads that deliver for another host, which cannot poll for this one's waiters.
+#[test]
+fn a_socket_of_another_host_is_refused() {
+    let (pair, other) = (Pair::new(), Pair::new());
+    let listener = pair.listener(7);
+    let epoll = Epoll::new(&other.host);
+    let error = epoll.add(&listener, 1, Interest::READABLE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("another host"), "{error}");
+    assert_eq!(epoll.delete(&listener).unwrap_err().kind(), ErrorKind::NotFound);
+    pair.epoll(&listener, Interest::READABLE).delete(&listener).unwrap();
+}
+
 #[test]
 fn port_0_is_a_free_port_on_every_shard() {
     let pair = Pair::with(2, |device| device, NapiSettings::default());

@@ -37,6 +37,11 @@ impl Part {
         self.queue.napi_id()
     }
 
+    /// Whether `host` delivers for it.
+    pub(crate) fn is_of(&self, host: &Arc<Delivery>) -> bool {
+        Arc::ptr_eq(&self.host, host)
+    }
+
     pub(crate) fn watch(&self, item: &Arc<Item>) {
         self.queue.with(&self.host, |inside, _| {
             if let Some(list) = inside.wait_list(self.id) {
