@@ -208,6 +208,17 @@ impl fmt::Display for SettingError {
 
 impl std::error::Error for SettingError {}
 
+/// So that `?` works where calls of sockets and settings stand together.
+impl From<SettingError> for std::io::Error {
+    fn from(error: SettingError) -> std::io::Error {
+        let kind = match error.errno {
+            Errno::Permission => std::io::ErrorKind::PermissionDenied,
+            Errno::Invalid | Errno::Range => std::io::ErrorKind::InvalidInput,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
 pub(crate) fn limit(setting: &'static str, value: u64, max: u64, errno: Errno) -> Result<(), SettingError> {
     if value > max {
         return Err(SettingError { setting, value, limit: Limit::AtMost(max), errno });
