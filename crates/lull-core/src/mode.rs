@@ -2,17 +2,29 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::epoll::EpollParams;
 use crate::settings::{NapiSettings, Threaded};
 
 /// What a mode asks of the application.
+#[must_use = "a mode may ask the application to wait with a timeout: hand `timeout()` to each wait"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppPolicy {
     /// Waits in `epoll_wait` without a timeout.
     Blocking,
     /// Waits at most this many milliseconds at a time, so that `epoll_wait` is never left (fullbusy).
     TimeoutMs(u32),
+}
+
+impl AppPolicy {
+    /// The timeout of each wait in epoll; `None` is for ever.
+    pub fn timeout(self) -> Option<Duration> {
+        match self {
+            AppPolicy::Blocking => None,
+            AppPolicy::TimeoutMs(ms) => Some(Duration::from_millis(u64::from(ms))),
+        }
+    }
 }
 
 /// A named set of delivery settings.
@@ -223,6 +235,12 @@ impl Mode {
             .then_some(self.napi.gro_flush_timeout_ns)
     }
 
+    /// Whether the mode acts through epoll contexts: without one nobody busy polls or suspends, and what it sets on the NAPIs
+    /// only puts packets off.
+    pub fn needs_epoll(&self) -> bool {
+        self.epoll != EpollParams::default() || self.app != AppPolicy::Blocking
+    }
+
     fn plain(name: &str) -> Mode {
         Mode {
             name: name.to_owned(),
@@ -320,6 +338,8 @@ mod tests {
             let mode: Mode = name.parse().unwrap();
             assert_eq!(mode.name(), name);
             assert_eq!(mode.suspends(), name.starts_with("suspend"));
+            assert_eq!(mode.needs_epoll(), name != "base" && !name.starts_with("defer"));
+            assert_eq!(mode.app.timeout(), (name == "fullbusy").then_some(Duration::from_millis(1)));
         }
     }
 

@@ -175,8 +175,9 @@ impl Echo {
     }
 
     fn set_mode(&self, mode: &Mode) -> Result<()> {
-        self.network.set_napi_all(&mode.napi)?;
-        Ok(self.epoll.set_busy_poll(&mode.epoll, true)?)
+        // Its worker never waits with a timeout, and its modes need none.
+        let _ = self.network.set_mode(mode)?.on(&self.epoll)?;
+        Ok(())
     }
 
     /// CPU of the worker and of whoever delivers for it.

@@ -22,14 +22,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lull_core::{EpollParams, Mode};
+use lull_core::Mode;
 use lull_net::{Epoll, Network};
 
 use crate::memcached::Store;
 use kernel::{Kernel, KernelControl};
 use own::{Own, OwnControl};
 use plane::{Control, Plane};
-use worker::{Shared, wait_ms};
+use worker::Shared;
 
 /// What a service bounds of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,20 +126,14 @@ impl<C: Control> Service<C> {
     /// # Errors
     /// A value that the kernel refuses, or would.
     pub fn set_mode(&self, mode: &Mode) -> io::Result<()> {
-        self.set_epoll(&mode.epoll)?;
-        self.shared.wait_ms.store(wait_ms(mode.app), Ordering::Release);
+        for worker in &self.workers {
+            let wait = worker.control.set_mode(mode)?.timeout();
+            self.shared.wait_ms.store(wait.map_or(0, |wait| wait.as_millis() as u64), Ordering::Release);
+        }
         self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
         // Whoever waits in the old way comes back and waits in the new one.
         self.workers.iter().for_each(|worker| worker.control.notify());
         Ok(())
-    }
-
-    /// Sets the busy-poll parameters of every worker's context.
-    ///
-    /// # Errors
-    /// A value that the kernel refuses, or would.
-    pub fn set_epoll(&self, params: &EpollParams) -> io::Result<()> {
-        self.workers.iter().try_for_each(|worker| worker.control.set_epoll(params))
     }
 
     /// The workers' threads, by the kernel's ids.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lull_core::{BusyDone, EpollParams, EpollWait, SettingError, WaitStep};
+use lull_core::{AppPolicy, BusyDone, EpollParams, EpollWait, Mode, SettingError, WaitStep};
 use lull_host::{Host, Worker};
 
 use crate::shard::Ready;
@@ -93,6 +93,16 @@ impl Epoll {
         self.context().busy.set_params(params, privileged)
     }
 
+    /// Puts a mode's half of an epoll context in force: its busy-poll parameters. What comes back says how long the application
+    /// has to wait: `epoll.wait(&worker, &mut events, 64, policy.timeout())`. The other half is [`crate::Network::set_mode`]'s.
+    ///
+    /// # Errors
+    /// A parameter above its limit. A context of this stack is its program's, so budgets above 64 need no privilege.
+    pub fn set_mode(&self, mode: &Mode) -> Result<AppPolicy, SettingError> {
+        self.set_busy_poll(&mode.epoll, true)?;
+        Ok(mode.app)
+    }
+
     /// EPIOCGPARAMS.
     pub fn busy_poll(&self) -> EpollParams {
         self.context().busy.params()
@@ -130,7 +140,8 @@ impl Epoll {
         let context = self.context();
         let parts = source.parts();
         if parts.iter().any(|part| !part.is_of(&context.host)) {
-            let what = "cannot watch a socket of another host: make the network and the epoll context with the same Host";
+            let what =
+                "cannot watch a socket of another host: make the network and the epoll context with the same Host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let item = Item::new(context, key, interest, parts);

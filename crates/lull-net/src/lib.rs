@@ -16,7 +16,8 @@
 //! is a thread that waits here and hands over through the other loop's own means, a channel or an eventfd.
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), [`shard`] (demux,
-//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`].
+//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`], `mode`
+//! (a delivery mode on both).
 //!
 //! # Example: an echo server over the in-memory NIC
 //!
@@ -78,6 +79,8 @@ mod level;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]
+mod mode;
+#[cfg(not(loom))]
 pub mod network;
 #[cfg(not(loom))]
 mod queue;
@@ -91,7 +94,7 @@ pub mod socket;
 mod sync;
 
 #[cfg(not(loom))]
-pub use lull_core::{self, EpollOptions, EpollParams, NapiSettings, SettingError, Sysctl};
+pub use lull_core::{self, AppPolicy, EpollOptions, EpollParams, Mode, ModeError, NapiSettings, SettingError, Sysctl};
 #[cfg(not(loom))]
 pub use lull_host::{self, Host, HostConfig, HostError, Worker};
 #[cfg(not(loom))]
@@ -99,6 +102,8 @@ pub use lull_nic::{self, Device};
 
 #[cfg(not(loom))]
 pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
+#[cfg(not(loom))]
+pub use mode::{AppHalf, NeedsEpoll};
 #[cfg(not(loom))]
 pub use network::{Cork, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]

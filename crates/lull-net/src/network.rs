@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lull_core::{NapiSettings, Sysctl};
+use lull_core::{Mode, NapiSettings, SettingError, SocketBusy, Sysctl};
 use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
-use lull_nic::{Device, DeviceError, DeviceEvent};
+use lull_nic::{Device, DeviceError, DeviceEvent, Moderation};
 
+use crate::mode::AppHalf;
 use crate::queue::Queue;
 use crate::shard::{
     BUFFER_BYTES, Neighbours, NetError, Stack, StackConfig, StackCounters, Steering, SynCookies, Timeouts,
@@ -42,6 +43,21 @@ pub struct NetworkConfig {
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
     /// Delivery settings that every queue starts with.
     pub napi: NapiSettings,
+    /// SO_BUSY_POLL that sockets start with, in microseconds; `None` as the host's `busy_read` has it.
+    pub socket_busy_poll_usecs: Option<u32>,
+    /// Interrupt coalescing of the device, in microseconds; `None` leaves it as it is.
+    pub rx_usecs: Option<u32>,
+}
+
+impl NetworkConfig {
+    /// The network's half of a mode from the start. The application's half is [`Epoll::set_mode`](crate::Epoll::set_mode) on
+    /// each context, or [`AppHalf::without_epoll`], which says whether the mode can do without.
+    pub fn with_mode(mut self, mode: &Mode) -> NetworkConfig {
+        self.napi = mode.napi;
+        self.socket_busy_poll_usecs = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
+        self.rx_usecs = mode.rx_usecs;
+        self
+    }
 }
 
 impl Default for NetworkConfig {
@@ -59,6 +75,8 @@ impl Default for NetworkConfig {
             timeouts: Timeouts::default(),
             neighbours: Vec::new(),
             napi: NapiSettings::default(),
+            socket_busy_poll_usecs: None,
+            rx_usecs: None,
         }
     }
 }
@@ -89,6 +107,12 @@ pub enum NetworkError {
     Seed(#[source] std::io::Error),
 }
 
+impl From<SettingError> for NetworkError {
+    fn from(error: SettingError) -> NetworkError {
+        NetworkError::Host(HostError::Setting(error))
+    }
+}
+
 /// A device with a TCP/IP stack. Clones are the same network.
 ///
 /// Keep one for as long as its sockets are used: with the last clone the network goes down. Its sockets then fail with
@@ -102,6 +126,8 @@ struct Inner {
     delivery: Arc<Delivery>,
     device: Arc<dyn Device>,
     device_id: DeviceId,
+    /// The device's own coalescing, in force unless a mode asks for another.
+    moderation: Moderation,
     queues: Vec<Arc<Queue>>,
     neighbours: Arc<Neighbours>,
     next_queue: AtomicUsize,
@@ -142,6 +168,7 @@ impl Network {
     /// A queue that is taken, a CPU that does not exist, a setting out of its limits.
     pub fn new(host: &Host, device: Arc<dyn Device>, config: NetworkConfig) -> Result<Network, NetworkError> {
         let info = device.info();
+        let moderation = device.moderation();
         let neighbours = Arc::new(Neighbours::default());
         for (ip, mac) in &config.neighbours {
             neighbours.add_permanent(*ip, *mac);
@@ -171,7 +198,7 @@ impl Network {
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
             let irq = queue.irq.clone();
-            let shard = Arc::new(Queue::new(stack, queue));
+            let shard = Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs));
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver };
@@ -185,13 +212,14 @@ impl Network {
             delivery: host.delivery(),
             device,
             device_id,
+            moderation,
             queues,
             neighbours,
             next_queue: AtomicUsize::new(0),
             enabled: Mutex::new(false),
             events: Arc::new(Mutex::new(None)),
         }));
-        network.set_napi_all(&config.napi)?;
+        network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs)?;
         // Watched first: nobody else would tell of a reset that comes while the queues are enabled.
         network.watch_device()?;
         network.0.enable_all()?;
@@ -260,6 +288,39 @@ impl Network {
     /// A setting above its limit.
     pub fn set_napi_all(&self, settings: &NapiSettings) -> Result<(), HostError> {
         self.0.queues.iter().try_for_each(|queue| self.0.host.set_napi(queue.napi(), settings))
+    }
+
+    /// Puts the network's half of a mode in force: the settings of every NAPI, the device's coalescing where the mode names it
+    /// (its own otherwise), and SO_BUSY_POLL of all sockets, those that are open included, where this changes it.
+    ///
+    /// What comes back is the application's half, which has to be done as well.
+    ///
+    /// # Errors
+    /// A setting above its limit; a mode that coalesces, on a device that cannot; a thread that cannot be started.
+    pub fn set_mode(&self, mode: &Mode) -> Result<AppHalf, NetworkError> {
+        let socket = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
+        self.set_delivery(&mode.napi, socket, mode.rx_usecs)?;
+        Ok(AppHalf::of(mode))
+    }
+
+    /// What can be refused is looked at first, so that a refused mode leaves things as they were.
+    fn set_delivery(
+        &self,
+        napi: &NapiSettings,
+        socket: Option<u32>,
+        rx_usecs: Option<u32>,
+    ) -> Result<(), NetworkError> {
+        napi.check()?;
+        let busy_read_usecs = socket.unwrap_or(self.sysctl().busy_read_usecs);
+        SocketBusy::new(self.sysctl()).set_usecs(busy_read_usecs)?;
+        let device = &self.0.device;
+        let wanted = rx_usecs.map_or(self.0.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
+        if device.moderation() != wanted {
+            device.set_moderation(wanted)?;
+        }
+        self.set_napi_all(napi)?;
+        self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
+        Ok(())
     }
 
     /// Holds back the doorbell of queue `queue` while a batch of events is answered, until the cork is dropped or eight

@@ -8,6 +8,7 @@ use lull_core::Owner;
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
 use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
+use crate::mode::ModeBusyPoll;
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
 
@@ -143,13 +144,15 @@ pub(crate) struct Queue {
     room: Arc<dyn IrqLine>,
     /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
     blocked: AtomicBool,
+    /// SO_BUSY_POLL of its sockets by the mode in force.
+    pub(crate) mode_busy: ModeBusyPoll,
 }
 
 /// No instance yet.
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
-    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue) -> Queue {
+    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue, busy_read_usecs: u32) -> Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
@@ -170,6 +173,7 @@ impl Queue {
             irq: queue.irq,
             room: queue.tx_irq,
             blocked: AtomicBool::new(false),
+            mode_busy: ModeBusyPoll::new(busy_read_usecs),
         }
     }
 

@@ -65,8 +65,6 @@ pub struct Server {
     network: Network,
     host: Host,
     store: Arc<Store>,
-    /// The device's own, in force unless the mode asks for another.
-    moderation: Moderation,
 }
 
 /// Everything that counts, at one moment.
@@ -105,8 +103,7 @@ impl Server {
         let network = Network::new(&host, device, network)?;
         let store = Arc::new(Store::new(config.store));
         let service = OwnService::on_network(&network, config.address, store.clone(), config.limits)?;
-        let moderation = network.device().moderation();
-        Ok(Server { service, network, host, store, moderation })
+        Ok(Server { service, network, host, store })
     }
 
     /// Stores every record of a workload, without going through the network.
@@ -244,12 +241,8 @@ impl Server {
     /// # Errors
     /// A setting that the kernel would refuse, too; a mode that coalesces interrupts, on a device that cannot.
     pub fn set_mode(&self, mode: &Mode) -> Result<(), BenchError> {
-        let device = self.network.device();
-        let wanted = mode.rx_usecs.map_or(self.moderation, |rx_usecs| Moderation { rx_usecs, rx_frames: 0 });
-        if device.moderation() != wanted {
-            device.set_moderation(wanted)?;
-        }
-        self.network.set_napi_all(&mode.napi).map_err(std::io::Error::other)?;
+        // The service does the application's half, on the contexts of its workers.
+        let _ = self.network.set_mode(mode)?;
         Ok(self.service.set_mode(mode)?)
     }
 }

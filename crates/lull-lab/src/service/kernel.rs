@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lull_core::EpollParams;
+use lull_core::{AppPolicy, Mode};
 use lull_linux::os::set_epoll_params;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -114,8 +114,9 @@ impl Plane for Kernel {
 }
 
 impl Control for KernelControl {
-    fn set_epoll(&self, params: &EpollParams) -> io::Result<()> {
-        set_epoll_params(self.epoll.as_fd(), params)
+    fn set_mode(&self, mode: &Mode) -> io::Result<AppPolicy> {
+        set_epoll_params(self.epoll.as_fd(), &mode.epoll)?;
+        Ok(mode.app)
     }
 
     fn notify(&self) {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lull_core::EpollParams;
+use lull_core::{AppPolicy, Mode};
 use lull_host::Worker;
 use lull_net::shard::{Keepalive, ListenOptions};
 use lull_net::{Cork, Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
@@ -98,9 +98,8 @@ impl Plane for Own {
 }
 
 impl Control for OwnControl {
-    fn set_epoll(&self, params: &EpollParams) -> io::Result<()> {
-        // In our own stack we are the administrator: budgets above 64 take no privilege.
-        self.epoll.set_busy_poll(params, true).map_err(io::Error::other)
+    fn set_mode(&self, mode: &Mode) -> io::Result<AppPolicy> {
+        Ok(self.epoll.set_mode(mode)?)
     }
 
     fn notify(&self) {
@@ -122,6 +121,6 @@ impl Stream for TcpStream {
     }
 
     fn set_busy_poll(&self, usecs: u32) -> io::Result<()> {
-        TcpStream::set_busy_poll(self, usecs).map_err(io::Error::other)
+        Ok(TcpStream::set_busy_poll(self, usecs)?)
     }
 }

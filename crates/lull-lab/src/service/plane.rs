@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use lull_core::EpollParams;
+use lull_core::{AppPolicy, Mode};
 
 /// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
 /// libevent, starts with 32 and doubles as needed.
@@ -66,8 +66,8 @@ pub trait Plane: Send + 'static {
 
 /// The other end of a worker's waiting, for whoever started it.
 pub trait Control: Send {
-    /// Sets the context's busy-poll parameters.
-    fn set_epoll(&self, params: &EpollParams) -> io::Result<()>;
+    /// Gives a mode to the context; how long its worker has to wait comes back.
+    fn set_mode(&self, mode: &Mode) -> io::Result<AppPolicy>;
     /// Ends the present wait, or the next.
     fn notify(&self);
 }

@@ -7,8 +7,6 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lull_core::AppPolicy;
-
 use super::Limits;
 use super::plane::{EVENTS_MAX, LISTENER, NOTICE, Plane, Stream, Watch};
 use super::slots::Slots;
@@ -35,14 +33,6 @@ pub(super) struct Shared {
     pub busy_poll_usecs: AtomicU64,
     /// Whether a refusal was told: one line is enough, the counter has the rest.
     pub refusal_told: AtomicBool,
-}
-
-/// How long a worker waits in epoll in such a mode, in milliseconds; 0 is for ever.
-pub(super) fn wait_ms(app: AppPolicy) -> u64 {
-    match app {
-        AppPolicy::Blocking => 0,
-        AppPolicy::TimeoutMs(ms) => u64::from(ms),
-    }
 }
 
 /// Starts the `nth` worker's thread: it pins itself and then serves. Returns its kernel id once it is pinned.

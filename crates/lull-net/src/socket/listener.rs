@@ -131,12 +131,7 @@ impl TcpListener {
             accepted.map(|(id, peer)| (Part::new(queue, host, id, inside), peer))
         });
         match accepted {
-            Ok((part, peer)) => {
-                let busy = SocketBusy::new(&lull_core::Sysctl::default());
-                // A child inherits the listener's busy-poll time.
-                let _ = busy.set_usecs(open.busy.usecs());
-                Ok(Some((TcpStream(Arc::new(Open::new(part, busy))), peer)))
-            }
+            Ok((part, peer)) => Ok(Some((TcpStream(Arc::new(open.child(part))), peer))),
             Err(NetError::WouldBlock) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -175,7 +170,7 @@ impl TcpListener {
     /// # Errors
     /// More than 2^31-1.
     pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
-        self.0.opens.iter().try_for_each(|open| open.busy.set_usecs(usecs))
+        self.0.opens.iter().try_for_each(|open| open.set_busy_poll(usecs))
     }
 }
 

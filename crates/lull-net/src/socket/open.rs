@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lull_core::SocketBusy;
+use lull_core::{SettingError, SocketBusy};
 use lull_host::Delivery;
 
 use crate::epoll::{Item, forget};
+use crate::mode::Following;
 use crate::queue::{Inside, Queue};
 use crate::ready::Level;
 use crate::shard::{Io, NetError, Ready, SocketId, Stack};
@@ -107,7 +108,7 @@ pub trait Source {
 pub(super) struct Open {
     pub(super) part: Part,
     pub(super) nonblocking: AtomicBool,
-    pub(super) busy: SocketBusy,
+    pub(super) busy: Following,
     pub(super) read_timeout_ns: AtomicU64,
     pub(super) write_timeout_ns: AtomicU64,
 }
@@ -117,6 +118,15 @@ const FOR_EVER: u64 = 0;
 
 impl Open {
     pub(super) fn new(part: Part, busy: SocketBusy) -> Open {
+        Open::following(part, Following::new(busy))
+    }
+
+    /// A connection that this listener's part accepted.
+    pub(super) fn child(&self, part: Part) -> Open {
+        Open::following(part, self.busy.child(&self.part.queue.mode_busy))
+    }
+
+    fn following(part: Part, busy: Following) -> Open {
         Open {
             part,
             nonblocking: AtomicBool::new(false),
@@ -124,6 +134,16 @@ impl Open {
             read_timeout_ns: AtomicU64::new(FOR_EVER),
             write_timeout_ns: AtomicU64::new(FOR_EVER),
         }
+    }
+
+    /// The busy-poll options.
+    pub(super) fn busy(&self) -> &SocketBusy {
+        self.busy.now(&self.part.queue.mode_busy)
+    }
+
+    /// SO_BUSY_POLL.
+    pub(super) fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
+        self.busy.set_usecs(&self.part.queue.mode_busy, usecs)
     }
 
     pub(super) fn identity(self: &Arc<Open>) -> usize {
@@ -164,7 +184,7 @@ impl Open {
 
     /// `sk_busy_loop` (§9); true if there is something to read now.
     fn busy_poll(&self, nonblocking: bool) -> bool {
-        let Some(plan) = self.busy.plan(self.part.napi_id(), nonblocking) else { return false };
+        let Some(plan) = self.busy().plan(self.part.napi_id(), nonblocking) else { return false };
         let is_ready = || self.part.level().intersects(Ready::READABLE | Ready::ERR | Ready::HUP);
         self.part.host.busy_loop(&plan, &mut |_| is_ready());
         is_ready()

@@ -51,12 +51,12 @@ macro_rules! socket_options {
             /// # Errors
             /// More than 2^31-1.
             pub fn set_busy_poll(&self, usecs: u32) -> Result<(), SettingError> {
-                self.0.busy.set_usecs(usecs)
+                self.0.set_busy_poll(usecs)
             }
 
             /// SO_BUSY_POLL.
             pub fn busy_poll(&self) -> u32 {
-                self.0.busy.usecs()
+                self.0.busy().usecs()
             }
 
             /// SO_PREFER_BUSY_POLL.
@@ -64,12 +64,12 @@ macro_rules! socket_options {
             /// # Errors
             /// Setting it without `privileged` (CAP_NET_ADMIN).
             pub fn set_prefer_busy_poll(&self, prefer: bool, privileged: bool) -> Result<(), SettingError> {
-                self.0.busy.set_prefer(prefer, privileged)
+                self.0.busy().set_prefer(prefer, privileged)
             }
 
             /// SO_PREFER_BUSY_POLL.
             pub fn prefer_busy_poll(&self) -> bool {
-                self.0.busy.prefer()
+                self.0.busy().prefer()
             }
 
             /// SO_BUSY_POLL_BUDGET, in packets.
@@ -77,12 +77,12 @@ macro_rules! socket_options {
             /// # Errors
             /// More than 65535, or raising it without `privileged` (CAP_NET_ADMIN).
             pub fn set_busy_poll_budget(&self, budget: u32, privileged: bool) -> Result<(), SettingError> {
-                self.0.busy.set_budget(budget, privileged)
+                self.0.busy().set_budget(budget, privileged)
             }
 
             /// SO_BUSY_POLL_BUDGET.
             pub fn busy_poll_budget(&self) -> u32 {
-                self.0.busy.budget()
+                self.0.busy().budget()
             }
 
             /// Takes the pending error (SO_ERROR).
