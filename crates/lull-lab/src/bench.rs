@@ -6,7 +6,6 @@ mod mem;
 mod tap;
 mod window;
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -123,47 +122,28 @@ pub trait Bench {
 }
 
 /// Why a bench could not be set up or run.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
     /// The generator.
-    Load(LoadError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// The service's network.
-    Network(lull_net::NetworkError),
+    #[error(transparent)]
+    Network(#[from] lull_net::NetworkError),
     /// The host.
-    Host(lull_host::HostError),
+    #[error(transparent)]
+    Host(#[from] lull_host::HostError),
     /// The device.
-    Device(lull_nic::DeviceError),
+    #[error(transparent)]
+    Device(#[from] lull_nic::DeviceError),
     /// The service could not be started or changed.
-    Service(std::io::Error),
+    #[error("the service: {0}")]
+    Service(#[from] std::io::Error),
     /// A setting of the bench.
+    #[error("{0}")]
     Invalid(String),
 }
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BenchError::Load(error) => error.fmt(f),
-            BenchError::Network(error) => error.fmt(f),
-            BenchError::Host(error) => error.fmt(f),
-            BenchError::Device(error) => error.fmt(f),
-            BenchError::Service(error) => write!(f, "the service: {error}"),
-            BenchError::Invalid(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for BenchError {}
-
-macro_rules! from {
-    ($($error:ty => $variant:ident),*) => {
-        $(impl From<$error> for BenchError {
-            fn from(error: $error) -> BenchError { BenchError::$variant(error) }
-        })*
-    };
-}
-from!(LoadError => Load, lull_net::NetworkError => Network, lull_host::HostError => Host,
-      lull_nic::DeviceError => Device, std::io::Error => Service);
 
 /// The cores that were asked for, if this process may use each of them, and none is named twice.
 ///

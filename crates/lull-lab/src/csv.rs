@@ -6,7 +6,6 @@
 
 pub mod atomic;
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -77,13 +76,16 @@ pub struct CsvRow {
 }
 
 /// Why a table cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CsvError {
     /// The file cannot be read, or is no CSV.
-    Read(::csv::Error),
+    #[error("cannot read the table: {0}")]
+    Read(#[from] ::csv::Error),
     /// The header does not begin with [`PUBLISHED_COLUMNS`].
+    #[error("not a table of this kind: its header is `{0}`, not `{names}...`", names = PUBLISHED_COLUMNS.join(","))]
     Header(String),
     /// A field is not what its column holds.
+    #[error("line {line}: `{text}` is no {column}")]
     Field {
         /// Line in the file, from 1.
         line: u64,
@@ -92,37 +94,6 @@ pub enum CsvError {
         /// What stands there.
         text: String,
     },
-}
-
-impl fmt::Display for CsvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CsvError::Read(error) => write!(f, "cannot read the table: {error}"),
-            CsvError::Header(header) => {
-                write!(
-                    f,
-                    "not a table of this kind: its header is `{header}`, not `{}...`",
-                    PUBLISHED_COLUMNS.join(",")
-                )
-            }
-            CsvError::Field { line, column, text } => write!(f, "line {line}: `{text}` is no {column}"),
-        }
-    }
-}
-
-impl std::error::Error for CsvError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CsvError::Read(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<::csv::Error> for CsvError {
-    fn from(error: ::csv::Error) -> Self {
-        CsvError::Read(error)
-    }
 }
 
 impl CsvRow {

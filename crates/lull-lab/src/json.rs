@@ -1,6 +1,5 @@
 //! The whole report as JSON: every run, every interval, the machine and the command.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -9,39 +8,17 @@ use crate::cell::report::REPORT_SCHEMA;
 use crate::csv::atomic;
 
 /// Why a report cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// The file cannot be read.
-    Read(io::Error),
+    #[error("cannot read the report: {0}")]
+    Read(#[source] io::Error),
     /// It is no report.
-    Form(serde_json::Error),
+    #[error("not a report: {0}")]
+    Form(#[source] serde_json::Error),
     /// It was written by a version whose fields mean something else.
+    #[error("the report has schema {0}, and this version reads {REPORT_SCHEMA}: use the version that wrote it")]
     Schema(u32),
-}
-
-impl fmt::Display for JsonError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JsonError::Read(error) => write!(f, "cannot read the report: {error}"),
-            JsonError::Form(error) => write!(f, "not a report: {error}"),
-            JsonError::Schema(found) => {
-                write!(
-                    f,
-                    "the report has schema {found}, and this version reads {REPORT_SCHEMA}: use the version that wrote it"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for JsonError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            JsonError::Read(error) => Some(error),
-            JsonError::Form(error) => Some(error),
-            JsonError::Schema(_) => None,
-        }
-    }
 }
 
 /// The report as indented JSON with a final newline. A number that is not finite becomes `null`.

@@ -65,17 +65,27 @@ impl Default for Asked {
 }
 
 /// Why there is no plan.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// No mode was named.
+    #[error("no mode given: name at least one, for example base,suspend20")]
     NoModes,
     /// No load was named.
+    #[error("no load given: name at least one, for example 25%,MAX")]
     NoLoads,
     /// Zero runs, or more than [`RUNS_MAX`].
+    #[error("{0} runs asked for: between 1 and {RUNS_MAX} are possible")]
     Runs(u32),
     /// A window of no length.
+    #[error("a run of no length asked for: give it at least a tenth of a second")]
     Window,
     /// One run of the shortest window of each cell takes longer than the limit.
+    #[error(
+        "these modes and loads need {:.0} s even with one short run each, and {:.0} s are allowed: name fewer modes or \
+         loads, or name the seconds and runs",
+        needed.as_secs_f64().ceil(),
+        limit.as_secs_f64()
+    )]
     TooLong {
         /// What that would take.
         needed: Duration,
@@ -83,26 +93,6 @@ pub enum PlanError {
         limit: Duration,
     },
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PlanError::NoModes => write!(f, "no mode given: name at least one, for example base,suspend20"),
-            PlanError::NoLoads => write!(f, "no load given: name at least one, for example 25%,MAX"),
-            PlanError::Runs(runs) => write!(f, "{runs} runs asked for: between 1 and {RUNS_MAX} are possible"),
-            PlanError::Window => write!(f, "a run of no length asked for: give it at least a tenth of a second"),
-            PlanError::TooLong { needed, limit } => write!(
-                f,
-                "these modes and loads need {:.0} s even with one short run each, and {:.0} s are allowed: name fewer \
-                 modes or loads, or name the seconds and runs",
-                needed.as_secs_f64().ceil(),
-                limit.as_secs_f64()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for PlanError {}
 
 /// What a step is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

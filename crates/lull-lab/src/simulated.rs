@@ -7,7 +7,6 @@
 //! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the
 //! report does not depend on how many threads there are.
 
-use std::fmt;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,11 +45,13 @@ pub struct Prediction<'a> {
 }
 
 /// Why there is no report.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SimulatedError {
     /// A mode that does not exist.
+    #[error(transparent)]
     Name(ModeError),
     /// A cell that cannot be simulated, and no other was.
+    #[error("{cell}: {error}")]
     Run {
         /// Which cell.
         cell: String,
@@ -58,20 +59,9 @@ pub enum SimulatedError {
         error: PredictError,
     },
     /// It was stopped before there was a result.
+    #[error("stopped before anything was simulated: start it again")]
     Stopped,
 }
-
-impl fmt::Display for SimulatedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SimulatedError::Name(error) => error.fmt(f),
-            SimulatedError::Run { cell, error } => write!(f, "{cell}: {error}"),
-            SimulatedError::Stopped => write!(f, "stopped before anything was simulated: start it again"),
-        }
-    }
-}
-
-impl std::error::Error for SimulatedError {}
 
 /// Runs every cell and makes the report of it. A cell that hits a bound is left out, and a note says which bound.
 ///

@@ -31,36 +31,25 @@ pub enum Load {
 }
 
 /// Why a load cannot be understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadNameError {
     /// Not one of the three forms.
+    #[error(
+        "cannot read the load `{0}`: write a share of base's maximum (25%), queries per second (200K, 1.2M, 50000) or MAX"
+    )]
     Form(String),
     /// A form that is right, with a value outside its limits.
+    #[error(
+        "the load `{0}` is out of range: shares go from 0.1% to {percent}%, rates from 1 to {millions}M queries per \
+         second",
+        percent = LOAD_PERMILLE_MAX / 10,
+        millions = LOAD_QPS_MAX / 1_000_000
+    )]
     Range(String),
     /// A list without a load.
+    #[error("no load given: name at least one, for example 25%,50%,75%,MAX")]
     Empty,
 }
-
-impl fmt::Display for LoadNameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadNameError::Form(text) => write!(
-                f,
-                "cannot read the load `{text}`: write a share of base's maximum (25%), queries per second (200K, 1.2M, \
-                 50000) or MAX"
-            ),
-            LoadNameError::Range(text) => write!(
-                f,
-                "the load `{text}` is out of range: shares go from 0.1% to {}%, rates from 1 to {}M queries per second",
-                LOAD_PERMILLE_MAX / 10,
-                LOAD_QPS_MAX / 1_000_000
-            ),
-            LoadNameError::Empty => write!(f, "no load given: name at least one, for example 25%,50%,75%,MAX"),
-        }
-    }
-}
-
-impl std::error::Error for LoadNameError {}
 
 impl Load {
     /// The loads of a comparison for which none were named: 25 %, 50 %, 75 % and MAX.

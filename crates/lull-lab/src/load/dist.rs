@@ -163,21 +163,12 @@ impl fmt::Display for Distribution {
 }
 
 /// A text that is no distribution.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no distribution; use a number, fb_key, fb_value, uniform:max, normal:mean,sd, exponential:lambda, \
+     pareto:location,scale,shape or gev:location,scale,shape"
+)]
 pub struct UnknownDistribution(String);
-
-impl fmt::Display for UnknownDistribution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is no distribution; use a number, fb_key, fb_value, uniform:max, normal:mean,sd, exponential:lambda, \
-             pareto:location,scale,shape or gev:location,scale,shape",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for UnknownDistribution {}
 
 impl FromStr for Distribution {
     type Err = UnknownDistribution;

@@ -22,8 +22,6 @@ pub mod schedule;
 pub mod wire;
 pub mod workload;
 
-use std::fmt;
-
 pub use checker::{Checker, Outcome};
 pub use clock::{Clock, MonotonicClock};
 pub use dist::{Arrivals, Distribution, Rng};
@@ -77,10 +75,11 @@ impl Pace {
 }
 
 /// Why a load could not be put on, or what ended it early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// A setting is outside its limits.
+    #[error("cannot use {what}: {why}")]
     Invalid {
         /// The setting.
         what: &'static str,
@@ -88,6 +87,7 @@ pub enum LoadError {
         why: String,
     },
     /// Not all connections came up before the deadline.
+    #[error("only {connected} of {wanted} connections came up ({why}); check that the server listens and is reachable")]
     Connect {
         /// Connections that are up.
         connected: usize,
@@ -97,6 +97,9 @@ pub enum LoadError {
         why: String,
     },
     /// The server fell silent with requests outstanding.
+    #[error(
+        "the server has been silent for {silent_s:.1} s with {outstanding} requests outstanding; it has stalled or gone"
+    )]
     NoProgress {
         /// Seconds since the last byte from it.
         silent_s: f64,
@@ -104,36 +107,11 @@ pub enum LoadError {
         outstanding: u64,
     },
     /// The operating system refused.
+    #[error("cannot {what}: {source}")]
     Os {
         /// What was tried.
         what: &'static str,
         /// The system's error.
         source: std::io::Error,
     },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Invalid { what, why } => write!(f, "cannot use {what}: {why}"),
-            LoadError::Connect { connected, wanted, why } => write!(
-                f,
-                "only {connected} of {wanted} connections came up ({why}); check that the server listens and is reachable"
-            ),
-            LoadError::NoProgress { silent_s, outstanding } => write!(
-                f,
-                "the server has been silent for {silent_s:.1} s with {outstanding} requests outstanding; it has stalled or gone"
-            ),
-            LoadError::Os { what, source } => write!(f, "cannot {what}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Os { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
