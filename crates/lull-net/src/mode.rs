@@ -3,7 +3,6 @@
 //! Two halves make a mode. The network's is its device and NAPIs, and SO_BUSY_POLL of its sockets. The application's is the
 //! parameters of its epoll contexts and how long it waits in them.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -52,31 +51,24 @@ impl AppHalf {
 }
 
 /// A mode that cannot act for an application without an epoll context.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "mode {mode} cannot act without an epoll context, because only Epoll::wait busy polls or suspends{}; wait in an \
+     Epoll that has the mode (Epoll::set_mode), or use a mode that needs none: base, deferX, threaded, threaded-busy or \
+     busyread",
+    lateness(mode)
+)]
 pub struct NeedsEpoll {
     mode: Mode,
 }
 
-impl fmt::Display for NeedsEpoll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "mode {} cannot act without an epoll context, because only Epoll::wait busy polls or suspends",
-            self.mode
-        )?;
-        if let Some(ns) = self.mode.deferral_ns() {
-            let us = ns / 1_000;
-            let (time, unit) = if us >= 1_000 { (us / 1_000, "ms") } else { (us, "us") };
-            write!(f, ", and a thread that blocks in a socket's call hears of a packet up to {time} {unit} late")?;
-        }
-        f.write_str(
-            "; wait in an Epoll that has the mode (Epoll::set_mode), or use a mode that needs none: base, deferX, threaded, \
-             threaded-busy or busyread",
-        )
-    }
+/// What the mode's deferral costs a thread that blocks in a socket's call; empty for a mode without one.
+fn lateness(mode: &Mode) -> String {
+    let Some(ns) = mode.deferral_ns() else { return String::new() };
+    let us = ns / 1_000;
+    let (time, unit) = if us >= 1_000 { (us / 1_000, "ms") } else { (us, "us") };
+    format!(", and a thread that blocks in a socket's call hears of a packet up to {time} {unit} late")
 }
-
-impl std::error::Error for NeedsEpoll {}
 
 impl From<NeedsEpoll> for std::io::Error {
     fn from(error: NeedsEpoll) -> std::io::Error {
