@@ -64,3 +64,14 @@ pub enum HostError {
         source: io::Error,
     },
 }
+
+/// So that `?` works where sockets are used, too. The kind is the cause's.
+impl From<HostError> for io::Error {
+    fn from(error: HostError) -> io::Error {
+        match error {
+            HostError::Setting(error) => error.into(),
+            HostError::Os { ref source, .. } => io::Error::new(source.kind(), error),
+            other => io::Error::other(other),
+        }
+    }
+}

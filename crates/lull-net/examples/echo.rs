@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = network(server_port, "10.0.0.2", 0)?;
     let client = network(client_port, "10.0.0.1", 1)?;
 
-    let listener = TcpListener::bind(&server, "10.0.0.2:7".parse()?)?;
+    let listener = TcpListener::bind(&server, "10.0.0.2:7")?;
     let worker = Worker::new(&host, 0)?;
     let echo = std::thread::spawn(move || -> std::io::Result<usize> {
         let epoll = Epoll::new(worker.host());
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
 
-    let mut stream = TcpStream::connect(&client, "10.0.0.2:7".parse()?)?;
+    let mut stream = TcpStream::connect(&client, "10.0.0.2:7")?;
     println!("connected");
     for round in 0..1000 {
         let message = format!("hello {round}");

@@ -39,7 +39,7 @@
 //! let server = network(server_port, "10.0.0.2", 0)?;
 //! let client = network(client_port, "10.0.0.1", 1)?;
 //!
-//! let listener = TcpListener::bind(&server, "10.0.0.2:7".parse().unwrap())?;
+//! let listener = TcpListener::bind(&server, "10.0.0.2:7")?;
 //! let worker = Worker::new(&host, 0)?;
 //! let echo = std::thread::spawn(move || -> std::io::Result<()> {
 //!     let epoll = Epoll::new(worker.host());
@@ -60,7 +60,7 @@
 //!     }
 //! });
 //!
-//! let mut stream = TcpStream::connect(&client, "10.0.0.2:7".parse().unwrap())?;
+//! let mut stream = TcpStream::connect(&client, "10.0.0.2:7")?;
 //! stream.write_all(b"hello")?;
 //! let mut reply = [0; 5];
 //! stream.read_exact(&mut reply)?;

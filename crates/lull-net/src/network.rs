@@ -1,10 +1,10 @@
 //! A device with a TCP/IP stack: its queues as NAPI instances, each with a shard.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::{fmt, io};
 
 use lull_core::{Mode, NapiSettings, SettingError, SocketBusy, Sysctl};
 use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
@@ -104,12 +104,26 @@ pub enum NetworkError {
     },
     /// The system gave no random seed.
     #[error("cannot seed sequence numbers from getrandom: {0}")]
-    Seed(#[source] std::io::Error),
+    Seed(#[source] io::Error),
 }
 
 impl From<SettingError> for NetworkError {
     fn from(error: SettingError) -> NetworkError {
         NetworkError::Host(HostError::Setting(error))
+    }
+}
+
+/// So that `?` works where sockets are used, too. The kind is the cause's.
+impl From<NetworkError> for io::Error {
+    fn from(error: NetworkError) -> io::Error {
+        let kind = match error {
+            NetworkError::Host(error) => return error.into(),
+            NetworkError::Device(DeviceError::Os { ref source, .. }) | NetworkError::Seed(ref source) => source.kind(),
+            NetworkError::Device(DeviceError::Unsupported { .. }) => io::ErrorKind::Unsupported,
+            NetworkError::Device(_) => io::ErrorKind::Other,
+            NetworkError::Stack { .. } => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig, Worker};
 use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, Interest, Ready, TcpListener, TcpStream};
-use pair::{LOST, Pair, SERVER, until, wait};
+use lull_net::{Epoll, EpollParams, Interest, Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpSocket};
+use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 
 /// Both networks go while sockets are open: nobody waits for ever, and every call says why.
 #[test]
@@ -72,6 +72,49 @@ fn a_socket_of_another_host_is_refused() {
     assert!(error.to_string().contains("another host"), "{error}");
     assert_eq!(epoll.delete(&listener).unwrap_err().kind(), ErrorKind::NotFound);
     pair.epoll(&listener, Interest::READABLE).delete(&listener).unwrap();
+}
+
+#[test]
+fn addresses_are_given_as_std_has_them_and_each_is_tried() {
+    let pair = Pair::new();
+    let listener = TcpListener::bind(&pair.server, &[("10.0.0.99", 7), (SERVER, 7)].map(at)[..]).unwrap();
+    assert_eq!(listener.local_addr().unwrap().to_string(), format!("{SERVER}:7"), "the first is not the network's");
+    let stream = TcpStream::connect(&pair.client, &[(SERVER, 9), (SERVER, 7)].map(at)[..]).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), at((SERVER, 7)), "the first refuses");
+    let refused = TcpStream::connect(&pair.client, (SERVER, 9)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let nowhere: [SocketAddr; 0] = [];
+    assert_eq!(TcpStream::connect(&pair.client, &nowhere[..]).unwrap_err().kind(), ErrorKind::InvalidInput);
+
+    let receiver = UdpSocket::bind(&pair.server, format!("{SERVER}:53")).unwrap();
+    let sender = UdpSocket::bind(&pair.client, (CLIENT, 0)).unwrap();
+    sender.send_to(b"a question", (SERVER, 53)).unwrap();
+    assert_eq!(receiver.recv_from(&mut [0; 16]).unwrap().bytes, 10);
+    receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    assert_eq!(receiver.read_timeout().unwrap(), Some(Duration::from_millis(1)));
+    assert_eq!(receiver.recv_from(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(receiver.set_read_timeout(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    receiver.set_read_timeout(None).unwrap();
+    assert_eq!((receiver.read_timeout().unwrap(), receiver.write_timeout().unwrap()), (None, None));
+}
+
+fn at((ip, port): (&str, u16)) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+#[test]
+fn errors_of_networks_and_hosts_become_io_errors() {
+    let pair = Pair::new();
+    let kind = |error: std::io::Error| error.kind();
+    let taken = Network::new(&pair.host, pair.server.device().clone(), NetworkConfig::default()).unwrap_err();
+    let said = taken.to_string();
+    let error = std::io::Error::from(taken);
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Other, said));
+    let beyond = NapiSettings { defer_hard_irqs: u32::MAX, ..NapiSettings::default() };
+    assert_eq!(kind(pair.server.set_napi_all(&beyond).unwrap_err().into()), ErrorKind::InvalidInput);
+    let params = EpollParams { busy_poll_budget: 65, ..EpollParams::default() };
+    let refused = Epoll::new(&pair.host).set_busy_poll(&params, false).unwrap_err();
+    assert_eq!(kind(refused.into()), ErrorKind::PermissionDenied);
 }
 
 #[test]

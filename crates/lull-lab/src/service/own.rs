@@ -39,7 +39,7 @@ impl Own {
     fn new(network: &Network, queue: usize, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
         let host = network.host();
         let cpu = host.napi_cpu(network.napis()[queue]);
-        let worker = Worker::new(host, cpu).map_err(io::Error::other)?;
+        let worker = Worker::new(host, cpu)?;
         let epoll = Epoll::new(host);
         let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
         let listener = TcpListener::bind_with(network, Some(queue), address, options)?;
@@ -56,7 +56,7 @@ impl Plane for Own {
     type Batch<'a> = Cork<'a>;
 
     fn pin(&self) -> io::Result<()> {
-        self.worker.pin_thread().map_err(io::Error::other)
+        Ok(self.worker.pin_thread()?)
     }
 
     fn wait(&mut self, keys: &mut Vec<u64>, timeout: Option<Duration>) {

@@ -2,14 +2,14 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lull_core::{SettingError, SocketBusy};
 
-use super::TcpStream;
 use super::open::{Open, Part, Source};
+use super::{TcpStream, addresses};
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::shard::{ListenOptions, NetError, Ready};
@@ -29,12 +29,13 @@ struct Listening {
 }
 
 impl TcpListener {
-    /// One listener over all shards of the network.
+    /// One listener over all shards of the network. Of several addresses each is tried in turn.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`.
-    pub fn bind(network: &Network, local: SocketAddr) -> io::Result<TcpListener> {
-        TcpListener::bind_with(network, None, local, ListenOptions::default())
+    /// `AddrInUse`, `AddrNotAvailable`, of the last address; what the operating system's resolver says of a host name.
+    pub fn bind(network: &Network, local: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        let options = ListenOptions::default();
+        addresses::each(local, |local| TcpListener::bind_with(network, None, local, options))
     }
 
     /// A listener on one shard (`queue`), or on all of them. Several with `reuse_port`, one per shard, are how each

@@ -26,14 +26,20 @@ macro_rules! socket_options {
                 Ok(())
             }
 
-            /// SO_RCVTIMEO.
-            pub fn read_timeout(&self) -> Option<Duration> {
-                ns_to_timeout(self.0.read_timeout_ns.load(Ordering::Relaxed))
+            /// SO_RCVTIMEO; `None` is for ever.
+            ///
+            /// # Errors
+            /// None: the result has the shape of `std::net`'s.
+            pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(ns_to_timeout(self.0.read_timeout_ns.load(Ordering::Relaxed)))
             }
 
-            /// SO_SNDTIMEO.
-            pub fn write_timeout(&self) -> Option<Duration> {
-                ns_to_timeout(self.0.write_timeout_ns.load(Ordering::Relaxed))
+            /// SO_SNDTIMEO; `None` is for ever.
+            ///
+            /// # Errors
+            /// None: the result has the shape of `std::net`'s.
+            pub fn write_timeout(&self) -> io::Result<Option<Duration>> {
+                Ok(ns_to_timeout(self.0.write_timeout_ns.load(Ordering::Relaxed)))
             }
 
             /// What is ready now; what `poll` would report.

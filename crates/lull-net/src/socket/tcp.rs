@@ -1,13 +1,14 @@
 //! TCP connections.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lull_core::{SettingError, SocketBusy};
 
+use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
@@ -19,12 +20,13 @@ pub struct TcpStream(pub(super) Arc<Open>);
 socket_options!(TcpStream);
 
 impl TcpStream {
-    /// Opens a connection and waits for it, for as long as TCP tries.
+    /// Opens a connection and waits for it, for as long as TCP tries. Of several addresses each is tried in turn; a host name
+    /// is resolved by the operating system, not through `network`.
     ///
     /// # Errors
-    /// `ConnectionRefused`, `TimedOut`, no route, no free port.
-    pub fn connect(network: &Network, remote: SocketAddr) -> io::Result<TcpStream> {
-        TcpStream::connect_until(network, remote, None)
+    /// `ConnectionRefused`, `TimedOut`, no route, no free port, of the last address; what the resolver says of a name.
+    pub fn connect(network: &Network, remote: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        addresses::each(remote, |remote| TcpStream::connect_until(network, remote, None))
     }
 
     /// Opens a connection and waits for it, for at most `timeout`.

@@ -1,13 +1,14 @@
 //! UDP sockets.
 
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lull_core::{SettingError, SocketBusy};
 
+use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
@@ -19,12 +20,12 @@ pub struct UdpSocket(Arc<Open>);
 socket_options!(UdpSocket);
 
 impl UdpSocket {
-    /// Binds on the network's first shard.
+    /// Binds on the network's first shard. Of several addresses each is tried in turn.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`.
-    pub fn bind(network: &Network, local: SocketAddr) -> io::Result<UdpSocket> {
-        UdpSocket::bind_with(network, 0, local, UdpOptions::default())
+    /// `AddrInUse`, `AddrNotAvailable`, of the last address; what the operating system's resolver says of a host name.
+    pub fn bind(network: &Network, local: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        addresses::each(local, |local| UdpSocket::bind_with(network, 0, local, UdpOptions::default()))
     }
 
     /// Binds on shard `queue`. With several queues, packets reach the shard that RSS sends them to: bind one socket per shard
@@ -59,12 +60,12 @@ impl UdpSocket {
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send(id, data, io))
     }
 
-    /// Sends a datagram to `to`.
+    /// Sends a datagram to `to`, to the first of several addresses.
     ///
     /// # Errors
-    /// `WouldBlock` if the ring is full; no route, too long.
-    pub fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
-        let open = &self.0;
+    /// `WouldBlock` if the ring is full; no route, too long; what the operating system's resolver says of a host name.
+    pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        let (open, to) = (&self.0, addresses::first(to)?);
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
     }
 
