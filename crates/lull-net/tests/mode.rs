@@ -73,6 +73,9 @@ fn sockets_follow_a_mode_that_names_their_busy_polling() {
     assert_eq!((open.busy_poll(), accepted.busy_poll(), child.busy_poll()), (50, 400, 60), "set by the application");
     pair.server.set_mode(&mode("base")).unwrap().without_epoll().unwrap();
     assert_eq!([&open, &accepted, &child].map(TcpStream::busy_poll), [0; 3]);
+    pair.server.set_mode(&mode("busyread")).unwrap().without_epoll().unwrap();
+    own(&open, 9);
+    assert_eq!(open.busy_poll(), 9, "set before the socket looked at the mode, and after the mode was set");
 }
 
 #[test]
