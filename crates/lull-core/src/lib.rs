@@ -5,6 +5,9 @@
 //! no device and no socket: time comes in as `now_ns`, and what has to happen in the world goes out as values that
 //! must be used. Two executors run it: real CPUs (`lull-host`) and a simulator under virtual time.
 //!
+//! A section sign in these pages, as in §7, names a section of `docs/napi_semantics.md` in this project's repository, the semantics
+//! that are implemented ([the file, where these pages are built in a checkout](../../../docs/napi_semantics.md)).
+//!
 //! Three types to know:
 //!
 //! - [`Napi`]: one instance, that is one queue: state word, the one timer, deferral credits, settings;

@@ -58,7 +58,7 @@ impl Default for BenchConfig {
             connections: 64,
             workload: WorkloadConfig::default(),
             cores: Vec::new(),
-            buffer_bytes: lull_net::shard::BUFFER_BYTES,
+            buffer_bytes: lull_net::BUFFER_BYTES,
             realtime: false,
             after_resume: AfterResume::Interrupt,
             moderation: None,
@@ -80,7 +80,7 @@ impl BenchConfig {
             }
             Err(BenchError::Invalid(format!("cannot use {what} of {value}: it is between {min} and {max}")))
         };
-        let buffers = lull_net::shard::BUFFER_BYTES_RANGE;
+        let buffers = lull_net::BUFFER_BYTES_RANGE;
         within("a number of connections", self.connections, 1, CONNECTIONS_MAX)?;
         within("a buffer size in bytes", self.buffer_bytes, *buffers.start(), *buffers.end())?;
         within("a depth", usize::from(self.depth), 1, usize::from(crate::load::DEPTH_MAX))

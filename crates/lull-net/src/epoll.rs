@@ -46,6 +46,7 @@ const EXCLUSIVE_OK: Interest =
 
 /// An event: what is ready, and the key that the item was added with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Event {
     /// The key.
     pub key: u64,
@@ -55,6 +56,7 @@ pub struct Event {
 
 /// Counters of a context since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EpollStats {
     /// Calls of [`Epoll::wait`].
     pub calls: u64,
@@ -62,6 +64,17 @@ pub struct EpollStats {
     pub events: u64,
     /// System calls made to look at kernel descriptors.
     pub syscalls: u64,
+}
+
+impl std::iter::Sum for EpollStats {
+    /// The counters of several contexts together.
+    fn sum<I: Iterator<Item = EpollStats>>(all: I) -> EpollStats {
+        all.fold(EpollStats::default(), |all, one| EpollStats {
+            calls: all.calls + one.calls,
+            events: all.events + one.events,
+            syscalls: all.syscalls + one.syscalls,
+        })
+    }
 }
 
 /// An epoll context. Clones are the same context; any thread that has a [`Worker`] may wait on it.

@@ -15,58 +15,93 @@
 //! an epoll of another loop), and a [`Notifier`] wakes its thread from any other, a tokio task for instance. The other direction
 //! is a thread that waits here and hands over through the other loop's own means, a channel or an eventfd.
 //!
-//! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), [`shard`] (demux,
-//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), [`epoll`], [`socket`], [`network`], `mode`
-//! (a delivery mode on both).
+//! A section sign in these pages, as in §7, names a section of `docs/napi_semantics.md` in this project's repository, the semantics
+//! that are implemented ([the file, where these pages are built in a checkout](../../../docs/napi_semantics.md)).
 //!
-//! # Example: an echo server over the in-memory NIC
+//! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
+//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` (a delivery mode on both).
 //!
-//! Both ends are networks of ours here; any other device, or the kernel on the far end of a TAP, does as well.
+//! # Example: a service with two workers in the mode suspend20
+//!
+//! Both ends are networks of ours on the in-memory NIC here; any other device, or the kernel on the far end of a TAP, does as
+//! well. `examples/service.rs` is the same as a whole program, over TAP too.
 //!
 //! ```
-//! use std::io::{Read, Write};
+//! use std::io::{Read, Result, Write};
 //! use std::sync::Arc;
-//! use std::time::Duration;
 //! use lull_net::lull_nic::mem::{self, MemConfig};
-//! use lull_net::{Epoll, Host, HostConfig, Interest, Network, NetworkConfig, TcpListener, TcpStream, Worker};
-//!
-//! let (server_port, client_port) = mem::pair(MemConfig::default());
-//! let host = Host::new(HostConfig { cpus: vec![None, None], ..HostConfig::default() })?;
-//! let network = |port, address: &str, cpu| {
-//!     let addresses = vec![(address.parse().unwrap(), 24)];
-//!     Network::new(&host, Arc::new(port), NetworkConfig { addresses, cpus: vec![cpu], ..NetworkConfig::default() })
+//! use lull_net::{
+//!     Epoll, Host, HostConfig, Interest, ListenOptions, Mode, Network, NetworkConfig, TcpListener, TcpStream, UdpSocket, Worker,
 //! };
-//! let server = network(server_port, "10.0.0.2", 0)?;
-//! let client = network(client_port, "10.0.0.1", 1)?;
+//! const LISTENER: u64 = 0;
+//! const STOP: u64 = 1;
+//! const FIRST_STREAM: usize = 2;
 //!
-//! let listener = TcpListener::bind(&server, "10.0.0.2:7")?;
-//! let worker = Worker::new(&host, 0)?;
-//! let echo = std::thread::spawn(move || -> std::io::Result<()> {
-//!     let epoll = Epoll::new(worker.host());
+//! // A NIC with a queue per worker. A lull CPU for each worker, and one for the client.
+//! let (server_port, client_port) = mem::pair(MemConfig { queues: 2, peer_queues: Some(1), ..MemConfig::default() });
+//! let host = Host::new(HostConfig { cpus: vec![None; 3], ..HostConfig::default() })?;
+//! let config = |address: &str, cpus| {
+//!     NetworkConfig { addresses: vec![(address.parse().unwrap(), 24)], cpus, ..NetworkConfig::default() }
+//! };
+//! let mode: Mode = "suspend20".parse()?;
+//! let server = Network::new(&host, Arc::new(server_port), config("10.0.0.2", vec![0, 1]).with_mode(&mode))?;
+//! let client = Network::new(&host, Arc::new(client_port), config("10.0.0.1", vec![2]))?;
+//!
+//! let workers = (0..2).map(|nth| {
+//!     let worker = Worker::new(&host, nth)?;
+//!     let epoll = Epoll::new(&host);
+//!     let policy = epoll.set_mode(&mode)?; // the application's half: parameters, and how long to wait
+//!     let options = ListenOptions { reuse_port: true, ..ListenOptions::default() }; // each queue has its own listener
+//!     let listener = TcpListener::bind_with(&server, Some(usize::from(nth)), "10.0.0.2:7".parse().unwrap(), options)?;
 //!     listener.set_nonblocking(true);
-//!     epoll.add(&listener, 0, Interest::READABLE)?;
-//!     let mut events = Vec::new();
-//!     epoll.wait(&worker, &mut events, 16, Some(Duration::from_secs(10)))?;
-//!     let (mut stream, _peer) = listener.accept()?;
-//!     epoll.add(&stream, 1, Interest::READABLE)?;
-//!     let mut buffer = [0; 1024];
-//!     loop {
-//!         events.clear();
-//!         epoll.wait(&worker, &mut events, 16, Some(Duration::from_secs(10)))?;
-//!         match stream.read(&mut buffer)? {
-//!             0 => return Ok(()),
-//!             count => stream.write_all(&buffer[..count])?,
+//!     epoll.add(&listener, LISTENER, Interest::READABLE)?;
+//!     let stop = epoll.notifier(STOP);
+//!     let serve = move || -> Result<()> {
+//!         let (mut events, mut streams) = (Vec::new(), Vec::<TcpStream>::new());
+//!         loop {
+//!             events.clear();
+//!             epoll.wait(&worker, &mut events, 64, policy.timeout())?;
+//!             for event in &events {
+//!                 match event.key {
+//!                     STOP => return Ok(()),
+//!                     LISTENER => {
+//!                         let (stream, _peer) = listener.accept()?;
+//!                         epoll.add(&stream, (FIRST_STREAM + streams.len()) as u64, Interest::READABLE)?;
+//!                         streams.push(stream);
+//!                     }
+//!                     key => {
+//!                         let mut stream = &streams[key as usize - FIRST_STREAM];
+//!                         let mut buffer = [0; 1024];
+//!                         match stream.read(&mut buffer)? {
+//!                             0 => epoll.delete(stream)?,
+//!                             count => stream.write_all(&buffer[..count])?,
+//!                         }
+//!                     }
+//!                 }
+//!             }
 //!         }
-//!     }
-//! });
+//!     };
+//!     Ok((stop, std::thread::spawn(serve)))
+//! }).collect::<Result<Vec<_>>>()?;
 //!
-//! let mut stream = TcpStream::connect(&client, "10.0.0.2:7")?;
-//! stream.write_all(b"hello")?;
-//! let mut reply = [0; 5];
-//! stream.read_exact(&mut reply)?;
-//! assert_eq!(&reply, b"hello");
-//! drop(stream);
-//! echo.join().unwrap()?;
+//! // Clients, in calls that block.
+//! for _ in 0..8 {
+//!     let mut stream = TcpStream::connect(&client, "10.0.0.2:7")?;
+//!     stream.write_all(b"hello")?;
+//!     let mut reply = [0; 5];
+//!     stream.read_exact(&mut reply)?;
+//!     assert_eq!(&reply, b"hello");
+//! }
+//! // A datagram, the other way.
+//! let receiver = UdpSocket::bind(&client, "10.0.0.1:53")?;
+//! UdpSocket::bind(&server, "10.0.0.2:0")?.send_to(b"datagram", "10.0.0.1:53")?;
+//! let mut buffer = [0; 16];
+//! assert_eq!(receiver.recv_from(&mut buffer)?.bytes, 8);
+//!
+//! for (stop, worker) in workers {
+//!     stop.notify();
+//!     worker.join().unwrap()?;
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -74,23 +109,25 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(loom))]
-pub mod epoll;
+mod epoll;
 mod level;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]
 mod mode;
 #[cfg(not(loom))]
-pub mod network;
+mod network;
 #[cfg(not(loom))]
 mod queue;
 #[cfg(not(loom))]
 mod ready;
 mod ready_list;
+// Not part of the API: public for the benchmarks, fuzz targets and wire tests that drive a shard without a network.
 #[cfg(not(loom))]
+#[doc(hidden)]
 pub mod shard;
 #[cfg(not(loom))]
-pub mod socket;
+mod socket;
 mod sync;
 
 #[cfg(not(loom))]
@@ -107,6 +144,10 @@ pub use mode::{AppHalf, NeedsEpoll};
 #[cfg(not(loom))]
 pub use network::{Cork, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
-pub use shard::{Ready, Shutdown};
+#[doc(inline)]
+pub use shard::{
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, ConnectOptions, Keepalive, ListenOptions, Neighbours, NetError, Ready, Received,
+    Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
+};
 #[cfg(not(loom))]
-pub use socket::{Source, TcpListener, TcpStream, UdpSocket};
+pub use socket::{Part, Source, TcpListener, TcpStream, UdpSocket};

@@ -17,6 +17,9 @@ use crate::shard::{
 };
 
 /// How a network is made.
+///
+/// Fields will be added: end it with `..NetworkConfig::default()`. It is not `non_exhaustive`, which would forbid just that; the
+/// options of sockets are made in the same way.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
     /// Own addresses with the length of their network prefix.

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use lull_core::{EpollOptions, EpollParams, NapiSettings};
 use lull_host::Worker;
-use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, Interest, Ready, Shutdown, TcpListener, TcpStream};
+use lull_net::{Epoll, Interest, ListenOptions, Ready, Shutdown, TcpListener, TcpStream};
 use pair::{LOST, Pair, SERVER, until, wait};
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use lull_core::NapiSettings;
 use lull_host::{Host, HostConfig, Worker};
-use lull_net::shard::ListenOptions;
-use lull_net::{Epoll, EpollParams, Interest, Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpSocket};
+use lull_net::{
+    Epoll, EpollParams, Interest, ListenOptions, Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpSocket,
+};
 use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 
 /// Both networks go while sockets are open: nobody waits for ever, and every call says why.

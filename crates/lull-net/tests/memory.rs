@@ -7,8 +7,7 @@ mod pair;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 
-use lull_net::shard::ListenOptions;
-use lull_net::{TcpListener, TcpStream};
+use lull_net::{ListenOptions, TcpListener, TcpStream};
 use pair::{Pair, SERVER, until};
 
 const CLIENTS: usize = 240;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::NapiSettings;
-use lull_net::shard::{Keepalive, UdpOptions};
-use lull_net::{Ready, Shutdown, TcpStream, UdpSocket};
+use lull_net::{Keepalive, Ready, Shutdown, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::fault::{Fault, FaultConfig, Rates};
 use lull_nic::{Device, Link};
 use pair::{CLIENT, Pair, SERVER, until};

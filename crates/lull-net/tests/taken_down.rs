@@ -9,8 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lull_net::shard::{Ready, UdpOptions};
-use lull_net::{Interest, TcpListener, TcpStream, UdpSocket};
+use lull_net::{Interest, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
 use pair::{LOST, Pair, SERVER, until, wait};
 use wrapped::Wrapped;

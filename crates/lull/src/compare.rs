@@ -142,7 +142,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         connections: args.connections,
         workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
         cores: args.cores.clone().unwrap_or_default(),
-        buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::shard::BUFFER_BYTES),
+        buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::BUFFER_BYTES),
         realtime: args.realtime,
         after_resume: args.after_resume.unwrap_or_default().into(),
         moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),

@@ -76,7 +76,7 @@ pub struct Serve {
     #[arg(long, value_name = "SECONDS", value_parser = units::seconds)]
     idle_timeout: Option<std::time::Duration>,
     /// Receive and transmit buffer of a connection, in bytes each.
-    #[arg(long, default_value_t = lull_net::shard::BUFFER_BYTES)]
+    #[arg(long, default_value_t = lull_net::BUFFER_BYTES)]
     buffer_bytes: usize,
     /// Cores for the workers; by default the first ones.
     #[arg(long, value_parser = units::cores)]

@@ -151,12 +151,7 @@ impl Server {
             }
         }
         let device = self.network.device();
-        let epoll =
-            self.service.epolls().map(|epoll| epoll.stats()).fold(EpollStats::default(), |all, one| EpollStats {
-                calls: all.calls + one.calls,
-                events: all.events + one.events,
-                syscalls: all.syscalls + one.syscalls,
-            });
+        let epoll = self.service.epolls().map(|epoll| epoll.stats()).sum();
         Counters {
             at_ns: self.host.now_ns(),
             napi: sum(&|napi| self.host.napi_stats(napi)),

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use lull_core::{AppPolicy, Mode};
 use lull_host::Worker;
-use lull_net::shard::{Keepalive, ListenOptions};
-use lull_net::{Cork, Epoll, Event, Interest, Network, Notifier, TcpListener, TcpStream};
+use lull_net::{Cork, Epoll, Event, Interest, Keepalive, ListenOptions, Network, Notifier, TcpListener, TcpStream};
 
 use super::plane::{
     Control, EVENTS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, LISTENER, NOTICE, Plane, Stream, Watch,

@@ -44,6 +44,7 @@ impl Default for Timeouts {
 
 /// When SYNs are answered by cookies, which cost no memory but forget most of the SYN's options (`tcp_syncookies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SynCookies {
     /// Never: a SYN that finds the queue of half-open connections full is dropped.
     Off,

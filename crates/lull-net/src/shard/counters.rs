@@ -8,6 +8,7 @@ macro_rules! counters {
         /// `icmp_errors_taken` or `neighbour_messages` if it was of use, else in one of those whose names begin with
         /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct StackCounters {
             $($(#[$doc])* pub $name: u64,)*
         }

@@ -175,6 +175,7 @@ impl Default for Keepalive {
 
 /// A datagram's measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
     /// Bytes copied out.
     pub bytes: usize,
