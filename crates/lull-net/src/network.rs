@@ -1,134 +1,23 @@
 //! A device with a TCP/IP stack: its queues as NAPI instances, each with a shard.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+mod config;
+mod error;
+
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::{fmt, io};
 
-use lull_core::{Mode, NapiSettings, SettingError, SocketBusy, Sysctl};
+use lull_core::{Mode, NapiSettings, SocketBusy, Sysctl};
 use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
-use lull_nic::{Device, DeviceError, DeviceEvent, Moderation};
+use lull_nic::{Device, DeviceEvent, Moderation};
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
-use crate::shard::{
-    BUFFER_BYTES, Neighbours, NetError, Stack, StackConfig, StackCounters, Steering, SynCookies, Timeouts,
-};
-
-/// How a network is made.
-///
-/// Fields will be added: end it with `..NetworkConfig::default()`. It is not `non_exhaustive`, which would forbid just that; the
-/// options of sockets are made in the same way.
-#[derive(Clone, Debug)]
-pub struct NetworkConfig {
-    /// Own addresses with the length of their network prefix.
-    pub addresses: Vec<(IpAddr, u8)>,
-    /// IPv4 router for what is on no own network.
-    pub gateway4: Option<Ipv4Addr>,
-    /// IPv6 router for what is on no own network.
-    pub gateway6: Option<Ipv6Addr>,
-    /// The CPU of each queue's interrupt; queues beyond the list begin again with its first.
-    pub cpus: Vec<u16>,
-    /// Receive buffer of a connection, in bytes.
-    pub rx_buffer_bytes: usize,
-    /// Transmit buffer of a connection, in bytes.
-    pub tx_buffer_bytes: usize,
-    /// Connections per shard, at most.
-    pub connections_max: usize,
-    /// Connections send timestamps if the peer does (`tcp_timestamps`).
-    pub timestamps: bool,
-    /// When SYNs are answered by cookies.
-    pub syncookies: SynCookies,
-    /// How long things may take.
-    pub timeouts: Timeouts,
-    /// Neighbours that are known from the start.
-    pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Delivery settings that every queue starts with.
-    pub napi: NapiSettings,
-    /// SO_BUSY_POLL that sockets start with, in microseconds; `None` as the host's `busy_read` has it.
-    pub socket_busy_poll_usecs: Option<u32>,
-    /// Interrupt coalescing of the device, in microseconds; `None` leaves it as it is.
-    pub rx_usecs: Option<u32>,
-}
-
-impl NetworkConfig {
-    /// The network's half of a mode from the start. The application's half is [`Epoll::set_mode`](crate::Epoll::set_mode) on
-    /// each context, or [`AppHalf::without_epoll`], which says whether the mode can do without.
-    pub fn with_mode(mut self, mode: &Mode) -> NetworkConfig {
-        self.napi = mode.napi;
-        self.socket_busy_poll_usecs = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
-        self.rx_usecs = mode.rx_usecs;
-        self
-    }
-}
-
-impl Default for NetworkConfig {
-    fn default() -> NetworkConfig {
-        NetworkConfig {
-            addresses: Vec::new(),
-            gateway4: None,
-            gateway6: None,
-            cpus: vec![0],
-            rx_buffer_bytes: BUFFER_BYTES,
-            tx_buffer_bytes: BUFFER_BYTES,
-            connections_max: 65_536,
-            timestamps: true,
-            syncookies: SynCookies::default(),
-            timeouts: Timeouts::default(),
-            neighbours: Vec::new(),
-            napi: NapiSettings::default(),
-            socket_busy_poll_usecs: None,
-            rx_usecs: None,
-        }
-    }
-}
-
-/// Why a network could not be made or changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetworkError {
-    /// The device refused.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The host refused.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// A setting of the stack is out of its limits.
-    #[error(
-        "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
-    )]
-    Stack {
-        /// The device.
-        device: String,
-        /// What is wrong.
-        #[source]
-        error: NetError,
-    },
-    /// The system gave no random seed.
-    #[error("cannot seed sequence numbers from getrandom: {0}")]
-    Seed(#[source] io::Error),
-}
-
-impl From<SettingError> for NetworkError {
-    fn from(error: SettingError) -> NetworkError {
-        NetworkError::Host(HostError::Setting(error))
-    }
-}
-
-/// So that `?` works where sockets are used, too. The kind is the cause's.
-impl From<NetworkError> for io::Error {
-    fn from(error: NetworkError) -> io::Error {
-        let kind = match error {
-            NetworkError::Host(error) => return error.into(),
-            NetworkError::Device(DeviceError::Os { ref source, .. }) | NetworkError::Seed(ref source) => source.kind(),
-            NetworkError::Device(DeviceError::Unsupported { .. }) => io::ErrorKind::Unsupported,
-            NetworkError::Device(_) => io::ErrorKind::Other,
-            NetworkError::Stack { .. } => io::ErrorKind::InvalidInput,
-        };
-        io::Error::new(kind, error)
-    }
-}
+use crate::shard::{Neighbours, Stack, StackConfig, StackCounters, Steering};
+pub use config::NetworkConfig;
+pub use error::NetworkError;
 
 /// A device with a TCP/IP stack. Clones are the same network.
 ///

@@ -1,0 +1,75 @@
+//! How a network is made.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use lull_core::{Mode, NapiSettings};
+
+use crate::shard::{BUFFER_BYTES, SynCookies, Timeouts};
+
+/// How a network is made.
+///
+/// Fields will be added: end it with `..NetworkConfig::default()`. It is not `non_exhaustive`, which would forbid just that; the
+/// options of sockets are made in the same way.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// Own addresses with the length of their network prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// IPv4 router for what is on no own network.
+    pub gateway4: Option<Ipv4Addr>,
+    /// IPv6 router for what is on no own network.
+    pub gateway6: Option<Ipv6Addr>,
+    /// The CPU of each queue's interrupt; queues beyond the list begin again with its first.
+    pub cpus: Vec<u16>,
+    /// Receive buffer of a connection, in bytes.
+    pub rx_buffer_bytes: usize,
+    /// Transmit buffer of a connection, in bytes.
+    pub tx_buffer_bytes: usize,
+    /// Connections per shard, at most.
+    pub connections_max: usize,
+    /// Connections send timestamps if the peer does (`tcp_timestamps`).
+    pub timestamps: bool,
+    /// When SYNs are answered by cookies.
+    pub syncookies: SynCookies,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// Neighbours that are known from the start.
+    pub neighbours: Vec<(IpAddr, [u8; 6])>,
+    /// Delivery settings that every queue starts with.
+    pub napi: NapiSettings,
+    /// SO_BUSY_POLL that sockets start with, in microseconds; `None` as the host's `busy_read` has it.
+    pub socket_busy_poll_usecs: Option<u32>,
+    /// Interrupt coalescing of the device, in microseconds; `None` leaves it as it is.
+    pub rx_usecs: Option<u32>,
+}
+
+impl NetworkConfig {
+    /// The network's half of a mode from the start. The application's half is [`Epoll::set_mode`](crate::Epoll::set_mode) on
+    /// each context, or [`AppHalf::without_epoll`](crate::AppHalf::without_epoll), which says whether the mode can do without.
+    pub fn with_mode(mut self, mode: &Mode) -> NetworkConfig {
+        self.napi = mode.napi;
+        self.socket_busy_poll_usecs = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
+        self.rx_usecs = mode.rx_usecs;
+        self
+    }
+}
+
+impl Default for NetworkConfig {
+    fn default() -> NetworkConfig {
+        NetworkConfig {
+            addresses: Vec::new(),
+            gateway4: None,
+            gateway6: None,
+            cpus: vec![0],
+            rx_buffer_bytes: BUFFER_BYTES,
+            tx_buffer_bytes: BUFFER_BYTES,
+            connections_max: 65_536,
+            timestamps: true,
+            syncookies: SynCookies::default(),
+            timeouts: Timeouts::default(),
+            neighbours: Vec::new(),
+            napi: NapiSettings::default(),
+            socket_busy_poll_usecs: None,
+            rx_usecs: None,
+        }
+    }
+}

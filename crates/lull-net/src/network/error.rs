@@ -1,0 +1,55 @@
+//! Why a network could not be made or changed.
+
+use std::io;
+
+use lull_core::SettingError;
+use lull_host::HostError;
+use lull_nic::DeviceError;
+
+use crate::shard::NetError;
+
+/// Why a network could not be made or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A setting of the stack is out of its limits.
+    #[error(
+        "{device}: {error}: check addresses, prefixes, gateways (each on an own network), buffer sizes and the MTU"
+    )]
+    Stack {
+        /// The device.
+        device: String,
+        /// What is wrong.
+        #[source]
+        error: NetError,
+    },
+    /// The system gave no random seed.
+    #[error("cannot seed sequence numbers from getrandom: {0}")]
+    Seed(#[source] io::Error),
+}
+
+impl From<SettingError> for NetworkError {
+    fn from(error: SettingError) -> NetworkError {
+        NetworkError::Host(HostError::Setting(error))
+    }
+}
+
+/// So that `?` works where sockets are used, too. The kind is the cause's.
+impl From<NetworkError> for io::Error {
+    fn from(error: NetworkError) -> io::Error {
+        let kind = match error {
+            NetworkError::Host(error) => return error.into(),
+            NetworkError::Device(DeviceError::Os { ref source, .. }) | NetworkError::Seed(ref source) => source.kind(),
+            NetworkError::Device(DeviceError::Unsupported { .. }) => io::ErrorKind::Unsupported,
+            NetworkError::Device(_) => io::ErrorKind::Other,
+            NetworkError::Stack { .. } => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}
