@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lull_core::{AfterResume, Mode};
+use lull_core::{AfterResume, EpollOptions, Mode};
 use lull_nic::Moderation;
 
 use crate::cell::{Load, RunResult};
@@ -28,8 +28,11 @@ pub const PORT: u16 = 11211;
 /// What a bench is made of.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
-    /// Worker threads of the service, each with a NAPI and a lull CPU.
+    /// Worker threads of the service, each with an epoll context and a lull CPU.
     pub workers: usize,
+    /// Queues of the service's NIC, each with a NAPI, at least one for each worker; `None`: as many as workers. Queue
+    /// `n` belongs to worker `n` modulo their number.
+    pub queues: Option<usize>,
     /// Connections, over all workers.
     pub connections: usize,
     /// What is asked for.
@@ -43,6 +46,8 @@ pub struct BenchConfig {
     pub realtime: bool,
     /// What follows the poll of a resume that finds nothing.
     pub after_resume: AfterResume,
+    /// Where epoll differs from Linux's in lull's own stack.
+    pub epoll: EpollOptions,
     /// Interrupt moderation of the service's NIC; `None` leaves it as the device has it.
     pub moderation: Option<Moderation>,
     /// Requests that a connection has outstanding.
@@ -55,12 +60,14 @@ impl Default for BenchConfig {
     fn default() -> BenchConfig {
         BenchConfig {
             workers: 1,
+            queues: None,
             connections: 64,
             workload: WorkloadConfig::default(),
             cores: Vec::new(),
             buffer_bytes: lull_net::BUFFER_BYTES,
             realtime: false,
             after_resume: AfterResume::Interrupt,
+            epoll: EpollOptions::strict_linux(),
             moderation: None,
             depth: 1,
             arrivals: crate::load::Arrivals::Exponential,
@@ -69,6 +76,19 @@ impl Default for BenchConfig {
 }
 
 impl BenchConfig {
+    /// Queues of the service's NIC.
+    pub fn queues(&self) -> usize {
+        self.queues.unwrap_or(self.workers)
+    }
+
+    /// What the reader of a table has to know where epoll contexts have sockets on several NAPIs, with what a context then
+    /// does; `None` where none has.
+    pub(crate) fn several_napis(&self, rule: &str) -> Option<String> {
+        let (workers, queues) = (self.workers, self.queues());
+        let contexts = if workers == 1 { "context" } else { "contexts" };
+        (queues > workers).then(|| format!("{queues} queues share {workers} epoll {contexts}: {rule}"))
+    }
+
     /// Checks the settings that the bench itself sets the limits of.
     ///
     /// # Errors
@@ -81,12 +101,23 @@ impl BenchConfig {
             Err(BenchError::Invalid(format!("cannot use {what} of {value}: it is between {min} and {max}")))
         };
         let buffers = lull_net::BUFFER_BYTES_RANGE;
+        if let Some(queues) = self.queues {
+            within("a number of queues", queues, 1, QUEUES_MAX)?;
+            if queues < self.workers {
+                return Err(BenchError::Invalid(format!(
+                    "cannot give each of {} workers a queue of its own: there are {queues}; raise --queues or lower --workers",
+                    self.workers
+                )));
+            }
+        }
         within("a number of connections", self.connections, 1, CONNECTIONS_MAX)?;
         within("a buffer size in bytes", self.buffer_bytes, *buffers.start(), *buffers.end())?;
         within("a depth", usize::from(self.depth), 1, usize::from(crate::load::DEPTH_MAX))
     }
 }
 
+/// Most queues of a bench's NIC: what a multi-queue TAP can have.
+pub const QUEUES_MAX: usize = 256;
 /// Most connections of a bench.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lull_core::{Mode, mode};
+use lull_core::{EpollOptions, Mode, mode};
 use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench};
 use lull_lab::cell::Load;
 use lull_lab::compare::{Comparison, compare};
@@ -52,6 +52,22 @@ pub enum Service {
     Own,
 }
 
+/// Which NAPIs an epoll context attends to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum EpollRule {
+    /// The one that woke it last.
+    #[default]
+    Linux,
+    /// All that its sockets are on.
+    EveryNapi,
+}
+
+impl From<EpollRule> for EpollOptions {
+    fn from(rule: EpollRule) -> EpollOptions {
+        EpollOptions { every_napi: rule == EpollRule::EveryNapi, ..EpollOptions::strict_linux() }
+    }
+}
+
 /// What `--modes` takes.
 const MODES: &str =
     "Delivery modes; by default the twelve published ones, and on the kernel plane threaded and threaded-busy too";
@@ -73,9 +89,17 @@ pub struct Compare {
     /// The NIC under the service in lull's own stack [default: mem].
     #[arg(long, value_enum)]
     nic: Option<Nic>,
-    /// Worker threads of the service, each with a core, an epoll context and a NAPI.
+    /// Worker threads of the service, each with a core and an epoll context.
     #[arg(long, default_value_t = 1)]
     workers: usize,
+    /// Queues of the service's NIC, each with a NAPI; with more queues than workers an epoll context has sockets on
+    /// several of them [default: one for each worker].
+    #[arg(long)]
+    queues: Option<usize>,
+    /// What an epoll context does whose sockets are on several NAPIs: as Linux, which busy polls and suspends the one
+    /// that woke it last, or so with each of them. Lull's own stack only [default: linux].
+    #[arg(long, value_enum)]
+    epoll: Option<EpollRule>,
     /// Connections, over all workers.
     #[arg(long, default_value_t = 64)]
     connections: usize,
@@ -139,12 +163,14 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     args.outputs.check()?;
     let config = BenchConfig {
         workers: args.workers,
+        queues: args.queues,
         connections: args.connections,
         workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
         cores: args.cores.clone().unwrap_or_default(),
         buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::BUFFER_BYTES),
         realtime: args.realtime,
         after_resume: args.after_resume.unwrap_or_default().into(),
+        epoll: args.epoll.unwrap_or_default().into(),
         moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
         depth: args.depth,
         arrivals: args.arrivals,
@@ -208,6 +234,7 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
             ("--buffer-bytes", args.buffer_bytes.is_some()),
             ("--realtime", args.realtime),
             ("--after-resume", args.after_resume.is_some()),
+            ("--epoll", args.epoll.is_some()),
             ("--rx-usecs", args.rx_usecs.is_some()),
         ],
     };

@@ -34,6 +34,10 @@ fn wrong_modes_and_loads() {
     refused("compare --nic eth0", &["eth0", "mem", "tap"]);
     refused_in_one_line("compare --workers 0", &["0 workers"]);
     refused_in_one_line("compare --workers 4000", &["4000", "--workers"]);
+    refused_in_one_line("compare --queues 0", &["queues", "1 and 256"]);
+    refused_in_one_line("compare --workers 2 --queues 1", &["2 workers", "--queues"]);
+    refused("compare --queues 4 --epoll all", &["all", "linux", "every-napi"]);
+    refused_in_one_line("compare --plane kernel --queues 4 --epoll every-napi", &["--epoll", "kernel plane"]);
     refused_in_one_line("compare --connections 0", &["connections"]);
     refused_in_one_line("compare --buffer-bytes 1", &["buffer"]);
     refused_in_one_line("compare --csv /no/such/place/x.csv", &["/no/such/place"]);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::Mode;
-use lull_lab::bench::ServiceKind;
 use lull_lab::bench::kernel::pair::Pair;
 use lull_lab::bench::kernel::program::Program;
+use lull_lab::bench::{BenchConfig, ServiceKind};
 use lull_linux::Roots;
 use lull_linux::device::Device;
 use lull_linux::netdev::{Napi, NapiChange, Netdev};
@@ -49,7 +49,8 @@ impl World {
         drop(trace.map_err(|error| skip(error.to_string())).ok()?);
         let address = SocketAddr::new(pair.server.address(), 11211);
         let core = lull_host::usable_cores()[0];
-        let program = Program::start(ServiceKind::Auto, &pair.server, address, &[core], 16).unwrap();
+        let config = BenchConfig { queues: Some(queues), connections: 16, ..BenchConfig::default() };
+        let program = Program::start(ServiceKind::Auto, &pair.server, address, &[core], &config).unwrap();
         let world = World { program, address, pair };
         if world.napis().len() != queues {
             skip("this kernel shows no NAPI of a veth with GRO (Linux 6.13)".to_owned());

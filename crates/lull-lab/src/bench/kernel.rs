@@ -71,7 +71,7 @@ impl KernelBench {
     /// No root, no tracefs, more workers than cores, or what the service or the generator meets.
     pub fn start(config: BenchConfig, kind: ServiceKind) -> Result<KernelBench, BenchError> {
         let cores = Cores::split(&config)?;
-        let pair = Pair::make(config.workers)?;
+        let pair = Pair::make(config.queues())?;
         let address = SocketAddr::new(pair.server.address(), PORT);
         let options = Options { timers: true, buffer_kib: TRACE_KIB };
         let mut polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
@@ -84,14 +84,14 @@ impl KernelBench {
             Ok((netdev, device.ifindex, napis))
         };
         let (netdev, ifindex, napis) = pair.server.within(open)?.map_err(linux)?;
-        if napis != config.workers {
+        if napis != config.queues() {
             return Err(BenchError::Invalid(format!(
                 "cannot compare on a veth of {} queues: the kernel shows {napis} NAPIs for it, and settings per NAPI \
                  take Linux 6.13 or newer",
-                config.workers
+                config.queues()
             )));
         }
-        let program = Program::start(kind, &pair.server, address, &cores.service, config.connections)?;
+        let program = Program::start(kind, &pair.server, address, &cores.service, &config)?;
         let workload = Arc::new(Workload::new(config.workload)?);
         let mut kernel = KernelConfig::new(address, config.connections);
         kernel.threads = cores.generator.len().min(config.connections);
@@ -276,6 +276,10 @@ impl Bench for KernelBench {
              epoll_wait are the program's own. Where the trace lost events, what it counts is left out."
                 .to_owned(),
         ];
+        notes.extend(self.config.several_napis(
+            "a context busy polls and suspends only the NAPI that woke it last, and one that it left suspended waits for \
+             irq_suspend_timeout.",
+        ));
         if self.cores.shared {
             notes.push("the generator shares a core with the service: the figures say little".to_owned());
         }

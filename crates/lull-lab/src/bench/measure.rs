@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_core::{AfterResume, Mode, Stats};
+use lull_core::{AfterResume, EpollOptions, Mode, Stats};
 use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
 use lull_net::{EpollStats, Network, NetworkConfig};
 use lull_nic::{Device, Moderation};
@@ -26,6 +26,8 @@ pub struct ServerConfig {
     pub realtime: bool,
     /// What follows the poll of a resume that finds nothing.
     pub after_resume: AfterResume,
+    /// Where epoll differs from Linux's.
+    pub epoll: EpollOptions,
     /// Interrupt moderation of the device; `None` leaves it as it is.
     pub moderation: Option<Moderation>,
     /// Limits of the store.
@@ -50,6 +52,7 @@ impl ServerConfig {
             network,
             realtime: config.realtime,
             after_resume: config.after_resume,
+            epoll: config.epoll,
             moderation: config.moderation,
             store: StoreConfig::default(),
             address: SocketAddr::new(SERVICE_IP, PORT),
@@ -79,7 +82,8 @@ struct Counters {
 }
 
 impl Server {
-    /// Starts a service on `device`: one lull CPU, NAPI and worker per core.
+    /// Starts a service on `device`: one lull CPU and worker per core, among which the device's queues are dealt out in
+    /// turn.
     ///
     /// # Errors
     /// What the host, the network or the service refuses.
@@ -93,6 +97,7 @@ impl Server {
             cpus,
             realtime: config.realtime,
             after_resume: config.after_resume,
+            epoll: config.epoll,
             ..HostConfig::default()
         })?;
         let mut network = config.network;
@@ -239,5 +244,23 @@ impl Server {
         // The service does the application's half, on the contexts of its workers.
         let _ = self.network.set_mode(mode)?;
         Ok(self.service.set_mode(mode)?)
+    }
+}
+
+/// What the reader of a table has to know of the contexts' NAPIs (§13 edges 14, 15 and 17); `None` where each has one and
+/// follows Linux.
+pub(super) fn epoll_note(config: &BenchConfig) -> Option<String> {
+    match (config.epoll.every_napi, config.queues() > config.workers) {
+        (false, _) => config.several_napis(
+            "as in Linux a context busy polls and suspends only the NAPI that woke it last, and one that it left suspended \
+             waits for irq_suspend_timeout (--epoll every-napi mends it).",
+        ),
+        (true, true) => config.several_napis(
+            "with --epoll every-napi a context busy polls each of its NAPIs in turn and suspends them all, where Linux does \
+             so with the one that woke it last.",
+        ),
+        (true, false) => {
+            Some("With --epoll every-napi a context attends to all NAPIs of its sockets, which is one here.".to_owned())
+        }
     }
 }

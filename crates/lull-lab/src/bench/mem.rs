@@ -8,7 +8,7 @@ use lull_host::{Clock as HostClock, pin_thread};
 use lull_nic::Device;
 use lull_nic::mem::{self, MemConfig, MemPort};
 
-use super::measure::{Server, ServerConfig};
+use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
 use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
@@ -61,9 +61,9 @@ impl MemBench {
     ) -> Result<MemBench, BenchError> {
         let cores = Cores::split(&config)?;
         let (service_port, client_port) = mem::pair(MemConfig {
-            queues: config.workers,
+            queues: config.queues(),
             peer_queues: Some(cores.generator.len()),
-            ring_slots: 4096.max((config.connections / config.workers * 2).next_power_of_two()),
+            ring_slots: 4096.max((config.connections / config.queues() * 2).next_power_of_two()),
             ..MemConfig::default()
         });
         let (service_mac, client_mac) = (service_port.info().mac, client_port.info().mac);
@@ -162,6 +162,7 @@ impl Bench for MemBench {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.server.notes();
+        notes.extend(epoll_note(&self.config));
         if self.cores.shared {
             notes.push("the generator shares a core with the service: the figures say little".to_owned());
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lull_host::pin_thread;
 use lull_nic::tap::{Tap, TapConfig};
 
-use super::measure::{Server, ServerConfig};
+use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
 use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
@@ -30,7 +30,7 @@ impl TapBench {
     /// No right to make a TAP, more workers than cores, or what the service or the generator meets.
     pub fn start(config: BenchConfig) -> Result<TapBench, BenchError> {
         let cores = Cores::split(&config)?;
-        let tap = Tap::open(TapConfig { queues: config.workers, ..TapConfig::default() })?;
+        let tap = Tap::open(TapConfig { queues: config.queues(), ..TapConfig::default() })?;
         tap.kernel_side(CLIENT_IP, 24)?;
         let server = Server::start(Arc::new(tap), ServerConfig::of_bench(&config, &cores.service))?;
         let workload = Arc::new(Workload::new(config.workload)?);
@@ -57,6 +57,7 @@ impl Bench for TapBench {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.server.notes();
+        notes.extend(epoll_note(&self.config));
         notes.push(
             "on TAP each frame takes a read or write of its own, and the kernel's TCP runs on the generator".into(),
         );

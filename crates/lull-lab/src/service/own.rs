@@ -1,5 +1,6 @@
-//! The plane of lull's own stack: one NAPI, one epoll context and one lull CPU for each worker.
+//! The plane of lull's own stack: one lull CPU and one epoll context for each worker, with the NAPIs of that CPU.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +13,22 @@ use super::plane::{
     Control, EVENTS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, LISTENER, NOTICE, Plane, Stream, Watch,
 };
 
-/// One queue of a network with its worker.
+/// The queues of a network that are on one CPU, with their worker.
 pub struct Own {
     network: Network,
-    queue: usize,
+    queues: Vec<usize>,
     worker: Worker,
     epoll: Epoll,
-    listener: TcpListener,
+    /// One per queue: several workers listen on the same address, each on its own queues.
+    listeners: Vec<TcpListener>,
     events: Vec<Event>,
+}
+
+/// What holds the queues' doorbells back. One queue, which is what a worker has as a rule, takes no memory for it.
+#[expect(dead_code, reason = "the corks are there to be dropped")]
+pub enum Corks<'n> {
+    One(Cork<'n>),
+    Several(Vec<Cork<'n>>),
 }
 
 /// What changes and wakes such a worker.
@@ -29,30 +38,37 @@ pub struct OwnControl {
 }
 
 impl Own {
-    /// A plane for each queue of `network`, on the CPU of that queue's interrupt, each listening on `address` for the
-    /// connections of its own queue.
+    /// A plane for each CPU that takes interrupts of `network`, listening on `address` for the connections of all
+    /// queues of that CPU.
     pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Vec<(Own, OwnControl)>> {
-        (0..network.napis().len()).map(|queue| Own::new(network, queue, address)).collect()
+        let mut queues_by_cpu: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (queue, napi) in network.napis().into_iter().enumerate() {
+            queues_by_cpu.entry(network.host().napi_cpu(napi)).or_default().push(queue);
+        }
+        queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
     }
 
-    fn new(network: &Network, queue: usize, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
+    fn new(network: &Network, cpu: u16, queues: Vec<usize>, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
         let host = network.host();
-        let cpu = host.napi_cpu(network.napis()[queue]);
         let worker = Worker::new(host, cpu)?;
         let epoll = Epoll::new(host);
         let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
-        let listener = TcpListener::bind_with(network, Some(queue), address, options)?;
-        listener.set_nonblocking(true);
-        epoll.add(&listener, LISTENER, Interest::READABLE)?;
+        let mut listeners = Vec::with_capacity(queues.len());
+        for queue in &queues {
+            let listener = TcpListener::bind_with(network, Some(*queue), address, options)?;
+            listener.set_nonblocking(true);
+            epoll.add(&listener, LISTENER, Interest::READABLE)?;
+            listeners.push(listener);
+        }
         let control = OwnControl { notifier: epoll.notifier(NOTICE), epoll: epoll.clone() };
         let events = Vec::with_capacity(EVENTS_MAX);
-        Ok((Own { network: network.clone(), queue, worker, epoll, listener, events }, control))
+        Ok((Own { network: network.clone(), queues, worker, epoll, listeners, events }, control))
     }
 }
 
 impl Plane for Own {
     type Stream = TcpStream;
-    type Batch<'a> = Cork<'a>;
+    type Batch<'a> = Corks<'a>;
 
     fn pin(&self) -> io::Result<()> {
         Ok(self.worker.pin_thread()?)
@@ -66,7 +82,14 @@ impl Plane for Own {
     }
 
     fn accept(&self, keepalive: bool) -> io::Result<TcpStream> {
-        let (stream, _peer) = self.listener.accept()?;
+        let mut accepted = Err(io::ErrorKind::WouldBlock.into());
+        for listener in &self.listeners {
+            accepted = listener.accept();
+            if accepted.is_ok() {
+                break;
+            }
+        }
+        let (stream, _peer) = accepted?;
         stream.set_nonblocking(true);
         if keepalive {
             stream.set_keepalive(Some(Keepalive {
@@ -90,9 +113,12 @@ impl Plane for Own {
         self.epoll.modify(stream, key, interest)
     }
 
-    /// The doorbell rings once for all that is answered.
-    fn batch(&self) -> Cork<'_> {
-        self.network.cork(self.queue)
+    /// Each queue's doorbell rings once for all that is answered there.
+    fn batch(&self) -> Corks<'_> {
+        match self.queues[..] {
+            [queue] => Corks::One(self.network.cork(queue)),
+            _ => Corks::Several(self.queues.iter().map(|queue| self.network.cork(*queue)).collect()),
+        }
     }
 }
 

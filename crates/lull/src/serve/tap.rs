@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lull_core::Mode;
+use lull_core::{EpollOptions, Mode};
 use lull_host::usable_cores;
 use lull_lab::bench::{PORT, Server, ServerConfig, check_cores};
 use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
@@ -83,6 +83,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
             },
             realtime: args.realtime,
             after_resume: args.after_resume.into(),
+            epoll: EpollOptions::default(),
             moderation: None,
             store: StoreConfig {
                 memory_bytes_max: memory_bytes,

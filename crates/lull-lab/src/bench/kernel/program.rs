@@ -13,7 +13,7 @@ use lull_linux::os::set_epoll_params;
 use lull_linux::programs::Process;
 
 use super::pair::{Side, linux};
-use crate::bench::BenchError;
+use crate::bench::{BenchConfig, BenchError};
 use crate::memcached::{Store, StoreConfig};
 use crate::service::{KernelService, Limits};
 
@@ -51,7 +51,7 @@ pub struct Memcached {
 }
 
 impl Program {
-    /// Starts the service in the server's namespace on `cores`, with room for `connections`. It listens when this
+    /// Starts the service in the server's namespace on `cores`, with room for all connections. It listens when this
     /// returns.
     ///
     /// Has to be called by a thread that lives as long as the service: memcached is killed when its starter ends.
@@ -63,10 +63,10 @@ impl Program {
         server: &Side,
         address: SocketAddr,
         cores: &[usize],
-        connections: usize,
+        config: &BenchConfig,
     ) -> Result<Program, BenchError> {
         if kind != ServiceKind::Own {
-            match Memcached::start(server, address, cores, connections) {
+            match Memcached::start(server, address, cores, config) {
                 Ok(memcached) => return Ok(Program::Memcached(memcached)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && kind == ServiceKind::Auto => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -136,16 +136,19 @@ impl Program {
 }
 
 impl Memcached {
-    fn start(server: &Side, address: SocketAddr, cores: &[usize], connections: usize) -> io::Result<Memcached> {
+    fn start(server: &Side, address: SocketAddr, cores: &[usize], config: &BenchConfig) -> io::Result<Memcached> {
         let here = std::fs::File::open("/proc/thread-self/ns/net")?;
         let cores_before = rustix::thread::sched_getaffinity(None)?;
         // The child is where its starter is, on the cores of its starter.
         let spawned = server.enter().and_then(|()| lull_host::pin_thread(cores)).and_then(|()| {
             let threads = cores.len().to_string();
+            // Threads by NAPI id, where each can have one of its own.
+            let by_napi = if config.queues() == cores.len() { vec!["-N", &threads] } else { Vec::new() };
             Command::new("setpriv")
                 .args(["--pdeathsig", "KILL", "--", "memcached", "-u", "root", "-U", "0"])
                 .args(["-l", &address.ip().to_string(), "-p", &address.port().to_string()])
-                .args(["-t", &threads, "-N", &threads, "-c", &(connections + 64).to_string()])
+                .args(["-t", &threads, "-c", &(config.connections + 64).to_string()])
+                .args(by_napi)
                 .args(["-m", &MEMORY_MIB.to_string()])
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
