@@ -808,6 +808,42 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
     world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
 }
 
+/// Connections to a server on the near end, which end with the program.
+fn connections(world: &World, port: &str, count: usize) -> Program {
+    let connect = format!(
+        "import socket\n\
+        kept = [socket.create_connection(('10.99.0.1', {port})) for _ in range({count})]\n\
+        for it in kept:\n \
+            it.sendall(b'version\\r\\n'); it.recv(100)\n\
+        print('ready', flush=True)\n\
+        input()"
+    );
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &world.far, "python3", "-c", &connect]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(kernel::lines_of(&mut child).next().unwrap().unwrap(), "ready");
+    Program { child }
+}
+
+#[test]
+fn a_context_that_comes_to_several_napis_later_is_recognised_then() {
+    const TEST: &str = "a_context_that_comes_to_several_napis_later_is_recognised_then";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    let mut run = world.start("run --dev va --mode suspend20 -- memcached -u nobody -l 10.99.0.1 -t 1");
+    let pid = child_of(run.child.id(), "memcached");
+    wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
+    let first = connections(&world, "11211", 1);
+    run.wait_for("is in force");
+    let more = connections(&world, "11211", 16);
+    run.wait_for("2 NAPIs");
+    drop((first, more));
+    run.signal("-TERM");
+    run.end();
+}
+
 #[test]
 fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() {
     const TEST: &str = "apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait";

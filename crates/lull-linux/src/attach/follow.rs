@@ -345,19 +345,25 @@ impl Follower {
         }
     }
 
-    /// Shows the sockets of contexts once packets have come to them, and at first those without any too. Looking
-    /// duplicates every socket, of which a server may have thousands: so less and less often where nothing comes, and
-    /// never again where something has.
+    /// Shows the sockets of contexts once packets have come to them, and at first those without any too; again when they
+    /// hear from other NAPIs than before, since the first connection of a context has only one. Looking duplicates every
+    /// socket, of which a server may have thousands: so it is done less and less often.
     fn sockets(&mut self, events: &mut Vec<Event>) {
         let mut news = false;
         for context in &mut self.in_force {
-            context.looks += 1;
-            if context.sockets.is_some() || !context.looks.is_power_of_two() {
+            context.looks = context.looks.saturating_add(1);
+            if !context.looks.is_power_of_two() {
                 continue;
             }
             let (pid, start, fd) = context.key;
             let member = self.tree.members().iter().find(|it| (it.pid, it.start) == (pid, start));
             let Some(sockets) = member.and_then(|it| OnContext::look(&it.process, fd).ok()) else { continue };
+            let is_known = context.sockets.as_ref().is_some_and(|known| {
+                sockets.by_napi.keys().all(|napi| known.by_napi.contains_key(napi)) || !sockets.has_traffic()
+            });
+            if is_known {
+                continue;
+            }
             if sockets.has_traffic() || !self.looked {
                 events.push(Event::Sockets(sockets.clone()));
                 for text in sockets.warnings() {
