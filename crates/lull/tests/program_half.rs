@@ -781,6 +781,7 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
         "run --dev va --mode suspend20 --one-napi timeout --events-max 8 -- memcached -u nobody -l 10.99.0.1 -t 1",
     );
     let pid = child_of(run.child.id(), "memcached");
+    let _server = EndsWithFailure(pid);
     wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
     let (defer, gro, _, threaded) = SUSPEND20;
     assert_eq!(world.values(), [(defer, gro, 1_000_000, threaded); 2]);
@@ -806,6 +807,17 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
     run.end();
     assert_eq!(world.values(), [BASE, BASE]);
     world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
+}
+
+/// Ends a server whose test has failed: it would go on without the `lull run` above it, for ever.
+struct EndsWithFailure(u32);
+
+impl Drop for EndsWithFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).status();
+        }
+    }
 }
 
 /// Connections to a server on the near end, which end with the program.
@@ -834,6 +846,7 @@ fn a_context_that_comes_to_several_napis_later_is_recognised_then() {
     let Some(world) = World::new(TEST, 2) else { return };
     let mut run = world.start("run --dev va --mode suspend20 -- memcached -u nobody -l 10.99.0.1 -t 1");
     let pid = child_of(run.child.id(), "memcached");
+    let _server = EndsWithFailure(pid);
     wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
     let first = connections(&world, "11211", 1);
     run.wait_for("is in force");
@@ -854,6 +867,7 @@ fn apply_names_a_program_on_several_napis_in_modes_that_make_its_packets_wait() 
     // The program's half alone, on a device that has no mode.
     let mut run = world.start("run --mode suspend20 -- memcached -u nobody -l 10.99.0.1 -t 1");
     let pid = child_of(run.child.id(), "memcached");
+    let _server = EndsWithFailure(pid);
     wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
     let _ = statistics(&world, || {
         run.wait_for("2 NAPIs");
