@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::place::Places;
-use crate::schema::{Answer, LINE_BYTES_MAX, Request};
+use crate::schema::{ANSWER_BYTES_MAX, Answer, Request};
 
 /// How long an answer may take: a process that is stopped must not hold an operator's terminal for ever.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a process that runs lull's user plane.
+/// A process that runs lull's user plane, found by its socket. Each question is a connection of its own.
 #[derive(Debug)]
 pub struct Client {
     pid: u32,
-    stream: BufReader<UnixStream>,
+    path: PathBuf,
 }
 
 impl Client {
-    /// Connects to process `pid`.
+    /// Finds the socket of process `pid`.
     ///
     /// # Errors
     /// The process offers no socket, is gone, or belongs to another user.
@@ -29,7 +29,7 @@ impl Client {
         for path in places.candidates(pid) {
             let named = path.file_name().is_some_and(|name| *name == *crate::place::file_name(pid));
             match open(&path) {
-                Ok((stream, found)) if found == pid => return Client::over(pid, stream),
+                Ok((_, found)) if found == pid => return Ok(Client { pid, path }),
                 Ok((_, found)) if named => failure = Error::Impostor { pid, found, path },
                 Err(error) if named => failure = explained(pid, path, error),
                 _ => {}
@@ -38,21 +38,10 @@ impl Client {
         Err(failure)
     }
 
-    /// Connects to every process that offers a socket and may be asked by this user. A file that nobody listens behind
-    /// is passed over.
+    /// Every process that offers a socket and may be asked by this user. A file that nobody listens behind is passed over.
     pub fn connect_all(places: &Places) -> Vec<Client> {
-        let clients = places.files().into_iter().filter_map(|path| {
-            let (stream, pid) = open(&path).ok()?;
-            Client::over(pid, stream).ok()
-        });
-        clients.collect()
-    }
-
-    fn over(pid: u32, stream: UnixStream) -> Result<Client, Error> {
-        let timeout = Some(ANSWER_TIMEOUT);
-        let set = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
-        set.map_err(|source| Error::Silent { pid, source })?;
-        Ok(Client { pid, stream: BufReader::new(stream) })
+        let found = |path: PathBuf| open(&path).ok().map(|(_, pid)| Client { pid, path });
+        places.files().into_iter().filter_map(found).collect()
     }
 
     /// The process, by its number in this PID namespace.
@@ -66,22 +55,29 @@ impl Client {
     /// The process refused, fell silent, ended, or answered what this version does not know.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         let pid = self.pid;
+        let stream = match open(&self.path) {
+            Ok((stream, found)) if found == pid => stream,
+            Ok((_, found)) => return Err(Error::Impostor { pid, found, path: self.path.clone() }),
+            Err(error) => return Err(explained(pid, self.path.clone(), error)),
+        };
         let mut line = serde_json::to_string(request).expect("a request is plain data");
         line.push('\n');
-        let silent = |source| Error::Silent { pid, source };
-        self.stream.get_mut().write_all(line.as_bytes()).map_err(silent)?;
-        let mut answer = Vec::new();
-        let mut limited = self.stream.by_ref().take(LINE_BYTES_MAX as u64);
-        limited.read_until(b'\n', &mut answer).map_err(silent)?;
-        if answer.last() != Some(&b'\n') {
-            return Err(silent(io::ErrorKind::UnexpectedEof.into()));
-        }
+        let answer = exchange(&stream, line.as_bytes()).map_err(|source| Error::Silent { pid, source })?;
         match serde_json::from_slice(&answer) {
             Ok(Answer::Refused(why)) => Err(Error::Refused { pid, why }),
             Ok(answer) => Ok(answer),
             Err(error) => Err(Error::Foreign { pid, why: error.to_string() }),
         }
     }
+}
+
+fn exchange(mut stream: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).take(ANSWER_BYTES_MAX as u64).read_until(b'\n', &mut answer)?;
+    if answer.last() == Some(&b'\n') { Ok(answer) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 /// Connects, and asks the kernel who listens.

@@ -1,4 +1,4 @@
-//! What passes over a control socket: one [`Request`] and one [`Answer`], each a line of JSON.
+//! What passes over a connection to a control socket: one [`Request`] and one [`Answer`], each a line of JSON.
 //!
 //! Fields are only ever added. A reader passes over fields that it does not know, and a field that a writer does not have
 //! yet is its type's default, so that a command and a service of neighbouring versions understand each other.
@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use lull_core::{EpollParams, NapiSettings, Stats};
 use serde::{Deserialize, Serialize};
 
-/// The longest line of either direction, in bytes: a thousand NAPIs fit many times over.
-pub const LINE_BYTES_MAX: usize = 4 << 20;
+/// The longest answer, in bytes: a thousand NAPIs fit many times over.
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// The longest request, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// What is asked of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

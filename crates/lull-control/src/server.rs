@@ -1,23 +1,23 @@
 //! The process's side: a thread that answers on the control socket.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lull_host::Host;
 
 use crate::error::Error;
 use crate::host::Answers;
 use crate::place::{Places, file_name};
-use crate::schema::{Answer, LINE_BYTES_MAX, Request};
+use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
 
-/// How long a client may take for its request or for reading the answer. Clients are served one after the other, and one
+/// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
 /// that is stopped must not keep the others waiting for long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -93,31 +93,43 @@ impl Drop for Offer {
     }
 }
 
-/// Answers one client until it ends the connection.
+/// Answers one client's one request. A client asks again over a new connection, so that nobody who stays connected keeps
+/// the others, or the end of the service, waiting.
 fn converse(stream: UnixStream, answers: &mut Answers) -> io::Result<()> {
     // The file's mode keeps others out already; after a `setuid` of ours, this does as well.
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
         return Ok(());
     }
-    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    let line = request(&stream)?;
+    let answer = match serde_json::from_slice::<Request>(&line) {
+        Ok(request) => answers.answer(&request),
+        Err(error) => Answer::Refused(format!(
+            "the request is not one that lull {} understands ({error}); use the command of that version",
+            env!("CARGO_PKG_VERSION")
+        )),
+    };
+    let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
+    text.push('\n');
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = Vec::new();
-        let mut limited = reader.by_ref().take(LINE_BYTES_MAX as u64);
-        if limited.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+    (&stream).write_all(text.as_bytes())
+}
+
+/// The client's line. However it dribbles in, all of it comes within [`CLIENT_TIMEOUT`].
+fn request(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + CLIENT_TIMEOUT;
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    while line.last() != Some(&b'\n') {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || line.len() > REQUEST_BYTES_MAX {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        let answer = match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => answers.answer(&request),
-            Err(error) => Answer::Refused(format!(
-                "the request is not one that lull {} understands ({error}); use the command of that version",
-                env!("CARGO_PKG_VERSION")
-            )),
-        };
-        let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
-        text.push('\n');
-        reader.get_mut().write_all(text.as_bytes())?;
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => line.extend_from_slice(&part[..count]),
+        }
     }
+    Ok(line)
 }

@@ -149,6 +149,21 @@ fn a_client_that_says_nothing_or_nonsense_does_not_lock_the_others_out() {
 }
 
 #[test]
+fn a_client_that_goes_on_asking_keeps_neither_the_others_nor_the_end_waiting() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut watching = connect(&scratch);
+    show(&mut watching);
+    let mut other = connect(&scratch);
+    assert_eq!(show(&mut other).napis.len(), 2);
+    assert_eq!(show(&mut watching).napis.len(), 2);
+    // Both are still there; the service ends all the same.
+    drop(offer);
+    let gone = watching.ask(&Request::Show).unwrap_err();
+    assert!(matches!(gone, Error::NoSocket { .. } | Error::Gone { .. }), "{gone}");
+}
+
+#[test]
 fn what_a_killed_process_left_is_told_from_one_that_never_was() {
     let scratch = Scratch::new();
     let me = std::process::id();

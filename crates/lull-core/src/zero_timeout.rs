@@ -87,7 +87,9 @@ impl ZeroTimeout {
     pub fn was_empty(&self) -> bool {
         let empty = self.empty.load(Relaxed).saturating_add(1);
         self.empty.store(empty, Relaxed);
-        empty >= self.look_at.load(Relaxed).max(EMPTY_CALLS_MIN)
+        let look_at = self.look_at.load(Relaxed).max(EMPTY_CALLS_MIN);
+        // A look that lies further off than any is set belongs to a row that another thread has ended meanwhile.
+        empty >= look_at || look_at - empty > LOOK_EVERY_CALLS_MAX.max(EMPTY_CALLS_MIN)
     }
 
     /// Whether the queue is to be polled now. If so, [`ZeroTimeout::polled`] or [`ZeroTimeout::nothing_to_poll`] follows.

@@ -11,6 +11,7 @@
 //! queue of the CPU. Nobody could mend that, so the process ends with a message that says where.
 
 use std::any::Any;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lull_core::Owner;
@@ -25,7 +26,9 @@ struct EndsTheProcess<'a>(&'a dyn Fn() -> String);
 
 impl Drop for EndsTheProcess<'_> {
     fn drop(&mut self) {
-        eprintln!("lull: a panic in {}: its state is unknown, so the process ends", (self.0)());
+        // Nobody may be left to read it.
+        let _ =
+            writeln!(std::io::stderr(), "lull: a panic in {}: its state is unknown, so the process ends", (self.0)());
         std::process::abort();
     }
 }
@@ -119,24 +122,25 @@ impl Delivery {
     }
 
     fn take_down(&self, instance: &Instance, context: &str, message: String) {
-        if self.refuse(instance, context, message) {
-            self.tell_failed(instance);
-        }
+        self.refuse(instance, context, message);
+        // Also by those who come second: an ownership may have been parked on the lock that their panic let go.
+        self.tell_failed(instance);
     }
 
-    /// First half of taking a queue down: nobody becomes its owner any more. True for the first who says so.
+    /// First half of taking a queue down: nobody becomes its owner any more. The first who does so says it.
     #[cold]
-    fn refuse(&self, instance: &Instance, context: &str, message: String) -> bool {
-        let queue = self.queue_name(instance);
-        if !instance.fail(format!("a panic in {context}: {message}")) {
-            return false;
-        }
-        eprintln!(
-            "lull: {queue} is taken down by a panic in {context}: {message}. Its sockets fail from now on; other queues go on."
-        );
+    fn refuse(&self, instance: &Instance, context: &str, message: String) {
+        // Before the failure can be seen: whoever sees it may count on it that nobody takes the instance.
         instance.napi.disable_begin();
         instance.vector.mask();
-        true
+        let queue = self.queue_name(instance);
+        if instance.fail(format!("a panic in {context}: {message}")) {
+            // A log that cannot be written must not be a second panic.
+            let _ = writeln!(
+                std::io::stderr(),
+                "lull: {queue} is taken down by a panic in {context}: {message}. Its sockets fail from now on; other queues go on."
+            );
+        }
     }
 
     /// Second half: the receiver's waiters are told. No shard's lock is held.
@@ -165,9 +169,8 @@ impl Delivery {
                 let polled = catch_unwind(AssertUnwindSafe(|| within(poll(&mut guard, budget), budget)));
                 work = polled.unwrap_or_else(|panic| {
                     guard.take_down();
-                    if self.refuse(instance, "a poll for softirq, which had found the shard locked", message(panic)) {
-                        failed = Some(instance);
-                    }
+                    self.refuse(instance, "a poll for softirq, which had found the shard locked", message(panic));
+                    failed = Some(instance);
                     0
                 });
             }

@@ -113,6 +113,8 @@ impl Shard for Inside {
     /// The sockets are gone, their calls fail with ENETDOWN, and whoever waits for one is told so.
     fn take_down(&mut self) {
         self.stack.take_down();
+        // The device may be what panicked: no doorbell rings for what was staged.
+        (self.transmitted, self.unsent) = (self.stack.tx_frames(), false);
         self.batch.clear();
         self.changes.clear();
         let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
