@@ -1,6 +1,7 @@
 //! The busy loop of a thread (`napi_busy_loop`, §7), with or without a worker's place on the CPU.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
@@ -22,10 +23,10 @@ pub(crate) struct BusyPoller<'h> {
 impl BusyPoller<'_> {
     /// `napi_busy_loop` (§7): polls the instance of `plan` until `ready` says so or the plan ends. An id that is gone ends it
     /// at once. The error is a panic of `ready`, after which nothing is owned and the seat is the caller's to leave.
-    pub(crate) fn run<'h>(
+    pub(crate) fn run(
         &self,
         plan: &BusyPlan,
-        lookup: &dyn Fn(u32) -> Option<&'h Instance>,
+        lookup: &dyn Fn(u32) -> Option<Arc<Instance>>,
         in_seat: &mut bool,
         ready: &mut dyn FnMut(u64) -> bool,
     ) -> std::thread::Result<()> {
@@ -34,7 +35,7 @@ impl BusyPoller<'_> {
         // One round is over before a seat would pay for itself.
         *in_seat = *in_seat || (plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
-            let yielded = self.rounds(instance, plan, start_ns, in_seat, ready)?;
+            let yielded = self.rounds(&instance, plan, start_ns, in_seat, ready)?;
             if !yielded {
                 break;
             }
@@ -78,7 +79,7 @@ impl BusyPoller<'_> {
                 }
                 now_ns = host.clock.now_ns();
                 self.pending_softirqs(in_seat, now_ns);
-                if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.failure().is_some() {
+                if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.is_over() {
                     break false;
                 }
                 if cpu.woken.load(Ordering::Relaxed) != 0 {
@@ -101,7 +102,7 @@ impl BusyPoller<'_> {
             if !*in_seat {
                 *in_seat = cpu.seat.take(self.me);
             }
-            host.route_outside(cpu, owner, &cx);
+            host.route_outside(cpu, instance, owner, &cx);
             self.pending_softirqs(in_seat, cx.now_ns);
         }
         yielded
@@ -122,7 +123,10 @@ impl BusyPoller<'_> {
 impl Delivery {
     /// [`Turn::busy_loop`] for a socket call: the poller passes by on the CPU of the instance's interrupt.
     pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
-        let lookup = |id| self.registry.by_id(id).map(|index| self.instance(index));
+        let lookup = |id| {
+            let index = self.registry.by_id(id)?;
+            self.instance(index).map(|found| found.clone())
+        };
         let Some(instance) = lookup(plan.napi_id) else { return };
         let cpu = self.cpu(instance.cpu());
         let mut in_seat = false;
@@ -139,10 +143,10 @@ impl Delivery {
     /// `napi_resume_irqs` from outside any CPU: the poll runs on the CPU of the instance's interrupt.
     pub fn resume(&self, id: u32) {
         let Some(index) = self.registry.by_id(id) else { return };
-        let instance = self.instance(index);
+        let Some(instance) = self.instance(index) else { return };
         let cx = self.cx(instance.cpu(), self.clock.now_ns());
         if let Some(owner) = instance.napi.resume_to(self.after_resume, &cx) {
-            self.route_outside(self.cpu(instance.cpu()), owner, &cx);
+            self.route_outside(self.cpu(instance.cpu()), &instance, owner, &cx);
         }
     }
 }

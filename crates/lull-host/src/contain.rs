@@ -152,7 +152,9 @@ impl Delivery {
     /// A call into a shard, other than by the host, panicked: the queue of instance `index` is taken down. The shard's lock
     /// is not held.
     pub fn take_down_queue(&self, index: u32, context: &str) {
-        self.take_down(self.instance(index), context, "see the panic's own message".to_owned());
+        // A removed instance has nobody who could be told: its device is closed.
+        let Some(instance) = self.instance(index).map(|found| found.clone()) else { return };
+        self.take_down(&instance, context, "see the panic's own message".to_owned());
     }
 
     /// Gives a shard's lock back. An ownership that was parked meanwhile is polled first, by `poll` with the given budget; a
@@ -162,28 +164,29 @@ impl Delivery {
         let mut failed = None;
         while let Err((held, parked)) = guard.unlock() {
             guard = held;
-            let instance = self.instance(parked.owner.napi());
+            let instance = self.owned(&parked.owner).clone();
             let budget = instance.napi.weight();
             let mut work = 0;
             if instance.failure().is_none() {
                 let polled = catch_unwind(AssertUnwindSafe(|| within(poll(&mut guard, budget), budget)));
                 work = polled.unwrap_or_else(|panic| {
                     guard.take_down();
-                    self.refuse(instance, "a poll for softirq, which had found the shard locked", message(panic));
-                    failed = Some(instance);
+                    self.refuse(&instance, "a poll for softirq, which had found the shard locked", message(panic));
+                    failed = Some(instance.clone());
                     0
                 });
             }
             self.polled_for_softirq(parked, work);
         }
         if let Some(instance) = failed {
-            self.tell_failed(instance);
+            self.tell_failed(&instance);
         }
     }
 
     fn queue_name(&self, instance: &Instance) -> String {
         let devices = crate::cpu::relock(&self.devices);
-        format!("queue {} of {} (NAPI {})", instance.queue, devices[instance.device.0].name, instance.napi.id())
+        let name = devices.get(instance.device).map_or("a removed device", |device| &device.name);
+        format!("queue {} of {name} (NAPI {})", instance.queue, instance.napi.id())
     }
 }
 

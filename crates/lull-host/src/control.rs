@@ -19,20 +19,16 @@ impl Host {
     /// Makes a device known. `persistent` says whether its queues keep their settings and ids over a disable.
     pub fn add_device(&self, name: &str, queues: usize, persistent: bool) -> DeviceId {
         let mut devices = relock(&self.inner().devices);
-        let id = DeviceId(devices.len());
-        let ifindex = devices.len() as u32 + 1;
-        devices.push(Device {
+        devices.add(Device {
             name: name.to_owned(),
-            ifindex,
             config: DeviceConfig::new(queues, persistent),
             napis: vec![None; queues],
-        });
-        id
+        })
     }
 
     /// The device's index, as NAPIs are keyed by.
     pub fn ifindex(&self, device: DeviceId) -> u32 {
-        relock(&self.inner().devices)[device.0].ifindex
+        device.ifindex()
     }
 
     /// Makes the instance of a queue, disabled. Returns its place in the host's table.
@@ -45,22 +41,92 @@ impl Host {
             return Err(HostError::NoCpu { cpu: binding.cpu, cpus: inner.cpu_count() });
         }
         let mut devices = relock(&inner.devices);
-        let index = inner.instance_count.load(Ordering::Acquire);
-        let Some(slot) = inner.instances.get(index as usize) else {
-            return Err(HostError::Full { what: "NAPI instances", max: inner.instances.len() });
+        let (queue, cpu) = (binding.queue, inner.cpu(binding.cpu));
+        let device = devices.get_mut(binding.device)?;
+        let Some(index) = inner.instances.reserve() else {
+            let what = "NAPI instances (HostConfig::napis_max): remove those of devices that are gone, or raise it";
+            return Err(HostError::Full { what, max: inner.instances.max() });
         };
-        let (device, queue, cpu) = (binding.device, binding.queue, binding.cpu);
-        let instance = slot.get_or_init(|| Instance::new(index, binding));
-        inner.instance_count.store(index + 1, Ordering::Release);
-        // Last, for a line that was raised before raises at once.
-        instance.vector.line.connect(Arc::new(VectorSink { host: Arc::downgrade(inner), napi: index }));
-        if instance.vector.is_fd() {
-            let what = "watch the device's descriptor";
-            let watched = inner.cpu(cpu).add_fd_vector(instance);
-            watched.map_err(|source| HostError::Os { what: what.to_owned(), source })?;
+        let instance = Instance::new(index, binding);
+        if instance.vector.is_fd()
+            && let Err(source) = cpu.add_fd_vector(&instance)
+        {
+            inner.instances.release(index);
+            return Err(HostError::Os { what: "watch the device's descriptor".to_owned(), source });
         }
-        devices[device.0].napis[queue] = Some(index);
+        inner.instances.fill(instance.clone());
+        cpu.list(&instance);
+        device.napis[queue] = Some(index);
+        drop(devices);
+        // Last, for a line that was raised before raises at once.
+        let sink = VectorSink { host: Arc::downgrade(inner), instance: Arc::downgrade(&instance) };
+        instance.vector.line.connect(Arc::new(sink));
         Ok(index)
+    }
+
+    fn found(&self, index: u32) -> Result<Arc<Instance>, HostError> {
+        let found = self.inner().instance(index).map(|found| found.clone());
+        found.ok_or(HostError::Removed { napi: index })
+    }
+
+    /// Removes a disabled instance (`netif_napi_del`): its index leads nowhere any more, and its place is free for another.
+    /// Sockets, contexts and lines that still have its index or its id find nothing. If it has a NAPI thread, the thread has
+    /// ended on return; not to be called by that thread.
+    ///
+    /// # Errors
+    /// It is enabled, or was removed already.
+    pub fn remove_napi(&self, index: u32) -> Result<(), HostError> {
+        let _control = relock(&self.inner().control);
+        let instance = self.found(index)?;
+        if instance.enabled.load(Ordering::Relaxed) {
+            return Err(HostError::InUse { napi: index });
+        }
+        self.take_out(&instance);
+        Ok(())
+    }
+
+    /// Removes a device, and the instances of its queues.
+    ///
+    /// # Errors
+    /// One of them is enabled, and nothing was removed; or the device was removed already.
+    pub fn remove_device(&self, device: DeviceId) -> Result<(), HostError> {
+        let inner = self.inner();
+        let _control = relock(&inner.control);
+        let napis: Vec<u32> = relock(&inner.devices).get_mut(device)?.napis.iter().copied().flatten().collect();
+        let instances = napis.into_iter().map(|index| self.found(index)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(enabled) = instances.iter().find(|instance| instance.enabled.load(Ordering::Relaxed)) {
+            return Err(HostError::InUse { napi: enabled.napi.index() });
+        }
+        instances.iter().for_each(|instance| self.take_out(instance));
+        relock(&inner.devices).remove(device);
+        Ok(())
+    }
+
+    /// Nobody owns the instance, and nobody can become its owner: it is disabled, and the control lock is held. Whoever else
+    /// still has it (a busy loop, an interrupt, a look at deadlines) finds it disabled, and keeps it until done with it.
+    fn take_out(&self, instance: &Arc<Instance>) {
+        let inner = self.inner();
+        let index = instance.napi.index();
+        if let Ok(device) = relock(&inner.devices).get_mut(instance.device) {
+            device.napis[instance.queue].take_if(|napi| *napi == index);
+        }
+        instance.announce_removal();
+        inner.instances.clear(index);
+        inner.cpus.iter().for_each(|cpu| cpu.unlist(instance));
+        if instance.vector.is_fd() {
+            inner.cpu(instance.cpu()).remove_fd_vector(instance);
+        }
+        if let Some(thread) = instance.thread.get() {
+            instance.wake_thread(inner);
+            let joins = {
+                let mut joins = relock(&inner.joins);
+                joins.extract_if(.., |join| join.thread().id() == thread.thread).collect::<Vec<_>>()
+            };
+            // A delivery thread that panics ends the process.
+            joins.into_iter().for_each(|join| drop(join.join()));
+            relock(&inner.threads).retain(|known| known.tid != thread.tid);
+        }
+        inner.instances.release(index);
     }
 
     /// Where the room interrupt of an instance's transmit ring goes ([`lull_nic::Queue::tx_irq`]): it schedules the
@@ -72,11 +138,11 @@ impl Host {
     /// `napi_enable`: gives the instance its id and settings, lets it go and unmasks its interrupt.
     ///
     /// # Errors
-    /// It is enabled already, a panic took its queue down, or its NAPI thread cannot be started.
+    /// It is enabled already, it was removed, a panic took its queue down, or its NAPI thread cannot be started.
     pub fn enable(&self, index: u32) -> Result<u32, HostError> {
         let inner = self.inner();
-        let instance = inner.instance(index);
         let control = relock(&inner.control);
+        let instance = &self.found(index)?;
         if instance.enabled.load(Ordering::Relaxed) {
             return Err(HostError::Enabled { napi: index });
         }
@@ -85,9 +151,9 @@ impl Host {
         }
         let (ifindex, id, settings) = {
             let mut devices = relock(&inner.devices);
-            let device = &mut devices[instance.device.0];
+            let device = devices.get_mut(instance.device)?;
             let (id, settings) = device.config.enabled(instance.queue, || inner.registry.fresh_id());
-            (device.ifindex, id, settings)
+            (instance.device.ifindex(), id, settings)
         };
         if settings.threaded != Threaded::Off {
             self.start_napi_thread(instance)?;
@@ -107,11 +173,11 @@ impl Host {
     /// `napi_disable`: waits until nobody owns the instance, and takes it. Settings are kept if the device keeps them.
     ///
     /// # Errors
-    /// It is not enabled: waiting for the owner would be waiting for the disable that came first.
+    /// It was removed, or is not enabled: waiting for the owner would be waiting for the disable that came first.
     pub fn disable(&self, index: u32) -> Result<(), HostError> {
         let inner = self.inner();
-        let instance = inner.instance(index);
         let control = relock(&inner.control);
+        let instance = &self.found(index)?;
         if !instance.enabled.swap(false, Ordering::Relaxed) {
             return Err(HostError::Disabled { napi: index });
         }
@@ -125,9 +191,9 @@ impl Host {
         instance.napi.disable_end(&inner.cx(instance.cpu(), self.now_ns()));
         let ifindex = {
             let mut devices = relock(&inner.devices);
-            let device = &mut devices[instance.device.0];
+            let device = devices.get_mut(instance.device)?;
             device.config.disabled(instance.queue, id);
-            device.ifindex
+            instance.device.ifindex()
         };
         inner.registry.disabled(ifindex, id);
         drop(control);
@@ -138,20 +204,20 @@ impl Host {
     /// Settings of one instance (`napi-set`), in force from the next decision on and kept over a disable.
     ///
     /// # Errors
-    /// A value above its limit, or a NAPI thread that cannot be started; nothing is changed then.
+    /// A value above its limit, a NAPI thread that cannot be started, or the instance was removed; nothing is changed then.
     pub fn set_napi(&self, index: u32, settings: &NapiSettings) -> Result<(), HostError> {
         settings.check()?;
         let inner = self.inner();
-        let instance = inner.instance(index);
         let control = relock(&inner.control);
+        let instance = &self.found(index)?;
         if settings.threaded != Threaded::Off {
             self.start_napi_thread(instance)?;
         }
         let ifindex = {
             let mut devices = relock(&inner.devices);
-            let device = &mut devices[instance.device.0];
+            let device = devices.get_mut(instance.device)?;
             device.config.set_queue(instance.queue, settings)?;
-            device.ifindex
+            instance.device.ifindex()
         };
         self.put_in_force(instance, settings);
         drop(control);
@@ -167,7 +233,7 @@ impl Host {
         let inner = self.inner();
         let queues: Vec<(u32, NapiSettings)> = {
             let mut devices = relock(&inner.devices);
-            let device = &mut devices[device.0];
+            let device = devices.get_mut(device)?;
             device.config.set_device(settings)?;
             let napis = device.napis.iter().enumerate();
             napis.filter_map(|(queue, napi)| napi.map(|index| (index, device.config.queue(queue)))).collect()
@@ -207,7 +273,7 @@ impl Host {
         self.schedule(instance.napi.index());
     }
 
-    fn start_napi_thread(&self, instance: &Instance) -> Result<(), HostError> {
+    fn start_napi_thread(&self, instance: &Arc<Instance>) -> Result<(), HostError> {
         if instance.thread.get().is_some() {
             return Ok(());
         }
@@ -215,21 +281,21 @@ impl Host {
         let parker = Arc::new(Parker::new().map_err(os)?);
         let index = instance.napi.index();
         let name = format!("napi/{}", index);
-        let (join, tid) = threads::napi_thread(self.inner(), index, parker.clone(), name).map_err(os)?;
-        if instance.thread.set(threads::NapiThreadHandle { parker, tid }).is_err() {
+        let (join, tid) = threads::napi_thread(self.inner(), instance.clone(), parker.clone(), name).map_err(os)?;
+        if instance.thread.set(threads::NapiThreadHandle { parker, tid, thread: join.thread().id() }).is_err() {
             unreachable!("NAPI threads are started under the control lock");
         }
         relock(&self.inner().joins).push(join);
         Ok(())
     }
 
-    /// Schedules an instance as its interrupt would.
+    /// Schedules an instance as its interrupt would; nothing if it was removed.
     pub fn schedule(&self, index: u32) {
         let inner = self.inner();
-        let instance = inner.instance(index);
+        let Some(instance) = inner.instance(index) else { return };
         let cx = inner.cx(instance.cpu(), self.now_ns());
         if let Schedule::Owned(owner) = instance.napi.schedule(&cx) {
-            inner.route_outside(inner.cpu(instance.cpu()), owner, &cx);
+            inner.route_outside(inner.cpu(instance.cpu()), &instance, owner, &cx);
         }
     }
 }

@@ -1,21 +1,23 @@
 //! What the handles of a host share: the part that sockets, receivers and delivering contexts use.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{AfterResume, Cx, EpollOptions, Sysctl};
+use lull_core::{AfterResume, Cx, EpollOptions, Owner, Sysctl};
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
 use crate::contain::SinkOrEnd;
 use crate::contexts::{Contexts, EpollContext};
 use crate::cpu::Cpu;
-use crate::host::Device;
+use crate::holder::Seated;
+use crate::host::Devices;
 use crate::instance::Instance;
 use crate::registry::Registry;
+use crate::table::{Found, Table};
 
 /// What the handles of a host share: the part that sockets and receivers may call.
 pub struct Delivery {
@@ -25,11 +27,10 @@ pub struct Delivery {
     pub(crate) epoll: EpollOptions,
     pub(crate) after_resume: AfterResume,
     pub(crate) cpus: Box<[Cpu]>,
-    pub(crate) instances: Box<[OnceLock<Instance>]>,
-    pub(crate) instance_count: AtomicU32,
+    pub(crate) instances: Table,
     pub(crate) registry: Registry,
     pub(crate) contexts: Contexts,
-    pub(crate) devices: Mutex<Vec<Device>>,
+    pub(crate) devices: Mutex<Devices>,
     pub(crate) sink: Option<SinkOrEnd>,
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: Mutex<Vec<ThreadUse>>,
@@ -55,19 +56,19 @@ impl Delivery {
         self.cpus.len()
     }
 
-    /// An index comes from an instance of this host, so it is there.
+    /// The instance at `index`, unless it was removed.
     #[inline]
-    pub(crate) fn instance(&self, index: u32) -> &Instance {
-        match self.instances[index as usize].get() {
-            Some(instance) => instance,
-            None => unreachable!("NAPI {index} of this host was never made"),
-        }
+    pub(crate) fn instance(&self, index: u32) -> Option<Found<'_>> {
+        self.instances.find(index)
     }
 
+    /// The instance that `owner` owns.
     #[inline]
-    pub(crate) fn instances(&self) -> impl Iterator<Item = &Instance> {
-        let count = self.instance_count.load(Ordering::Acquire) as usize;
-        self.instances[..count].iter().filter_map(OnceLock::get)
+    pub(crate) fn owned(&self, owner: &Owner) -> Found<'_> {
+        match self.instances.find(owner.napi()) {
+            Some(instance) => instance,
+            None => unreachable!("NAPI {} was removed, and a disable waits for the owner", owner.napi()),
+        }
     }
 
     #[inline]
@@ -75,9 +76,19 @@ impl Delivery {
         Cx { now_ns, cpu, sink: self.sink.as_ref().map(|sink| sink as &dyn EventSink) }
     }
 
-    pub(crate) fn raise_irq(&self, napi: u32) {
-        let instance = self.instance(napi);
-        self.cpu(instance.cpu()).raise_irq(instance);
+    /// Puts the interrupt on its CPU's list. False if it is there already: whoever put it there announces it.
+    #[inline]
+    pub(crate) fn push_raised(&self, cpu: &Cpu, instance: &Instance) -> bool {
+        let slot = self.instances.slot(instance.napi.index());
+        cpu.raised.push(slot, self.instances.link(slot))
+    }
+
+    #[inline]
+    pub(crate) fn raise_irq(&self, instance: &Instance) {
+        let cpu = self.cpu(instance.cpu());
+        if self.push_raised(cpu, instance) {
+            cpu.raise();
+        }
     }
 }
 
@@ -92,7 +103,8 @@ impl Delivery {
     /// deadlines are fewer kernel timers.
     #[inline]
     pub fn set_receiver_deadline(&self, index: u32, deadline_ns: u64) {
-        let instance = self.instance(index);
+        // A removed instance is asked for nothing any more.
+        let Some(instance) = self.instance(index) else { return };
         let deadline_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
         if instance.set_receiver_deadline(deadline_ns) {
             let cpu = self.cpu(instance.cpu());
@@ -111,7 +123,7 @@ impl Delivery {
     /// time.
     #[inline]
     pub fn poll_point(&self, index: u32) -> u64 {
-        let cpu = self.cpu(self.instance(index).cpu());
+        let cpu = self.cpu(self.instances.cpu(index));
         let now_ns = self.clock.now_ns();
         if cpu.is_due(now_ns) && cpu.seat.is_free() {
             self.visit(cpu, crate::seat::GUEST);

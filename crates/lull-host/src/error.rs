@@ -55,6 +55,24 @@ pub enum HostError {
         /// Where the panic was, and its message.
         why: String,
     },
+    /// The instance cannot be removed while it is enabled.
+    #[error("cannot remove NAPI instance {napi}: it is enabled; disable it first")]
+    InUse {
+        /// Its place in the host's table.
+        napi: u32,
+    },
+    /// The instance was removed.
+    #[error("there is no NAPI instance {napi} any more: it was removed; add its queue anew")]
+    Removed {
+        /// The place that it had in the host's table.
+        napi: u32,
+    },
+    /// There is no such device: it was removed.
+    #[error("there is no device {ifindex} any more: it was removed; add it anew")]
+    NoDevice {
+        /// The device's index.
+        ifindex: u32,
+    },
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
@@ -18,8 +18,9 @@ use crate::cpu::{Cpu, CpuStats, relock};
 use crate::delivery::Delivery;
 use crate::error::HostError;
 use crate::instance::{Instance, Receiver};
-use crate::lateness::LatenessSnapshot;
+use crate::lateness::{Lateness, LatenessSnapshot};
 use crate::registry::{NapiChange, NapiInfo, Registry};
+use crate::table::{NAPIS_MAX, Table};
 use crate::threads;
 
 /// How a host is made.
@@ -38,7 +39,7 @@ pub struct HostConfig {
     /// nanoseconds. Every call into lull runs due timers on time; this is for an application that makes none. The default is
     /// Linux's timer slack for ordinary threads, 50 us.
     pub timer_slack_ns: u64,
-    /// Most instances that the host can ever have.
+    /// Most instances that the host can have at a time, 65,536 at most. Those that were removed make room for others.
     pub napis_max: usize,
     /// Who hears of every event. A panic in it ends the process.
     pub sink: Option<Box<dyn EventSink + Send>>,
@@ -60,8 +61,8 @@ impl Default for HostConfig {
 }
 
 /// A device as the host knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceId(pub(crate) usize);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub(crate) u32);
 
 /// A queue that is to become an instance.
 pub struct NapiBinding {
@@ -77,9 +78,44 @@ pub struct NapiBinding {
     pub receiver: Arc<dyn Receiver>,
 }
 
+/// The devices of a host.
+#[derive(Default)]
+pub(crate) struct Devices {
+    by_id: BTreeMap<DeviceId, Device>,
+    /// Ids that were given out. None is given out twice.
+    made: u32,
+}
+
+impl Devices {
+    pub(crate) fn add(&mut self, device: Device) -> DeviceId {
+        self.made += 1;
+        let id = DeviceId(self.made);
+        self.by_id.insert(id, device);
+        id
+    }
+
+    pub(crate) fn get(&self, id: DeviceId) -> Option<&Device> {
+        self.by_id.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: DeviceId) -> Result<&mut Device, HostError> {
+        self.by_id.get_mut(&id).ok_or(HostError::NoDevice { ifindex: id.ifindex() })
+    }
+
+    pub(crate) fn remove(&mut self, id: DeviceId) {
+        self.by_id.remove(&id);
+    }
+}
+
+impl DeviceId {
+    /// Devices are numbered from 1, as Linux does.
+    pub(crate) fn ifindex(self) -> u32 {
+        self.0
+    }
+}
+
 pub(crate) struct Device {
     pub(crate) name: String,
-    pub(crate) ifindex: u32,
     pub(crate) config: DeviceConfig,
     /// Index of the instance of each queue.
     pub(crate) napis: Vec<Option<u32>>,
@@ -127,6 +163,9 @@ impl Host {
         if config.cpus.is_empty() || config.cpus.len() > cpus_max {
             return Err(HostError::Full { what: "CPUs (and not fewer than one)", max: cpus_max });
         }
+        if config.napis_max > NAPIS_MAX {
+            return Err(HostError::Full { what: "NAPI instances (HostConfig::napis_max)", max: NAPIS_MAX });
+        }
         let os = |what: &str| {
             let what = what.to_owned();
             move |source: io::Error| HostError::Os { what, source }
@@ -139,11 +178,10 @@ impl Host {
             epoll: config.epoll,
             after_resume: config.after_resume,
             cpus: cpus.collect::<io::Result<Box<[Cpu]>>>().map_err(os("create a CPU's event descriptors"))?,
-            instances: (0..config.napis_max).map(|_| OnceLock::new()).collect(),
-            instance_count: AtomicU32::new(0),
+            instances: Table::new(config.napis_max),
             registry: Registry::default(),
             contexts: Contexts::default(),
-            devices: Mutex::new(Vec::new()),
+            devices: Mutex::new(Devices::default()),
             sink: config.sink.map(SinkOrEnd),
             stopping: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
@@ -239,37 +277,39 @@ impl Host {
         self.inner().registry.by_key(ifindex, id).ok_or(HostError::NoNapi { ifindex, id })
     }
 
-    /// The id of an instance; 0 while it is disabled.
+    /// The id of an instance; 0 while it is disabled, and after it was removed.
     pub fn napi_id(&self, index: u32) -> u32 {
-        self.inner().instance(index).napi.id()
+        self.inner().instance(index).map_or(0, |instance| instance.napi.id())
     }
 
-    /// The CPU of an instance's interrupt.
-    pub fn napi_cpu(&self, index: u32) -> u16 {
-        self.inner().instance(index).cpu()
+    /// The CPU of an instance's interrupt; `None` if it was removed.
+    pub fn napi_cpu(&self, index: u32) -> Option<u16> {
+        self.inner().instance(index).map(|instance| instance.cpu())
     }
 
-    /// Counters of an instance.
+    /// Counters of an instance; all zero if it was removed.
     pub fn napi_stats(&self, index: u32) -> Stats {
-        self.inner().instance(index).napi.stats()
+        self.inner().instance(index).map_or_else(Stats::default, |instance| instance.napi.stats())
     }
 
-    /// Interrupts of an instance that were taken.
+    /// Interrupts of an instance that were taken; 0 if it was removed.
     pub fn napi_irqs(&self, index: u32) -> u64 {
-        self.inner().instance(index).irqs.load(Ordering::Relaxed)
+        self.inner().instance(index).map_or(0, |instance| instance.irqs.load(Ordering::Relaxed))
     }
 
-    /// How late the timer of an instance was.
+    /// How late the timer of an instance was; nothing if it was removed.
     pub fn napi_lateness(&self, index: u32) -> LatenessSnapshot {
-        self.inner().instance(index).lateness.snapshot()
+        self.inner()
+            .instance(index)
+            .map_or_else(|| Lateness::default().snapshot(), |instance| instance.lateness.snapshot())
     }
 
     /// All instances.
     pub fn napis(&self) -> Vec<NapiInfo> {
         let devices = relock(&self.inner().devices);
         let info = |instance: &Instance| NapiInfo {
-            ifindex: devices[instance.device.0].ifindex,
-            device: devices[instance.device.0].name.clone(),
+            ifindex: instance.device.ifindex(),
+            device: devices.get(instance.device).map_or_else(String::new, |device| device.name.clone()),
             queue: instance.queue,
             id: instance.napi.id(),
             index: instance.napi.index(),
@@ -280,7 +320,7 @@ impl Host {
             thread: instance.thread.get().map(|thread| thread.tid),
             failure: instance.failure().map(str::to_owned),
         };
-        self.inner().instances().map(info).collect()
+        self.inner().instances.iter().map(|instance| info(&instance)).collect()
     }
 
     /// Of each live epoll context: how many of its sockets hear from each NAPI (by id), and its parameters.

@@ -1,7 +1,7 @@
 //! A NAPI instance with its surroundings: its interrupt, what stands above it, its thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use lull_core::{Napi, Owner};
 
@@ -46,6 +46,8 @@ pub trait Receiver: Send + Sync {
 
 /// One instance with its surroundings.
 pub(crate) struct Instance {
+    /// For those who keep it longer than the call that looked it up.
+    pub(crate) me: Weak<Instance>,
     pub(crate) napi: Napi,
     pub(crate) vector: Vector,
     pub(crate) receiver: Arc<dyn Receiver>,
@@ -60,12 +62,14 @@ pub(crate) struct Instance {
     pub(crate) enabled: AtomicBool,
     /// Why the queue was taken down.
     failure: OnceLock<String>,
+    removed: AtomicBool,
 }
 
 impl Instance {
     /// A disabled instance at `index` of the host's table.
-    pub(crate) fn new(index: u32, binding: NapiBinding) -> Instance {
-        Instance {
+    pub(crate) fn new(index: u32, binding: NapiBinding) -> Arc<Instance> {
+        Arc::new_cyclic(|me| Instance {
+            me: me.clone(),
             napi: Napi::new(index),
             vector: Vector::new(binding.irq),
             receiver: binding.receiver,
@@ -78,7 +82,8 @@ impl Instance {
             thread: OnceLock::new(),
             enabled: AtomicBool::new(false),
             failure: OnceLock::new(),
-        }
+            removed: AtomicBool::new(false),
+        })
     }
 
     /// Why the queue was taken down, if it was.
@@ -90,6 +95,22 @@ impl Instance {
     /// Notes why the queue is taken down. True for the first.
     pub(crate) fn fail(&self, why: String) -> bool {
         self.failure.set(why).is_ok()
+    }
+
+    /// Whether it is being removed: whoever still has it lets it go.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody will ever poll it again.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.failure().is_some() || self.is_removed()
+    }
+
+    pub(crate) fn announce_removal(&self) {
+        self.removed.store(true, Ordering::Release);
     }
 
     pub(crate) fn cpu(&self) -> u16 {

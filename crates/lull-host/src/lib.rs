@@ -9,7 +9,7 @@
 //!
 //! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
 //! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what waits for the holder), `holder` and
-//! `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled),
+//! `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled), `table` (where it is found),
 //! `threads` (the contexts that stand by), `worker` and `turn` (the application's side), `busy` (the busy loop),
 //! `deadlines` (who wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and
 //! `control` (what operators ask), `delivery` (what sockets and receivers ask).
@@ -61,6 +61,8 @@ mod seat;
 #[cfg(not(loom))]
 mod softirq;
 mod sync;
+#[cfg(not(loom))]
+mod table;
 #[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]

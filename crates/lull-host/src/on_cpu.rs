@@ -144,7 +144,9 @@ impl Delivery {
     pub(crate) fn arm_fd_vectors(&self, cpu: &Cpu) {
         let Some(vectors) = cpu.fd_vectors() else { return };
         for &index in vectors.iter() {
-            if cpu.irq_epoll.arm(&self.instance(index).vector, index) {
+            if let Some(instance) = self.instance(index)
+                && cpu.irq_epoll.arm(&instance.vector, index)
+            {
                 cpu.sleeps.syscall();
             }
         }
@@ -158,7 +160,7 @@ impl Delivery {
             return;
         }
         // The hint may be the deadline of a timer that was replaced since.
-        let deadline_ns = self.exact_deadline_ns(cpu);
+        let deadline_ns = cpu.exact_deadline_ns();
         if is_covered(deadline_ns) {
             return;
         }
@@ -185,17 +187,11 @@ impl Delivery {
             return;
         }
         let cx = self.cx(cpu.index, now_ns);
-        for instance in self.instances() {
+        for instance in cpu.instances().iter() {
             if let Some(owner) = instance.napi.end_deferral(&cx) {
-                self.route_outside(cpu, owner, &cx);
+                self.route_outside(cpu, instance, owner, &cx);
             }
         }
-    }
-
-    /// The earliest deadline, looked up.
-    pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
-        let deadlines_ns = || self.instances().map(|instance| instance.deadline_on(cpu.index));
-        cpu.deadlines.look_up(|| deadlines_ns().min().unwrap_or(NEVER))
     }
 
     /// The interrupt thread's turn: `readable` says which of its descriptors woke it.
@@ -205,10 +201,10 @@ impl Delivery {
         }
         if interrupts {
             cpu.irq_epoll.fired(|index| {
-                let instance = self.instance(index);
+                let Some(instance) = self.instance(index) else { return };
                 IrqEpoll::disarmed(&instance.vector);
                 if instance.vector.fire() {
-                    cpu.raised.push(index, &instance.vector.link);
+                    self.push_raised(cpu, &instance);
                 }
             });
             cpu.sleeps.syscall();
@@ -218,8 +214,10 @@ impl Delivery {
 
     /// A worker that slept in the seat saw this instance's descriptor readable.
     pub(crate) fn fd_fired(&self, cpu: &Cpu, index: u32) {
-        let instance = self.instance(index);
-        if instance.vector.fire() && cpu.raised.push(index, &instance.vector.link) {
+        if let Some(instance) = self.instance(index)
+            && instance.vector.fire()
+            && self.push_raised(cpu, &instance)
+        {
             cpu.raise();
         }
     }

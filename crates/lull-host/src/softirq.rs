@@ -19,9 +19,12 @@ impl Delivery {
     pub(crate) fn hard_interrupts(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
         let mut at = cpu.raised.take();
-        while let Some(index) = at {
-            let instance = self.instance(index);
-            at = Raised::next(&instance.vector.link);
+        while let Some(slot) = at {
+            at = Raised::next(self.instances.link(slot));
+            // Looked up behind the link, which acquires what was published before a second raise. An instance that is in a
+            // slot whose interrupt was raised by the one before it is polled once for nothing.
+            let Some(instance) = self.instances.in_slot(slot) else { continue };
+            let index = instance.napi.index();
             cpu.interrupts.fetch_add(1, Ordering::Relaxed);
             instance.irqs.fetch_add(1, Ordering::Relaxed);
             cx.emit(index, EventKind::Irq);
@@ -29,7 +32,7 @@ impl Delivery {
             match instance.napi.schedule(&cx) {
                 Schedule::Owned(owner) => {
                     cx.emit(index, EventKind::Mask);
-                    self.route(cpu, softnet, owner, &cx);
+                    self.route(&instance, softnet, owner, &cx);
                 }
                 // The owner looks again; a disabled queue looks when it is enabled.
                 Schedule::Missed | Schedule::Disabled => {}
@@ -38,12 +41,11 @@ impl Delivery {
         // Seldom anything: only threads that could not take the seat leave instances here.
         let routed = std::mem::take(&mut *relock(&cpu.routed));
         for owner in routed {
-            self.route(cpu, softnet, owner, &cx);
+            self.route(&self.owned(&owner), softnet, owner, &cx);
         }
     }
 
-    pub(crate) fn route(&self, _cpu: &Cpu, softnet: &mut Softnet, owner: Owner, cx: &Cx<'_>) {
-        let instance = self.instance(owner.napi());
+    pub(crate) fn route(&self, instance: &Instance, softnet: &mut Softnet, owner: Owner, cx: &Cx<'_>) {
         match instance.napi.route(owner, cx) {
             Route::Softirq(owner) => softnet.push(owner),
             Route::Thread => instance.wake_thread(self),
@@ -54,14 +56,14 @@ impl Delivery {
     pub(crate) fn timers(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
         cpu.deadlines.forget();
-        for instance in self.instances() {
+        for instance in cpu.instances().iter() {
             if let Some((deadline_ns, pinned)) = instance.napi.timer().pending()
                 && pinned == cpu.index
                 && deadline_ns <= now_ns
                 && let Some(owner) = instance.napi.timer_expired(&cx)
             {
                 instance.lateness.record(now_ns - deadline_ns);
-                self.route(cpu, softnet, owner, &cx);
+                self.route(instance, softnet, owner, &cx);
             }
             let timers = |receiver: &dyn Receiver| receiver.timers(self, now_ns);
             if instance.receiver_due(cpu.index, now_ns) && self.contain(instance, "timers", timers) == Some(false) {
@@ -108,18 +110,18 @@ impl Delivery {
     }
 
     pub(crate) fn softirq_poll(&self, cpu: &Cpu, softnet: &mut Softnet, rx: &mut NetRx, owner: Owner) {
-        let instance = self.instance(owner.napi());
+        let instance = self.owned(&owner);
         let napi = &instance.napi;
         napi.poll_begin(&owner, napi.weight(), &self.cx(cpu.index, self.clock.now_ns()));
-        match self.contained_try_poll(instance, owner, cpu.index) {
+        match self.contained_try_poll(&instance, owner, cpu.index) {
             TryPoll::Polled(owner, work) => {
                 let now_ns = self.clock.now_ns();
                 let cx = self.cx(cpu.index, now_ns);
                 let polled = napi.softirq_polled(owner, work, false, &cx, |_| ());
                 if let Some(completion) = rx.polled(polled, work, now_ns)
-                    && let Some(owner) = self.settle(instance, completion, true, &cx)
+                    && let Some(owner) = self.settle(&instance, completion, true, &cx)
                 {
-                    self.route(cpu, softnet, owner, &cx);
+                    self.route(&instance, softnet, owner, &cx);
                 }
                 // Hard interrupts come in between polls, as they would between instructions.
                 if cpu.seat.is_pending() {
@@ -150,7 +152,7 @@ impl Delivery {
             Completion::Released(release) => {
                 let settled = release.settle(&instance.napi, cx);
                 if let Some(deadline_ns) = settled.timer_ns {
-                    self.cpu(cx.cpu).note_deadline(deadline_ns);
+                    self.cpu(cx.cpu).note_timer(instance, deadline_ns);
                 }
                 if settled.unmask {
                     // An instance may be polled on another CPU than its interrupt's, whose seat is then not ours.
@@ -162,8 +164,7 @@ impl Delivery {
     }
 
     /// Sends an instance that was scheduled outside the seat on its way: to its thread, or to the softirq of `cpu`.
-    pub(crate) fn route_outside(&self, cpu: &Cpu, owner: Owner, cx: &Cx<'_>) {
-        let instance = self.instance(owner.napi());
+    pub(crate) fn route_outside(&self, cpu: &Cpu, instance: &Instance, owner: Owner, cx: &Cx<'_>) {
         match instance.napi.route(owner, cx) {
             Route::Softirq(owner) => cpu.route_from_outside(owner),
             Route::Thread => instance.wake_thread(self),
@@ -187,18 +188,18 @@ impl Delivery {
     /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.
     pub(crate) fn polled_for_softirq(&self, parked: Parked, work: u32) {
         let Parked { owner, cpu } = parked;
-        let instance = self.instance(owner.napi());
+        let instance = self.owned(&owner);
         let cx = self.cx(cpu, self.clock.now_ns());
         let owner = match instance.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
             lull_core::Polled::Repoll(owner) => Some(owner),
             lull_core::Polled::Completed(completion) => {
-                let owner = self.settle(instance, completion, false, &cx);
+                let owner = self.settle(&instance, completion, false, &cx);
                 self.cover(self.cpu(cpu));
                 owner
             }
         };
         if let Some(owner) = owner {
-            self.route_outside(self.cpu(cpu), owner, &cx);
+            self.route_outside(self.cpu(cpu), &instance, owner, &cx);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
 use lull_core::{NapiThread, ThreadStep};
 
@@ -14,6 +14,7 @@ use crate::contain::or_end;
 use crate::cpu::relock;
 use crate::delivery::Delivery;
 use crate::holder;
+use crate::instance::Instance;
 use crate::parker::Parker;
 
 /// Empty rounds of a busy-polling NAPI thread between two looks at whether others want its core.
@@ -22,6 +23,8 @@ const YIELD_EVERY_ROUNDS: u32 = 1 << 14;
 pub(crate) struct NapiThreadHandle {
     pub(crate) parker: Arc<Parker>,
     pub(crate) tid: i32,
+    /// Its place among the host's threads to be joined.
+    pub(crate) thread: ThreadId,
 }
 
 /// Starts a thread that is pinned to the core of CPU `cpu` and known to the host by its role.
@@ -91,17 +94,16 @@ pub(crate) fn ksoftirqd(host: &Arc<Delivery>, cpu: u16) -> io::Result<JoinHandle
 /// The thread of one instance.
 pub(crate) fn napi_thread(
     host: &Arc<Delivery>,
-    index: u32,
+    instance: Arc<Instance>,
     parker: Arc<Parker>,
     name: String,
 ) -> io::Result<(JoinHandle<()>, i32)> {
-    let cpu = host.instance(index).cpu();
+    let cpu = instance.cpu();
     spawn(host, cpu, name, false, move |host| {
-        let instance = host.instance(index);
         let cpu = host.cpu(cpu);
         let mut thread = NapiThread::new();
         let mut empty_rounds = 0;
-        while !host.stopping.load(Ordering::Acquire) {
+        while !host.stopping.load(Ordering::Acquire) && !instance.is_removed() {
             let cx = host.cx(cpu.index, host.clock.now_ns());
             let budget = match thread.next(&instance.napi, &cx) {
                 ThreadStep::Sleep => {
@@ -110,13 +112,13 @@ pub(crate) fn napi_thread(
                 }
                 ThreadStep::Poll { budget } => budget,
             };
-            let work = host.contained_poll(instance, "a NAPI thread", budget, |receiver| receiver.poll(host, budget));
+            let work = host.contained_poll(&instance, "a NAPI thread", budget, |receiver| receiver.poll(host, budget));
             let cx = host.cx(cpu.index, host.clock.now_ns());
             if let Some(completion) = thread.polled(&instance.napi, work, false, &cx, |_| ()) {
-                let again = host.settle(instance, completion, false, &cx);
+                let again = host.settle(&instance, completion, false, &cx);
                 host.cover(cpu);
                 if let Some(owner) = again {
-                    host.route_outside(cpu, owner, &cx);
+                    host.route_outside(cpu, &instance, owner, &cx);
                 }
             } else if work == 0 {
                 empty_rounds += 1;
@@ -138,7 +140,7 @@ pub(crate) fn stop(host: &Delivery) {
         cpu.irq_parker.wake(&cpu.sleeps);
         cpu.ksoftirqd_parker.wake(&cpu.sleeps);
     }
-    for instance in host.instances() {
+    for instance in host.instances.iter() {
         instance.wake_thread(host);
     }
 }

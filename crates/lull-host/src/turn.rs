@@ -2,9 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lull_core::{AfterResume, BusyPlan};
+use lull_nic::IrqLine;
 
 use crate::busy::BusyPoller;
 use crate::cpu::NEVER;
@@ -55,7 +57,12 @@ impl<'w> Turn<'w> {
     pub fn busy_loop(&mut self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) -> bool {
         let (host, cpu, me) = self.worker.place();
         let known = self.worker.instance(plan.napi_id).is_some();
-        let polled = BusyPoller { host, cpu, me }.run(plan, &|id| self.worker.instance(id), &mut self.in_seat, ready);
+        let polled = BusyPoller { host, cpu, me }.run(
+            plan,
+            &|id| self.worker.instance(id).map(|found| found.clone()),
+            &mut self.in_seat,
+            ready,
+        );
         // The end of the turn leaves the seat.
         polled.unwrap_or_else(|panic| resume_unwind(panic));
         known
@@ -68,7 +75,7 @@ impl<'w> Turn<'w> {
         let Some(instance) = self.worker.instance(id) else { return };
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(deadline_ns) = instance.napi.suspend(&cx) {
-            cpu.note_deadline(deadline_ns);
+            cpu.note_timer(&instance, deadline_ns);
         }
     }
 
@@ -80,7 +87,7 @@ impl<'w> Turn<'w> {
         if let Some(owner) = instance.napi.resume_to(host.after_resume, &cx) {
             // The seat first: else the interrupt thread is woken for what this thread runs itself.
             self.in_seat = self.in_seat || cpu.seat.take(me);
-            host.route_outside(cpu, owner, &cx);
+            host.route_outside(cpu, &instance, owner, &cx);
             if self.in_seat && host.run(cpu) == Ran::Leftover {
                 host.leave(cpu, me, Ran::Leftover);
                 self.in_seat = false;
@@ -106,6 +113,13 @@ impl<'w> Turn<'w> {
     }
 }
 
+/// An interrupt that is a descriptor, watched by a worker in its sleep. The line keeps the descriptor open meanwhile; who
+/// removes the instance wakes the worker.
+struct Watched {
+    napi: u32,
+    line: Arc<dyn IrqLine>,
+}
+
 /// The sleep of a worker.
 struct OfWorker<'a> {
     worker: &'a Worker,
@@ -117,7 +131,7 @@ struct OfWorker<'a> {
     /// When it wakes up by itself.
     wake_ns: u64,
     /// Descriptors that are interrupts and are watched in this sleep.
-    watched: Vec<u32>,
+    watched: Vec<Watched>,
 }
 
 impl<'a> Sleeper for OfWorker<'a> {
@@ -154,7 +168,7 @@ impl<'a> Sleeper for OfWorker<'a> {
             host.end_deferrals(cpu, self.now_ns);
         }
         self.worker.watch_fd_vectors(&mut self.watched);
-        self.wake_ns = self.wake_ns.min(host.exact_deadline_ns(cpu));
+        self.wake_ns = self.wake_ns.min(cpu.exact_deadline_ns());
         cpu.deadlines.worker_will_look(self.wake_ns);
         self.wake_ns != NEVER || !self.watched.is_empty()
     }
@@ -186,11 +200,12 @@ impl Drop for Turn<'_> {
 
 impl Worker {
     /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
-    fn watch_fd_vectors(&self, watched: &mut Vec<u32>) {
+    fn watch_fd_vectors(&self, watched: &mut Vec<Watched>) {
         let (host, cpu, _) = self.place();
         let Some(vectors) = cpu.fd_vectors() else { return };
         for &index in vectors.iter() {
-            let vector = &host.instance(index).vector;
+            let Some(instance) = host.instance(index) else { continue };
+            let vector = &instance.vector;
             if watched.len() == WATCHED_MAX {
                 if cpu.irq_epoll.arm(vector, index) {
                     cpu.sleeps.syscall();
@@ -199,22 +214,22 @@ impl Worker {
                 if cpu.irq_epoll.disarm(vector, index) {
                     cpu.sleeps.syscall();
                 }
-                watched.push(index);
+                watched.push(Watched { napi: index, line: vector.line.clone() });
             }
         }
     }
 
     /// Returns whether the caller's descriptor is readable. Interrupts that fired are raised.
-    fn park(&self, sleep: &Sleep<'_>, wake_ns: u64, now_ns: u64, watched: &[u32]) -> bool {
+    fn park(&self, sleep: &Sleep<'_>, wake_ns: u64, now_ns: u64, watched: &[Watched]) -> bool {
         let (host, cpu, _) = self.place();
         let timeout_ns = (wake_ns != NEVER).then(|| wake_ns.saturating_sub(now_ns).max(1));
-        let vectors = watched.iter().filter_map(|&index| host.instance(index).vector.fd());
+        let vectors = watched.iter().filter_map(|watched| watched.line.fd());
         let fds: Vec<BorrowedFd<'_>> = sleep.fd.into_iter().chain(vectors).collect();
         let readable = self.parker.park(timeout_ns, &fds, &cpu.sleeps);
         let first = u32::from(sleep.fd.is_some());
-        for (bit, &index) in (first..).zip(watched) {
+        for (bit, watched) in (first..).zip(watched) {
             if readable & (1 << bit) != 0 {
-                host.fd_fired(cpu, index);
+                host.fd_fired(cpu, watched.napi);
             }
         }
         sleep.fd.is_some() && readable & 1 != 0

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::contain::or_end;
 use crate::cpu::relock;
 use crate::delivery::Delivery;
-use crate::raised::Link;
+use crate::instance::Instance;
 
 /// The interrupt of one instance.
 pub(crate) struct Vector {
@@ -25,8 +25,8 @@ pub(crate) struct Vector {
     unmasked: AtomicBool,
     /// Descriptor only: armed in the interrupt thread's epoll set.
     armed: AtomicBool,
-    /// Its place on its CPU's list of raised interrupts.
-    pub(crate) link: Link,
+    /// Taken out of the epoll set for good. Changed under its lock.
+    is_gone: AtomicBool,
 }
 
 impl Vector {
@@ -36,7 +36,7 @@ impl Vector {
             line,
             unmasked: AtomicBool::new(false),
             armed: AtomicBool::new(false),
-            link: Link::new(),
+            is_gone: AtomicBool::new(false),
         }
     }
 
@@ -79,13 +79,16 @@ impl Vector {
 /// What a device calls.
 pub(crate) struct VectorSink {
     pub(crate) host: Weak<Delivery>,
-    pub(crate) napi: u32,
+    pub(crate) instance: Weak<Instance>,
 }
 
 impl IrqSink for VectorSink {
     fn raise(&self) {
-        if let Some(host) = self.host.upgrade() {
-            host.raise_irq(self.napi);
+        // The line of an instance that was removed raises nothing.
+        if let (Some(host), Some(instance)) = (self.host.upgrade(), self.instance.upgrade())
+            && !instance.is_removed()
+        {
+            host.raise_irq(&instance);
         }
     }
 }
@@ -99,11 +102,13 @@ pub(crate) struct RoomSink {
 
 impl IrqSink for RoomSink {
     fn raise(&self) {
-        if let Some(host) = self.host.upgrade() {
+        if let Some(host) = self.host.upgrade()
+            && let Some(instance) = host.instance(self.napi)
+        {
             // A scheduled instance has its interrupt masked, whichever reason it was scheduled for (§4). If somebody
             // completes it at this very moment, it is polled unmasked once, which costs an interrupt at worst.
-            host.instance(self.napi).vector.mask();
-            host.raise_irq(self.napi);
+            instance.vector.mask();
+            host.raise_irq(&instance);
         }
     }
 }
@@ -139,7 +144,7 @@ impl IrqEpoll {
             return false;
         }
         let _watch = relock(&self.watch);
-        if vector.armed.swap(true, Ordering::AcqRel) {
+        if vector.is_gone.load(Ordering::Relaxed) || vector.armed.swap(true, Ordering::AcqRel) {
             return false;
         }
         self.modify(vector, index, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
@@ -149,11 +154,22 @@ impl IrqEpoll {
     /// Takes the watch back: a worker in the seat watches the descriptor itself.
     pub(crate) fn disarm(&self, vector: &Vector, index: u32) -> bool {
         let _watch = relock(&self.watch);
-        if !vector.armed.swap(false, Ordering::AcqRel) {
+        if vector.is_gone.load(Ordering::Relaxed) || !vector.armed.swap(false, Ordering::AcqRel) {
             return false;
         }
         self.modify(vector, index, epoll::EventFlags::ONESHOT);
         true
+    }
+
+    /// Nobody watches the vector any more. Somebody who unmasks it late must not find the watch of another that has the
+    /// same descriptor by then.
+    pub(crate) fn remove(&self, vector: &Vector) {
+        let _watch = relock(&self.watch);
+        vector.is_gone.store(true, Ordering::Relaxed);
+        if let Some(fd) = vector.fd() {
+            // Refused if the device was deleted, and its watch with it.
+            let _ = epoll::delete(&self.fd, fd);
+        }
     }
 
     fn modify(&self, vector: &Vector, index: u32, flags: epoll::EventFlags) {

@@ -10,9 +10,9 @@ use crate::cpu::{Cpu, relock};
 use crate::delivery::Delivery;
 use crate::error::HostError;
 use crate::host::Host;
-use crate::instance::Instance;
 use crate::parker::Parker;
 use crate::seat::{Holder, WORKERS_MAX};
+use crate::table::Found;
 use crate::turn::Turn;
 
 /// An application thread's place on a CPU. It belongs to one thread at a time and may move to another: it is not `Sync`,
@@ -123,18 +123,18 @@ impl Worker {
 
     /// `napi_by_id`. The last answer is kept, and believed while the instance still has that id.
     #[inline]
-    pub(crate) fn instance(&self, id: u32) -> Option<&Instance> {
+    pub(crate) fn instance(&self, id: u32) -> Option<Found<'_>> {
         let inner = self.host.inner();
         let last = self.last_looked_up.get();
         if (last >> 32) as u32 == id {
-            let instance = inner.instance(last as u32);
-            if instance.napi.id() == id {
+            let found = inner.instance(last as u32);
+            if let Some(instance) = found.filter(|instance| instance.napi.id() == id) {
                 return Some(instance);
             }
         }
         let index = inner.registry.by_id(id)?;
         self.last_looked_up.set((u64::from(id) << 32) | u64::from(index));
-        Some(inner.instance(index))
+        inner.instance(index)
     }
 
     /// Begins a turn in lull: a call of `epoll_wait`, say.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use lull_core::{BusyEnd, BusyPlan, NapiSettings, Owner, state};
 use lull_host::{
-    Delivery, HandoffGuard, HandoffLock, Host, HostConfig, NapiBinding, Receiver, Shard, Sleep, TryPoll, Waker, Woke,
-    Worker,
+    Delivery, DeviceId, HandoffGuard, HandoffLock, Host, HostConfig, NapiBinding, Receiver, Shard, Sleep, TryPoll,
+    Waker, Woke, Worker,
 };
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Frame, FramePool, IrqLine, IrqSink, RxQueue, TxQueue};
@@ -198,6 +198,7 @@ impl Receiver for Counting {
 /// A queue that has been made an instance, enabled.
 pub struct Bound {
     pub host: Host,
+    pub device: DeviceId,
     pub napi: u32,
     pub id: u32,
     pub queue: Arc<Counting>,
@@ -210,12 +211,23 @@ impl Bound {
 
     /// `persistent`: the device keeps its queues' settings and ids over a disable.
     pub fn on_device(host: &Host, cpu: u16, rx: Box<dyn RxQueue>, irq: Arc<dyn IrqLine>, persistent: bool) -> Bound {
-        let queue = Counting::new(rx);
         let device = host.add_device("test0", 1, persistent);
+        Bound::on_known_device(host, device, cpu, rx, irq)
+    }
+
+    /// The only queue of a device that the host knows.
+    pub fn on_known_device(
+        host: &Host,
+        device: DeviceId,
+        cpu: u16,
+        rx: Box<dyn RxQueue>,
+        irq: Arc<dyn IrqLine>,
+    ) -> Bound {
+        let queue = Counting::new(rx);
         let binding = NapiBinding { device, queue: 0, cpu, irq, receiver: queue.clone() };
         let napi = host.add_napi(binding).unwrap();
         let id = host.enable(napi).unwrap();
-        Bound { host: host.clone(), napi, id, queue }
+        Bound { host: host.clone(), device, napi, id, queue }
     }
 
     pub fn set(&self, settings: NapiSettings) {
@@ -248,7 +260,7 @@ impl Bound {
     pub fn await_released(&self) {
         eventually("the instance's release", || !self.is_owned());
         // Whoever completed it holds the lock of softirq or the seat until its debts are paid.
-        let _ = self.host.cpu_stats(self.host.napi_cpu(self.napi));
+        let _ = self.host.cpu_stats(self.host.napi_cpu(self.napi).unwrap());
     }
 
     pub fn plan(&self, end: BusyEnd) -> BusyPlan {

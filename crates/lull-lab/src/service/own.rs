@@ -43,7 +43,9 @@ impl Own {
     pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Vec<(Own, OwnControl)>> {
         let mut queues_by_cpu: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (queue, napi) in network.napis().into_iter().enumerate() {
-            queues_by_cpu.entry(network.host().napi_cpu(napi)).or_default().push(queue);
+            let gone = || io::Error::other("the queue has no NAPI any more");
+            let cpu = network.host().napi_cpu(napi).ok_or_else(gone)?;
+            queues_by_cpu.entry(cpu).or_default().push(queue);
         }
         queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
     }

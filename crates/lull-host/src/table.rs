@@ -1,0 +1,200 @@
+//! The table of instances: where an index leads, for as long as it leads anywhere.
+//!
+//! An index is a slot (its low bits) and how often that slot had been given away before. So a slot serves one instance after
+//! another, and an index that somebody still has of a removed one leads nowhere; no index is ever given out twice.
+//!
+//! Whoever looks an instance up holds its slot for reading until the [`Found`] goes, and whoever fills or clears a slot only
+//! ever tries to write: a reader never waits for a writer, so that one thread may look the same slot up twice. A waiting
+//! writer is not kept waiting for ever, because a slot that is to be cleared turns new readers away first.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::Duration;
+
+use crate::cpu::relock;
+use crate::instance::Instance;
+use crate::raised::Link;
+
+/// Most slots that a table may have: at least 16 bits of an index count how often its slot was given away.
+pub(crate) const NAPIS_MAX: usize = 1 << 16;
+
+/// The index of no instance.
+const VACANT: u32 = u32::MAX;
+
+struct Slot {
+    /// Place on its CPU's list of raised interrupts. It belongs to the slot, not to the instance: whoever took the list has
+    /// to find the next one behind an instance that was removed meanwhile.
+    link: Link,
+    /// The one index that leads here.
+    current: AtomicU32,
+    /// The CPU of the last instance that was here.
+    cpu: AtomicU16,
+    instance: RwLock<Option<Arc<Instance>>>,
+}
+
+/// An instance that was looked up.
+pub(crate) struct Found<'t>(RwLockReadGuard<'t, Option<Arc<Instance>>>);
+
+impl Deref for Found<'_> {
+    type Target = Arc<Instance>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Instance> {
+        match &*self.0 {
+            Some(instance) => instance,
+            None => unreachable!("made of a slot that is filled, and it cannot be cleared meanwhile"),
+        }
+    }
+}
+
+pub(crate) struct Table {
+    /// As many as the low bits of an index can say.
+    slots: Box<[Slot]>,
+    /// How many of them may be used.
+    max: usize,
+    free: Mutex<Free>,
+}
+
+struct Free {
+    /// Slots that were ever used: the first ones.
+    used: usize,
+    /// The next indices of those that are free again, the longest free first.
+    again: VecDeque<u32>,
+}
+
+impl Table {
+    pub(crate) fn new(max: usize) -> Table {
+        let slot = |_| Slot {
+            link: Link::new(),
+            current: AtomicU32::new(VACANT),
+            cpu: AtomicU16::new(0),
+            instance: RwLock::new(None),
+        };
+        let slots = (0..max.next_power_of_two()).map(slot).collect();
+        Table { slots, max, free: Mutex::new(Free { used: 0, again: VecDeque::new() }) }
+    }
+
+    pub(crate) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// The slot of an index.
+    #[inline]
+    pub(crate) fn slot(&self, index: u32) -> u32 {
+        index & (self.slots.len() as u32 - 1)
+    }
+
+    #[inline]
+    fn slot_of(&self, index: u32) -> &Slot {
+        &self.slots[self.slot(index) as usize]
+    }
+
+    /// The place of a slot on the list of raised interrupts.
+    #[inline]
+    pub(crate) fn link(&self, slot: u32) -> &Link {
+        &self.slots[slot as usize].link
+    }
+
+    /// The CPU of the instance; of the one that came after it, if it was removed.
+    #[inline]
+    pub(crate) fn cpu(&self, index: u32) -> u16 {
+        self.slot_of(index).cpu.load(Ordering::Relaxed)
+    }
+
+    /// The instance, unless it was removed.
+    #[inline]
+    pub(crate) fn find(&self, index: u32) -> Option<Found<'_>> {
+        let slot = self.slot_of(index);
+        if slot.current.load(Ordering::Acquire) != index {
+            return None;
+        }
+        read(slot).filter(|found| found.napi.index() == index)
+    }
+
+    /// Whichever instance is in the slot now.
+    #[inline]
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<Found<'_>> {
+        read(&self.slots[slot as usize])
+    }
+
+    /// All instances.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+        let used = relock(&self.free).used;
+        self.slots[..used].iter().filter_map(read)
+    }
+
+    /// An index that was never given out, of a slot that is free.
+    pub(crate) fn reserve(&self) -> Option<u32> {
+        let mut free = relock(&self.free);
+        if let Some(index) = free.again.pop_front() {
+            return Some(index);
+        }
+        let slot = (free.used < self.max).then_some(free.used as u32)?;
+        free.used += 1;
+        Some(slot)
+    }
+
+    /// Puts the instance where its index leads. The index was reserved.
+    pub(crate) fn fill(&self, instance: Arc<Instance>) {
+        let index = instance.napi.index();
+        let slot = self.slot_of(index);
+        slot.cpu.store(instance.cpu(), Ordering::Relaxed);
+        *write(slot) = Some(instance);
+        slot.current.store(index, Ordering::Release);
+    }
+
+    /// Its index leads nowhere from now on. The slot is not free yet.
+    pub(crate) fn clear(&self, index: u32) {
+        let slot = self.slot_of(index);
+        slot.current.store(VACANT, Ordering::Release);
+        let removed = write(slot).take();
+        drop(removed);
+    }
+
+    /// The slot of an index that was reserved may be filled anew.
+    pub(crate) fn release(&self, index: u32) {
+        // A slot whose indices have all been given out stays empty for good.
+        if let Some(next) = index.checked_add(self.slots.len() as u32).filter(|next| *next != VACANT) {
+            relock(&self.free).again.push_back(next);
+        }
+    }
+}
+
+#[inline]
+fn read(slot: &Slot) -> Option<Found<'_>> {
+    // What is inside is put in and taken out whole.
+    let guard = slot.instance.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+    guard.is_some().then(|| Found(guard))
+}
+
+fn write(slot: &Slot) -> RwLockWriteGuard<'_, Option<Arc<Instance>>> {
+    loop {
+        match slot.instance.try_write() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            // Somebody looks something up, or is in a poll that began before the disable.
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_index_is_given_out_twice_and_a_slot_that_ran_out_of_them_stays_empty() {
+        let table = Table::new(3);
+        let all: Vec<u32> = (0..3).filter_map(|_| table.reserve()).collect();
+        assert_eq!(all, [0, 1, 2]);
+        assert_eq!(table.reserve(), None, "3 of the 4 slots may be used");
+        table.release(1);
+        assert_eq!(table.reserve(), Some(5), "slot 1 for the second time");
+        table.release(u32::MAX - 4);
+        assert_eq!(table.reserve(), None, "the last index of slot 3 is the one of no instance");
+        table.release(u32::MAX - 1);
+        assert_eq!(table.reserve(), None, "slot 2 has no further index");
+    }
+}
