@@ -31,7 +31,7 @@ struct Inner {
     host: Host,
     delivery: Arc<Delivery>,
     device: Arc<dyn Device>,
-    device_id: DeviceId,
+    known: Known,
     /// The device's own coalescing, in force unless a mode asks for another.
     moderation: Moderation,
     queues: Vec<Arc<Queue>>,
@@ -42,6 +42,20 @@ struct Inner {
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
     /// The control thread ends when the sender goes.
     events: Arc<Mutex<Option<Sender<DeviceEvent>>>>,
+}
+
+/// A device that the host knows, with the instances of its queues. They are disabled when it is dropped, and the host
+/// forgets them: whoever connects again and again takes no more room than the first time.
+struct Known {
+    host: Host,
+    device_id: DeviceId,
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        // Refused only where an operator enabled or removed it by hand, past the network.
+        let _ = self.host.remove_device(self.device_id);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,10 +93,10 @@ impl Network {
         for (ip, mac) in &config.neighbours {
             neighbours.add_permanent(*ip, *mac);
         }
-        let device_id = host.add_device(&info.name, info.queues, true);
+        let known = Known { host: host.clone(), device_id: host.add_device(&info.name, info.queues, true) };
+        let device_id = known.device_id;
         host.set_device(device_id, &config.napi)?;
         let mut queues = Vec::new();
-        let mut napis = Vec::new();
         for index in 0..info.queues {
             let queue = device.take_queue(index)?;
             let stack = StackConfig {
@@ -111,13 +125,12 @@ impl Network {
             let napi = host.add_napi(binding)?;
             shard.bind(host, napi);
             queues.push(shard);
-            napis.push(napi);
         }
         let network = Network(Arc::new(Inner {
             host: host.clone(),
             delivery: host.delivery(),
             device,
-            device_id,
+            known,
             moderation,
             queues,
             neighbours,
@@ -175,7 +188,7 @@ impl Network {
 
     /// The device as the host knows it.
     pub fn device_id(&self) -> DeviceId {
-        self.0.device_id
+        self.0.known.device_id
     }
 
     /// The neighbour table that all shards read.
