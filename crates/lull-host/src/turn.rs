@@ -96,7 +96,7 @@ impl<'w> Turn<'w> {
     }
 
     /// Sleeps until `ready`, a deadline or a descriptor says otherwise; while it sleeps it delivers for its CPU.
-    /// Whatever makes `ready` true wakes this worker's [`Waker`] afterwards.
+    /// Whatever makes `ready` true wakes this worker's [`Waker`](crate::Waker) afterwards.
     pub fn sleep(&mut self, sleep: &Sleep<'_>, ready: &mut dyn FnMut() -> bool) -> Woke {
         let (_, cpu, me) = self.worker.place();
         self.worker.prepare_thread();

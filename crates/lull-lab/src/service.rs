@@ -1,4 +1,4 @@
-//! The memcached service: N worker threads, each with one epoll context. It is one program over a [`plane::Plane`],
+//! The memcached service: N worker threads, each with one epoll context. It is one program over a `plane::Plane`,
 //! lull's own stack or the kernel's, so that what a comparison of the two shows is the plane.
 //!
 //! | module | holds |

@@ -38,7 +38,7 @@ pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     })
 }
 
-/// Gives every NAPI back what it had before the first [`apply`]. Harmless when nothing was applied.
+/// Gives every NAPI back what it had before the first [`apply`](crate::apply::apply). Harmless when nothing was applied.
 ///
 /// # Errors
 /// [`Error::StaleState`]; the first refusal of the kernel, after all others were tried: the state file then keeps what
