@@ -14,7 +14,7 @@ mod queue;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -143,27 +143,74 @@ impl Tap {
     /// exist, is in use, is not a TAP of enough queues, or the kernel forbids it, with what would help.
     pub fn open(config: TapConfig) -> Result<Tap, DeviceError> {
         check(&config)?;
+        if !config.create {
+            os::index(&config.name).map_err(|source| DeviceError::Os {
+                device: config.name.clone(),
+                what: "find the interface".to_owned(),
+                remedy: "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`",
+                source,
+            })?;
+        }
+        let (name, files) = open_queues(&config)?;
+        let tap = Tap::of(name, files, config.mac)?;
+        if let Some(mtu_bytes) = config.mtu_bytes {
+            tap.set_mtu(mtu_bytes)?;
+        }
+        Ok(tap)
+    }
+
+    /// Takes over the queues that another process has opened and handed on, one descriptor each. It takes no privilege.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`] for a descriptor that is no queue of a TAP, or whose interface is gone;
+    /// [`DeviceError::Invalid`] for none at all, and for queues of several interfaces.
+    pub fn adopt(queues: Vec<OwnedFd>) -> Result<Tap, DeviceError> {
+        let files: Vec<File> = queues.into_iter().map(File::from).collect();
+        let invalid =
+            |what, why: String| DeviceError::Invalid { device: "a TAP that was handed on".to_owned(), what, why };
+        let mut name: Option<String> = None;
+        for (queue, file) in files.iter().enumerate() {
+            let its = os::interface(file).map_err(|source| DeviceError::Os {
+                device: "a TAP that was handed on".to_owned(),
+                what: format!("take over queue {queue}"),
+                remedy: "hand on an open queue of a TAP interface that exists",
+                source,
+            })?;
+            match &name {
+                Some(first) if *first != its => {
+                    return Err(invalid(
+                        "the queues",
+                        format!("they belong to {first} and to {its}; take those of one"),
+                    ));
+                }
+                _ => name = Some(its),
+            }
+        }
+        let name = name.ok_or_else(|| invalid("the queues", "none; a TAP has at least one".to_owned()))?;
+        Tap::of(name, files, None)
+    }
+
+    /// The descriptors of the queues, for a process that they are handed on to.
+    pub fn queue_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.shared.files.iter().map(AsFd::as_fd)
+    }
+
+    fn of(name: String, files: Vec<File>, mac: Option<[u8; 6]>) -> Result<Tap, DeviceError> {
         let failed = |what: &str, remedy, source| DeviceError::Os {
-            device: config.name.clone(),
+            device: name.clone(),
             what: what.to_owned(),
             remedy,
             source,
         };
-        if !config.create {
-            os::index(&config.name).map_err(|source| {
-                let remedy = "make it first (ip tuntap add NAME mode tap multi_queue), or set `create`";
-                failed("find the interface", remedy, source)
-            })?;
-        }
-        let (name, files) = open_queues(&config)?;
         let no_descriptors = "raise the limit on open files (ulimit -n)";
         let control =
             control_socket(libc::AF_INET).map_err(|source| failed("open a control socket", no_descriptors, source))?;
         let quiet = os::never_readable().map_err(|source| failed("open a descriptor", no_descriptors, source))?;
         let kernel_mac = os::mac(&control, &name)
             .map_err(|source| failed("read the address", "is the interface in another namespace?", source))?;
+        let queues = files.len();
         let shared = Arc::new(Shared {
-            mac: config.mac.unwrap_or_else(|| neighbour(kernel_mac)),
+            mac: mac.unwrap_or_else(|| neighbour(kernel_mac)),
             mtu_bytes: AtomicUsize::new(os::mtu(&control, &name).unwrap_or(1500)),
             rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
             counters: files.iter().map(|_| QueueCounters::default()).collect(),
@@ -176,12 +223,8 @@ impl Tap {
             resets: AtomicU64::new(0),
             watchers: Watchers::default(),
         });
-        let untaken = (0..config.queues).map(|index| Some(queue::new(&shared, index))).collect();
-        let tap = Tap { shared, untaken: Mutex::new(untaken) };
-        if let Some(mtu_bytes) = config.mtu_bytes {
-            tap.set_mtu(mtu_bytes)?;
-        }
-        Ok(tap)
+        let untaken = (0..queues).map(|index| Some(queue::new(&shared, index))).collect();
+        Ok(Tap { shared, untaken: Mutex::new(untaken) })
     }
 
     /// Gives the kernel's side `address` with a prefix of `prefix` bits, and brings it up. An IPv4 address replaces

@@ -215,6 +215,35 @@ fn existing_interface_is_attached_to_and_errors_name_the_remedy() {
 }
 
 #[test]
+fn queues_that_were_handed_on_serve_and_outlive_who_opened_them() {
+    isolated("queues_that_were_handed_on_serve_and_outlive_who_opened_them", || {
+        let opened = Tap::open(TapConfig { queues: 2, ..TapConfig::default() }).unwrap();
+        opened.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
+        let handed_on = opened.queue_fds().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let name = opened.info().name;
+        let tap = Tap::adopt(handed_on).unwrap();
+        assert_eq!((tap.info().name, tap.info().queues, tap.info().mac), (name, 2, opened.info().mac));
+        drop(opened);
+        let mut queues: Vec<Queue> = (0..2).map(|at| tap.take_queue(at).unwrap()).collect();
+        exchange(&tap, &mut queues, &client(), b"still here");
+    });
+}
+
+#[test]
+fn what_is_no_queue_of_one_tap_is_not_taken_over() {
+    isolated("what_is_no_queue_of_one_tap_is_not_taken_over", || {
+        assert!(matches!(Tap::adopt(Vec::new()), Err(DeviceError::Invalid { .. })));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let error = Tap::adopt(vec![file.into()]).unwrap_err();
+        assert!(matches!(error, DeviceError::Os { .. }) && error.to_string().contains("queue 0"), "{error}");
+        let (one, other) = (Tap::open(TapConfig::default()).unwrap(), Tap::open(TapConfig::default()).unwrap());
+        let queues = one.queue_fds().chain(other.queue_fds()).map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        let error = Tap::adopt(queues).unwrap_err().to_string();
+        assert!(error.contains(&one.info().name) && error.contains(&other.info().name), "{error}");
+    });
+}
+
+#[test]
 fn bad_settings_are_refused() {
     for (name, queues) in [("", 1), ("sixteen-bytes-ab", 1), ("a/b", 1), ("ok", 0), ("ok", 257)] {
         let config = TapConfig { name: name.into(), queues, ..TapConfig::default() };

@@ -23,13 +23,24 @@ pub(super) fn attach(file: &File, name: &str, multi_queue: bool) -> io::Result<S
     let multi_queue = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | multi_queue) as libc::c_short;
     ifreq_ioctl(file, libc::TUNSETIFF as libc::c_ulong, &mut request)?;
-    let name = request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
-    Ok(String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned())
+    Ok(name_in(&request))
+}
+
+/// The name of the interface whose queue `file` is; an error if there is none, or none any more.
+pub(super) fn interface(file: &File) -> io::Result<String> {
+    let mut request = request("")?;
+    ifreq_ioctl(file, libc::TUNGETIFF as libc::c_ulong, &mut request)?;
+    Ok(name_in(&request))
 }
 
 /// Whether the interface behind `file` still exists.
 pub(super) fn attached(file: &File) -> bool {
-    request("").is_ok_and(|mut request| ifreq_ioctl(file, libc::TUNGETIFF as libc::c_ulong, &mut request).is_ok())
+    interface(file).is_ok()
+}
+
+fn name_in(request: &libc::ifreq) -> String {
+    let name = request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
+    String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned()
 }
 
 /// Switches the carrier that the kernel side sees (Linux 5.0).
