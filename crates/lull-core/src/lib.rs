@@ -25,7 +25,8 @@
 //! | [`softirq`] | `net_rx_action`, restarts, ksoftirqd | `net/core/dev.c`, `kernel/softirq.c` |
 //! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
 //! | [`busy`] | the busy loop and its stop | `__napi_busy_loop`, `busy_poll_stop` |
-//! | [`epoll`] | the epoll policy: when it polls, suspends and resumes | `fs/eventpoll.c` |
+//! | [`epoll`] | an epoll context: its busy-poll parameters, options and instances | `fs/eventpoll.c` |
+//! | [`epoll_wait`] | the epoll policy: when a wait polls, suspends and resumes | `fs/eventpoll.c` |
 //! | [`zero_timeout`] | when a loop of calls with timeout 0 is polled for | none: such calls never poll there |
 //! | [`socket`] | busy polling by a receiving socket | `sk_busy_loop` |
 //! | [`settings`] | settings, defaults, limits, refusals | `netdev-genl.c`, `net-sysfs.c` |
@@ -67,6 +68,7 @@ pub mod config;
 mod control;
 pub mod epoll;
 mod epoll_napis;
+pub mod epoll_wait;
 pub mod event;
 #[cfg(all(test, loom))]
 mod loom_models;
@@ -85,7 +87,8 @@ pub mod zero_timeout;
 
 pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 pub use config::{DeviceConfig, NAPI_ID_MIN};
-pub use epoll::{BusyDone, EpollBusy, EpollOptions, EpollParams, EpollWait, TimeoutZero, WaitStep};
+pub use epoll::{EpollBusy, EpollOptions, EpollParams, TimeoutZero};
+pub use epoll_wait::{BusyDone, EpollWait, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
 pub use mode::{AppPolicy, Mode, ModeError};
 pub use napi::{AfterResume, Napi};

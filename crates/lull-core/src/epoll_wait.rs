@@ -1,0 +1,373 @@
+//! The epoll policy: when `epoll_wait` busy polls, suspends and resumes (`fs/eventpoll.c`, §8).
+//!
+//! [`EpollWait`] is one call of `epoll_wait` on the context [`EpollBusy`], as steps:
+//!
+//! ```text
+//! Copy   → copy ready events, wait.copied(n, ..)     # n > 0: suspend, then Done
+//! Busy   → busy loop until events or the plan's end, wait.busy_done(..)
+//! Resume → napi.resume(), route it, and run it here
+//! Sleep  → until woken or the deadline, wait.woke(timed_out)
+//! Done   → return n events
+//! ```
+//!
+//! A whole executor, of a machine whose only packet comes with the second round of the busy loop:
+//!
+//! ```
+//! use lull_core::{BusyDone, EpollBusy, EpollOptions, EpollParams, EpollWait, NAPI_ID_MIN, Sysctl, WaitStep};
+//!
+//! let ep = EpollBusy::new(&Sysctl::default(), EpollOptions::strict_linux());
+//! ep.set_params(&EpollParams { prefer_busy_poll: true, ..EpollParams::default() }, false)?;
+//! ep.note_napi(NAPI_ID_MIN); // a socket of this instance was added
+//! let (mut ready, mut polls, mut did) = (0, 0, Vec::new());
+//! let mut wait = EpollWait::begin(&ep, None, ready > 0, 0);
+//! let events = loop {
+//!     let step = wait.next(&ep);
+//!     did.push(step);
+//!     let at_once = match step {
+//!         WaitStep::Copy => wait.copied(&ep, std::mem::take(&mut ready)),
+//!         WaitStep::Busy(_plan) => {
+//!             polls += 1;
+//!             ready = usize::from(polls == 2);
+//!             wait.busy_done(&ep, BusyDone { available: ready > 0, gone: false, now_ns: 0 })
+//!         }
+//!         WaitStep::Sleep(_until_ns) => {
+//!             ep.note_napi(NAPI_ID_MIN); // the interrupt's poll woke us for something that somebody else has taken
+//!             wait.woke(false, false);
+//!             None
+//!         }
+//!         WaitStep::Suspend(_id) | WaitStep::Resume(_id) => None, // Napi::suspend, Napi::resume
+//!         WaitStep::Done(events) => break events,
+//!     };
+//!     did.extend(at_once); // and executed
+//! };
+//! assert_eq!(events, 1);
+//! assert!(matches!(did[..], [
+//!     WaitStep::Busy(_), WaitStep::Resume(_), WaitStep::Sleep(None), // nothing: the interrupt stands in
+//!     WaitStep::Busy(_), WaitStep::Copy, WaitStep::Suspend(_), WaitStep::Done(1), // an event: it is our turn to poll
+//! ]));
+//! # Ok::<(), lull_core::SettingError>(())
+//! ```
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::busy::{BusyEnd, BusyPlan};
+use crate::epoll::{EpollBusy, TimeoutZero};
+use crate::epoll_napis::Tour;
+
+/// What one call of `epoll_wait` does next.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitStep {
+    /// Copy up to the caller's maximum of ready events, then [`EpollWait::copied`].
+    Copy,
+    /// Run the busy loop, then [`EpollWait::busy_done`].
+    Busy(BusyPlan),
+    /// Resume this instance (by id): `Napi::resume`, route it, run this CPU's pending softirqs.
+    Resume(u32),
+    /// Suspend this instance (by id): `Napi::suspend`.
+    Suspend(u32),
+    /// Sleep until woken or until this deadline (nanoseconds; `None` is for ever), then [`EpollWait::woke`]. Before sleeping
+    /// the executor looks once more whether events are available; with a signal pending it returns EINTR instead.
+    Sleep(Option<u64>),
+    /// Return this many events.
+    Done(usize),
+}
+
+/// How a busy loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyDone {
+    /// Events are ready now.
+    pub available: bool,
+    /// No instance has the plan's id (any more), so that nothing was polled (§13 edge 20).
+    pub gone: bool,
+    /// The time, in nanoseconds.
+    pub now_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Check,
+    /// Between two instances of a tour.
+    Touring,
+    /// Busy polling found nothing, and the resume was issued if there was one: next comes sleep, or the end.
+    FoundNothing,
+    /// Events were copied: each instance is suspended, from this place on.
+    Suspending(usize, usize),
+    Return(usize),
+}
+
+/// One call of `epoll_wait`.
+#[derive(Debug)]
+pub struct EpollWait {
+    deadline_ns: Option<u64>,
+    timed_out: bool,
+    available: bool,
+    poll_once: bool,
+    mend_poll: bool,
+    /// A busy loop was begun in this call.
+    polled: bool,
+    /// What the last busy loop of this call polled, and how.
+    busy_id: u32,
+    busy_prefer: bool,
+    /// With [`EpollOptions::every_napi`]: the way around the table, how long the call tours, and the suspension to be
+    /// looked at once more.
+    tour: Tour,
+    tours_end: BusyEnd,
+    tours_began_ns: Option<u64>,
+    suspended: Option<(usize, u32)>,
+    phase: Phase,
+}
+
+impl EpollWait {
+    /// Begins a call. `timeout_ns` is relative, `None` waits for ever; `available` says whether events seem ready.
+    #[inline]
+    pub fn begin(ep: &EpollBusy, timeout_ns: Option<u64>, available: bool, now_ns: u64) -> EpollWait {
+        let timed_out = timeout_ns == Some(0);
+        let cap = ep.options.poll_after_returns;
+        EpollWait {
+            deadline_ns: timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns)),
+            timed_out,
+            available,
+            poll_once: timed_out && ep.options.timeout_zero == TimeoutZero::PollOnce,
+            mend_poll: cap != 0 && ep.returns_without_poll.load(Relaxed) >= cap,
+            polled: false,
+            busy_id: 0,
+            busy_prefer: false,
+            tour: Tour::default(),
+            tours_end: BusyEnd::OneRound,
+            tours_began_ns: None,
+            suspended: None,
+            phase: Phase::Check,
+        }
+    }
+
+    /// The next step.
+    #[inline]
+    pub fn next(&mut self, ep: &EpollBusy) -> WaitStep {
+        loop {
+            match self.phase {
+                Phase::Check => return self.check(ep),
+                Phase::Return(events) => return WaitStep::Done(events),
+                Phase::FoundNothing => {
+                    self.phase = Phase::Check;
+                    return if self.timed_out { self.finish(0) } else { WaitStep::Sleep(self.deadline_ns) };
+                }
+                Phase::Touring => match self.tour_on(ep) {
+                    Some(plan) => return WaitStep::Busy(plan),
+                    None => self.tour_over(ep),
+                },
+                Phase::Suspending(from, events) => {
+                    if let Some(step) = self.suspend_on(ep, from, events) {
+                        return step;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&mut self, ep: &EpollBusy) -> WaitStep {
+        if self.available {
+            if std::mem::take(&mut self.mend_poll)
+                && let Some(plan) = self.busy(ep, true)
+            {
+                return WaitStep::Busy(plan);
+            }
+            return WaitStep::Copy;
+        }
+        if self.timed_out && !std::mem::take(&mut self.poll_once) {
+            return self.finish(0);
+        }
+        match self.busy(ep, self.timed_out) {
+            Some(plan) => WaitStep::Busy(plan),
+            None if self.timed_out => self.finish(0),
+            None => WaitStep::Sleep(self.deadline_ns),
+        }
+    }
+
+    fn finish(&mut self, events: usize) -> WaitStep {
+        self.phase = Phase::Return(events);
+        WaitStep::Done(events)
+    }
+
+    #[inline]
+    fn busy(&mut self, ep: &EpollBusy, one_round: bool) -> Option<BusyPlan> {
+        let plan = if ep.options.every_napi {
+            self.tours_end = if one_round { BusyEnd::OneRound } else { ep.busy_end() };
+            self.tours_began_ns = None;
+            self.tour = Tour::default();
+            self.tour_on(ep)?
+        } else {
+            ep.plan(ep.napi_id(), one_round)?
+        };
+        ep.returns_without_poll.store(0, Relaxed);
+        // Any busy loop of this call is the poll that the cap asks for.
+        self.mend_poll = false;
+        self.polled = true;
+        self.busy_id = plan.napi_id;
+        self.busy_prefer = plan.prefer;
+        Some(plan)
+    }
+
+    /// The next instance of the tour: one round for each, so that none waits while another is spun on. With one instance
+    /// it is as in Linux.
+    fn tour_on(&mut self, ep: &EpollBusy) -> Option<BusyPlan> {
+        let one_round = self.tours_end == BusyEnd::OneRound || !ep.napis.is_one();
+        ep.plan(self.tour.next(&ep.napis)?, one_round)
+    }
+
+    /// The tour is over: copies, or sleeps.
+    fn tour_over(&mut self, ep: &EpollBusy) {
+        if self.available {
+            ep.napis.age();
+            self.phase = Phase::Check;
+        } else {
+            self.phase = Phase::FoundNothing;
+        }
+    }
+
+    /// Suspends each instance. One that another thread forgot in the same moment is resumed at once: no tour asks it any more,
+    /// so only its timer would wake it.
+    fn suspend_on(&mut self, ep: &EpollBusy, from: usize, events: usize) -> Option<WaitStep> {
+        if let Some((place, id)) = self.suspended.take()
+            && !ep.napis.holds(place, id)
+        {
+            return Some(WaitStep::Resume(id));
+        }
+        self.suspended = ep.napis.first_from(from);
+        match self.suspended {
+            Some((place, id)) => {
+                self.phase = Phase::Suspending(place + 1, events);
+                Some(WaitStep::Suspend(id))
+            }
+            None => {
+                self.phase = Phase::Return(events);
+                None
+            }
+        }
+    }
+
+    /// `events` were copied out. With none (they were stale) nothing is suspended, and the call goes on; an executor whose
+    /// copy faulted before the first event returns that error instead. Returns the step to take at once: a suspension, if
+    /// one is due.
+    #[inline]
+    pub fn copied(&mut self, ep: &EpollBusy, events: usize) -> Option<WaitStep> {
+        self.available = false;
+        if events == 0 {
+            return None;
+        }
+        self.phase = Phase::Return(events);
+        if ep.options.poll_after_returns != 0 && !self.polled {
+            ep.returns_without_poll.fetch_add(1, Relaxed);
+        }
+        if ep.options.every_napi {
+            if ep.prefer.load(Relaxed) {
+                self.phase = Phase::Suspending(0, events);
+            }
+            return None;
+        }
+        ep.suspend().map(WaitStep::Suspend)
+    }
+
+    /// The busy loop ended. Returns the step to take at once: a resume, if one is due.
+    #[inline]
+    pub fn busy_done(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<WaitStep> {
+        self.available = done.available;
+        if ep.options.every_napi {
+            self.toured(ep, done);
+            return None;
+        }
+        if done.available {
+            return None;
+        }
+        self.phase = Phase::FoundNothing;
+        ep.nothing_found(self.busy_id, self.busy_prefer).map(WaitStep::Resume)
+    }
+
+    /// One instance of the tour was polled.
+    fn toured(&mut self, ep: &EpollBusy, done: BusyDone) {
+        self.phase = Phase::Touring;
+        if done.gone {
+            self.tour.forget(&ep.napis);
+        }
+        let began_ns = *self.tours_began_ns.get_or_insert(done.now_ns);
+        // One that is alone was spun on until the end.
+        let over = done.available || ep.napis.is_one() || self.tours_end.reached(began_ns, done.now_ns);
+        if !over && self.tour.is_over(&ep.napis) {
+            self.tour = Tour::default();
+        }
+    }
+
+    /// The sleep ended, or was not begun because events were available.
+    #[inline]
+    pub fn woke(&mut self, available: bool, timed_out: bool) {
+        self.available = available;
+        self.timed_out |= timed_out;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::NAPI_ID_MIN;
+    use crate::epoll::{EpollOptions, EpollParams};
+    use crate::settings::Sysctl;
+
+    fn nothing() -> BusyDone {
+        BusyDone { available: false, gone: false, now_ns: 0 }
+    }
+
+    fn prefer(options: EpollOptions) -> EpollBusy {
+        let ep = EpollBusy::new(&Sysctl::default(), options);
+        let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
+        ep.set_params(&params, false).unwrap();
+        ep
+    }
+
+    #[test]
+    fn off_means_no_id_and_no_busy_poll() {
+        let ep = EpollBusy::new(&Sysctl::default(), EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        assert_eq!(ep.napi_id(), 0);
+        let mut wait = EpollWait::begin(&ep, None, false, 0);
+        assert_eq!(wait.next(&ep), WaitStep::Sleep(None));
+    }
+
+    #[test]
+    fn usecs_zero_with_prefer_is_one_round_then_resume_then_sleep() {
+        let ep = prefer(EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, Some(1_000_000), false, 500);
+        let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
+        assert_eq!((plan.end, plan.budget, plan.prefer), (BusyEnd::OneRound, 64, true));
+        assert_eq!(wait.busy_done(&ep, nothing()), Some(WaitStep::Resume(NAPI_ID_MIN)));
+        assert_eq!(ep.napi_id(), 0, "the id is forgotten");
+        assert_eq!(wait.next(&ep), WaitStep::Sleep(Some(1_000_500)));
+        wait.woke(true, false);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+    }
+
+    #[test]
+    fn a_sysctl_turns_the_one_round_into_spinning() {
+        let ep = EpollBusy::new(&Sysctl { busy_poll_usecs: 50, ..Sysctl::default() }, EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, None, false, 0);
+        let WaitStep::Busy(plan) = wait.next(&ep) else { panic!("polls") };
+        assert_eq!((plan.end, plan.budget), (BusyEnd::AfterUsecs(50), 8));
+        assert_eq!(wait.busy_done(&ep, nothing()), None, "without prefer nothing is resumed");
+    }
+
+    #[test]
+    fn events_suspend_and_stale_events_do_not() {
+        let ep = prefer(EpollOptions::default());
+        ep.note_napi(NAPI_ID_MIN);
+        let mut wait = EpollWait::begin(&ep, None, true, 0);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+        assert_eq!(wait.copied(&ep, 0), None);
+        assert!(matches!(wait.next(&ep), WaitStep::Busy(_)));
+        assert_eq!(wait.busy_done(&ep, BusyDone { available: true, ..nothing() }), None);
+        assert_eq!(wait.next(&ep), WaitStep::Copy);
+        assert_eq!(wait.copied(&ep, 3), Some(WaitStep::Suspend(NAPI_ID_MIN)));
+        assert_eq!(wait.next(&ep), WaitStep::Done(3));
+    }
+}
