@@ -7,7 +7,13 @@
 //! | module | what is in there |
 //! | --- | --- |
 //! | `errno` | error numbers as results |
+//! | [`handover`] | what the launcher hands on to the program: the NIC's descriptors, addresses, routes, the mode |
+//! | [`flows`] | which connections are open, in memory that the launcher shares: a killed program's peers are told |
 
 mod errno;
+pub mod flows;
+pub mod handover;
 
 pub use errno::Errno;
+pub use flows::Flows;
+pub use handover::HandOver;

@@ -1,0 +1,203 @@
+//! Which connections are open, in memory that the launcher shares with the program.
+//!
+//! When a program on the kernel's sockets is killed, the kernel resets its connections. The sockets of a program on lull's user
+//! plane are gone with its memory; the launcher, which outlives it, finds here whom to tell. A slot is taken when a connection is
+//! known to the program and given back when it is closed; whoever is killed in between leaves a slot taken, which is the point,
+//! or half-written, which is passed over.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.
+pub const FLOWS_MAX: usize = 65_536;
+
+const FREE: u32 = 0;
+const BEING_WRITTEN: u32 = 1;
+const OPEN: u32 = 2;
+
+/// One connection. IPv4 addresses stand as IPv4-mapped ones.
+#[repr(C)]
+struct Slot {
+    state: AtomicU32,
+    /// Local, and below it remote.
+    ports: AtomicU32,
+    local: [AtomicU64; 2],
+    remote: [AtomicU64; 2],
+}
+
+#[repr(C)]
+struct Shared {
+    /// Where the next search for a free slot begins.
+    cursor: AtomicU32,
+    slots: [Slot; FLOWS_MAX],
+}
+
+/// The table, mapped. Processes that map the same file share it.
+pub struct Flows {
+    shared: NonNull<Shared>,
+    fd: OwnedFd,
+}
+
+// SAFETY: what is mapped is atomics only, and stays mapped for as long as this lives.
+unsafe impl Send for Flows {}
+// SAFETY: as above.
+unsafe impl Sync for Flows {}
+
+/// A slot that is taken; give it back with [`Flows::closed`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a slot that is not given back stands for a connection for ever"]
+pub struct Taken(u32);
+
+impl Flows {
+    /// An empty table in memory of its own, of which only the pages that are used count.
+    ///
+    /// # Errors
+    /// The system's, from making or mapping it.
+    pub fn create() -> io::Result<Flows> {
+        let fd = rustix::fs::memfd_create(c"lull-flows", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, size_of::<Shared>() as u64)?;
+        // A process that shares it cannot cut it off under the other.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Flows::map(fd)
+    }
+
+    /// The table behind a descriptor that was handed on.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is no such table; the system's, from mapping it.
+    pub fn open(fd: OwnedFd) -> io::Result<Flows> {
+        let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        let length = rustix::fs::fstat(&fd)?.st_size;
+        if !sealed || length != size_of::<Shared>() as i64 {
+            let what =
+                format!("the table of connections that was handed on is a file of {length} bytes, not the launcher's");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Flows::map(fd)
+    }
+
+    fn map(fd: OwnedFd) -> io::Result<Flows> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice; the file is that long and cannot shrink.
+        let mapped = unsafe { rustix::mm::mmap(null_mut(), size_of::<Shared>(), protection, flags, &fd, 0)? };
+        let shared = NonNull::new(mapped.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Flows { shared, fd })
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped until `self` is dropped; zeroes and everything else are valid atomics.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// A connection is open. Nothing if the table is full.
+    pub fn opened(&self, local: SocketAddr, remote: SocketAddr) -> Option<Taken> {
+        let shared = self.shared();
+        let first = shared.cursor.fetch_add(1, Ordering::Relaxed) as usize;
+        for nth in 0..FLOWS_MAX {
+            let index = (first + nth) % FLOWS_MAX;
+            let slot = &shared.slots[index];
+            // Acquire: what the slot's former owner wrote is over.
+            let free = slot.state.compare_exchange(FREE, BEING_WRITTEN, Ordering::Acquire, Ordering::Relaxed);
+            if free.is_err() {
+                continue;
+            }
+            slot.ports.store(u32::from(local.port()) << 16 | u32::from(remote.port()), Ordering::Relaxed);
+            write(&slot.local, local.ip());
+            write(&slot.remote, remote.ip());
+            // Release: who sees it open sees its addresses.
+            slot.state.store(OPEN, Ordering::Release);
+            return Some(Taken(index as u32));
+        }
+        None
+    }
+
+    /// The connection is closed, or its peer has been told by other means.
+    pub fn closed(&self, Taken(index): Taken) {
+        // Release: nothing of its writing comes after the next owner's.
+        self.shared().slots[index as usize].state.store(FREE, Ordering::Release);
+    }
+
+    /// The connections that are open: local and remote address.
+    pub fn all(&self) -> Vec<(SocketAddr, SocketAddr)> {
+        let open = self.shared().slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == OPEN);
+        open.map(|slot| {
+            let ports = slot.ports.load(Ordering::Relaxed);
+            let at = |words, port| SocketAddr::new(read(words), port);
+            (at(&slot.local, (ports >> 16) as u16), at(&slot.remote, ports as u16))
+        })
+        .collect()
+    }
+}
+
+impl AsFd for Flows {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours, and nobody borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+fn write(words: &[AtomicU64; 2], ip: IpAddr) {
+    let bits = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    words[0].store((bits >> 64) as u64, Ordering::Relaxed);
+    words[1].store(bits as u64, Ordering::Relaxed);
+}
+
+fn read(words: &[AtomicU64; 2]) -> IpAddr {
+    let bits = u128::from(words[0].load(Ordering::Relaxed)) << 64 | u128::from(words[1].load(Ordering::Relaxed));
+    IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(port: u16) -> (SocketAddr, SocketAddr) {
+        (SocketAddr::new("10.0.0.2".parse().unwrap(), 11211), SocketAddr::new("10.0.0.1".parse().unwrap(), port))
+    }
+
+    #[test]
+    fn who_shares_the_table_sees_what_is_open() {
+        let flows = Flows::create().unwrap();
+        let other = Flows::open(flows.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let v6 = ("[fd00::2]:80".parse().unwrap(), "[fd00::1]:4096".parse().unwrap());
+        let first = flows.opened(flow(1).0, flow(1).1).unwrap();
+        let second = flows.opened(flow(2).0, flow(2).1).unwrap();
+        let _third = flows.opened(v6.0, v6.1).unwrap();
+        assert_eq!(other.all(), [flow(1), flow(2), v6]);
+        flows.closed(first);
+        assert_eq!(other.all(), [flow(2), v6]);
+        flows.closed(second);
+    }
+
+    #[test]
+    fn a_full_table_says_so_and_a_slot_that_is_given_back_is_used_again() {
+        let flows = Flows::create().unwrap();
+        let mut taken: Vec<Taken> =
+            (0..FLOWS_MAX).map(|nth| flows.opened(flow(nth as u16).0, flow(nth as u16).1).unwrap()).collect();
+        assert_eq!(flows.opened(flow(1).0, flow(1).1), None);
+        flows.closed(taken.pop().unwrap());
+        assert!(flows.opened(flow(7).0, flow(7).1).is_some());
+        assert_eq!(flows.all().len(), FLOWS_MAX);
+    }
+
+    #[test]
+    fn another_file_is_not_taken_for_the_table() {
+        let file = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(Flows::open(file).err().unwrap().kind(), io::ErrorKind::InvalidData);
+    }
+}

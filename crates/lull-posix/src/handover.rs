@@ -1,0 +1,182 @@
+//! What the launcher hands on to the program that it starts.
+//!
+//! The launcher opens the NIC while it has the rights to; the program may have dropped them before its first socket. What the
+//! program needs is in a sealed file without a name, whose number is in the environment ([`VARIABLE`]), as JSON. The
+//! descriptors in it stand above the numbers that the program counts on, and are inherited over `execve`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::{Deserialize, Serialize};
+
+/// The environment's variable: the number of the file.
+pub const VARIABLE: &str = "LULL_USER_PLANE";
+/// More than any hand-over has: a file that is longer is no hand-over.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The NIC, open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Nic {
+    /// A TAP: the descriptor of each queue.
+    Tap {
+        /// The descriptors, by number.
+        queues: Vec<RawFd>,
+    },
+}
+
+/// What follows the poll of a resume that finds nothing (`lull_core::AfterResume`), as it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterResume {
+    /// The interrupt at once.
+    #[default]
+    Interrupt,
+    /// Deferral, as Linux.
+    Deferral,
+}
+
+/// What the launcher hands on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// The NIC.
+    pub nic: Nic,
+    /// lull's own addresses, each with the length of its network's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// The routers, at most one for each family.
+    #[serde(default)]
+    pub gateways: Vec<IpAddr>,
+    /// Networks beyond the routers that are reached through lull; everything else that is not in a prefix of `addresses` is the
+    /// kernel's.
+    #[serde(default)]
+    pub routes: Vec<(IpAddr, u8)>,
+    /// The delivery mode, by name.
+    pub mode: String,
+    /// What follows a resume.
+    #[serde(default)]
+    pub after_resume: AfterResume,
+    /// The executable, as the kernel names it (`/proc/PID/exe`): in every other one that the environment passes through on its way
+    /// (a shell, `env`, `taskset`) the library takes nothing over.
+    pub program: String,
+    /// Memory that is shared with the launcher, for [`crate::Flows`].
+    #[serde(default)]
+    pub flows: Option<RawFd>,
+    /// Every frame goes to this file, as pcap.
+    #[serde(default)]
+    pub pcap: Option<RawFd>,
+    /// Whether the library keeps silent on standard error.
+    #[serde(default)]
+    pub quiet: bool,
+}
+
+/// A hand-over that cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot take what lull's launcher hands on ({VARIABLE}={number}): {why}")]
+pub struct HandOverError {
+    number: String,
+    why: String,
+}
+
+impl HandOver {
+    /// A sealed file that holds it.
+    ///
+    /// # Errors
+    /// The system's, from making or writing the file.
+    pub fn to_file(&self) -> io::Result<OwnedFd> {
+        let file = rustix::fs::memfd_create(c"lull", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let mut file = File::from(file);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, all)?;
+        Ok(file.into())
+    }
+
+    /// The hand-over that the environment names, if it names one. The file stays open, for what the program executes.
+    ///
+    /// # Errors
+    /// [`HandOverError`]: the descriptor was closed on the way, or stands for something else.
+    pub fn from_environment() -> Result<Option<HandOver>, HandOverError> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(None),
+            Some(number) => HandOver::numbered(&number.to_string_lossy()).map(Some),
+        }
+    }
+
+    fn numbered(number: &str) -> Result<HandOver, HandOverError> {
+        let failed = |why: String| HandOverError { number: number.to_owned(), why };
+        let fd: RawFd =
+            number.parse().ok().filter(|fd| *fd >= 0).ok_or_else(|| failed("it is no descriptor".to_owned()))?;
+        // SAFETY: borrowed for this call only. If the number is closed, or another file's, the calls say so or the seals do.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let sealed =
+            rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK));
+        if !sealed {
+            return Err(failed(
+                "the descriptor was closed or used for another file on the way to the program".to_owned(),
+            ));
+        }
+        let read = |error: io::Error| failed(format!("it cannot be read: {error}"));
+        let file = File::from(fd.try_clone_to_owned().map_err(read)?);
+        let length = file.metadata().map_err(read)?.len();
+        if length > BYTES_MAX {
+            return Err(failed(format!("it has {length} bytes, which no hand-over has")));
+        }
+        let mut bytes = vec![0; length as usize];
+        file.read_exact_at(&mut bytes, 0).map_err(read)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| failed(format!("it is not what this library understands: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn example() -> HandOver {
+        HandOver {
+            nic: Nic::Tap { queues: vec![1000, 1001] },
+            addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
+            gateways: vec!["10.0.0.1".parse().unwrap()],
+            routes: vec![("10.1.0.0".parse().unwrap(), 16)],
+            mode: "suspend20".to_owned(),
+            after_resume: AfterResume::Deferral,
+            program: "/usr/bin/memcached".to_owned(),
+            flows: Some(1002),
+            pcap: None,
+            quiet: true,
+        }
+    }
+
+    #[test]
+    fn what_is_handed_on_arrives_and_cannot_be_changed() {
+        let file = example().to_file().unwrap();
+        assert_eq!(HandOver::numbered(&file.as_raw_fd().to_string()).unwrap(), example());
+        assert!(File::from(file).write_all(b"{}").is_err(), "it is sealed");
+    }
+
+    #[test]
+    fn a_number_that_is_no_hand_over_is_named() {
+        let other = File::open("/dev/null").unwrap();
+        let unsealed = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let numbers = ["x", "-1", "999999"].map(str::to_owned).into_iter();
+        for number in numbers.chain([other.as_raw_fd().to_string(), unsealed.as_raw_fd().to_string()]) {
+            let said = HandOver::numbered(&number).unwrap_err().to_string();
+            assert!(said.contains(&format!("{VARIABLE}={number}")), "{said}");
+        }
+        let sealed = |text: &[u8]| {
+            let file = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            let mut file = File::from(file);
+            file.write_all(text).unwrap();
+            rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK).unwrap();
+            file
+        };
+        let file = sealed(b"{\"nic\": 5}");
+        assert!(HandOver::numbered(&file.as_raw_fd().to_string()).is_err());
+    }
+}
