@@ -4,10 +4,13 @@
 //! plane are gone with its memory; the launcher, which outlives it, finds here whom to tell. A slot is taken when a connection is
 //! known to the program and given back when it is closed; whoever is killed in between leaves a slot taken, which is the point,
 //! or half-written, which is passed over.
+//!
+//! The file behind it also says which process has which queue of the NIC: by a record lock (`fcntl(2)`, F_SETLK) on the queue's
+//! byte, which a child of `fork` does not inherit and which goes with its process, however that ends.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -123,6 +126,26 @@ impl Flows {
         self.shared().slots[index as usize].state.store(FREE, Ordering::Release);
     }
 
+    /// Takes queue `queue` of the NIC for this process, until it ends. Its own descriptors of the table have to stay open: closing
+    /// any of them gives all queues back, as `fcntl(2)` has it.
+    ///
+    /// # Errors
+    /// [`NotClaimed::Taken`] with the process that has it, [`NotClaimed::System`] for what the system says.
+    pub fn claim(&self, queue: u32) -> Result<(), NotClaimed> {
+        let mut wanted = lock_of(queue);
+        // SAFETY: F_SETLK reads one `flock`, which outlives the call.
+        if unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETLK, &raw const wanted) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
+            return Err(NotClaimed::System(error));
+        }
+        // SAFETY: F_GETLK writes to one `flock`, which outlives the call.
+        let asked = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETLK, &raw mut wanted) };
+        Err(NotClaimed::Taken { pid: if asked == 0 { wanted.l_pid } else { 0 } })
+    }
+
     /// The connections that are open: local and remote address.
     pub fn all(&self) -> Vec<(SocketAddr, SocketAddr)> {
         let open = self.shared().slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == OPEN);
@@ -145,6 +168,30 @@ impl Drop for Flows {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and nobody borrows from it any more.
         let _ = unsafe { rustix::mm::munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+/// Why a queue is not this process's.
+#[derive(Debug, thiserror::Error)]
+pub enum NotClaimed {
+    /// Another process has it.
+    #[error("process {pid} has it")]
+    Taken {
+        /// That process; 0 if it has just ended or is in another PID namespace.
+        pid: libc::pid_t,
+    },
+    /// The system refuses.
+    #[error(transparent)]
+    System(io::Error),
+}
+
+fn lock_of(queue: u32) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: i64::from(queue),
+        l_len: 1,
+        l_pid: 0,
     }
 }
 
@@ -193,6 +240,35 @@ mod tests {
         flows.closed(taken.pop().unwrap());
         assert!(flows.opened(flow(7).0, flow(7).1).is_some());
         assert_eq!(flows.all().len(), FLOWS_MAX);
+    }
+
+    /// Forks: the child's answer is its exit status.
+    fn in_a_child(f: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child makes system calls only, and ends without running anything of the parent's.
+        match unsafe { libc::fork() } {
+            // SAFETY: ends the child at once.
+            0 => unsafe { libc::_exit(i32::from(!f())) },
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for the child that was made here.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_has_one_process_until_that_has_ended() {
+        let flows = Flows::create().unwrap();
+        assert!(in_a_child(|| flows.claim(0).is_ok()), "a child that ends gives it back");
+        flows.claim(0).unwrap();
+        flows.claim(0).unwrap();
+        let me = std::process::id() as libc::pid_t;
+        assert!(
+            in_a_child(|| matches!(flows.claim(0), Err(NotClaimed::Taken { pid }) if pid == me)),
+            "it is not inherited"
+        );
+        assert!(in_a_child(|| flows.claim(1).is_ok()), "each queue by itself");
     }
 
     #[test]

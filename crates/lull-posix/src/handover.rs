@@ -60,12 +60,8 @@ pub struct HandOver {
     /// What follows a resume.
     #[serde(default)]
     pub after_resume: AfterResume,
-    /// The executable, as the kernel names it (`/proc/PID/exe`): in every other one that the environment passes through on its way
-    /// (a shell, `env`, `taskset`) the library takes nothing over.
-    pub program: String,
-    /// Memory that is shared with the launcher, for [`crate::Flows`].
-    #[serde(default)]
-    pub flows: Option<RawFd>,
+    /// Memory that is shared with the launcher and with the program's other processes, for [`crate::Flows`].
+    pub flows: RawFd,
     /// Every frame goes to this file, as pcap.
     #[serde(default)]
     pub pcap: Option<RawFd>,
@@ -146,8 +142,7 @@ mod tests {
             routes: vec![("10.1.0.0".parse().unwrap(), 16)],
             mode: "suspend20".to_owned(),
             after_resume: AfterResume::Deferral,
-            program: "/usr/bin/memcached".to_owned(),
-            flows: Some(1002),
+            flows: 1002,
             pcap: None,
             quiet: true,
         }
