@@ -1,6 +1,6 @@
 //! A complete command line, taken apart. Which error wins when several apply is memcached's order.
 
-use super::store::{KEY_BYTES_MAX, StoreMode};
+use super::item::{KEY_BYTES_MAX, StoreMode};
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";

@@ -21,19 +21,21 @@
 //! ```
 
 mod command;
+mod item;
 mod lru;
 mod protocol;
+mod reply;
 mod report;
 mod shard;
 mod stats;
 mod store;
 
+pub use item::{
+    Arithmetic, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, ItemView, KEY_BYTES_MAX, StoreMode, StoreOutcome, expiry_s,
+};
 pub use protocol::{Fed, LINE_BYTES_MAX, OUTPUT_PAUSE_BYTES, Session};
 pub use stats::{Counters, StoreStats};
-pub use store::{
-    Arithmetic, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, ItemView, KEY_BYTES_MAX, MEMORY_BYTES_MIN, Store, StoreConfig,
-    StoreMode, StoreOutcome, expiry_s,
-};
+pub use store::{MEMORY_BYTES_MIN, Store, StoreConfig};
 
 /// What `version` answers. Clients gate commands on the numbers, and some accept nothing else in their place: they are
 /// those of the first memcached that answers mistakes as this does (libmemcached's `memccapable` expects other answers of

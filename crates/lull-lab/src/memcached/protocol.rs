@@ -1,9 +1,13 @@
 //! One connection's protocol state: bytes in, bytes out.
 
+mod retrieval;
+
 use super::VERSION;
-use super::command::{self, BAD_EXPTIME, BAD_FORMAT, Command, Retrieval, next_token};
+use super::command::{self, BAD_FORMAT, Command, Retrieval};
+use super::item::{Arithmetic, StoreMode, expiry_s};
+use super::reply::{outcome_text, put_number, reply};
 use super::report;
-use super::store::{Arithmetic, KEY_BYTES_MAX, MEMORY_BYTES_MIN, Store, StoreMode, StoreOutcome, expiry_s};
+use super::store::{MEMORY_BYTES_MIN, Store};
 
 /// Longest command line in bytes, its end excluded, of anything but a retrieval; a longer one closes the connection.
 /// Retrievals may be of any length and are worked on as they arrive.
@@ -13,8 +17,6 @@ pub const LINE_BYTES_MAX: usize = 2048;
 pub const OUTPUT_PAUSE_BYTES: usize = 256 * 1024;
 /// Bytes received or sent that a session keeps to itself before it reports them to the store's counters.
 const TRAFFIC_STEP_BYTES: u64 = 16 * 1024;
-/// Blanks before a retrieval that is longer than a line.
-const LEADING_BLANKS_MAX: usize = 100;
 /// Buffers that grew beyond this are given back when they are empty.
 const KEPT_BUFFER_BYTES: usize = 4096;
 
@@ -192,38 +194,6 @@ impl Session {
         Step::Used(used + taken)
     }
 
-    /// `line` is full and holds no line end: a long retrieval is worked on as it arrives, anything else is garbage.
-    fn begin_long_line(&mut self, out: &mut Vec<u8>, now_s: u32) {
-        let blanks = self.line.iter().take_while(|byte| **byte == b' ').count();
-        let begun = next_token(&self.line).and_then(|(verb, rest)| {
-            let retrieval = command::retrieval(verb).filter(|_| blanks <= LEADING_BLANKS_MAX)?;
-            Some((retrieval, self.line.len() - rest.len()))
-        });
-        let Some((retrieval, mut at)) = begun else {
-            self.state = State::Closed;
-            return;
-        };
-        let mut expires_s = 0;
-        if retrieval.touch {
-            // An expiry time that does not end within the first 2 KiB is as bad as one that is not a number.
-            let rest = &self.line[at..];
-            match next_token(rest).filter(|(_, after)| !after.is_empty()) {
-                Some((token, after)) if command::signed(token).is_some() => {
-                    expires_s = command::signed(token).map_or(0, |exptime| expiry_s(exptime, now_s));
-                    at += rest.len() - after.len();
-                }
-                _ => {
-                    out.extend_from_slice(BAD_EXPTIME);
-                    self.line.clear();
-                    self.state = State::SkipLine;
-                    return;
-                }
-            }
-        }
-        self.line.drain(..at);
-        self.state = State::Keys { retrieval, expires_s, complete: false };
-    }
-
     /// Runs a line; `rest` is the input behind it, of which it returns how much it used.
     #[inline]
     fn run(&mut self, line: &[u8], rest: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) -> usize {
@@ -305,94 +275,6 @@ impl Session {
         }
     }
 
-    #[inline]
-    fn retrieve(&mut self, retrieval: Retrieval, mut keys: &[u8], out: &mut Vec<u8>, store: &Store, now_s: u32) {
-        let mut expires_s = 0;
-        if retrieval.touch {
-            // `command::parse` has seen to it that there is an argument.
-            let (token, rest) = next_token(keys).unwrap_or((&[], &[]));
-            let Some(exptime) = command::signed(token) else {
-                out.extend_from_slice(BAD_EXPTIME);
-                return;
-            };
-            expires_s = expiry_s(exptime, now_s);
-            keys = rest;
-        }
-        // A key that is too long spoils the command as a whole, before anything is printed.
-        if keys.len() > KEY_BYTES_MAX && keys.split(|byte| *byte == b' ').any(|key| key.len() > KEY_BYTES_MAX) {
-            out.extend_from_slice(BAD_FORMAT);
-            return;
-        }
-        while let Some((key, rest)) = next_token(keys) {
-            if out.len() >= OUTPUT_PAUSE_BYTES {
-                self.line = keys.to_vec();
-                self.state = State::Keys { retrieval, expires_s, complete: true };
-                return;
-            }
-            look_up(retrieval, key, expires_s, out, store, now_s);
-            keys = rest;
-        }
-        out.extend_from_slice(b"END\r\n");
-    }
-
-    /// Goes on with a retrieval whose keys are in `line`.
-    #[allow(clippy::too_many_arguments)] // the state's fields and the four things that every step gets
-    fn take_keys(
-        &mut self,
-        retrieval: Retrieval,
-        expires_s: u32,
-        mut complete: bool,
-        input: &[u8],
-        out: &mut Vec<u8>,
-        store: &Store,
-        now_s: u32,
-    ) -> Step {
-        let mut used = 0;
-        if !complete {
-            let room = (LINE_BYTES_MAX + 1).saturating_sub(self.line.len());
-            let window = &input[..input.len().min(room)];
-            let end = memchr::memchr(b'\n', window);
-            self.line.extend_from_slice(&window[..end.unwrap_or(window.len())]);
-            used = end.map_or(window.len(), |end| end + 1);
-            complete = end.is_some();
-            if complete {
-                let trimmed = trim_cr(&self.line).len();
-                self.line.truncate(trimmed);
-            }
-        }
-        let line = std::mem::take(&mut self.line);
-        let mut keys = &line[..];
-        let mut bad_key = false;
-        while let Some((key, rest)) = next_token(keys) {
-            let unfinished = rest.is_empty() && !complete;
-            // A line end's first half may hang on the unfinished token.
-            bad_key = key.len() > KEY_BYTES_MAX + usize::from(unfinished) || key.contains(&0);
-            if unfinished || bad_key || out.len() >= OUTPUT_PAUSE_BYTES {
-                keys = &keys[keys.iter().take_while(|byte| **byte == b' ').count()..];
-                break;
-            }
-            look_up(retrieval, key, expires_s, out, store, now_s);
-            keys = rest;
-        }
-        let blank = next_token(keys).is_none();
-        if bad_key {
-            out.extend_from_slice(BAD_FORMAT);
-            self.state = if complete { State::Line } else { State::SkipLine };
-        } else if complete && blank {
-            out.extend_from_slice(b"END\r\n");
-            self.state = State::Line;
-        } else {
-            self.state = State::Keys { retrieval, expires_s, complete };
-            if !blank {
-                self.line = keys.to_vec();
-            }
-            if !complete && input.is_empty() {
-                return Step::Starved;
-            }
-        }
-        Step::Used(used)
-    }
-
     /// The line of a store is complete: stores the value if it is there as a whole, else begins to collect it.
     fn begin_store(
         &mut self,
@@ -448,69 +330,7 @@ fn finish_store(header: Header, key: &[u8], block: &[u8], out: &mut Vec<u8>, sto
     reply(out, header.noreply, outcome_text(outcome));
 }
 
-fn outcome_text(outcome: StoreOutcome) -> &'static [u8] {
-    match outcome {
-        StoreOutcome::Stored => b"STORED\r\n",
-        StoreOutcome::NotStored => b"NOT_STORED\r\n",
-        StoreOutcome::Exists => b"EXISTS\r\n",
-        StoreOutcome::NotFound => b"NOT_FOUND\r\n",
-        StoreOutcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-        StoreOutcome::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
-    }
-}
-
-/// Prints one item, if it is there.
-#[inline]
-fn look_up(retrieval: Retrieval, key: &[u8], expires_s: u32, out: &mut Vec<u8>, store: &Store, now_s: u32) {
-    let print = |item: super::ItemView<'_>| {
-        // The longest that the numbers and words around a key and a value come to is 62 bytes.
-        out.reserve(key.len() + item.value.len() + 64);
-        out.extend_from_slice(b"VALUE ");
-        out.extend_from_slice(key);
-        out.push(b' ');
-        put_number(out, u64::from(item.flags));
-        out.push(b' ');
-        put_number(out, item.value.len() as u64);
-        if retrieval.cas {
-            out.push(b' ');
-            put_number(out, item.cas);
-        }
-        out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(item.value);
-        out.extend_from_slice(b"\r\n");
-    };
-    if retrieval.touch {
-        store.get_and_touch(key, expires_s, now_s, print);
-    } else {
-        store.get(key, now_s, print);
-    }
-}
-
-#[inline]
-fn reply(out: &mut Vec<u8>, noreply: bool, text: &[u8]) {
-    if !noreply {
-        out.extend_from_slice(text);
-    }
-}
-
 #[inline]
 fn trim_cr(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
-}
-
-/// Appends a decimal number.
-#[inline]
-pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    if number < 10 {
-        out.push(b'0' + number as u8);
-        return;
-    }
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    while number > 0 {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
-    out.extend_from_slice(&digits[at..]);
 }

@@ -2,9 +2,10 @@
 
 use super::VERSION;
 use super::command::{self, BAD_FORMAT, ERROR};
-use super::protocol::put_number;
+use super::item::KEY_BYTES_MAX;
+use super::reply::put_number;
 use super::stats::StoreStats;
-use super::store::{KEY_BYTES_MAX, Store};
+use super::store::Store;
 
 /// Bytes of output that `stats cachedump` stops at (memcached's limit).
 const DUMP_BYTES_MAX: usize = 2 << 20;

@@ -4,9 +4,9 @@ use hashbrown::HashTable;
 use lull_nic::prefetch::{prefetch, prefetch_bytes};
 use std::hash::BuildHasher;
 
+use super::item::{Arithmetic, ITEM_OVERHEAD_BYTES, StoreMode, StoreOutcome};
 use super::lru::{Item, Lru, NONE};
 use super::stats::Counters;
-use super::store::{Arithmetic, ITEM_OVERHEAD_BYTES, StoreMode, StoreOutcome};
 
 /// An item moves to the front of the list at most once in this many seconds, as in memcached: a hot key then costs no
 /// list surgery, and eviction order is exact to a minute.

@@ -5,31 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::item::{Arithmetic, ITEM_BYTES_MAX, ITEM_OVERHEAD_BYTES, ItemView, KEY_BYTES_MAX, StoreMode, StoreOutcome};
 use super::shard::{Offer, Shard};
 use super::stats::StoreStats;
 
-/// Longest key in bytes (memcached's `KEY_MAX_LENGTH`).
-pub const KEY_BYTES_MAX: usize = 250;
-/// Default limit of an item, its key, value and [`ITEM_OVERHEAD_BYTES`] together (memcached's `-I`).
-pub const ITEM_BYTES_MAX: usize = 1 << 20;
-/// Bytes that an item is charged beyond its key and value: its slot of 64 and its share of the table.
-pub const ITEM_OVERHEAD_BYTES: usize = 80;
 /// Least memory limit that `cache_memlimit` sets.
 pub const MEMORY_BYTES_MIN: usize = 8 << 20;
-/// Expiry times up to this are relative to now, larger ones are unix times (30 days, as in memcached).
-const RELATIVE_EXPTIME_MAX_S: i64 = 60 * 60 * 24 * 30;
-
-/// The unix second at which an item stored at `now_s` with the client's `exptime` expires; 0: never.
-///
-/// 0 never expires, a negative one has expired already, up to 30 days is relative, and beyond is a unix time.
-pub fn expiry_s(exptime: i64, now_s: u32) -> u32 {
-    match exptime {
-        0 => 0,
-        ..0 => 1,
-        1..=RELATIVE_EXPTIME_MAX_S => now_s.saturating_add(exptime as u32),
-        _ => u32::try_from(exptime).unwrap_or(u32::MAX),
-    }
-}
 
 /// How a [`Store`] is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,62 +38,6 @@ impl Default for StoreConfig {
             threads: 1,
         }
     }
-}
-
-/// Under which condition to store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreMode {
-    /// Always.
-    Set,
-    /// Only if the key is not there.
-    Add,
-    /// Only if it is.
-    Replace,
-    /// Behind the value that is there; its flags and expiry stay.
-    Append,
-    /// In front of the value that is there; its flags and expiry stay.
-    Prepend,
-    /// Only if the item still has this CAS number.
-    Cas(u64),
-}
-
-/// What became of an offered value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreOutcome {
-    /// It is stored.
-    Stored,
-    /// The condition did not hold, or an append would exceed the item limit.
-    NotStored,
-    /// The CAS number differs.
-    Exists,
-    /// cas of a key that is not there.
-    NotFound,
-    /// The item exceeds the item limit. A set has removed the old value, so that nobody reads it for the new one.
-    TooLarge,
-    /// The shard's part of the memory limit cannot hold it.
-    NoMemory,
-}
-
-/// What incr or decr did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// The new value.
-    Value(u64),
-    /// The key is not there.
-    NotFound,
-    /// The value is not a number.
-    NonNumeric,
-}
-
-/// An item as a reader sees it, under the shard's lock.
-#[derive(Clone, Copy, Debug)]
-pub struct ItemView<'a> {
-    /// The value.
-    pub value: &'a [u8],
-    /// The client's flags.
-    pub flags: u32,
-    /// The CAS number.
-    pub cas: u64,
 }
 
 /// Shards on lines of their own, so that workers on different shards do not share one.
@@ -210,7 +135,7 @@ impl Store {
         self.read(key, None, now_s, read)
     }
 
-    /// Reads an item and gives it a new expiry, see [`expiry_s`].
+    /// Reads an item and gives it a new expiry, see [`expiry_s`](super::expiry_s).
     #[inline]
     pub fn get_and_touch<R>(
         &self,
@@ -397,6 +322,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memcached::expiry_s;
 
     const NOW: u32 = 1_700_000_000;
 
