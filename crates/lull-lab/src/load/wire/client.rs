@@ -1,11 +1,12 @@
 //! The client: receives, answers, sends what is due, rings the doorbell, over and over.
 
+mod lifecycle;
+mod run;
 mod tcp;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use lull_nic::{Frame, Queue, RxQueue};
@@ -16,7 +17,7 @@ use super::egress::Egress;
 use super::packet::{Arp, Received, Template};
 use crate::load::clock::Clock;
 use crate::load::dist::{Rng, mix};
-use crate::load::recorder::{Recorder, Summary, Window};
+use crate::load::recorder::{Recorder, Window};
 use crate::load::schedule::Schedule;
 use crate::load::workload::{Query, Workload};
 use crate::load::{LoadError, Pace};
@@ -193,129 +194,6 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// Puts a load on: `warmup` that does not count, then `duration` that does, then a wait for the last answers.
-    /// `stop` ends it early.
-    ///
-    /// # Errors
-    /// [`LoadError::NoProgress`] if the server falls silent, [`LoadError::Invalid`] if the load is outside its limits.
-    pub fn run(
-        &mut self,
-        load: Pace,
-        warmup: Duration,
-        duration: Duration,
-        stop: &AtomicBool,
-    ) -> Result<Summary, LoadError> {
-        self.begin(load, warmup, duration)?;
-        while self.poll()? {
-            if stop.load(Relaxed) {
-                self.stop();
-            }
-        }
-        Ok(self.finish())
-    }
-
-    /// Sets all records through the protocol, each once.
-    ///
-    /// # Errors
-    /// As [`WireClient::run`].
-    pub fn preload(&mut self, stop: &AtomicBool) -> Result<Summary, LoadError> {
-        self.run(Pace::Preload { depth: 4 }, Duration::ZERO, Duration::ZERO, stop)
-    }
-
-    /// Starts a load; then call [`WireClient::poll`] until it returns false, and [`WireClient::finish`].
-    ///
-    /// # Errors
-    /// [`LoadError::Invalid`] if the load is outside its limits.
-    pub fn begin(&mut self, load: Pace, warmup: Duration, duration: Duration) -> Result<(), LoadError> {
-        if let Pace::Open { qps, .. } = load
-            && !(qps.is_finite() && qps > 0.0)
-        {
-            return Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") });
-        }
-        let now_ns = self.clock.now_ns();
-        // What an earlier run left unanswered must not be taken for this one's answers.
-        for connection in 0..self.connections.len() as u32 {
-            let line = &self.connections[connection as usize];
-            if line.answered != line.enqueued {
-                self.abort(connection, now_ns, "unanswered requests");
-            }
-        }
-        self.make_rings(load.depth());
-        let preload = matches!(load, Pace::Preload { .. });
-        let from_ns = if preload { now_ns } else { now_ns.saturating_add(nanoseconds(warmup)) };
-        let to_ns = if preload { NEVER } else { from_ns.saturating_add(nanoseconds(duration)) };
-        self.load = load;
-        self.preload_next = preload.then_some(0);
-        self.recorder = Recorder::new(Window { from_ns, to_ns });
-        self.schedule = Schedule::new(&load, self.connections.len(), now_ns, mix(self.config.seed ^ 0x6c6f6164));
-        for connection in 0..self.connections.len() as u32 {
-            if self.connections[connection as usize].state == State::Established {
-                self.schedule.up(connection, now_ns);
-            }
-        }
-        self.phase = Phase::Sending { until_ns: to_ns };
-        (self.retransmits, self.lost_connections) = (0, 0);
-        self.last_progress_ns = now_ns;
-        self.raise_ns_before = self.raise_ns.as_mut().map_or(0, |raise_ns| raise_ns());
-        Ok(())
-    }
-
-    /// Ends the present load early: what was measured so far counts.
-    pub fn stop(&mut self) {
-        if let Phase::Sending { .. } = self.phase {
-            self.phase = Phase::Sending { until_ns: 0 };
-        }
-    }
-
-    /// Does one turn of a begun load. False when it is over.
-    ///
-    /// # Errors
-    /// [`LoadError::NoProgress`] if the server has fallen silent; the load is over then.
-    pub fn poll(&mut self) -> Result<bool, LoadError> {
-        self.step();
-        let now_ns = self.turn_from_ns;
-        match self.phase {
-            Phase::Idle | Phase::Done => return Ok(false),
-            Phase::Sending { until_ns } => {
-                if now_ns >= until_ns || self.exhausted() {
-                    // A preload counts to its last answer.
-                    if !self.exhausted() {
-                        self.recorder.end_window(now_ns);
-                    }
-                    let until_ns = now_ns.saturating_add(self.config.drain_ns_max);
-                    self.phase = Phase::Draining { until_ns };
-                }
-            }
-            Phase::Draining { until_ns } => {
-                if self.schedule.outstanding() == 0 || (now_ns >= until_ns && !self.exhausted()) {
-                    self.recorder.end_window(now_ns);
-                    self.phase = Phase::Done;
-                    return Ok(false);
-                }
-            }
-        }
-        let outstanding = self.schedule.outstanding();
-        let silent_ns = now_ns.saturating_sub(self.last_progress_ns);
-        if (outstanding > 0 || self.established == 0) && silent_ns > self.config.silence_ns_max {
-            self.phase = Phase::Done;
-            return Err(LoadError::NoProgress { silent_s: silent_ns as f64 / 1e9, outstanding });
-        }
-        Ok(true)
-    }
-
-    /// The figures of the load that has ended.
-    pub fn finish(&mut self) -> Summary {
-        self.phase = Phase::Idle;
-        let raise_ns = self.raise_ns.as_mut().map_or(0, |raise_ns| raise_ns());
-        self.recorder.set_raise_ns(raise_ns - self.raise_ns_before);
-        let open_loop = matches!(self.load, Pace::Open { .. });
-        let backlog = self.schedule.backlog(self.recorder.window().to_ns);
-        let mut summary = self.recorder.summarize(open_loop, self.schedule.outstanding(), backlog);
-        summary.retransmits = self.retransmits;
-        summary.reconnects = self.lost_connections;
-        summary
-    }
-
     /// Closes all connections, polling until the server has closed them too or `timeout` has passed; those left over
     /// are reset. The client is of no use afterwards.
     pub fn close_all(&mut self, timeout: Duration) {
@@ -354,12 +232,6 @@ impl<C: Clock> WireClient<C> {
     fn slot(&mut self, connection: u32, request: u32) -> &mut Slot {
         let index = connection as usize * self.ring + (request as usize & (self.ring - 1));
         &mut self.slots[index]
-    }
-
-    /// Whether a preload has nothing left to send.
-    #[inline]
-    fn exhausted(&self) -> bool {
-        self.preload_next.is_some_and(|next| next >= self.workload.records())
     }
 
     /// One turn of the loop; true if there was anything to do.
