@@ -1,28 +1,23 @@
 //! `lull tune` for people: the search over threads, and its answer in words and tables.
 
+pub mod words;
+
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicBool;
 
-use lull_core::Mode;
-use lull_sim::tune::{self, Answer, Elsewhere, Figures, Objective, Tried, TuneError, us_text};
+use lull_sim::tune::{self, Answer, Figures, Objective, Tried, TuneError, us_text};
 use lull_sim::{PredictError, WorldFile};
-use lull_units::{rate_text, time_text};
 use serde_json::{Value, json};
 
 use crate::document::{Document, pretty};
-use crate::simulated::{mixed_queues, run_all};
+use crate::simulated::run_all;
 use crate::table::grid::{Align, Grid, wrap};
+use words::{against_base, elsewhere, lines, notes, objective_text, reasons, standing, steady};
 
 /// Requests that a run should answer so that its p99 stands on a few hundred.
 const REQUESTS: f64 = 20_000.0;
 /// The shortest and the longest window chosen, in nanoseconds.
 const WINDOW_NS: (f64, f64) = (50e6, 1e9);
-
-/// From how much time that accounting does not see it is spoken of, in percent of the cores.
-const UNSEEN_PERCENT: f64 = 5.0;
-
-/// How near the calibration of the published table aims to come for p99, in percent.
-const FIT_GOAL_P99_PERCENT: f64 = 25.0;
 
 /// An answer with what it is of, as a document.
 pub struct Tuned<'a> {
@@ -110,248 +105,6 @@ pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &At
     })
 }
 
-/// What a refusal says, in a line: nothing meets the objective, and what comes nearest.
-pub fn refusal(answer: &Answer) -> String {
-    let asked = objective_text(&answer.objective);
-    match &answer.nearest {
-        Some(nearest) => {
-            let worst = match nearest.excess(&answer.objective) < 1.0 {
-                // Met on average, but not by every seed or not by enough.
-                true => format!("meets it on average, but not on each of {} seeds", nearest.runs.len()),
-                false => format!("comes nearest: {}", nearest.worst(&answer.objective)),
-            };
-            format!(
-                "no setting meets {asked}: {} {worst}, CPU {:.0} %; relax the objective, lower the load or add cores",
-                nearest.setting,
-                nearest.mean(|run| run.cpu_percent)
-            )
-        }
-        None => format!(
-            "no setting meets {asked}: none carries the load ({}: {}); lower the load, or add cores or connections",
-            answer.base.setting,
-            answer.base.worst(&answer.objective)
-        ),
-    }
-}
-
-/// `p99<200us at 400K requests per second with at most 50 % CPU`.
-pub fn objective_text(objective: &Objective) -> String {
-    let cpu = objective.cpu_max_percent.map_or(String::new(), |max| format!(" with at most {max} % CPU"));
-    format!("{} at {} requests per second{cpu}", objective.slo, rate_text(objective.per_s))
-}
-
-/// The lines to type for the recommendation, each with what it is for; empty without one.
-pub fn lines(file: &WorldFile, answer: &Answer, dev: &str) -> Vec<(String, String)> {
-    let Some(recommended) = &answer.recommended else { return Vec::new() };
-    let setting = &recommended.setting;
-    let caveat = setting.caveat().map(str::to_owned).unwrap_or_default();
-    let mut lines = vec![(setting.apply_line(dev), caveat)];
-    // lull run reaches the sockets of IPv4 and IPv6, not those of AF_XDP.
-    let own = file.socket_options(&setting.mode).map(|options| (format!("# {options}"), String::new()));
-    let half = |line: String| {
-        let stays = if line.ends_with("--once") { "; without --once it stays and follows the program" } else { "" };
-        (line, format!("the application's half{stays}"))
-    };
-    lines.extend(own.or_else(|| setting.program_line().map(half)));
-    lines
-}
-
-/// What the recommendation buys and costs against base, in a sentence.
-pub fn against_base(answer: &Answer) -> Option<String> {
-    let recommended = answer.recommended.as_ref()?;
-    let (base, objective) = (&answer.base, &answer.objective);
-    if recommended.setting == base.setting {
-        return Some("base itself meets the objective at the least CPU: leave everything as it is.".to_owned());
-    }
-    let change = |now: f64, before: f64| format!("{:+.0} %", 100.0 * (now / before - 1.0));
-    let mut parts = Vec::new();
-    let statistics = tune::Statistic::ALL.iter().map(|(statistic, _)| *statistic);
-    let bounded = |statistic| objective.slo.bounds().iter().any(|bound| bound.statistic == statistic);
-    for statistic in statistics.filter(|statistic| bounded(*statistic) || *statistic == tune::Statistic::Avg) {
-        let of = |tried: &Tried| tried.mean(|run| statistic.of(run));
-        parts.push(format!(
-            "{statistic} {} instead of {} ({})",
-            us_text(of(recommended)),
-            us_text(of(base)),
-            change(of(recommended), of(base))
-        ));
-    }
-    let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
-    let carried = match base.carries() {
-        true => String::new(),
-        false => format!(" Base does not carry the load: it answers {:.0} %.", 100.0 * base.carried()),
-    };
-    let busy = |tried: &Tried| tried.mean(|run| run.busy_percent);
-    let unseen = match busy(recommended) - cpu(recommended) >= UNSEEN_PERCENT {
-        false => String::new(),
-        true => format!(
-            " Cores are not idle for {:.0} % of the time instead of {:.0} %: accounting does not see what interrupts and \
-             timers take out of idle.",
-            busy(recommended),
-            busy(base)
-        ),
-    };
-    Some(format!(
-        "Against base: {}; CPU {:.1} % instead of {:.1} % ({:+.1} points).{unseen}{carried}",
-        parts.join(", "),
-        cpu(recommended),
-        cpu(base),
-        cpu(recommended) - cpu(base)
-    ))
-}
-
-/// Why this setting, in sentences.
-pub fn reasons(answer: &Answer) -> Vec<String> {
-    let Some(recommended) = &answer.recommended else { return Vec::new() };
-    let objective = &answer.objective;
-    let meeting = answer.tried.iter().filter(|tried| tried.excess(objective) < 1.0).count();
-    let run = answer.tried.iter().filter(|tried| !is_left_out(tried)).count();
-    let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
-    let spare = match (objective.spare_percent > 0.0, answer.spares()) {
-        (false, _) => String::new(),
-        (true, true) => format!(" of those with {} % to spare", objective.spare_percent),
-        (true, false) => format!(" (none has {} % to spare)", objective.spare_percent),
-    };
-    let mut reasons = vec![format!(
-        "{} settings were tried, {meeting} meet the objective on average; {} does at the least CPU{spare}. Within a \
-         point of CPU, and five of time that cores are not idle, the lowest {} decides.",
-        run,
-        recommended.setting,
-        objective.slo.first().statistic
-    )];
-    reasons.extend(refinement(answer));
-    let cheaper = answer
-        .tried
-        .iter()
-        .filter(|tried| cpu(tried) < cpu(recommended) && tried.carries() && tried.setting != recommended.setting)
-        // What other values did was said already.
-        .filter(|tried| !(tried.setting.is_refined() && tried.excess(objective) < 1.0))
-        .min_by(|a, b| a.excess(objective).total_cmp(&b.excess(objective)));
-    if let Some(cheaper) = cheaper {
-        let but = match cheaper.excess(objective) {
-            excess if excess >= 1.0 => "misses it".to_owned(),
-            excess if excess >= 1.0 - objective.spare_percent / 100.0 => "meets it too closely".to_owned(),
-            _ => format!("is within a point of CPU, with a higher {}", objective.slo.first().statistic),
-        };
-        reasons.push(format!(
-            "Of the cheaper ones {} comes nearest and {but}: {}, CPU {:.1} %.",
-            cheaper.setting,
-            cheaper.worst(objective),
-            cpu(cheaper),
-        ));
-    }
-    let first = objective.slo.first();
-    reasons.push(format!(
-        "Confirmed: each of {} seeds ({} to {}, {} of virtual time each) meets every bound; a further one stays below \
-         {} {} \
-         with 95 %.",
-        recommended.runs.len(),
-        objective.seed,
-        objective.seed + u64::from(objective.seeds) - 1,
-        time_text(objective.window_ns),
-        first.statistic,
-        us_text(recommended.upper(|run| first.statistic.of(run))),
-    ));
-    if !answer.refuted.is_empty() {
-        let names: Vec<String> = answer.refuted.iter().map(ToString::to_string).collect();
-        reasons.push(format!("Met it on average and failed this confirmation: {}.", names.join(", ")));
-    }
-    if let Some(margin) = answer.margin() {
-        let advice = if margin < FIT_GOAL_P99_PERCENT { ": measure before you rely on it" } else { "" };
-        reasons.push(format!(
-            "The tightest bound is kept with {margin:.0} % to spare; the fit of the costs aims at \
-             {FIT_GOAL_P99_PERCENT:.0} % \
-             for p99 on the machine that they were fitted to{advice}."
-        ));
-    }
-    reasons
-}
-
-/// Whether a setting is none that the described service can have.
-fn is_left_out(tried: &Tried) -> bool {
-    matches!(tried.error, Some(PredictError::Mode(_)))
-}
-
-/// What other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own do, in a sentence; `None` if none were
-/// tried.
-fn refinement(answer: &Answer) -> Option<String> {
-    let tried = answer.tried.iter().filter(|tried| tried.setting.is_refined() && !tried.runs.is_empty()).count();
-    if tried == 0 {
-        return None;
-    }
-    let first = answer.objective.slo.first().statistic;
-    let figures = |tried: &Tried| {
-        let latency = us_text(tried.mean(|run| first.of(run)));
-        format!("{} (CPU {:.1} %, {first} {latency})", tried.setting, tried.mean(|run| run.cpu_percent))
-    };
-    let recommended = answer.recommended.as_ref()?;
-    let searched =
-        format!("{tried} of them have other values of irq_suspend_timeout or defer_hard_irqs than their modes'");
-    Some(match (answer.refinement(), recommended.setting.is_refined()) {
-        ((_, Some(own)), true) => {
-            format!("{searched}, and these earn it: the best with a mode's own values is {}.", figures(own))
-        }
-        ((_, None), true) => format!("{searched}: with the modes' own values nothing meets the objective."),
-        ((Some(other), _), false) => format!(
-            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, \
-            or 5 % \
-             of latency at no more CPU).",
-            figures(other),
-            figures(recommended)
-        ),
-        ((None, _), false) => format!("{searched}: none of those meets the objective."),
-    })
-}
-
-/// How the answer stands at another load, in a sentence.
-pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
-    // The limit of CPU belongs to the load that was asked for.
-    let objective = &answer.objective.latency_only();
-    let first = objective.slo.first().statistic;
-    let figures = |tried: &Tried| {
-        format!("{first} {}, CPU {:.0} %", us_text(tried.mean(|run| first.of(run))), tried.mean(|run| run.cpu_percent))
-    };
-    let recommended = &at.recommended;
-    let stands = match (recommended.carries(), recommended.excess(objective) < 1.0) {
-        (true, true) => format!("still meets it ({})", figures(recommended)),
-        (true, false) => format!("no longer meets it: {} ({})", recommended.worst(objective), figures(recommended)),
-        (false, _) => format!("no longer carries the load ({})", recommended.worst(objective)),
-    };
-    let best = match &at.best {
-        Some(best) if best.setting == recommended.setting => "it would be chosen there too".to_owned(),
-        Some(best) => format!("there {} would be chosen ({})", best.setting, figures(best)),
-        None => "nothing meets the objective there".to_owned(),
-    };
-    let base = match at.base.carries() {
-        true => figures(&at.base),
-        false => at.base.worst(objective),
-    };
-    format!(
-        "At {} ({} times the load) {} {stands}; {best}; base: {base}.",
-        rate_text(recommended.per_s),
-        at.factor,
-        recommended.setting
-    )
-}
-
-/// What holds at all the loads that were tried, in a sentence.
-pub fn steady(answer: &Answer) -> String {
-    let recommended = answer.recommended.as_ref().map(|tried| &tried.setting);
-    match answer.steady() {
-        Some(steady) if Some(&steady.setting) == recommended => {
-            format!("{} is also the cheapest that meets the objective at all of these loads.", steady.setting)
-        }
-        Some(steady) => format!(
-            "If the load moves that far, {} is the cheapest that meets the objective at all of these loads (CPU {:.1} \
-             % at {}).",
-            steady.setting,
-            steady.mean(|run| run.cpu_percent),
-            rate_text(answer.objective.per_s)
-        ),
-        None => "Nothing that was tried meets the objective at all of these loads.".to_owned(),
-    }
-}
-
 /// The answer as text.
 pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> String {
     let mut out = wrap(&format!("SIMULATED {}", file.describe()), columns, "");
@@ -385,20 +138,6 @@ pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> S
     out
 }
 
-/// What else the reader has to know.
-pub fn notes(file: &WorldFile, answer: &Answer) -> Vec<String> {
-    let modes: Vec<Mode> = answer.recommended.iter().map(|tried| tried.setting.mode.clone()).collect();
-    let left_out: Vec<&Tried> = answer.tried.iter().filter(|tried| is_left_out(tried)).collect();
-    let left_out = left_out.first().and_then(|first| {
-        let others = match left_out.len() - 1 {
-            0 => String::new(),
-            others => format!(" (and {others} more)"),
-        };
-        first.error.as_ref().map(|error| format!("Left out{others}: {error}."))
-    });
-    mixed_queues(file, &modes).into_iter().chain(left_out).collect()
-}
-
 fn grid(answer: &Answer, rows: &[&Tried]) -> Grid {
     let mut grid = Grid::default();
     grid.column("setting", Align::Left);
@@ -419,17 +158,4 @@ fn grid(answer: &Answer, rows: &[&Tried]) -> Grid {
         ]);
     }
     grid
-}
-
-/// How a setting stands to the objective, for a column.
-pub fn standing(answer: &Answer, tried: &Tried) -> String {
-    let objective = &answer.objective;
-    let recommended = answer.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
-    match tried.excess(objective) {
-        _ if recommended => "recommended".to_owned(),
-        _ if tried.runs.is_empty() || !tried.carries() => tried.worst(objective),
-        excess if excess < 1.0 && answer.refuted.contains(&tried.setting) => "met, not by all seeds".to_owned(),
-        excess if excess < 1.0 => "met".to_owned(),
-        _ => format!("missed: {}", tried.worst(objective)),
-    }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::Args;
 use lull_lab::cell::Load;
-use lull_lab::tuning::{Tuned, refusal, render, search, window_ns};
+use lull_lab::tuning::words::refusal;
+use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, Slo, TuneError};
 use lull_units::share_permille;

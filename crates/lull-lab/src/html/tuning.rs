@@ -12,7 +12,7 @@ use super::svg::escape;
 use super::{both_scales, figure, page};
 use crate::cell::Load;
 use crate::stats::{self, Estimate};
-use crate::tuning::{
+use crate::tuning::words::{
     against_base, elsewhere, lines as lines_to_type, notes, objective_text, reasons, refusal, standing, steady,
 };
 
