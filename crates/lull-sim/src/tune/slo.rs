@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Figures;
+use super::figures::Figures;
 use lull_units::{time_ns, time_text};
 
 /// A statistic of latency.

@@ -1,0 +1,125 @@
+//! What a search found, and what can be read from it.
+
+use super::best;
+use super::figures::Figures;
+use super::setting::Setting;
+use super::tried::{Objective, Tried};
+use crate::predict::{Job, PredictError};
+
+/// Recommendation and base at another load.
+#[derive(Clone, Debug)]
+pub struct Elsewhere {
+    /// The load as a multiple of the one that was asked for.
+    pub factor: f64,
+    /// The recommendation there.
+    pub recommended: Tried,
+    /// Base there.
+    pub base: Tried,
+    /// What would be best there, if anything meets the objective (by the search's own runs, not confirmed).
+    pub best: Option<Tried>,
+    /// Everything that was tried there.
+    pub tried: Vec<Tried>,
+}
+
+/// What the search found.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// What was asked.
+    pub objective: Objective,
+    /// The recommended setting, with all seeds; `None` if none meets the objective.
+    pub recommended: Option<Tried>,
+    /// If none does: the one that comes nearest, if any carries the load.
+    pub nearest: Option<Tried>,
+    /// Base at the load.
+    pub base: Tried,
+    /// Everything that was tried at the load, in the order of trying.
+    pub tried: Vec<Tried>,
+    /// Settings that met the objective in the search and failed in confirmation.
+    pub refuted: Vec<Setting>,
+    /// Half and double the load; empty without a recommendation.
+    pub elsewhere: Vec<Elsewhere>,
+}
+
+impl Answer {
+    /// The settings that carry the load and that no other beats in both CPU and the objective's first statistic, by
+    /// CPU.
+    pub fn frontier(&self) -> Vec<&Tried> {
+        let statistic = self.objective.slo.first().statistic;
+        let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| statistic.of(run)));
+        // Other values than a mode's own that make no difference to speak of would take the mode's own place.
+        let as_own = |tried: &&Tried| {
+            let own = tried.setting.unrefined();
+            let recommended = self.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
+            let own =
+                self.tried.iter().filter(|_| tried.setting.is_refined() && !recommended).find(|t| t.setting == own);
+            own.is_some_and(|own| best::as_good(at(tried), at(own)))
+        };
+        let mut carrying: Vec<&Tried> = self.tried.iter().filter(|t| t.carries() && !as_own(t)).collect();
+        carrying.sort_by(|a, b| at(a).0.total_cmp(&at(b).0).then(at(a).1.total_cmp(&at(b).1)));
+        let mut lowest = f64::INFINITY;
+        carrying.retain(|tried| {
+            let better = at(tried).1 < lowest;
+            lowest = lowest.min(at(tried).1);
+            better
+        });
+        carrying
+    }
+
+    /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was
+    /// tried: what to take if the load moves that far. `None` if there is none, or no other load was tried.
+    pub fn steady(&self) -> Option<&Tried> {
+        let latency_only = self.objective.latency_only();
+        let meets_at = |at: &Elsewhere, setting: &Setting| {
+            at.tried.iter().any(|tried| tried.setting == *setting && tried.excess(&latency_only) < 1.0)
+        };
+        let steady = |tried: &&Tried| {
+            !self.elsewhere.is_empty()
+                && tried.excess(&self.objective) < 1.0
+                && self.elsewhere.iter().all(|at| meets_at(at, &tried.setting))
+        };
+        let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+        self.tried.iter().filter(steady).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
+    }
+
+    /// The best setting that was tried with other values of `irq_suspend_timeout` or `defer_hard_irqs` than its mode's own, of those
+    /// that meet the objective (by the search's own runs), and the best with the mode's own; either may be missing.
+    pub fn refinement(&self) -> (Option<&Tried>, Option<&Tried>) {
+        let best = |wanted: &dyn Fn(&Setting) -> bool| {
+            best::best_of(&self.tried, &self.objective, &self.refuted, wanted).map(|index| &self.tried[index])
+        };
+        (best(&Setting::is_refined), best(&|setting| !setting.is_refined()))
+    }
+
+    /// Whether the recommendation keeps every latency bound with what was to be spared.
+    pub fn spares(&self) -> bool {
+        let tight = self.objective.with_spare();
+        self.recommended.as_ref().is_some_and(|tried| tried.excess(&tight) < 1.0)
+    }
+
+    /// How far the recommendation stays below the tightest bound, in percent of the bound.
+    pub fn margin(&self) -> Option<f64> {
+        let recommended = self.recommended.as_ref()?;
+        let tightest = self
+            .objective
+            .slo
+            .bounds()
+            .iter()
+            .map(|bound| recommended.mean(|run| bound.statistic.of(run)) / bound.limit_us())
+            .fold(0.0, f64::max);
+        Some(100.0 * (1.0 - tightest))
+    }
+}
+
+/// Why there is no answer at all.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TuneError {
+    /// Nothing could be run; the reason of the first.
+    #[error(transparent)]
+    Run(PredictError),
+    /// The one who runs jobs gave up.
+    #[error("stopped before there was an answer: start it again")]
+    Stopped,
+}
+
+/// Runs jobs, all or none: `None` if it was stopped.
+pub type Runner<'a> = dyn FnMut(&[Job]) -> Option<Vec<Result<Figures, PredictError>>> + 'a;

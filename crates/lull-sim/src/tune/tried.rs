@@ -1,0 +1,157 @@
+//! An objective, and how a setting that was tried stands to it.
+
+use super::figures::{Figures, us_text};
+use super::setting::Setting;
+use super::slo::Slo;
+use crate::predict::PredictError;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objective {
+    /// The bounds of latency.
+    pub slo: Slo,
+    /// The load, in requests per second.
+    pub per_s: f64,
+    /// CPU that the service's cores may use at most, in percent.
+    pub cpu_max_percent: Option<f64>,
+    /// How far below its latency bounds a setting should stay, in percent of them: settings that do are preferred.
+    pub spare_percent: f64,
+    /// Seeds that a recommendation is confirmed with.
+    pub seeds: u32,
+    /// The first seed.
+    pub seed: u64,
+    /// Virtual time that a run counts, in nanoseconds.
+    pub window_ns: u64,
+}
+
+impl Objective {
+    /// The same without the limit of CPU: what is asked of other loads, since that limit belongs to the load that was
+    /// named.
+    pub fn latency_only(&self) -> Objective {
+        Objective { cpu_max_percent: None, ..self.clone() }
+    }
+
+    /// The same with the bounds of latency lowered by what is to be spared.
+    pub(super) fn with_spare(&self) -> Objective {
+        Objective { slo: self.slo.scaled(1.0 - self.spare_percent / 100.0), ..self.clone() }
+    }
+}
+
+/// Share of the load that a setting has to serve.
+pub const CARRIED_SHARE_MIN: f64 = 0.99;
+
+/// A setting at a load, with what each seed showed.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// The setting.
+    pub setting: Setting,
+    /// The load, in requests per second.
+    pub per_s: f64,
+    /// A run each, by seed; empty if it could not be run.
+    pub runs: Vec<Figures>,
+    /// Why it could not be run.
+    pub error: Option<PredictError>,
+}
+
+impl Tried {
+    /// The mean over its seeds of something. NaN without a run.
+    pub fn mean(&self, of: impl Fn(&Figures) -> f64) -> f64 {
+        self.runs.iter().map(of).sum::<f64>() / self.runs.len() as f64
+    }
+
+    /// The highest value that one further seed stays below with 95 %: mean, plus Student's t of the spread over its
+    /// seeds. Just the mean with one seed.
+    pub fn upper(&self, of: impl Fn(&Figures) -> f64) -> f64 {
+        let (count, mean) = (self.runs.len() as f64, self.mean(&of));
+        if self.runs.len() < 2 {
+            return mean;
+        }
+        let variance = self.runs.iter().map(|run| (of(run) - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        mean + student_t(self.runs.len() - 1) * libm::sqrt(variance * (1.0 + 1.0 / count))
+    }
+
+    /// Share of the load that was answered.
+    pub fn carried(&self) -> f64 {
+        self.mean(|run| run.per_s) / self.per_s
+    }
+
+    /// Whether it carries the load, within the noise of arrivals.
+    pub fn carries(&self) -> bool {
+        !self.runs.is_empty() && self.carried() >= CARRIED_SHARE_MIN - 3.0 / libm::sqrt(self.per_s.max(1.0))
+    }
+
+    /// How far it is from the objective: the largest ratio of a value to its limit, 1 or less if all hold on average.
+    /// Infinite if it does not carry the load.
+    pub fn excess(&self, objective: &Objective) -> f64 {
+        if !self.carries() {
+            return f64::INFINITY;
+        }
+        self.ratios(objective, Tried::mean_of).fold(0.0, f64::max)
+    }
+
+    /// Whether every seed meets every bound, and one further would with 95 %.
+    pub fn confirmed(&self, objective: &Objective) -> bool {
+        let each = |run: &Figures| {
+            objective.slo.bounds().iter().all(|bound| bound.statistic.of(run) < bound.limit_us())
+                && objective.cpu_max_percent.is_none_or(|max| run.cpu_percent <= max)
+        };
+        self.carries() && self.runs.iter().all(each) && self.ratios(objective, Tried::upper_of).all(|ratio| ratio < 1.0)
+    }
+
+    /// The bound that it is farthest from meeting, as a reason: `p99 is 412us`.
+    pub fn worst(&self, objective: &Objective) -> String {
+        if let Some(error) = &self.error {
+            return error.to_string();
+        }
+        if !self.carries() {
+            return format!("it answers {:.0} % of the load", 100.0 * self.carried());
+        }
+        let mut worst = (0.0, String::new());
+        for bound in objective.slo.bounds() {
+            let us = self.mean(|run| bound.statistic.of(run));
+            if us / bound.limit_us() > worst.0 {
+                worst = (us / bound.limit_us(), format!("{} is {}", bound.statistic, us_text(us)));
+            }
+        }
+        if let Some(max) = objective.cpu_max_percent {
+            let cpu = self.mean(|run| run.cpu_percent);
+            if cpu / max > worst.0 {
+                worst = (cpu / max, format!("CPU is {cpu:.0} %"));
+            }
+        }
+        worst.1
+    }
+
+    fn mean_of(&self, of: &dyn Fn(&Figures) -> f64) -> f64 {
+        self.mean(of)
+    }
+
+    fn upper_of(&self, of: &dyn Fn(&Figures) -> f64) -> f64 {
+        self.upper(of)
+    }
+
+    fn ratios(
+        &self,
+        objective: &Objective,
+        value: impl Fn(&Tried, &dyn Fn(&Figures) -> f64) -> f64,
+    ) -> impl Iterator<Item = f64> {
+        let latencies: Vec<f64> = objective
+            .slo
+            .bounds()
+            .iter()
+            .map(|bound| value(self, &|run| bound.statistic.of(run)) / bound.limit_us())
+            .collect();
+        // CPU may reach its limit; latency has to stay below.
+        let cpu = objective.cpu_max_percent.map(|max| value(self, &|run| run.cpu_percent) / (max + 1e-6));
+        latencies.into_iter().chain(cpu)
+    }
+}
+
+/// One-sided 95 % quantile of Student's t (printed tables).
+fn student_t(degrees_of_freedom: usize) -> f64 {
+    const TABLE: [f64; 20] = [
+        6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753, 1.746,
+        1.740, 1.734, 1.729, 1.725,
+    ];
+    TABLE.get(degrees_of_freedom.saturating_sub(1)).copied().unwrap_or(1.725)
+}
