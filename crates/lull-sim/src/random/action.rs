@@ -4,7 +4,7 @@ use std::fmt;
 
 use lull_core::{EpollParams, NapiSettings, Threaded};
 
-use crate::random::plan::{params, settings};
+use crate::random::words::{params, settings};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,6 +27,7 @@ pub mod run;
 pub mod script;
 pub mod shrink;
 mod timeline;
+mod words;
 
 pub use check::Violation;
 pub use plan::Plan;

@@ -7,6 +7,7 @@ use crate::engine::dim::Moderation;
 use crate::engine::rng::{Component, Stream};
 use crate::random::action::Action;
 use crate::random::script::Step;
+use crate::random::words::{params, settings};
 use crate::world::{
     ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World,
 };
@@ -366,18 +367,4 @@ impl std::fmt::Display for Plan {
         }
         Ok(())
     }
-}
-
-/// Settings in the field's words.
-pub(crate) fn settings(napi: &NapiSettings, threaded: bool) -> String {
-    let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, threaded: mode } = napi;
-    let (gro_us, suspend_us) = (gro_flush_timeout_ns / 1_000, irq_suspend_timeout_ns / 1_000);
-    let thread = if threaded { format!(", threaded {mode:?}") } else { String::new() };
-    format!("defer {defer_hard_irqs}, gro_flush {gro_us} us, irq_suspend {suspend_us} us{thread}")
-}
-
-/// Parameters in the field's words.
-pub(crate) fn params(params: &EpollParams) -> String {
-    let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = params;
-    format!("usecs {busy_poll_usecs}, budget {busy_poll_budget}, prefer {prefer_busy_poll}")
 }
