@@ -7,7 +7,7 @@
 
 use lull_core::Mode;
 
-use super::{Bounds, RequestCost, WorldFile};
+use super::file::{Bounds, RequestCost, WorldFile};
 use crate::engine::sim::Sim;
 use crate::world::Load;
 use lull_units::time_text;

@@ -3,19 +3,20 @@
 //! A limit here is either physics (a machine has a core), the kernel's or the hardware's, or what still can be
 //! simulated.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use toml::Spanned;
 
 use super::af_xdp;
 use super::calibrate::{self, Division};
+use super::check::{Check, LATENCY};
 use super::error::{Source, WorldFileError};
+use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, RequestCost, Second, WorldFile};
 use super::raw::Raw;
-use super::{AGENDA_EVENT_BYTES, Bounds, RequestCost, Second, WorldFile};
 use crate::engine::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
-use crate::units::{Count, Share, Size, Time};
+use crate::units::{Count, Time};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
 use lull_units::time_text;
 
@@ -28,7 +29,6 @@ const FRAMES: RangeInclusive<u64> = 1..=65_535;
 const USECS: RangeInclusive<u64> = 0..=65_535_000;
 const COST: RangeInclusive<u64> = 100..=100_000_000;
 const STEP: RangeInclusive<u64> = 0..=10_000_000;
-pub(super) const LATENCY: RangeInclusive<u64> = 0..=1_000_000_000;
 const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
 const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
@@ -55,90 +55,6 @@ const SEGMENT_BYTES: u64 = 1_448;
 const CONNECTION_BYTES: u64 = 64 + 4 * AGENDA_EVENT_BYTES;
 const PACKET_BYTES: u64 = 16;
 const CORE_BYTES: u64 = 65_536;
-
-/// A value's checks, with where it stands.
-pub(super) struct Check<'a>(&'a Source<'a>);
-
-impl Check<'_> {
-    pub(super) fn error<T>(&self, key: &str, value: &Spanned<T>, problem: impl Into<String>) -> WorldFileError {
-        self.0.error(key, &value.span(), problem)
-    }
-
-    /// What is wrong at a place.
-    pub(super) fn at(&self, key: &str, at: &Range<usize>, problem: impl Into<String>) -> WorldFileError {
-        self.0.error(key, at, problem)
-    }
-
-    fn within<T>(
-        &self,
-        key: &str,
-        value: &Spanned<T>,
-        number: u64,
-        range: &RangeInclusive<u64>,
-        text: fn(u64) -> String,
-    ) -> Result<u64, WorldFileError> {
-        if range.contains(&number) {
-            return Ok(number);
-        }
-        let (low, high) = (text(*range.start()), text(*range.end()));
-        Err(self.error(key, value, format!("{} is impossible here: allowed is {low} to {high}", text(number))))
-    }
-
-    fn count(&self, key: &str, value: &Spanned<Count>, range: &RangeInclusive<u64>) -> Result<u64, WorldFileError> {
-        self.within(key, value, value.get_ref().0, range, |n| n.to_string())
-    }
-
-    pub(super) fn count_or<T>(
-        &self,
-        key: &str,
-        value: &Option<Spanned<Count>>,
-        range: &RangeInclusive<u64>,
-        default: T,
-    ) -> Result<u64, WorldFileError>
-    where
-        T: Into<u64>,
-    {
-        value.as_ref().map_or(Ok(default.into()), |value| self.count(key, value, range))
-    }
-
-    pub(super) fn time(
-        &self,
-        key: &str,
-        value: &Spanned<Time>,
-        range: &RangeInclusive<u64>,
-    ) -> Result<u32, WorldFileError> {
-        // Every range of times ends below 2^32 ns.
-        Ok(self.within(key, value, value.get_ref().0, range, time_text)? as u32)
-    }
-
-    pub(super) fn time_or(
-        &self,
-        key: &str,
-        value: &Option<Spanned<Time>>,
-        range: &RangeInclusive<u64>,
-        default_ns: u32,
-    ) -> Result<u32, WorldFileError> {
-        value.as_ref().map_or(Ok(default_ns), |value| self.time(key, value, range))
-    }
-
-    fn share_or(&self, key: &str, value: &Option<Spanned<Share>>, default: u32) -> Result<u32, WorldFileError> {
-        let Some(value) = value else { return Ok(default) };
-        Ok(self
-            .within(key, value, value.get_ref().0, &(0..=1_000), |permille| format!("{}%", permille as f64 / 10.0))?
-            as u32)
-    }
-
-    fn bytes_or(
-        &self,
-        key: &str,
-        value: &Option<Spanned<Size>>,
-        range: &RangeInclusive<u64>,
-        default: u64,
-    ) -> Result<u64, WorldFileError> {
-        let Some(value) = value else { return Ok(default) };
-        self.within(key, value, value.get_ref().0, range, |n| format!("{n}B"))
-    }
-}
 
 pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, WorldFileError> {
     let check = Check(source);
@@ -273,12 +189,8 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         net,
         upstream,
         xdp: xdp.map(|(xdp, _)| xdp),
-        events_max: check.count_or(
-            "service.events_max",
-            &raw.service.events_max,
-            &EVENTS_PER_CALL,
-            super::EVENTS_DEFAULT,
-        )? as u32,
+        events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, EVENTS_DEFAULT)?
+            as u32,
         poll_after_returns: check.count_or(
             "service.poll_after_returns",
             &raw.service.poll_after_returns,

@@ -1,0 +1,226 @@
+//! What a world file says, resolved: a machine and a service, and what they are called.
+
+use lull_core::Mode;
+
+use super::responder::AfXdp;
+use crate::costs::Costs;
+use crate::engine::cache::CacheSpec;
+use crate::profile::Profile;
+use crate::world::{Load, ModerationSpec, NetSpec, Period, UpstreamSpec};
+
+/// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
+pub(super) const EVENTS_DEFAULT: u32 = 1_024;
+
+/// Memory that one event of the agenda takes.
+pub(crate) const AGENDA_EVENT_BYTES: u64 = 64;
+
+/// A measured cost of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestCost {
+    /// CPU time of the serving thread, user and system, in nanoseconds a request (`request_cost`).
+    Thread(u32),
+    /// CPU time of everything on the service's cores, in nanoseconds a request (`request_cost_total`).
+    Everything(u32),
+    /// CPU time of an AF_XDP responder for a frame that comes alone, in nanoseconds: given part by part
+    /// (`receive_cost`, `handle_cost`, `send_cost`), and not calibrated.
+    Frame(u32),
+}
+
+impl RequestCost {
+    /// In nanoseconds.
+    pub fn ns(self) -> u32 {
+        let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Frame(ns)) = self;
+        ns
+    }
+}
+
+/// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an `epoll_wait`
+/// that never busy polls, on the first core that has no worker of the service, or else on the last core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Second {
+    /// Connections, spread evenly over the queues (`second.connections`).
+    pub connections: u32,
+    /// Requests per second over all of them, open loop (`second.load`).
+    pub per_s: u32,
+    /// CPU time of its thread for a request, in nanoseconds (`second.request_cost`).
+    pub request_ns: u32,
+}
+
+/// Bounds of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Events (`run.events_max`; default 500M).
+    pub events_max: u64,
+    /// Memory, in bytes (`run.memory_max`; default 1 GiB).
+    pub memory_max_bytes: u64,
+    /// Requests that wait for a connection (`run.backlog_max`; default 50M).
+    pub backlog_max: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { events_max: 500_000_000, memory_max_bytes: 1 << 30, backlog_max: 50_000_000 }
+    }
+}
+
+/// A machine and a service.
+#[derive(Clone, Debug)]
+pub struct WorldFile {
+    /// The file's name without its ending.
+    pub name: String,
+    /// Cores that the service has, all of which count in `cpu_percent` (`machine.cores`).
+    pub cores: u16,
+    /// Worker threads, each with an epoll context (`service.workers`; default: one a core).
+    pub workers: u16,
+    /// Whether a worker runs on another core than its queue's interrupt (`service.worker_cores`; default: on the same).
+    pub workers_elsewhere: bool,
+    /// Queues of the NIC (`nic.queues`; default: one a worker).
+    pub queues: u16,
+    /// Connections over all workers (`service.connections`).
+    pub connections: u32,
+    /// What was measured of a request.
+    pub request_cost: RequestCost,
+    /// Interrupt moderation (`nic.adaptive`, or `nic.rx_usecs` and `nic.rx_frames`; default: adaptive).
+    pub rx: ModerationSpec,
+    /// The same for transmit completions (default: as receive).
+    pub tx: ModerationSpec,
+    /// From when the receive side's moderation period runs (`nic.restart`: whether each completion starts it again;
+    /// default: as adaptive).
+    pub rx_period: Period,
+    /// From when the transmit side's does.
+    pub tx_period: Period,
+    /// Packets that a receive ring holds (`nic.ring`; default 1024).
+    pub ring_packets: u32,
+    /// Whether queues have as many connections as a hash gives them (`nic.rss = "hash"`, the default), or equally many.
+    pub rss_spread: bool,
+    /// The wire, in bits per second (`nic.speed`).
+    pub bits_per_s: u64,
+    /// A request and its answer on the wire, in bits, frames and headers included.
+    pub bits: (u64, u64),
+    /// Network and clients.
+    pub net: NetSpec,
+    /// The server behind, if the service is a proxy.
+    pub upstream: Option<UpstreamSpec>,
+    /// What it is, if the service is an AF_XDP responder.
+    pub xdp: Option<AfXdp>,
+    /// Events that a call of `epoll_wait` returns at most (`service.events_max`; default 1024).
+    pub events_max: u32,
+    /// Returns in a row that did not poll the queue, after which `epoll_wait` polls before it returns more events
+    /// (`service.poll_after_returns`; default 0: never, as Linux).
+    pub poll_after_returns: u32,
+    /// A second application on the same queues.
+    pub second: Option<Second>,
+    /// Core frequency, in Hz (`machine.frequency`; default: the profile's).
+    pub hz: u64,
+    /// The profile of costs.
+    pub profile: &'static Profile,
+    /// Costs that the file overrides.
+    pub overridden: Vec<&'static str>,
+    /// Costs, with the calibrated request.
+    pub costs: Costs,
+    /// Interference.
+    pub cache: CacheSpec,
+    /// Virtual time before anything is counted (`run.warmup`; default 50 ms).
+    pub warmup_ns: u64,
+    /// Bounds.
+    pub bounds: Bounds,
+}
+
+impl WorldFile {
+    /// Whether the simulated service can be run in a mode.
+    ///
+    /// # Errors
+    /// Why not: a mode that is not in force must not look as if it were.
+    pub fn can_run(&self, mode: &Mode) -> Result<(), String> {
+        if let Some(xdp) = &self.xdp {
+            return xdp.can_run(mode, (self.cores, self.workers));
+        }
+        if mode.socket_busy_poll_usecs != 0 {
+            return Err(format!(
+                "{mode} busy polls in receive calls, and the simulated service waits in epoll: leave {mode} out"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy polls in their calls.
+    pub fn socket_options(&self, mode: &Mode) -> Option<String> {
+        self.xdp.filter(|_| mode.socket_busy_poll_usecs != 0).map(|xdp| xdp.socket_options(mode))
+    }
+
+    /// Whether its clients can be asked for a load.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn can_offer(&self, load: Load) -> Result<(), String> {
+        self.xdp.as_ref().map_or(Ok(()), |xdp| xdp.can_offer(load))
+    }
+
+    /// Requests per second that the wire carries, in the direction that is full first.
+    pub fn wire_per_s(&self) -> f64 {
+        // A proxy's requests and answers pass in both directions.
+        let (request, answer) = match self.upstream {
+            None => self.bits,
+            Some(_) => (self.bits.0 + self.bits.1, self.bits.0 + self.bits.1),
+        };
+        self.bits_per_s as f64 / request.max(answer) as f64
+    }
+
+    /// What it is, in a line.
+    pub fn describe(&self) -> String {
+        let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let moderation = match self.rx {
+            ModerationSpec::Adaptive => "adaptive moderation".to_owned(),
+            ModerationSpec::Off => "no moderation".to_owned(),
+            ModerationSpec::Fixed(fixed) => format!("rx-usecs {}, rx-frames {}", fixed.usecs, fixed.frames),
+        };
+        let cost = match self.request_cost {
+            RequestCost::Thread(ns) => format!("{} a request", lull_units::time_text(u64::from(ns))),
+            RequestCost::Everything(ns) => format!("{} a request, all told", lull_units::time_text(u64::from(ns))),
+            RequestCost::Frame(_) => self.xdp.map_or(String::new(), |xdp| xdp.describe(&self.costs)),
+        };
+        let connections = match self.connections {
+            0 => String::new(),
+            connections => format!("{}, ", plural(connections, "connection")),
+        };
+        format!(
+            "{}: {} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {connections}{cost}",
+            self.name,
+            plural(u32::from(self.cores), "core"),
+            self.hz as f64 / 1e9,
+            self.bits_per_s as f64 / 1e9,
+            plural(u32::from(self.queues), "queue"),
+            if self.upstream.is_some() { "proxy, " } else { "" },
+            plural(u32::from(self.workers), "worker"),
+        )
+    }
+
+    /// Where the costs come from, in a sentence.
+    pub fn provenance(&self) -> String {
+        let but = match self.overridden.as_slice() {
+            [] => String::new(),
+            keys => format!(", but for {} from the world file", keys.join(", ")),
+        };
+        if let Some(xdp) = &self.xdp {
+            let counted = match xdp.twin_delay_ns {
+                None => "",
+                Some(_) => " Interrupts and polls are those of both ends, CPU is the responder's.",
+            };
+            return format!(
+                "All figures are simulated, not measured: costs of profile '{}' ({}){but}; what a frame costs the \
+                 responder is the world file's.{counted}",
+                self.profile.name, self.profile.what
+            );
+        }
+        format!(
+            "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a \
+             request \
+             ({}) is fitted to the measured request cost.",
+            self.profile.name,
+            self.profile.what,
+            lull_units::time_text(u64::from(
+                self.costs.request_sys_ns + self.costs.request_user_ns + self.costs.request_random_ns
+            )),
+        )
+    }
+}
