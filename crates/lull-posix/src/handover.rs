@@ -11,12 +11,18 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::FdFlags;
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 /// The environment's variable: the number of the file.
 pub const VARIABLE: &str = "LULL_USER_PLANE";
 /// More than any hand-over has: a file that is longer is no hand-over.
 const BYTES_MAX: u64 = 1 << 20;
+/// Numbers that are kept for what is handed on: a descriptor for each queue, and a few.
+const NUMBERS_ABOVE: u64 = 300;
+/// The highest number that is aimed at: no kernel gives more without being told (`fs.nr_open`).
+const NUMBERS_MAX: u64 = 1 << 20;
 
 /// The NIC, open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,10 +135,41 @@ impl HandOver {
     }
 }
 
+/// A duplicate of `fd` that what is executed inherits, with a number above those that the program counts on: beyond its limit on
+/// open files, so that a loop over its numbers does not close it, or at the end of them where the limit cannot be raised.
+///
+/// # Errors
+/// No number is free (EMFILE).
+pub fn inheritable(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let before = rustix::process::getrlimit(Resource::Nofile);
+    let soft = before.current.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX);
+    let raised = before.maximum.unwrap_or(NUMBERS_MAX).min(soft + NUMBERS_ABOVE);
+    // What cannot be raised leaves the end of what there is.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..before });
+    let from = if raised > soft { soft } else { soft.saturating_sub(NUMBERS_ABOVE) };
+    let made = rustix::io::fcntl_dupfd_cloexec(fd, RawFd::try_from(from).unwrap_or(RawFd::MAX));
+    // It was this before.
+    let _ = rustix::process::setrlimit(Resource::Nofile, before);
+    let made = made?;
+    rustix::io::fcntl_setfd(&made, FdFlags::empty())?;
+    Ok(made)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    #[test]
+    fn what_is_inherited_stands_above_the_programs_numbers() {
+        let file = File::open("/dev/null").unwrap();
+        let made = inheritable(file.as_fd()).unwrap();
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let soft = limit.current.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
+        assert!(made.as_raw_fd() >= soft - NUMBERS_ABOVE as RawFd, "{made:?} of {soft}");
+        assert!(!rustix::io::fcntl_getfd(&made).unwrap().contains(FdFlags::CLOEXEC));
+        assert_eq!(rustix::fs::fstat(&made).unwrap().st_rdev, rustix::fs::fstat(&file).unwrap().st_rdev);
+    }
 
     fn example() -> HandOver {
         HandOver {

@@ -1,5 +1,8 @@
 //! `lull run`, and the supervisor that it starts.
 
+mod peers;
+mod user;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -19,6 +22,8 @@ pub struct RunArgs {
     dev: Option<String>,
     #[command(flatten)]
     request: RequestArgs,
+    #[command(flatten)]
+    user: user::UserArgs,
     /// Pin the program to the CPUs of the device's interrupts and NAPI threads.
     #[arg(long)]
     pin: bool,
@@ -74,6 +79,9 @@ pub struct SuperviseArgs {
 
 /// Runs a program.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    if args.user.is_asked_for() {
+        return user::run(args);
+    }
     let mut request = args.request.request()?;
     if let Some(OneNapi::Timeout) = args.one_napi {
         if args.dev.is_none() || !request.mode.suspends() {
@@ -101,13 +109,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let say = &mut |line: &str| {
-        if !args.quiet {
+    Ok(ExitCode::from(lull_linux::run::run(&run, &options, &mut |line: &str| args.say(line))?))
+}
+
+impl RunArgs {
+    fn say(&self, line: &str) {
+        if !self.quiet {
             // Nobody may read any more; the program goes on.
             let _ = writeln!(std::io::stderr(), "lull: {line}");
         }
-    };
-    Ok(ExitCode::from(lull_linux::run::run(&run, &options, say)?))
+    }
 }
 
 /// Waits for the end of `lull run`, and undoes what it has left.

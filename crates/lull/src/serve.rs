@@ -3,6 +3,8 @@
 mod mem;
 mod tap;
 
+pub use tap::gateways;
+
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -148,7 +150,7 @@ fn item_bytes(text: &str) -> Result<usize, String> {
     })
 }
 
-fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
+pub fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
     let bad = || format!("'{text}' is no address with a prefix: write it as 10.0.0.2/24 or fd00::2/64");
     let (ip, prefix) = text.split_once('/').ok_or_else(bad)?;
     let ip: IpAddr = ip.parse().map_err(|_| bad())?;

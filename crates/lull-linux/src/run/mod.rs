@@ -7,6 +7,7 @@
 //! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
 //! | `serve` | while it runs: signals passed on, program and device looked over |
 //! | `background` | what the program puts into the background |
+//! | `plain` | a program under the preload library alone, for the user plane |
 //! | `verdict` | whether the mode is in force in the program, in one line |
 //! | `supervisor` | the process that undoes when this one is killed |
 //! | `signals` | what is passed on to the program |
@@ -24,6 +25,7 @@
 //! left, and `lull undo DEV` undoes.
 
 mod background;
+mod plain;
 mod program;
 mod serve;
 mod signals;
@@ -44,6 +46,7 @@ use serve::{OnDevice, Serving};
 use signals::Signals;
 use supervisor::Supervisor;
 
+pub use plain::Plain;
 pub use supervisor::supervise;
 pub use way::{Sockets, Waits, Way};
 

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX, Errno, Limit, SettingError};
 use lull_core::{AppPolicy, EpollParams, Mode};
@@ -145,12 +145,7 @@ impl Way {
     /// What the program is started with.
     pub(super) fn environment(&self, mode: &Mode, sockets: &Sockets, waits: Waits) -> Vec<(&'static str, OsString)> {
         let Way::Preload { library } = self else { return Vec::new() };
-        let mut preload = var_os("LD_PRELOAD").unwrap_or_default();
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(library);
-        let mut variables = vec![("LD_PRELOAD", preload)];
+        let mut variables = vec![("LD_PRELOAD", preloaded(library))];
         let mut set = |name, value: u32| variables.push((name, value.to_string().into()));
         if mode.epoll != EpollParams::default() {
             set("LULL_EPOLL_USECS", mode.epoll.busy_poll_usecs);
@@ -228,8 +223,18 @@ fn kernel_has_parameters() -> Result<()> {
     })
 }
 
+/// The value of LD_PRELOAD: the library behind what is there already.
+pub(super) fn preloaded(library: &Path) -> OsString {
+    let mut preload = var_os("LD_PRELOAD").unwrap_or_default();
+    if !preload.is_empty() {
+        preload.push(":");
+    }
+    preload.push(library);
+    preload
+}
+
 /// The preload library: where `LULL_PRELOAD` says, beside this executable, or in `../lib/lull`.
-fn library() -> Result<PathBuf> {
+pub(super) fn library() -> Result<PathBuf> {
     let missing = |what: String| Error::Input {
         what,
         remedy: format!("build or install {LIBRARY} beside lull or in ../lib/lull, or name it in {LIBRARY_VARIABLE}"),

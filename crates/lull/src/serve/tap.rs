@@ -110,7 +110,7 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
 }
 
 /// One router for each family.
-fn gateways(given: &[IpAddr]) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), Failure> {
+pub fn gateways(given: &[IpAddr]) -> Result<(Option<Ipv4Addr>, Option<Ipv6Addr>), Failure> {
     let (mut v4, mut v6) = (None, None);
     for &gateway in given {
         let former = match gateway {

@@ -1,0 +1,124 @@
+//! A program under the preload library alone: nothing of the kernel's is set for it and nothing is to be undone, but who
+//! has started it stays until it has ended, with everything that it has put into the background.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::background::{self, Background};
+use super::signals::Signals;
+use super::{exit_code, program, way};
+use crate::error::{Error, Result};
+use crate::programs::name_of;
+use crate::roots::Roots;
+
+/// How often it is looked for what the program has left in the background, once it has ended.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// A program that loads the preload library.
+#[derive(Debug)]
+pub struct Plain {
+    command: Vec<OsString>,
+    library: PathBuf,
+}
+
+impl Plain {
+    /// Looks whether the program loads the library.
+    ///
+    /// # Errors
+    /// No such program, no library, and a program that does not load one, with the reason.
+    pub fn of(command: &[OsString]) -> Result<Plain> {
+        let name = command.first().ok_or_else(|| Error::Input {
+            what: "no program to run".to_owned(),
+            remedy: "name one after `--`".to_owned(),
+        })?;
+        let path = program::find(name)?;
+        let read = |error| Error::os(format!("read the program {}", path.display()), "make it readable", error);
+        if let Some(reason) = program::no_preload(&path).map_err(read)? {
+            return Err(Error::Unsupported {
+                what: format!("run {} on lull's user plane", name.to_string_lossy()),
+                reason: format!("it takes a preload library, and {reason}"),
+                remedy: "use the kernel plane, which can attach to it: `lull run --dev DEV --mode MODE -- ...`"
+                    .to_owned(),
+            });
+        }
+        Ok(Plain { command: command.to_vec(), library: way::library()? })
+    }
+
+    /// Runs the program with these variables to its end and returns its exit status, 128 + n if signal n ended it.
+    /// `started` is called when the program has its descriptors.
+    ///
+    /// The caller is the only thread of its process: signals are taken for the program from here on.
+    ///
+    /// # Errors
+    /// What the system says of the start.
+    pub fn run(&self, variables: &[(&str, OsString)], started: impl FnOnce(), say: &mut dyn FnMut(&str)) -> Result<u8> {
+        let signals = Signals::take()?;
+        background::adopt()?;
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).env("LD_PRELOAD", way::preloaded(&self.library));
+        for name in way::VARIABLES {
+            command.env_remove(name);
+        }
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        signals.leave_to(&mut command);
+        let mut child = command.spawn().map_err(|error| {
+            Error::os(format!("run {}", self.command[0].to_string_lossy()), "check that it is a program", error)
+        })?;
+        started();
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let status = loop {
+            wait(&signals, [pidfd.as_fd()].into_iter(), None)?;
+            signals.pass_on(&pidfd, pid).map_err(failed)?;
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                break status;
+            }
+        };
+        stay(&signals, say)?;
+        Ok(exit_code(status))
+    }
+}
+
+/// Stays until what is left of the program in the background has ended, or this is told twice to end.
+fn stay(signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<()> {
+    let (mut background, roots, mut told_to_end) = (Background::default(), Roots::default(), false);
+    loop {
+        for pid in background.refresh(None, &roots) {
+            let name = name_of(pid, &roots);
+            say(&format!("{name} (process {pid}) is left in the background: the NIC stays until it has ended"));
+        }
+        if background.processes().is_empty() {
+            return Ok(());
+        }
+        wait(signals, background.processes().iter().map(|(_, pidfd)| pidfd.as_fd()), Some(&LOOK_EVERY))?;
+        if signals.pass_on_to_all(background.processes()).map_err(failed)? {
+            if told_to_end {
+                return Ok(());
+            }
+            told_to_end = true;
+            say("passed on to what is left in the background; once more ends lull alone");
+        }
+    }
+}
+
+fn wait<'a>(
+    signals: &Signals,
+    pidfds: impl Iterator<Item = std::os::fd::BorrowedFd<'a>>,
+    timeout: Option<&Timespec>,
+) -> Result<()> {
+    let mut ready = vec![PollFd::new(signals, PollFlags::IN)];
+    ready.extend(pidfds.map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
+    match poll(&mut ready, timeout) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
+}

@@ -1,0 +1,230 @@
+//! `lull run --nic`: an unmodified program on lull's user plane.
+//!
+//! The launcher opens the NIC, hands its descriptors on, stays until the program has ended, resets the peers of connections that
+//! the program left open, and removes what it made. The program itself needs no right to any of it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use lull_core::Mode;
+use lull_linux::run::Plain;
+use lull_net::NetworkConfig;
+use lull_nic::Device;
+use lull_nic::tap::{Tap, TapConfig};
+use lull_posix::handover::{self, HandOver, Nic};
+use lull_posix::{Flows, handover::inheritable};
+
+use super::{RunArgs, peers};
+use crate::Failure;
+use crate::after_resume::AfterResume;
+use crate::output::outln;
+use crate::serve::{address, gateways};
+
+/// Arguments of `lull run` that make it the user plane's.
+#[derive(Args)]
+pub struct UserArgs {
+    /// Run the program on lull's own network stack over this NIC: tap:NAME (an existing TAP, or one that is made and
+    /// removed). Sockets that are bound to an address of --addr, or that connect into its networks or a --route, are
+    /// lull's; all others stay the kernel's. With it --queues is a number.
+    #[arg(long, help_heading = USER)]
+    nic: Option<String>,
+    /// With --nic: an address of the program with its network's prefix, such as 10.0.0.2/24. May be given more than once.
+    #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
+    addr: Vec<String>,
+    /// With --nic tap: the address of the kernel's end, such as 10.0.0.1/24, which is brought up.
+    #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
+    peer_addr: Option<String>,
+    /// With --nic: the router to other networks; one for each family.
+    #[arg(long, value_name = "IP", help_heading = USER, requires = "nic")]
+    gateway: Vec<IpAddr>,
+    /// With --nic: a network beyond the router that the program reaches through lull, such as 10.1.0.0/16, or 0.0.0.0/0.
+    /// What is in no network of --addr and no --route is reached through the kernel.
+    #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
+    route: Vec<String>,
+    /// With --nic: write every frame to a pcap file.
+    #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
+    pcap: Option<PathBuf>,
+    /// With --nic: what follows when a program that prefers busy polling finds nothing and its queue is polled once more
+    /// for nothing: the interrupt at once, or deferral as Linux has it.
+    #[arg(long, value_enum, help_heading = USER, requires = "nic")]
+    after_resume: Option<AfterResume>,
+}
+
+const USER: &str = "The user plane";
+
+impl UserArgs {
+    /// Whether the program is to run on the user plane.
+    pub fn is_asked_for(&self) -> bool {
+        self.nic.is_some()
+    }
+}
+
+/// What was asked for, checked.
+struct Asked {
+    nic: String,
+    queues: usize,
+    peer: Option<(IpAddr, u8)>,
+    pcap: Option<PathBuf>,
+    mode: Mode,
+    network: NetworkConfig,
+    gateways: Vec<IpAddr>,
+    routes: Vec<(IpAddr, u8)>,
+    after_resume: AfterResume,
+}
+
+impl Asked {
+    fn of(args: &RunArgs) -> Result<Asked, Failure> {
+        refuse(args)?;
+        let user = &args.user;
+        let nic = user.nic.as_deref().unwrap_or_default();
+        let Some(("tap", name)) = nic.split_once(':') else {
+            return Err(format!("cannot run a program on the NIC '{nic}': use tap:NAME").into());
+        };
+        if user.addr.is_empty() {
+            return Err("cannot run a program on --nic without an address: give one with --addr, as 10.0.0.2/24".into());
+        }
+        let queues = match &args.request.queues {
+            None => 1,
+            Some(text) => text
+                .parse()
+                .map_err(|_| format!("'{text}' is no number of queues: with --nic, --queues takes one, such as 2"))?,
+        };
+        let (gateway4, gateway6) = gateways(&user.gateway)?;
+        let addresses = user.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
+        let routes = user.route.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
+        for (ip, prefix) in &routes {
+            let router = if ip.is_ipv4() { gateway4.is_some() } else { gateway6.is_some() };
+            if !router {
+                return Err(format!("cannot route {ip}/{prefix}: name the router of its family with --gateway").into());
+            }
+        }
+        Ok(Asked {
+            nic: name.to_owned(),
+            queues,
+            peer: user.peer_addr.as_deref().map(address).transpose()?,
+            pcap: user.pcap.clone(),
+            mode: args.request.mode.parse()?,
+            network: NetworkConfig { addresses, gateway4, gateway6, ..NetworkConfig::default() },
+            gateways: user.gateway.clone(),
+            routes,
+            after_resume: user.after_resume.unwrap_or_default(),
+        })
+    }
+
+    /// What `--dry-run` says and the launcher does, in words.
+    fn words(&self, command: &OsString) -> String {
+        let addresses = self.network.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>();
+        format!(
+            "{} on lull's user plane: tap:{} with {} {}, {}, mode {}",
+            command.to_string_lossy(),
+            self.nic,
+            self.queues,
+            if self.queues == 1 { "queue" } else { "queues" },
+            addresses.join(", "),
+            self.mode
+        )
+    }
+}
+
+/// What is asked for is never silently ignored.
+fn refuse(args: &RunArgs) -> Result<(), Failure> {
+    let request = &args.request;
+    let of_the_kernel = [
+        ("--dev", args.dev.is_some()),
+        ("--pin", args.pin),
+        ("--socket-busy-poll", args.socket_busy_poll.is_some()),
+        ("--socket-budget", args.socket_budget.is_some()),
+        ("--socket-prefer", args.socket_prefer),
+        ("--no-lift", args.no_lift),
+        ("--events-max", args.events_max.is_some()),
+        ("--one-napi", args.one_napi.is_some()),
+        ("--gro-flush-timeout", request.gro_flush_timeout.is_some()),
+        ("--irq-suspend-timeout", request.irq_suspend_timeout.is_some()),
+        ("--defer-hard-irqs", request.defer_hard_irqs.is_some()),
+        ("--threads-cpus", request.threads_cpus.is_some()),
+        ("--thread-policy", request.thread_policy.is_some()),
+    ];
+    match of_the_kernel.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(format!(
+            "cannot use {option} with --nic: it is for the kernel's devices and sockets; single settings are changed while the \
+             program runs, with `lull set PID`"
+        )
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Runs the program.
+pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let asked = Asked::of(args)?;
+    let program = Plain::of(&args.command)?;
+    if args.dry_run {
+        outln!("would run {}", asked.words(&args.command[0]))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tap = Tap::open(TapConfig { name: asked.nic.clone(), queues: asked.queues, ..TapConfig::default() })?;
+    if let Some((ip, prefix)) = asked.peer {
+        tap.kernel_side(ip, prefix)?;
+    }
+    let pcap = asked.pcap.as_ref().map(|path| {
+        let remedy = "name a file in a directory that you may write to";
+        File::create(path).map_err(|error| format!("cannot write the capture {}: {error}; {remedy}", path.display()))
+    });
+    let pcap = pcap.transpose()?;
+    let flows = Flows::create()?;
+    let handed_on = HandedOn::new(&asked, &tap, &flows, pcap.as_ref(), args.quiet)?;
+    let number = handed_on.hand_over.as_raw_fd();
+    args.say(&format!("runs {}; nftables, conntrack and `ss` do not see its traffic", asked.words(&args.command[0])));
+    let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
+    // The program has its own of them by the time that it is started.
+    let status = program.run(&variables, || drop(handed_on), &mut |line| args.say(line))?;
+    let left_open = flows.all();
+    if !left_open.is_empty() {
+        let device: Arc<dyn Device> = Arc::new(tap);
+        let told = peers::reset(device, asked.network, &left_open)?;
+        args.say(&format!("the program left {} connections open; {told} peers were told by a reset", left_open.len()));
+    }
+    Ok(ExitCode::from(status))
+}
+
+/// Duplicates of everything that the program inherits, in numbers of their own.
+struct HandedOn {
+    hand_over: OwnedFd,
+    _others: Vec<OwnedFd>,
+}
+
+impl HandedOn {
+    fn new(asked: &Asked, tap: &Tap, flows: &Flows, pcap: Option<&File>, quiet: bool) -> Result<HandedOn, Failure> {
+        let failed = |error| format!("cannot hand descriptors on to the program: {error}; raise `ulimit -n`");
+        let mut others = Vec::new();
+        let mut hand_on = |fd: std::os::fd::BorrowedFd<'_>| -> Result<RawFd, String> {
+            let made = inheritable(fd).map_err(failed)?;
+            let number = made.as_raw_fd();
+            others.push(made);
+            Ok(number)
+        };
+        let queues = tap.queue_fds().map(&mut hand_on).collect::<Result<Vec<_>, _>>()?;
+        let hand_over = HandOver {
+            nic: Nic::Tap { queues },
+            addresses: asked.network.addresses.clone(),
+            gateways: asked.gateways.clone(),
+            routes: asked.routes.clone(),
+            mode: asked.mode.name().to_owned(),
+            after_resume: match asked.after_resume {
+                AfterResume::Interrupt => handover::AfterResume::Interrupt,
+                AfterResume::Deferral => handover::AfterResume::Deferral,
+            },
+            flows: hand_on(flows.as_fd())?,
+            pcap: pcap.map(|file| hand_on(file.as_fd())).transpose()?,
+            quiet,
+        };
+        let file = hand_over.to_file().map_err(failed)?;
+        Ok(HandedOn { hand_over: inheritable(file.as_fd()).map_err(failed)?, _others: others })
+    }
+}
