@@ -7,9 +7,8 @@ use std::sync::atomic::Ordering;
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
 
 use crate::cpu::Cpu;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Instance, Receiver};
 use crate::holder;
-use crate::instance::{Instance, Receiver};
 use crate::seat::{GUEST, Holder};
 
 /// A thread in the busy loop, with or without a place of its own on the CPU.

@@ -15,35 +15,13 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lull_core::Owner;
-use lull_core::event::{Event, EventSink};
 
-use crate::delivery::Delivery;
-use crate::instance::{Instance, Receiver, TryPoll};
-use crate::lock::{HandoffGuard, Shard};
-
-/// Ends the process if it is dropped by a panic. Whoever gets through forgets it.
-struct EndsTheProcess<'a>(&'a dyn Fn() -> String);
-
-impl Drop for EndsTheProcess<'_> {
-    fn drop(&mut self) {
-        // Nobody may be left to read it.
-        let _ =
-            writeln!(std::io::stderr(), "lull: a panic in {}: its state is unknown, so the process ends", (self.0)());
-        std::process::abort();
-    }
-}
-
-/// Runs what must not panic. `what` names it in the message that ends the process if it does nevertheless.
-#[inline]
-pub(crate) fn or_end<R>(what: &dyn Fn() -> String, run: impl FnOnce() -> R) -> R {
-    let bomb = EndsTheProcess(what);
-    let result = run();
-    std::mem::forget(bomb);
-    result
-}
+use crate::delivery::{Delivery, Instance, Receiver, TryPoll};
+use crate::or_end::or_end;
+use crate::sync::relock;
 
 /// The message of a panic.
-fn message(panic: Box<dyn Any + Send>) -> String {
+pub(crate) fn message(panic: Box<dyn Any + Send>) -> String {
     let message = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(message), _) => (*message).to_owned(),
         (_, Some(message)) => message.clone(),
@@ -52,15 +30,6 @@ fn message(panic: Box<dyn Any + Send>) -> String {
     // Dropping a payload of an unknown type could panic once more.
     std::mem::forget(panic);
     message
-}
-
-/// An event sink that may not panic: it is called in the middle of everything.
-pub(crate) struct SinkOrEnd(pub(crate) Box<dyn EventSink + Send>);
-
-impl EventSink for SinkOrEnd {
-    fn event(&self, event: Event) {
-        or_end(&|| format!("the event sink, which was told {:?}", event.kind), || self.0.event(event));
-    }
 }
 
 impl Delivery {
@@ -129,7 +98,7 @@ impl Delivery {
 
     /// First half of taking a queue down: nobody becomes its owner any more. The first who does so says it.
     #[cold]
-    fn refuse(&self, instance: &Instance, context: &str, message: String) {
+    pub(crate) fn refuse(&self, instance: &Instance, context: &str, message: String) {
         // Before the failure can be seen: whoever sees it may count on it that nobody takes the instance.
         instance.napi.disable_begin();
         instance.vector.mask();
@@ -144,7 +113,7 @@ impl Delivery {
     }
 
     /// Second half: the receiver's waiters are told. No shard's lock is held.
-    fn tell_failed(&self, instance: &Instance) {
+    pub(crate) fn tell_failed(&self, instance: &Instance) {
         or_end(&|| format!("taking down {}", self.queue_name(instance)), || instance.receiver.failed(self));
         instance.wake_thread(self);
     }
@@ -157,34 +126,8 @@ impl Delivery {
         self.take_down(&instance, context, "see the panic's own message".to_owned());
     }
 
-    /// Gives a shard's lock back. An ownership that was parked meanwhile is polled first, by `poll` with the given budget; a
-    /// panic in there is not the caller's, and takes the queue down.
-    #[inline]
-    pub fn unlock<T: Shard>(&self, mut guard: HandoffGuard<'_, T>, mut poll: impl FnMut(&mut T, u32) -> u32) {
-        let mut failed = None;
-        while let Err((held, parked)) = guard.unlock() {
-            guard = held;
-            let instance = self.owned(&parked.owner).clone();
-            let budget = instance.napi.weight();
-            let mut work = 0;
-            if instance.failure().is_none() {
-                let polled = catch_unwind(AssertUnwindSafe(|| within(poll(&mut guard, budget), budget)));
-                work = polled.unwrap_or_else(|panic| {
-                    guard.take_down();
-                    self.refuse(&instance, "a poll for softirq, which had found the shard locked", message(panic));
-                    failed = Some(instance.clone());
-                    0
-                });
-            }
-            self.polled_for_softirq(parked, work);
-        }
-        if let Some(instance) = failed {
-            self.tell_failed(&instance);
-        }
-    }
-
     fn queue_name(&self, instance: &Instance) -> String {
-        let devices = crate::cpu::relock(&self.devices);
+        let devices = relock(&self.devices);
         let name = devices.get(instance.device).map_or("a removed device", |device| &device.name);
         format!("queue {} of {name} (NAPI {})", instance.queue, instance.napi.id())
     }
@@ -192,7 +135,7 @@ impl Delivery {
 
 /// A device that takes more than it may is a bug above the queue, too.
 #[inline]
-fn within(work: u32, budget: u32) -> u32 {
+pub(crate) fn within(work: u32, budget: u32) -> u32 {
     assert!(work <= budget, "the receiver took {work} packets with a budget of {budget}");
     work
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, Weak};
 
 use lull_core::EpollParams;
 
-use crate::cpu::relock;
+use crate::sync::relock;
 
 /// An epoll context, as far as tools ask it.
 pub trait EpollContext: Send + Sync {

@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff};
 use lull_nic::IrqSink;
 
-use crate::cpu::relock;
+use crate::delivery::{Instance, NapiBinding, NapiThreadHandle};
+use crate::devices::{Device, DeviceId};
 use crate::error::HostError;
-use crate::host::{Device, DeviceId, Host, NapiBinding};
-use crate::instance::Instance;
+use crate::host::Host;
 use crate::parker::Parker;
 use crate::registry::NapiChange;
+use crate::sinks::{RoomSink, VectorSink};
+use crate::sync::relock;
 use crate::threads;
-use crate::vector::{RoomSink, VectorSink};
 
 impl Host {
     /// Makes a device known. `persistent` says whether its queues keep their settings and ids over a disable.
@@ -282,7 +283,7 @@ impl Host {
         let index = instance.napi.index();
         let name = format!("napi/{}", index);
         let (join, tid) = threads::napi_thread(self.inner(), instance.clone(), parker.clone(), name).map_err(os)?;
-        if instance.thread.set(threads::NapiThreadHandle { parker, tid, thread: join.thread().id() }).is_err() {
+        if instance.thread.set(NapiThreadHandle { parker, tid, thread: join.thread().id() }).is_err() {
             unreachable!("NAPI threads are started under the control lock");
         }
         relock(&self.inner().joins).push(join);

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lull_core::{Owner, Softnet};
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-use crate::deadlines::Deadlines;
-pub(crate) use crate::deadlines::NEVER;
+use crate::deadlines::{Deadlines, NEVER};
+use crate::delivery::Instance;
 use crate::holder::Seated;
-use crate::instance::Instance;
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
-use crate::seat::{Seat, WORKERS_MAX};
+use crate::seat::{Holder, KSOFTIRQD, Seat, WORKERS_MAX};
+use crate::sync::relock;
 use crate::vector::IrqEpoll;
 
 /// Counters of one CPU since the host was made.
@@ -236,13 +236,31 @@ impl Cpu {
     }
 }
 
+impl Seated for Cpu {
+    #[inline]
+    fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    #[cold]
+    fn wake(&self, holder: Holder) {
+        match holder.slot() {
+            Some(slot) => {
+                let parker = relock(&self.workers)[slot as usize].clone();
+                match parker {
+                    Some(parker) => parker.wake(&self.sleeps),
+                    // The worker is gone: it passed the seat on before it went, so the new holder has the interrupt.
+                    None => false,
+                }
+            }
+            None if holder == KSOFTIRQD => self.ksoftirqd_parker.wake(&self.sleeps),
+            None => self.irq_parker.wake(&self.sleeps),
+        };
+    }
+}
+
 impl Drop for Cpu {
     fn drop(&mut self) {
         relock(&self.routed).drain(..).for_each(Owner::abandon);
     }
-}
-
-/// The data behind these locks is moved in and out whole: a panic elsewhere cannot leave it half-written.
-pub(crate) fn relock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,23 +1,30 @@
-//! What the handles of a host share: the part that sockets, receivers and delivering contexts use.
+//! The part of a host that its handles share, its instances, and the receivers above them.
+//!
+//! The three stand in one file because they know one another: a [`Receiver`] is called with the [`Delivery`], which has
+//! the table of instances, each of which has its receiver.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, Weak};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread::{JoinHandle, ThreadId};
 
 use lull_core::event::EventSink;
-use lull_core::{AfterResume, Cx, EpollOptions, Owner, Sysctl};
+use lull_core::{AfterResume, Cx, EpollOptions, Napi, Owner, Sysctl};
+use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
-use crate::contain::SinkOrEnd;
-use crate::contexts::{Contexts, EpollContext};
+use crate::contexts::Contexts;
 use crate::cpu::Cpu;
+use crate::deadlines::NEVER;
+use crate::devices::{DeviceId, Devices};
 use crate::holder::Seated;
-use crate::host::Devices;
-use crate::instance::Instance;
+use crate::lateness::Lateness;
+use crate::or_end::SinkOrEnd;
+use crate::parker::Parker;
 use crate::registry::Registry;
 use crate::table::{Found, Table};
+use crate::vector::Vector;
 
 /// What the handles of a host share: the part that sockets and receivers may call.
 pub struct Delivery {
@@ -42,11 +49,6 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Lists an epoll context among those that tools are shown, for as long as it lives.
-    pub fn list_context(&self, context: Weak<dyn EpollContext>) {
-        self.contexts.add(context);
-    }
-
     #[inline]
     pub(crate) fn cpu(&self, index: u16) -> &Cpu {
         &self.cpus[usize::from(index)]
@@ -92,43 +94,159 @@ impl Delivery {
     }
 }
 
-/// The grain of receivers' timers.
-const RECEIVER_TICK_NS: u64 = 10_000_000;
+/// Outcome of a poll by softirq.
+#[must_use]
+#[derive(Debug)]
+pub enum TryPoll {
+    /// The device was polled: this many packets.
+    Polled(Owner, u32),
+    /// The shard's lock is held: its holder has the ownership now and polls before it unlocks
+    /// ([`Delivery::unlock`]).
+    Handed,
+}
 
-/// What receivers and sockets ask of their host.
-impl Delivery {
-    /// The receiver of instance `index` wants [`crate::Receiver::timers`] to be called at `deadline_ns`. An earlier deadline
-    /// replaces a later one, never the other way round: being called too early is harmless, and far ones are cheap.
-    /// It is put off to the next tick of 10 ms, a jiffy of Linux at HZ=100: protocol timers are coarse, and fewer
-    /// deadlines are fewer kernel timers.
+/// What stands above a queue: it polls the queue's receive half and passes the frames up. A shard keeps the receive half
+/// and itself under one [`crate::HandoffLock`].
+pub trait Receiver: Send + Sync {
+    /// Softirq's poll: must not wait for a lock. Parking the ownership is the last thing that it does.
+    fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll;
+
+    /// A busy poller's round: `None` if the lock is held, which counts as an empty round.
+    fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32>;
+
+    /// A poll that has to happen (the last one of a busy poller, a NAPI thread's): may sleep for the lock.
+    fn poll(&self, host: &Delivery, budget: u32) -> u32;
+
+    /// Runs the receiver's own timers (TCP's), and says with [`Delivery::set_receiver_deadline`] when to call again. False
+    /// if the lock is held: it is asked again shortly.
+    fn timers(&self, host: &Delivery, now_ns: u64) -> bool;
+
+    /// A panic took this queue down, for good: whoever waits for what it would bring is told. Locks the shard and gives it
+    /// back with [`Delivery::unlock`], so that an ownership that was parked on it is let go.
+    fn failed(&self, host: &Delivery);
+}
+
+/// A queue that is to become an instance.
+pub struct NapiBinding {
+    /// The device.
+    pub device: DeviceId,
+    /// Its queue.
+    pub queue: usize,
+    /// The CPU of its interrupt.
+    pub cpu: u16,
+    /// The interrupt.
+    pub irq: Arc<dyn IrqLine>,
+    /// What is polled.
+    pub receiver: Arc<dyn Receiver>,
+}
+
+/// One instance with its surroundings.
+pub(crate) struct Instance {
+    /// For those who keep it longer than the call that looked it up.
+    pub(crate) me: Weak<Instance>,
+    pub(crate) napi: Napi,
+    pub(crate) vector: Vector,
+    pub(crate) receiver: Arc<dyn Receiver>,
+    pub(crate) lateness: Lateness,
+    pub(crate) irqs: AtomicU64,
+    pub(crate) device: DeviceId,
+    pub(crate) queue: usize,
+    pub(crate) cpu: AtomicU16,
+    pub(crate) receiver_deadline_ns: AtomicU64,
+    pub(crate) thread: OnceLock<NapiThreadHandle>,
+    /// Whether the last of `napi_enable` and `napi_disable` was an enable. Read and written under the control lock.
+    pub(crate) enabled: AtomicBool,
+    /// Why the queue was taken down.
+    failure: OnceLock<String>,
+    removed: AtomicBool,
+}
+
+pub(crate) struct NapiThreadHandle {
+    pub(crate) parker: Arc<Parker>,
+    pub(crate) tid: i32,
+    /// Its place among the host's threads to be joined.
+    pub(crate) thread: ThreadId,
+}
+
+impl Instance {
+    /// A disabled instance at `index` of the host's table.
+    pub(crate) fn new(index: u32, binding: NapiBinding) -> Arc<Instance> {
+        Arc::new_cyclic(|me| Instance {
+            me: me.clone(),
+            napi: Napi::new(index),
+            vector: Vector::new(binding.irq),
+            receiver: binding.receiver,
+            lateness: Lateness::default(),
+            irqs: AtomicU64::new(0),
+            device: binding.device,
+            queue: binding.queue,
+            cpu: AtomicU16::new(binding.cpu),
+            receiver_deadline_ns: AtomicU64::new(NEVER),
+            thread: OnceLock::new(),
+            enabled: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            removed: AtomicBool::new(false),
+        })
+    }
+
+    /// Why the queue was taken down, if it was.
     #[inline]
-    pub fn set_receiver_deadline(&self, index: u32, deadline_ns: u64) {
-        // A removed instance is asked for nothing any more.
-        let Some(instance) = self.instance(index) else { return };
-        let deadline_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
-        if instance.set_receiver_deadline(deadline_ns) {
-            let cpu = self.cpu(instance.cpu());
-            cpu.note_deadline(deadline_ns);
-            self.cover(cpu);
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Notes why the queue is taken down. True for the first.
+    pub(crate) fn fail(&self, why: String) -> bool {
+        self.failure.set(why).is_ok()
+    }
+
+    /// Whether it is being removed: whoever still has it lets it go.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody will ever poll it again.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.failure().is_some() || self.is_removed()
+    }
+
+    pub(crate) fn announce_removal(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn cpu(&self) -> u16 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    /// Whether this made the deadline earlier.
+    #[inline]
+    pub(crate) fn set_receiver_deadline(&self, deadline_ns: u64) -> bool {
+        deadline_ns < self.receiver_deadline_ns.fetch_min(deadline_ns, Ordering::AcqRel)
+    }
+
+    pub(crate) fn receiver_due(&self, cpu: u16, now_ns: u64) -> bool {
+        self.cpu() == cpu && self.receiver_deadline_ns.load(Ordering::Acquire) <= now_ns && {
+            self.receiver_deadline_ns.swap(NEVER, Ordering::AcqRel);
+            true
         }
     }
 
-    /// Now, in nanoseconds of the host's clock.
-    #[inline]
-    pub fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+    /// The earliest deadline that this instance has on `cpu`.
+    pub(crate) fn deadline_on(&self, cpu: u16) -> u64 {
+        let timer_ns = match self.napi.timer().pending() {
+            Some((deadline_ns, pinned)) if pinned == cpu => deadline_ns,
+            _ => NEVER,
+        };
+        let receiver_ns = if self.cpu() == cpu { self.receiver_deadline_ns.load(Ordering::Acquire) } else { NEVER };
+        timer_ns.min(receiver_ns)
     }
 
-    /// Runs what is due on the CPU of instance `index`, if anything is: every call into lull begins with it. Returns the
-    /// time.
-    #[inline]
-    pub fn poll_point(&self, index: u32) -> u64 {
-        let cpu = self.cpu(self.instances.cpu(index));
-        let now_ns = self.clock.now_ns();
-        if cpu.is_due(now_ns) && cpu.seat.is_free() {
-            self.visit(cpu, crate::seat::GUEST);
-            return self.clock.now_ns();
+    pub(crate) fn wake_thread(&self, host: &Delivery) {
+        // THREADED is set only after the thread was started, and the handle outlives the bit.
+        if let Some(thread) = self.thread.get() {
+            thread.parker.wake(&host.cpu(self.cpu()).sleeps);
         }
-        now_ns
     }
 }

@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
-use lull_core::{AfterResume, DeviceConfig, EpollOptions, EpollParams, Stats, Sysctl};
-use lull_nic::IrqLine;
+use lull_core::{AfterResume, EpollOptions, EpollParams, Stats, Sysctl};
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
-use crate::contain::SinkOrEnd;
 use crate::contexts::Contexts;
-use crate::cpu::{Cpu, CpuStats, relock};
-use crate::delivery::Delivery;
+use crate::cpu::{Cpu, CpuStats};
+use crate::delivery::{Delivery, Instance};
+use crate::devices::Devices;
 use crate::error::HostError;
-use crate::instance::{Instance, Receiver};
 use crate::lateness::{Lateness, LatenessSnapshot};
+use crate::or_end::SinkOrEnd;
 use crate::registry::{NapiChange, NapiInfo, Registry};
+use crate::sync::relock;
 use crate::table::{NAPIS_MAX, Table};
 use crate::threads;
 
@@ -58,67 +58,6 @@ impl Default for HostConfig {
             sink: None,
         }
     }
-}
-
-/// A device as the host knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceId(pub(crate) u32);
-
-/// A queue that is to become an instance.
-pub struct NapiBinding {
-    /// The device.
-    pub device: DeviceId,
-    /// Its queue.
-    pub queue: usize,
-    /// The CPU of its interrupt.
-    pub cpu: u16,
-    /// The interrupt.
-    pub irq: Arc<dyn IrqLine>,
-    /// What is polled.
-    pub receiver: Arc<dyn Receiver>,
-}
-
-/// The devices of a host.
-#[derive(Default)]
-pub(crate) struct Devices {
-    by_id: BTreeMap<DeviceId, Device>,
-    /// Ids that were given out. None is given out twice.
-    made: u32,
-}
-
-impl Devices {
-    pub(crate) fn add(&mut self, device: Device) -> DeviceId {
-        self.made += 1;
-        let id = DeviceId(self.made);
-        self.by_id.insert(id, device);
-        id
-    }
-
-    pub(crate) fn get(&self, id: DeviceId) -> Option<&Device> {
-        self.by_id.get(&id)
-    }
-
-    pub(crate) fn get_mut(&mut self, id: DeviceId) -> Result<&mut Device, HostError> {
-        self.by_id.get_mut(&id).ok_or(HostError::NoDevice { ifindex: id.ifindex() })
-    }
-
-    pub(crate) fn remove(&mut self, id: DeviceId) {
-        self.by_id.remove(&id);
-    }
-}
-
-impl DeviceId {
-    /// Devices are numbered from 1, as Linux does.
-    pub(crate) fn ifindex(self) -> u32 {
-        self.0
-    }
-}
-
-pub(crate) struct Device {
-    pub(crate) name: String,
-    pub(crate) config: DeviceConfig,
-    /// Index of the instance of each queue.
-    pub(crate) napis: Vec<Option<u32>>,
 }
 
 /// A host: a cheap handle. The threads end when the last handle goes; every [`crate::Worker`] has one.

@@ -7,12 +7,14 @@
 //! - [`Worker`]: an application thread's place on a CPU: how it busy polls, suspends, resumes and sleeps;
 //! - [`Receiver`]: what stands above a queue and is polled, with the shard's [`HandoffLock`].
 //!
-//! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `vector` (the device
-//! raised it), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what waits for the holder), `holder` and
-//! `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what completions owe), `instance` (what is polled), `table` (where it is found),
-//! `threads` (the contexts that stand by), `worker` and `turn` (the application's side), `busy` (the busy loop),
-//! `deadlines` (who wakes up for a timer), `contain` (what a panic does), `registry` (who can be found by id), `host` and
-//! `control` (what operators ask), `delivery` (what sockets and receivers ask).
+//! A lull CPU is an object, not a core. The modules in the order that an interrupt meets them: `sinks` (the device raises
+//! it) and `vector` (its line, or its descriptor), `seat` (who runs this CPU's delivery, and whom to wake), `cpu` (what
+//! waits for the holder), `holder` and `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what
+//! completions owe), `delivery` (the instances, what stands above them, and what all handles share), `table` (where an
+//! instance is found), `unlock` (a shard's lock is given back), `threads` (the contexts that stand by), `worker` and `turn`
+//! (the application's side), `busy` (the busy loop), `deadlines` (who wakes up for a timer), `contain` (what a panic
+//! does), `registry` (who can be found by id), `host` and `control` (what operators ask), `from_above` (what sockets and
+//! receivers ask).
 //!
 //! The seat and the lock are small protocols of their own, each in one file with its rules at the top and modelled
 //! under loom.
@@ -38,12 +40,14 @@ mod deadlines;
 #[cfg(not(loom))]
 mod delivery;
 #[cfg(not(loom))]
+mod devices;
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod from_above;
 mod holder;
 #[cfg(not(loom))]
 mod host;
-#[cfg(not(loom))]
-mod instance;
 #[cfg(not(loom))]
 mod lateness;
 mod lock;
@@ -53,11 +57,15 @@ mod loom_models;
 mod memory;
 #[cfg(not(loom))]
 mod on_cpu;
+#[cfg(not(loom))]
+mod or_end;
 mod parker;
 mod raised;
 #[cfg(not(loom))]
 mod registry;
 mod seat;
+#[cfg(not(loom))]
+mod sinks;
 #[cfg(not(loom))]
 mod softirq;
 mod sync;
@@ -67,6 +75,8 @@ mod table;
 mod threads;
 #[cfg(not(loom))]
 mod turn;
+#[cfg(not(loom))]
+mod unlock;
 #[cfg(not(loom))]
 mod vector;
 #[cfg(not(loom))]
@@ -81,13 +91,13 @@ pub use contexts::EpollContext;
 #[cfg(not(loom))]
 pub use cpu::CpuStats;
 #[cfg(not(loom))]
-pub use delivery::Delivery;
+pub use delivery::{Delivery, NapiBinding, Receiver, TryPoll};
+#[cfg(not(loom))]
+pub use devices::DeviceId;
 #[cfg(not(loom))]
 pub use error::HostError;
 #[cfg(not(loom))]
-pub use host::{DeviceId, Host, HostConfig, NapiBinding, WeakHost};
-#[cfg(not(loom))]
-pub use instance::{Receiver, TryPoll};
+pub use host::{Host, HostConfig, WeakHost};
 #[cfg(not(loom))]
 pub use lateness::{Lateness, LatenessSnapshot};
 pub use lock::{HandoffGuard, HandoffLock, Parked, Shard};

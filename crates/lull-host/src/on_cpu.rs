@@ -8,11 +8,13 @@ use lull_core::Softnet;
 use lull_core::settings::SOFTIRQ_TIME_MAX_NS;
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec};
 
-use crate::contain::or_end;
-use crate::cpu::{Cpu, NEVER, relock};
+use crate::cpu::Cpu;
+use crate::deadlines::NEVER;
 use crate::delivery::Delivery;
 use crate::holder::{self, Ran, SeatWork, Seated, Served};
-use crate::seat::{Holder, KSOFTIRQD, Seat};
+use crate::or_end::or_end;
+use crate::seat::{Holder, Seat};
+use crate::sync::relock;
 use crate::vector::IrqEpoll;
 
 /// A CPU of a host.
@@ -27,29 +29,6 @@ pub(crate) struct Run<'a> {
     softnet: MutexGuard<'a, Softnet>,
     /// How long it may go on; known from the first pass on.
     until_ns: Option<u64>,
-}
-
-impl Seated for Cpu {
-    #[inline]
-    fn seat(&self) -> &Seat {
-        &self.seat
-    }
-
-    #[cold]
-    fn wake(&self, holder: Holder) {
-        match holder.slot() {
-            Some(slot) => {
-                let parker = relock(&self.workers)[slot as usize].clone();
-                match parker {
-                    Some(parker) => parker.wake(&self.sleeps),
-                    // The worker is gone: it passed the seat on before it went, so the new holder has the interrupt.
-                    None => false,
-                }
-            }
-            None if holder == KSOFTIRQD => self.ksoftirqd_parker.wake(&self.sleeps),
-            None => self.irq_parker.wake(&self.sleeps),
-        };
-    }
 }
 
 impl Seated for OnCpu<'_> {

@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use lull_core::event::EventKind;
 use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNext, SoftirqRun, Softnet};
 
-use crate::cpu::{Cpu, relock};
-use crate::delivery::Delivery;
+use crate::cpu::Cpu;
+use crate::delivery::{Delivery, Instance, Receiver, TryPoll};
 use crate::holder::Ran;
-use crate::instance::{Instance, Receiver, TryPoll};
-use crate::lock::Parked;
 use crate::raised::Raised;
+use crate::sync::relock;
 
 /// How long a receiver's timers wait when its lock is held, in nanoseconds.
 const RECEIVER_RETRY_NS: u64 = 100_000;
@@ -182,24 +181,6 @@ impl Delivery {
             if cpu.irq_epoll.arm(&instance.vector, instance.napi.index()) {
                 cpu.sleeps.syscall();
             }
-        }
-    }
-
-    /// The holder of a shard's lock polled for a softirq that found it held: what `__napi_poll` does after the poll.
-    pub(crate) fn polled_for_softirq(&self, parked: Parked, work: u32) {
-        let Parked { owner, cpu } = parked;
-        let instance = self.owned(&owner);
-        let cx = self.cx(cpu, self.clock.now_ns());
-        let owner = match instance.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
-            lull_core::Polled::Repoll(owner) => Some(owner),
-            lull_core::Polled::Completed(completion) => {
-                let owner = self.settle(&instance, completion, false, &cx);
-                self.cover(self.cpu(cpu));
-                owner
-            }
-        };
-        if let Some(owner) = owner {
-            self.route_outside(self.cpu(cpu), &instance, owner, &cx);
         }
     }
 }

@@ -95,3 +95,9 @@ impl Futex {
         self.woken.notify_all();
     }
 }
+
+/// The data behind these locks is moved in and out whole: a panic elsewhere cannot leave it half-written.
+#[cfg(not(loom))]
+pub(crate) fn relock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
-use crate::cpu::relock;
-use crate::instance::Instance;
+use crate::delivery::Instance;
 use crate::raised::Link;
+use crate::sync::relock;
 
 /// Most slots that a table may have: at least 16 bits of an index count how often its slot was given away.
 pub(crate) const NAPIS_MAX: usize = 1 << 16;

@@ -5,27 +5,19 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 
 use lull_core::{NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
-use crate::contain::or_end;
-use crate::cpu::relock;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Instance};
 use crate::holder;
-use crate::instance::Instance;
+use crate::or_end::or_end;
 use crate::parker::Parker;
+use crate::sync::relock;
 
 /// Empty rounds of a busy-polling NAPI thread between two looks at whether others want its core.
 const YIELD_EVERY_ROUNDS: u32 = 1 << 14;
-
-pub(crate) struct NapiThreadHandle {
-    pub(crate) parker: Arc<Parker>,
-    pub(crate) tid: i32,
-    /// Its place among the host's threads to be joined.
-    pub(crate) thread: ThreadId,
-}
 
 /// Starts a thread that is pinned to the core of CPU `cpu` and known to the host by its role.
 fn spawn(

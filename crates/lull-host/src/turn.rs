@@ -9,7 +9,7 @@ use lull_core::{AfterResume, BusyPlan};
 use lull_nic::IrqLine;
 
 use crate::busy::BusyPoller;
-use crate::cpu::NEVER;
+use crate::deadlines::NEVER;
 use crate::holder::{self, Ran, Sleeper};
 use crate::on_cpu::OnCpu;
 use crate::seat::Holder;
@@ -199,6 +199,12 @@ impl Drop for Turn<'_> {
 }
 
 impl Worker {
+    /// Begins a turn in lull: a call of `epoll_wait`, say.
+    #[inline]
+    pub fn turn(&self) -> Turn<'_> {
+        Turn::new(self)
+    }
+
     /// Which descriptors are interrupts to be watched by whoever sleeps in the seat; the interrupt thread need not.
     fn watch_fd_vectors(&self, watched: &mut Vec<Watched>) {
         let (host, cpu, _) = self.place();

@@ -1,21 +1,19 @@
 //! A queue's interrupt on its way to its CPU.
 //!
-//! A device that calls us raises through [`VectorSink`]. A device whose interrupt the kernel raises shows it as a readable
+//! A device that calls us raises through [`crate::sinks::VectorSink`]. A device whose interrupt the kernel raises shows it as a readable
 //! descriptor, watched one-shot by whoever sleeps for the CPU: the interrupt thread through an epoll set, armed when the
 //! seat is left to it; a worker that sleeps in the seat by polling the descriptor itself, so that no second thread wakes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
-use lull_nic::{IrqLine, IrqSink};
+use lull_nic::IrqLine;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use crate::contain::or_end;
-use crate::cpu::relock;
-use crate::delivery::Delivery;
-use crate::instance::Instance;
+use crate::or_end::or_end;
+use crate::sync::relock;
 
 /// The interrupt of one instance.
 pub(crate) struct Vector {
@@ -73,43 +71,6 @@ impl Vector {
     /// Whether a descriptor has to be watched.
     pub(crate) fn is_watched(&self) -> bool {
         self.unmasked.load(Ordering::Acquire)
-    }
-}
-
-/// What a device calls.
-pub(crate) struct VectorSink {
-    pub(crate) host: Weak<Delivery>,
-    pub(crate) instance: Weak<Instance>,
-}
-
-impl IrqSink for VectorSink {
-    fn raise(&self) {
-        // The line of an instance that was removed raises nothing.
-        if let (Some(host), Some(instance)) = (self.host.upgrade(), self.instance.upgrade())
-            && !instance.is_removed()
-        {
-            host.raise_irq(&instance);
-        }
-    }
-}
-
-/// What a device calls when the queue's transmit ring has room again: it schedules the same instance, whose poll serves
-/// those who wait, as a transmit completion does in a driver.
-pub(crate) struct RoomSink {
-    pub(crate) host: Weak<Delivery>,
-    pub(crate) napi: u32,
-}
-
-impl IrqSink for RoomSink {
-    fn raise(&self) {
-        if let Some(host) = self.host.upgrade()
-            && let Some(instance) = host.instance(self.napi)
-        {
-            // A scheduled instance has its interrupt masked, whichever reason it was scheduled for (§4). If somebody
-            // completes it at this very moment, it is polled unmasked once, which costs an interrupt at worst.
-            instance.vector.mask();
-            host.raise_irq(&instance);
-        }
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
 
 use crate::affinity;
-use crate::cpu::{Cpu, relock};
+use crate::cpu::Cpu;
 use crate::delivery::Delivery;
 use crate::error::HostError;
 use crate::host::Host;
 use crate::parker::Parker;
 use crate::seat::{Holder, WORKERS_MAX};
+use crate::sync::relock;
 use crate::table::Found;
-use crate::turn::Turn;
 
 /// An application thread's place on a CPU. It belongs to one thread at a time and may move to another: it is not `Sync`,
 /// because two threads in one place would both believe to have the seat.
@@ -135,12 +135,6 @@ impl Worker {
         let index = inner.registry.by_id(id)?;
         self.last_looked_up.set((u64::from(id) << 32) | u64::from(index));
         inner.instance(index)
-    }
-
-    /// Begins a turn in lull: a call of `epoll_wait`, say.
-    #[inline]
-    pub fn turn(&self) -> Turn<'_> {
-        Turn::new(self)
     }
 
     pub(crate) fn prepare_thread(&self) {
