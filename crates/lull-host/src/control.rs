@@ -50,13 +50,13 @@ impl Host {
         };
         let instance = Instance::new(index, binding);
         if instance.vector.is_fd()
-            && let Err(source) = cpu.add_fd_vector(&instance)
+            && let Err(source) = cpu.add_fd_vector(&instance.vector, index)
         {
             inner.instances.release(index);
             return Err(HostError::Os { what: "watch the device's descriptor".to_owned(), source });
         }
-        inner.instances.fill(instance.clone());
-        cpu.list(&instance);
+        inner.instances.fill(index, instance.cpu(), instance.clone());
+        inner.list(cpu, &instance);
         device.napis[queue] = Some(index);
         drop(devices);
         // Last, for a line that was raised before raises at once.
@@ -113,9 +113,9 @@ impl Host {
         }
         instance.announce_removal();
         inner.instances.clear(index);
-        inner.cpus.iter().for_each(|cpu| cpu.unlist(instance));
+        inner.unlist(instance);
         if instance.vector.is_fd() {
-            inner.cpu(instance.cpu()).remove_fd_vector(instance);
+            inner.cpu(instance.cpu()).remove_fd_vector(&instance.vector, index);
         }
         if let Some(thread) = instance.thread.get() {
             instance.wake_thread(inner);

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lull_core::{Owner, Softnet};
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
-use crate::deadlines::{Deadlines, NEVER};
-use crate::delivery::Instance;
+use crate::deadlines::Deadlines;
 use crate::holder::Seated;
 use crate::parker::{Parker, SleepCounters};
 use crate::raised::Raised;
 use crate::seat::{Holder, KSOFTIRQD, Seat, WORKERS_MAX};
 use crate::sync::relock;
-use crate::vector::IrqEpoll;
+use crate::vector::{IrqEpoll, Vector};
 
 /// Counters of one CPU since the host was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,17 +49,12 @@ impl std::ops::Sub for CpuStats {
     }
 }
 
-/// A list of instances that changes as a whole.
-pub(crate) type Instances = Arc<[Arc<Instance>]>;
-
 pub(crate) struct Cpu {
     pub(crate) index: u16,
     pub(crate) core: Option<usize>,
     pub(crate) seat: Seat,
     pub(crate) softnet: Mutex<Softnet>,
     pub(crate) raised: Raised,
-    /// Who may have a deadline here, see [`Cpu::list`].
-    instances: Mutex<Instances>,
     /// Instances scheduled for this CPU by threads that could not take its seat.
     pub(crate) routed: Mutex<Vec<Owner>>,
     pub(crate) deadlines: Deadlines,
@@ -90,7 +84,6 @@ impl Cpu {
             seat: Seat::new(),
             softnet: Mutex::new(Softnet::new()),
             raised: Raised::new(),
-            instances: Mutex::new(Arc::from([])),
             routed: Mutex::new(Vec::new()),
             deadlines: Deadlines::new(),
             backstop: Mutex::new(()),
@@ -125,50 +118,6 @@ impl Cpu {
     }
 
     // ---- deadlines ----
-
-    /// Puts an instance on the list of those that may have a deadline here: those whose interrupt comes here, from their
-    /// making to their removal; and those of other CPUs that were polled here, from the first timer that this started.
-    /// Who starts a timer does so before noting its deadline, and who looks deadlines up forgets them before it reads the
-    /// list: so the latter sees the instance here, or leaves the note alone.
-    pub(crate) fn list(&self, instance: &Arc<Instance>) {
-        let mut instances = relock(&self.instances);
-        // Looked at under the lock, which `unlist` takes after a removal was announced.
-        if !instance.is_removed() && !instances.iter().any(|listed| Arc::ptr_eq(listed, instance)) {
-            *instances = instances.iter().chain([instance]).cloned().collect();
-        }
-    }
-
-    /// Takes an instance off the list. Its removal was announced.
-    pub(crate) fn unlist(&self, instance: &Arc<Instance>) {
-        let mut instances = relock(&self.instances);
-        if instances.iter().any(|listed| Arc::ptr_eq(listed, instance)) {
-            *instances = instances.iter().filter(|listed| !Arc::ptr_eq(listed, instance)).cloned().collect();
-        }
-    }
-
-    /// Who may have a deadline here, now.
-    pub(crate) fn instances(&self) -> Instances {
-        relock(&self.instances).clone()
-    }
-
-    /// The earliest deadline, looked up.
-    pub(crate) fn exact_deadline_ns(&self) -> u64 {
-        self.deadlines.look_up(|| {
-            let instances = relock(&self.instances);
-            instances.iter().map(|instance| instance.deadline_on(self.index)).min().unwrap_or(NEVER)
-        })
-    }
-
-    /// A timer of `instance` that falls due here was started.
-    #[inline]
-    pub(crate) fn note_timer(&self, instance: &Instance, deadline_ns: u64) {
-        if instance.cpu() != self.index
-            && let Some(instance) = instance.me.upgrade()
-        {
-            self.list(&instance);
-        }
-        self.note_deadline(deadline_ns);
-    }
 
     /// Something falls due here.
     #[inline]
@@ -208,21 +157,23 @@ impl Cpu {
 
     // ---- descriptors as interrupts ----
 
-    pub(crate) fn add_fd_vector(&self, instance: &Instance) -> std::io::Result<()> {
-        self.irq_epoll.add(&instance.vector, instance.napi.index())?;
+    /// The interrupt of instance `index` is a descriptor, to be watched here.
+    pub(crate) fn add_fd_vector(&self, vector: &Vector, index: u32) -> std::io::Result<()> {
+        self.irq_epoll.add(vector, index)?;
         let mut vectors = relock(&self.fd_vectors);
-        vectors.push(instance.napi.index());
+        vectors.push(index);
         self.fd_vector_count.store(vectors.len() as u32, Ordering::Release);
         Ok(())
     }
 
-    pub(crate) fn remove_fd_vector(&self, instance: &Instance) {
+    /// Nobody watches the interrupt of instance `index` any more.
+    pub(crate) fn remove_fd_vector(&self, vector: &Vector, index: u32) {
         {
             let mut vectors = relock(&self.fd_vectors);
-            vectors.retain(|index| *index != instance.napi.index());
+            vectors.retain(|watched| *watched != index);
             self.fd_vector_count.store(vectors.len() as u32, Ordering::Release);
         }
-        self.irq_epoll.remove(&instance.vector);
+        self.irq_epoll.remove(vector);
         // A worker that sleeps in the seat may be watching the descriptor itself, and keeps it open.
         let parkers: Vec<Arc<Parker>> = relock(&self.workers).iter().flatten().cloned().collect();
         parkers.iter().for_each(|parker| {

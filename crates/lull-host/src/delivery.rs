@@ -26,6 +26,9 @@ use crate::registry::Registry;
 use crate::table::{Found, Table};
 use crate::vector::Vector;
 
+/// A list of instances that changes as a whole.
+pub(crate) type Instances = Arc<[Arc<Instance>]>;
+
 /// What the handles of a host share: the part that sockets and receivers may call.
 pub struct Delivery {
     pub(crate) clock: Clock,
@@ -34,7 +37,9 @@ pub struct Delivery {
     pub(crate) epoll: EpollOptions,
     pub(crate) after_resume: AfterResume,
     pub(crate) cpus: Box<[Cpu]>,
-    pub(crate) instances: Table,
+    pub(crate) instances: Table<Instance>,
+    /// By CPU: the instances that may have a deadline there (`timed`).
+    pub(crate) timed: Box<[Mutex<Instances>]>,
     pub(crate) registry: Registry,
     pub(crate) contexts: Contexts,
     pub(crate) devices: Mutex<Devices>,
@@ -60,13 +65,13 @@ impl Delivery {
 
     /// The instance at `index`, unless it was removed.
     #[inline]
-    pub(crate) fn instance(&self, index: u32) -> Option<Found<'_>> {
+    pub(crate) fn instance(&self, index: u32) -> Option<Found<'_, Instance>> {
         self.instances.find(index)
     }
 
     /// The instance that `owner` owns.
     #[inline]
-    pub(crate) fn owned(&self, owner: &Owner) -> Found<'_> {
+    pub(crate) fn owned(&self, owner: &Owner) -> Found<'_, Instance> {
         match self.instances.find(owner.napi()) {
             Some(instance) => instance,
             None => unreachable!("NAPI {} was removed, and a disable waits for the owner", owner.napi()),

@@ -118,6 +118,7 @@ impl Host {
             after_resume: config.after_resume,
             cpus: cpus.collect::<io::Result<Box<[Cpu]>>>().map_err(os("create a CPU's event descriptors"))?,
             instances: Table::new(config.napis_max),
+            timed: config.cpus.iter().map(|_| Mutex::new(Arc::from([]))).collect(),
             registry: Registry::default(),
             contexts: Contexts::default(),
             devices: Mutex::new(Devices::default()),

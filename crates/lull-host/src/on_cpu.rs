@@ -139,7 +139,7 @@ impl Delivery {
             return;
         }
         // The hint may be the deadline of a timer that was replaced since.
-        let deadline_ns = cpu.exact_deadline_ns();
+        let deadline_ns = self.exact_deadline_ns(cpu);
         if is_covered(deadline_ns) {
             return;
         }
@@ -166,7 +166,7 @@ impl Delivery {
             return;
         }
         let cx = self.cx(cpu.index, now_ns);
-        for instance in cpu.instances().iter() {
+        for instance in self.listed(cpu).iter() {
             if let Some(owner) = instance.napi.end_deferral(&cx) {
                 self.route_outside(cpu, instance, owner, &cx);
             }

@@ -55,7 +55,7 @@ impl Delivery {
     pub(crate) fn timers(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
         cpu.deadlines.forget();
-        for instance in cpu.instances().iter() {
+        for instance in self.listed(cpu).iter() {
             if let Some((deadline_ns, pinned)) = instance.napi.timer().pending()
                 && pinned == cpu.index
                 && deadline_ns <= now_ns
@@ -151,7 +151,7 @@ impl Delivery {
             Completion::Released(release) => {
                 let settled = release.settle(&instance.napi, cx);
                 if let Some(deadline_ns) = settled.timer_ns {
-                    self.cpu(cx.cpu).note_timer(instance, deadline_ns);
+                    self.note_timer(self.cpu(cx.cpu), instance, deadline_ns);
                 }
                 if settled.unmask {
                     // An instance may be polled on another CPU than its interrupt's, whose seat is then not ours.

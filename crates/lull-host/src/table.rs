@@ -1,4 +1,5 @@
-//! The table of instances: where an index leads, for as long as it leads anywhere.
+//! The table of a host's instances: where an index leads, for as long as it leads anywhere. It knows nothing of an instance
+//! but its index and its CPU.
 //!
 //! An index is a slot (its low bits) and how often that slot had been given away before. So a slot serves one instance after
 //! another, and an index that somebody still has of a removed one leads nowhere; no index is ever given out twice.
@@ -13,7 +14,6 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
-use crate::delivery::Instance;
 use crate::raised::Link;
 use crate::sync::relock;
 
@@ -23,7 +23,7 @@ pub(crate) const NAPIS_MAX: usize = 1 << 16;
 /// The index of no instance.
 const VACANT: u32 = u32::MAX;
 
-struct Slot {
+struct Slot<T> {
     /// Place on its CPU's list of raised interrupts. It belongs to the slot, not to the instance: whoever took the list has
     /// to find the next one behind an instance that was removed meanwhile.
     link: Link,
@@ -31,27 +31,40 @@ struct Slot {
     current: AtomicU32,
     /// The CPU of the last instance that was here.
     cpu: AtomicU16,
-    instance: RwLock<Option<Arc<Instance>>>,
+    entry: RwLock<Option<Entry<T>>>,
+}
+
+/// What is in a slot.
+struct Entry<T> {
+    index: u32,
+    instance: Arc<T>,
 }
 
 /// An instance that was looked up.
-pub(crate) struct Found<'t>(RwLockReadGuard<'t, Option<Arc<Instance>>>);
+pub(crate) struct Found<'t, T>(RwLockReadGuard<'t, Option<Entry<T>>>);
 
-impl Deref for Found<'_> {
-    type Target = Arc<Instance>;
-
+impl<T> Found<'_, T> {
     #[inline]
-    fn deref(&self) -> &Arc<Instance> {
+    fn entry(&self) -> &Entry<T> {
         match &*self.0 {
-            Some(instance) => instance,
+            Some(entry) => entry,
             None => unreachable!("made of a slot that is filled, and it cannot be cleared meanwhile"),
         }
     }
 }
 
-pub(crate) struct Table {
+impl<T> Deref for Found<'_, T> {
+    type Target = Arc<T>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<T> {
+        &self.entry().instance
+    }
+}
+
+pub(crate) struct Table<T> {
     /// As many as the low bits of an index can say.
-    slots: Box<[Slot]>,
+    slots: Box<[Slot<T>]>,
     /// How many of them may be used.
     max: usize,
     free: Mutex<Free>,
@@ -64,13 +77,13 @@ struct Free {
     again: VecDeque<u32>,
 }
 
-impl Table {
-    pub(crate) fn new(max: usize) -> Table {
+impl<T> Table<T> {
+    pub(crate) fn new(max: usize) -> Table<T> {
         let slot = |_| Slot {
             link: Link::new(),
             current: AtomicU32::new(VACANT),
             cpu: AtomicU16::new(0),
-            instance: RwLock::new(None),
+            entry: RwLock::new(None),
         };
         let slots = (0..max.next_power_of_two()).map(slot).collect();
         Table { slots, max, free: Mutex::new(Free { used: 0, again: VecDeque::new() }) }
@@ -87,7 +100,7 @@ impl Table {
     }
 
     #[inline]
-    fn slot_of(&self, index: u32) -> &Slot {
+    fn slot_of(&self, index: u32) -> &Slot<T> {
         &self.slots[self.slot(index) as usize]
     }
 
@@ -105,22 +118,22 @@ impl Table {
 
     /// The instance, unless it was removed.
     #[inline]
-    pub(crate) fn find(&self, index: u32) -> Option<Found<'_>> {
+    pub(crate) fn find(&self, index: u32) -> Option<Found<'_, T>> {
         let slot = self.slot_of(index);
         if slot.current.load(Ordering::Acquire) != index {
             return None;
         }
-        read(slot).filter(|found| found.napi.index() == index)
+        read(slot).filter(|found| found.entry().index == index)
     }
 
     /// Whichever instance is in the slot now.
     #[inline]
-    pub(crate) fn in_slot(&self, slot: u32) -> Option<Found<'_>> {
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<Found<'_, T>> {
         read(&self.slots[slot as usize])
     }
 
     /// All instances.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Found<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Found<'_, T>> {
         let used = relock(&self.free).used;
         self.slots[..used].iter().filter_map(read)
     }
@@ -136,12 +149,11 @@ impl Table {
         Some(slot)
     }
 
-    /// Puts the instance where its index leads. The index was reserved.
-    pub(crate) fn fill(&self, instance: Arc<Instance>) {
-        let index = instance.napi.index();
+    /// Puts an instance, whose interrupt comes to `cpu`, where `index` leads. The index was reserved.
+    pub(crate) fn fill(&self, index: u32, cpu: u16, instance: Arc<T>) {
         let slot = self.slot_of(index);
-        slot.cpu.store(instance.cpu(), Ordering::Relaxed);
-        *write(slot) = Some(instance);
+        slot.cpu.store(cpu, Ordering::Relaxed);
+        *write(slot) = Some(Entry { index, instance });
         slot.current.store(index, Ordering::Release);
     }
 
@@ -163,15 +175,15 @@ impl Table {
 }
 
 #[inline]
-fn read(slot: &Slot) -> Option<Found<'_>> {
+fn read<T>(slot: &Slot<T>) -> Option<Found<'_, T>> {
     // What is inside is put in and taken out whole.
-    let guard = slot.instance.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let guard = slot.entry.read().unwrap_or_else(|poisoned| poisoned.into_inner());
     guard.is_some().then(|| Found(guard))
 }
 
-fn write(slot: &Slot) -> RwLockWriteGuard<'_, Option<Arc<Instance>>> {
+fn write<T>(slot: &Slot<T>) -> RwLockWriteGuard<'_, Option<Entry<T>>> {
     loop {
-        match slot.instance.try_write() {
+        match slot.entry.try_write() {
             Ok(guard) => return guard,
             Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
             // Somebody looks something up, or is in a poll that began before the disable.
@@ -186,7 +198,7 @@ mod tests {
 
     #[test]
     fn no_index_is_given_out_twice_and_a_slot_that_ran_out_of_them_stays_empty() {
-        let table = Table::new(3);
+        let table = Table::<()>::new(3);
         let all: Vec<u32> = (0..3).filter_map(|_| table.reserve()).collect();
         assert_eq!(all, [0, 1, 2]);
         assert_eq!(table.reserve(), None, "3 of the 4 slots may be used");

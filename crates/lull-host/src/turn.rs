@@ -75,7 +75,7 @@ impl<'w> Turn<'w> {
         let Some(instance) = self.worker.instance(id) else { return };
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(deadline_ns) = instance.napi.suspend(&cx) {
-            cpu.note_timer(&instance, deadline_ns);
+            host.note_timer(cpu, &instance, deadline_ns);
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> Sleeper for OfWorker<'a> {
             host.end_deferrals(cpu, self.now_ns);
         }
         self.worker.watch_fd_vectors(&mut self.watched);
-        self.wake_ns = self.wake_ns.min(cpu.exact_deadline_ns());
+        self.wake_ns = self.wake_ns.min(host.exact_deadline_ns(cpu));
         cpu.deadlines.worker_will_look(self.wake_ns);
         self.wake_ns != NEVER || !self.watched.is_empty()
     }

@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 
 use crate::affinity;
 use crate::cpu::Cpu;
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Instance};
 use crate::error::HostError;
 use crate::host::Host;
 use crate::parker::Parker;
@@ -123,7 +123,7 @@ impl Worker {
 
     /// `napi_by_id`. The last answer is kept, and believed while the instance still has that id.
     #[inline]
-    pub(crate) fn instance(&self, id: u32) -> Option<Found<'_>> {
+    pub(crate) fn instance(&self, id: u32) -> Option<Found<'_, Instance>> {
         let inner = self.host.inner();
         let last = self.last_looked_up.get();
         if (last >> 32) as u32 == id {
