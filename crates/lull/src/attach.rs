@@ -107,12 +107,11 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         wait(stop);
         follower.look()?.iter().for_each(|event| printer.print(event));
     }
-    let over = follower.is_over();
-    let restored = follower.restore()?;
-    if over {
+    if follower.is_over() {
+        follower.leave_ended()?;
         say!("lull: the program has ended");
     } else {
-        printer.print_restored(&restored);
+        printer.print_restored(&follower.restore()?);
     }
     printer.end()
 }
@@ -195,7 +194,7 @@ fn print_detached(prefix: &str, pid: i32, detached: &Detached) -> Result<(), Wri
     match detached {
         Detached::Nothing => outln!("nothing of process {pid} was set"),
         Detached::Over => {
-            outln!("process {pid} has ended, and its epoll contexts with it: nothing is left to give back")
+            outln!("process {pid} has ended by itself, and its epoll contexts with it: nothing is left to give back")
         }
         Detached::Restored(restored) => restored.to_string().lines().try_for_each(|line| {
             let prefix = if line.ends_with("again") { prefix } else { "" };

@@ -183,8 +183,44 @@ fn after_a_normal_end_detach_has_nothing_to_give_back_and_says_so() {
     assert!(program.child.wait().unwrap().success());
     let said = program.json(&[LULL, "detach", "--dry-run", "--json"]);
     assert_eq!(said["detached"], "over");
-    assert!(program.ok(&[LULL, "detach"]).contains("has ended, and its epoll contexts with it"));
+    assert!(program.ok(&[LULL, "detach"]).contains("has ended by itself, and its epoll contexts with it"));
     // Nothing is known of it any more: a wrong number and one that is long gone look alike.
+    assert!(program.refused(&[LULL, "detach"]).contains("no process"));
+}
+
+#[test]
+fn after_the_end_of_a_followed_program_detach_says_so_whoever_was_attached_to_meanwhile() {
+    let test = "after_the_end_of_a_followed_program_detach_says_so_whoever_was_attached_to_meanwhile";
+    let Some(mut program) = program(test) else { return };
+    let pid = program.child.id().to_string();
+    let words = ["attach", "--pid", &pid, "--mode", "suspend20", "--json"];
+    let mut command = Command::new(LULL);
+    let mut follower =
+        command.args(words).env("LULL_STATE_DIR", &program.state).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = lines_of(&mut follower);
+    assert!(lines.any(|line| line.unwrap().contains("\"set\"")));
+    drop(program.child.stdin.take());
+    assert!(program.child.wait().unwrap().success());
+    // Read to its end: it must not find nobody there who reads.
+    lines.for_each(drop);
+    assert!(follower.wait().unwrap().success());
+    // Another program in the same directory sweeps what nobody asks for any more.
+    let other = Program::start();
+    for verb in [&["attach", "--mode", "suspend20", "--once"][..], &["detach"]] {
+        let other_pid = other.child.id().to_string();
+        let status = Command::new(LULL)
+            .args(verb)
+            .args(["--pid", &other_pid])
+            .env("LULL_STATE_DIR", &program.state)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+    assert_eq!(program.json(&[LULL, "detach", "--dry-run", "--json"])["detached"], "over");
+    let said = program.ok(&[LULL, "detach"]);
+    assert!(said.contains("has ended by itself") && said.contains("nothing is left to give back"), "{said}");
+    assert!(!program.record().exists());
     assert!(program.refused(&[LULL, "detach"]).contains("no process"));
 }
 

@@ -75,7 +75,7 @@ pub struct Given {
 pub enum Detached {
     /// Nothing of the program was set.
     Nothing,
-    /// The program had been set, and has ended since; its contexts went with it.
+    /// The program had been set, and has ended by itself since; its contexts went with it.
     Over,
     /// The record of what the program had could not be read and was removed; what was set stays.
     Forgotten {

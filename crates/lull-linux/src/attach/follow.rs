@@ -405,6 +405,14 @@ impl Follower {
         others.collect()
     }
 
+    /// Lets a program go that has ended by itself: its contexts went with it, and `detach` says so when it is asked.
+    ///
+    /// # Errors
+    /// The state file cannot be written.
+    pub fn leave_ended(mut self) -> Result<()> {
+        self.record.take().map_or(Ok(()), Record::keep_ended)
+    }
+
     /// Gives every context back what it had, and lets the program go.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ use crate::roots::Roots;
 
 /// The version of the file's shape.
 const VERSION: u32 = 1;
+/// For how long the record of a program that has ended is kept, so that `lull detach` can say that it has.
+const ENDED_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the holder of a program's lock is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,6 +212,16 @@ impl Record {
         self.remove_file()
     }
 
+    /// Keeps the record of a program that has ended, with nothing to give back in it: the next `detach` says so, and a
+    /// number that was never attached to stays an unknown one.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn keep_ended(mut self) -> Result<()> {
+        self.content.contexts.clear();
+        self.save()
+    }
+
     fn remove_file(&self) -> Result<()> {
         remove(&path(&self.directory, self.content.pid, "json"))
     }
@@ -261,7 +274,7 @@ fn parse_holder(text: &str) -> Option<Holder> {
     Some(Holder { pid: pid.parse().ok()?, role })
 }
 
-/// Removes what is left of programs that have ended without anybody there to do so.
+/// Removes what is left of programs that ended a while ago, or whose number is another process's by now.
 fn sweep(directory: &Path, own: i32, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
@@ -284,9 +297,14 @@ fn sweep(directory: &Path, own: i32, roots: &Roots) {
     }
 }
 
-/// Whether neither the program of a record nor any process of it is there any more.
+/// Whether neither the program of a record nor any process of it is there any more, and nobody will ask for it.
 fn is_over(file: &Path, roots: &Roots) -> bool {
     let content = fs::read_to_string(file).ok().and_then(|text| serde_json::from_str::<Content>(&text).ok());
     let alive = |pid, start| start_of(pid, roots) == Some(start);
-    content.is_some_and(|it| !alive(it.pid, it.start) && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start)))
+    let written = || fs::metadata(file).and_then(|it| it.modified());
+    let is_old = || written().is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > ENDED_KEPT));
+    content.is_some_and(|it| {
+        let has_ended = !alive(it.pid, it.start) && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start));
+        has_ended && (start_of(it.pid, roots).is_some() || is_old())
+    })
 }
