@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, Result};
-use crate::identity::Node;
+use crate::identity::{Node, sees_this_namespace};
 use crate::netdev::{Direction, Napi, Netdev, Queue};
 use crate::os;
 use crate::roots::Roots;
@@ -46,8 +46,9 @@ impl Device {
         };
         let netns_cookie = os::netns_cookie()
             .map_err(|error| Error::os("identify the network namespace", "it takes Linux 5.14 or newer", error))?;
-        let in_sysfs =
-            roots.read_sys(&format!("class/net/{name}/ifindex")).is_ok_and(|it| it == link.ifindex.to_string());
+        let in_sysfs = roots
+            .read_sys(&format!("class/net/{name}/ifindex"))
+            .is_ok_and(|it| it == link.ifindex.to_string() && sees_this_namespace(roots));
         let by_sysfs = || {
             let path = roots.sys(&format!("class/net/{name}/device/driver"));
             let target = std::fs::read_link(path).ok()?;

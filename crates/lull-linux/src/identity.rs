@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, stat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::roots::Roots;
@@ -68,6 +68,18 @@ impl Node {
 
 fn directory(at: impl AsFd, path: &Path) -> Option<OwnedFd> {
     openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Whether `/sys` is that of this thread's network namespace: a device of the same name and index may be in both. True
+/// where it cannot be told, which takes CAP_SYS_ADMIN.
+pub(crate) fn sees_this_namespace(roots: &Roots) -> bool {
+    if *roots != Roots::default() {
+        return true;
+    }
+    // A network namespace has one sysfs, however often it is mounted (`sysfs_get_tree`).
+    let own = own_sysfs().and_then(|sysfs| fstat(sysfs).ok());
+    let mounted = stat(&roots.sys).ok();
+    own.zip(mounted).is_none_or(|(own, mounted)| own.st_dev == mounted.st_dev)
 }
 
 /// A sysfs of this thread's network namespace that is mounted nowhere.

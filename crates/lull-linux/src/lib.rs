@@ -16,6 +16,7 @@
 //! | --- | --- |
 //! | [`netdev`] | the netlink family: NAPIs, queues, what the kernel's policy allows |
 //! | [`device`], `identity` | a device, looked up once, what tells it from its successors, and what is in force on it |
+//! | `namespaces` | the network namespaces of the machine, and what keeps each alive |
 //! | [`plan`] | what has to change; everything that can be refused is refused here |
 //! | [`state`] | what was in force before, and the lock |
 //! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
@@ -71,6 +72,7 @@ pub mod ethtool;
 pub mod hardware;
 mod identity;
 pub mod machine;
+mod namespaces;
 pub mod netdev;
 pub mod offload;
 pub mod os;

@@ -19,6 +19,8 @@ const EPIOCGPARAMS: libc::c_ulong = 0x8008_8a02;
 const SO_INCOMING_NAPI_ID: libc::c_int = 56;
 /// `SO_NETNS_COOKIE`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
+/// `SIOCGSKNS` of `linux/sockios.h`.
+const SIOCGSKNS: libc::c_ulong = 0x894C;
 /// `KCMP_FILE`.
 const KCMP_FILE: libc::c_int = 0;
 
@@ -94,6 +96,20 @@ pub fn netns_cookie() -> io::Result<u64> {
     use rustix::net::{AddressFamily, SocketType, socket};
     let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     socket_option::<u64>(socket.as_fd(), SO_NETNS_COOKIE)
+}
+
+/// The network namespace that a socket is in (`SIOCGSKNS`, Linux 4.10).
+///
+/// # Errors
+/// EPERM without CAP_NET_ADMIN there.
+pub(crate) fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument.
+    let fd = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS as libc::Ioctl) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` are the same open file (`kcmp(2)`).

@@ -5,6 +5,7 @@
 //! be seen, by network namespace and index. With another boot, or a device that was made anew, the values that it would
 //! restore are gone as well, and it is refused. A device that was renamed or moved keeps its file.
 
+mod elsewhere;
 mod lock;
 
 use std::fs;
@@ -23,6 +24,7 @@ use crate::roots::Roots;
 use crate::sched::Scheduling;
 use crate::values::Values;
 
+pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
 pub use lock::Lock;
 pub(crate) use lock::Term;
 
@@ -136,10 +138,8 @@ impl Store {
     /// The lock is the device's, whatever it is called and wherever it is.
     fn lock_file(&self) -> PathBuf {
         let device = &self.device;
-        self.directory.join(match &device.node {
-            Some(node) => format!("node-{}.lock", node.number()),
-            None => format!("{}@{}.lock", device.ifindex, device.netns_cookie),
-        })
+        let node = device.node.as_ref().map(Node::number);
+        self.directory.join(lock_name(node, device.ifindex, device.netns_cookie))
     }
 
     fn is_of_this_device(&self, state: &State) -> bool {
@@ -295,6 +295,13 @@ impl Store {
             }
             _ => Ok(()),
         }
+    }
+}
+
+fn lock_name(node: Option<u64>, ifindex: u32, netns_cookie: u64) -> String {
+    match node {
+        Some(node) => format!("node-{node}.lock"),
+        None => format!("{ifindex}@{netns_cookie}.lock"),
     }
 }
 

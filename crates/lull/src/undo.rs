@@ -7,6 +7,7 @@ use clap::Args;
 use lull_linux::apply::{Options, undo_and_forget, undo_and_forget_diff, undo_diff};
 use lull_linux::device::QueueKey;
 use lull_linux::netdev::Netdev;
+use lull_linux::state::{Elsewhere, Whereabouts, elsewhere};
 use lull_linux::{Error, Session, Undone};
 use serde::Serialize;
 
@@ -25,7 +26,8 @@ pub struct UndoArgs {
     /// The device, or the process that runs lull's user plane.
     #[arg(required_unless_present = "all", value_name = "DEV|PID")]
     target: Option<Target>,
-    /// All devices of this network namespace.
+    /// All devices of this network namespace; says what was applied to devices of others, and removes the state files of
+    /// devices that are gone.
     #[arg(long, conflicts_with = "target")]
     all: bool,
     /// Forget what cannot be given back: what queues had that were taken away for good, and the state file of a device
@@ -50,6 +52,14 @@ struct OnDevice {
     undone: Option<Undone>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+/// An entry of what `--all --json` prints.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum OfAll {
+    Here(OnDevice),
+    Elsewhere(Elsewhere),
 }
 
 /// Gives one device, or all, back what they had.
@@ -116,12 +126,38 @@ fn all(args: &UndoArgs, options: &Options) -> Result<ExitCode, Failure> {
             }
         }
     }
+    let others = elsewhere(options, args.dry_run)?;
     if args.json {
-        outln!("{}", serde_json::to_string_pretty(&done)?)?;
-    } else if done.is_empty() && status == ExitCode::SUCCESS {
+        let all = done.into_iter().map(OfAll::Here).chain(others.into_iter().map(OfAll::Elsewhere));
+        outln!("{}", serde_json::to_string_pretty(&all.collect::<Vec<_>>())?)?;
+        return Ok(status);
+    }
+    others.iter().try_for_each(|other| print_elsewhere(other, args.dry_run))?;
+    if done.is_empty() && status == ExitCode::SUCCESS {
         outln!("nothing was applied to a device of this network namespace")?;
     }
     Ok(status)
+}
+
+fn print_elsewhere(other: &Elsewhere, dry_run: bool) -> Result<(), WriteError> {
+    let Elsewhere { device, mode, file, whereabouts } = other;
+    let mode = mode.as_deref().unwrap_or("what `lull prepare` set");
+    match whereabouts {
+        Whereabouts::Namespace { remedy: Some(remedy), kept_by } => {
+            outln!("{device} of another network namespace ({kept_by}) keeps {mode}: `{remedy}`")
+        }
+        Whereabouts::Namespace { remedy: None, kept_by } => outln!(
+            "{device} of another network namespace keeps {mode}: only {kept_by} keeps that namespace, which no command \
+             can enter; both go with it"
+        ),
+        Whereabouts::Gone => {
+            let verb = if dry_run { "would forget" } else { "forgot" };
+            outln!("{verb} {}: {device}, or its network namespace, is gone", file.display())
+        }
+        Whereabouts::Unknown { reason } => {
+            outln!("{device} is not in this network namespace, and {} was left: {reason}", file.display())
+        }
+    }
 }
 
 /// Whether there is something to undo, or a state file that cannot be used.

@@ -30,7 +30,7 @@ pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, 
 pub use follow::{Event, Follower, LOOK_EVERY, Which};
 pub use record::Role;
 pub use sockets::OnContext;
-pub(crate) use tree::children;
+pub(crate) use tree::{children, start_of};
 
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
