@@ -100,6 +100,7 @@ impl Delivery {
                 RxStep::Poll(owner) => self.softirq_poll(cpu, softnet, &mut rx, owner),
                 RxStep::End(end) => {
                     if end.squeezed {
+                        cpu.time_squeeze.store(softnet.time_squeeze(), Ordering::Relaxed);
                         self.cx(cpu.index, self.clock.now_ns()).emit(0, EventKind::TimeSqueeze);
                     }
                     return;

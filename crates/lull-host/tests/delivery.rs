@@ -7,6 +7,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::*;
@@ -594,6 +595,29 @@ fn a_host_goes_while_work_is_on_its_way_and_wakers_outlive_it() {
         drop(delivery);
         waker.wake();
     }
+}
+
+#[test]
+fn counters_are_read_while_a_softirq_runs() {
+    let world = World::new();
+    let (enter, entered) = channel();
+    let (leave, left) = channel::<()>();
+    world.bound.queue.during_poll(move || {
+        enter.send(()).unwrap();
+        let _ = left.recv();
+    });
+    assert!(world.client.send(1));
+    entered.recv().unwrap();
+    let (tell, told) = channel();
+    let host = world.host.clone();
+    let reader = std::thread::spawn(move || {
+        tell.send((host.cpu_stats(0), host.napis().len(), host.epoll_contexts().len())).unwrap();
+    });
+    let (stats, napis, _) = told.recv_timeout(LONG).expect("whoever reads counters does not wait for the softirq");
+    assert_eq!((stats.interrupts, napis, world.bound.delivered()), (1, 1, 0));
+    leave.send(()).unwrap();
+    world.bound.await_delivered(1);
+    reader.join().unwrap();
 }
 
 #[test]

@@ -259,8 +259,7 @@ impl Bound {
     #[track_caller]
     pub fn await_released(&self) {
         eventually("the instance's release", || !self.is_owned());
-        // Whoever completed it holds the lock of softirq or the seat until its debts are paid.
-        let _ = self.host.cpu_stats(self.host.napi_cpu(self.napi).unwrap());
+        self.host.napi_synchronize(self.napi);
     }
 
     pub fn plan(&self, end: BusyEnd) -> BusyPlan {
