@@ -38,8 +38,10 @@ impl Client {
         Err(failure)
     }
 
-    /// Every process that offers a socket and may be asked by this user. A file that nobody listens behind is passed over.
+    /// Every process that offers a socket and may be asked by this user. What killed processes of this user left is
+    /// removed, and any other file that nobody listens behind is passed over.
     pub fn connect_all(places: &Places) -> Vec<Client> {
+        places.sweep();
         let found = |path: PathBuf| open(&path).ok().map(|(_, pid)| Client { pid, path });
         places.files().into_iter().filter_map(found).collect()
     }

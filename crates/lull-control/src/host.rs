@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use lull_core::NapiSettings;
 use lull_host::{Host, NapiInfo, WeakHost};
+use lull_linux::{Roots, machine, sched};
 
+use crate::change::{Former, Planned, apply};
 use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown};
 
 /// Answers requests about one host.
 pub(crate) struct Answers {
     host: WeakHost,
     service: String,
-    /// The settings of NAPIs before their first change, by their place in the host's table and their id: a NAPI that was
-    /// disabled and whose place another one took is not given the former one's settings.
-    former: BTreeMap<(u32, u32), NapiSettings>,
+    /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
+    /// and whose place another one took is not given the former one's settings.
+    former: BTreeMap<(u32, u32), Former>,
 }
 
 impl Answers {
@@ -25,11 +26,20 @@ impl Answers {
         let Some(host) = self.host.upgrade() else {
             return Answer::Refused("its network has been closed, and the process is ending".to_owned());
         };
+        self.forget_removed(&host);
         match request {
             Request::Show => Answer::Shown(self.show(&host)),
             Request::Set(set) => self.set(&host, set),
             Request::Undo => self.undo(&host),
         }
+    }
+
+    /// Drops what instances had that are gone, or that have come back as another NAPI. One that is disabled may come back
+    /// with what it has.
+    fn forget_removed(&mut self, host: &Host) {
+        let napis = host.napis();
+        let is_there = |index, id| napis.iter().any(|info| info.index == index && (info.id == id || info.id == 0));
+        self.former.retain(|(index, id), _| is_there(*index, *id));
     }
 
     fn show(&self, host: &Host) -> Shown {
@@ -57,6 +67,7 @@ impl Answers {
     }
 
     fn napi(&self, host: &Host, info: &NapiInfo) -> Napi {
+        let former = self.former.get(&(info.index, info.id));
         Napi {
             device: info.device.clone(),
             ifindex: info.ifindex,
@@ -64,9 +75,11 @@ impl Answers {
             id: info.id,
             cpu: info.cpu,
             settings: info.settings,
-            former: self.former.get(&(info.index, info.id)).copied(),
+            former: former.map(|former| former.settings),
             state: format!("{:?}", info.state),
             thread: info.thread,
+            scheduling: info.thread.and_then(|thread| sched::scheduling(thread).ok()),
+            former_scheduling: former.and_then(|former| former.thread.clone()),
             interrupts: host.napi_irqs(info.index),
             stats: info.stats,
         }
@@ -83,17 +96,23 @@ impl Answers {
             return Answer::Refused(format!("it has no NAPI {id}; it has {ids}"));
         }
         let chosen = live().filter(|info| set.napi_ids.is_empty() || set.napi_ids.contains(&info.id));
-        let plan: Vec<(NapiInfo, NapiSettings)> =
-            chosen.map(|info| (info.clone(), set.change.of(info.settings))).collect();
+        let online = machine::online_cpus(&Roots::default());
+        let plan: Vec<Planned> = match chosen.map(|info| Planned::change(info, &set.change, &online)).collect() {
+            Ok(plan) => plan,
+            Err(why) => return Answer::Refused(why),
+        };
         if plan.is_empty() {
             return Answer::Refused("it has no NAPI that is enabled; set it when its device is up".to_owned());
         }
-        if let Err(why) = apply(host, &plan) {
-            return Answer::Refused(why);
-        }
-        for (info, settings) in &plan {
-            if info.settings != *settings {
-                self.former.entry((info.index, info.id)).or_insert(info.settings);
+        let before = match apply(host, &plan) {
+            Ok(before) => before,
+            Err(why) => return Answer::Refused(why),
+        };
+        for (planned, before) in plan.iter().zip(&before) {
+            if let Some(overwritten) = planned.overwrote(before) {
+                let key = (planned.info.index, planned.info.id);
+                let former = self.former.entry(key).or_insert_with(|| overwritten.clone());
+                former.thread = former.thread.take().or(overwritten.thread);
             }
         }
         self.changed(host, &plan)
@@ -101,32 +120,49 @@ impl Answers {
 
     fn undo(&mut self, host: &Host) -> Answer {
         let napis = host.napis();
-        let former = |info: &NapiInfo| self.former.get(&(info.index, info.id)).copied();
-        let plan: Vec<(NapiInfo, NapiSettings)> =
-            napis.iter().filter_map(|info| Some((info.clone(), former(info)?))).collect();
+        let former = |info: &NapiInfo| self.former.get(&(info.index, info.id));
+        let plan: Vec<Planned> = napis.iter().filter_map(|info| Some(Planned::back(info, former(info)?))).collect();
         if let Err(why) = apply(host, &plan) {
             return Answer::Refused(why);
         }
-        self.former.clear();
+        // What a NAPI had that is disabled now is given back when it is there again.
+        for planned in &plan {
+            self.former.remove(&(planned.info.index, planned.info.id));
+        }
         self.changed(host, &plan)
     }
 
-    fn changed(&self, host: &Host, plan: &[(NapiInfo, NapiSettings)]) -> Answer {
-        let is_changed = |info: &&NapiInfo| plan.iter().any(|(changed, _)| changed.index == info.index);
+    fn changed(&self, host: &Host, plan: &[Planned]) -> Answer {
+        let is_changed = |info: &&NapiInfo| plan.iter().any(|planned| planned.info.index == info.index);
         Answer::Changed(host.napis().iter().filter(is_changed).map(|info| self.napi(host, info)).collect())
     }
 }
 
-/// Puts the settings in force, all or none: after a refusal those that were set already are given back.
-fn apply(host: &Host, plan: &[(NapiInfo, NapiSettings)]) -> Result<(), String> {
-    for (nth, (info, settings)) in plan.iter().enumerate() {
-        if let Err(refused) = host.set_napi(info.index, settings) {
-            for (info, _) in &plan[..nth] {
-                // These were in force a moment ago, so they are within every limit.
-                let _ = host.set_napi(info.index, &info.settings);
-            }
-            return Err(format!("NAPI {} of {}: {refused}", info.id, info.device));
-        }
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lull_host::HostConfig;
+    use lull_net::{Network, NetworkConfig};
+    use lull_nic::mem::{self, MemConfig};
+
+    use super::*;
+
+    #[test]
+    fn what_instances_had_goes_with_them() {
+        let host = Host::new(HostConfig::default()).unwrap();
+        let (ours, _peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+        let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
+        let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
+        let network = Network::new(&host, Arc::new(ours), config).unwrap();
+        let mut answers = Answers::new(&host, "test");
+        let change = Change { defer_hard_irqs: Some(7), ..Change::default() };
+        let set = Request::Set(Set { napi_ids: Vec::new(), change });
+        assert!(matches!(answers.answer(&set), Answer::Changed(napis) if napis.len() == 2));
+        assert_eq!(answers.former.len(), 2);
+        drop(network);
+        assert!(host.napis().is_empty());
+        answers.answer(&Request::Show);
+        assert_eq!(answers.former.len(), 0);
     }
-    Ok(())
 }

@@ -9,7 +9,7 @@
 //! - [`schema::Request`] and [`schema::Answer`]: what passes between them, a line of JSON each way.
 //!
 //! The modules in the order that a request meets them: [`place`] (where sockets lie, and which processes have one),
-//! [`client`], [`schema`], [`server`], `host` (the answers of a host).
+//! [`client`], [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none).
 //!
 //! # Example
 //!
@@ -33,6 +33,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod change;
 pub mod client;
 mod error;
 mod host;

@@ -7,12 +7,19 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
 
 use crate::error::Error;
 
 /// Extension of the files.
 const EXTENSION: &str = "sock";
+/// A file that is younger may be one that is bound, and not listened behind yet.
+const MAKING: Duration = Duration::from_secs(1);
 
 /// The directories in which sockets may lie.
 #[derive(Clone, Debug)]
@@ -78,6 +85,22 @@ impl Places {
         files
     }
 
+    /// Removes what processes that were killed left in this user's own directories: files that nobody listens behind, of
+    /// processes that do not exist, and that are not being made at this moment.
+    pub(crate) fn sweep(&self) {
+        let euid = rustix::process::geteuid().as_raw();
+        for directory in self.directories() {
+            // In a directory of somebody else's, a link could lead anywhere.
+            if !fs::symlink_metadata(&directory).is_ok_and(|it| it.is_dir() && it.uid() == euid) {
+                continue;
+            }
+            entries(&directory).iter().filter(|path| is_left(path)).for_each(|path| {
+                // Another command may have been faster.
+                let _ = fs::remove_file(path);
+            });
+        }
+    }
+
     /// The files that may be process `pid`'s: those with its number first, then all others, for a number may be that of
     /// another PID namespace.
     pub(crate) fn candidates(&self, pid: u32) -> Vec<PathBuf> {
@@ -112,6 +135,18 @@ pub(crate) fn file_name(pid: u32) -> String {
 
 fn is_socket(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
+}
+
+/// Whether this is the socket of a process that is gone.
+fn is_left(path: &Path) -> bool {
+    let pid = path.file_stem().and_then(|name| name.to_str()?.parse().ok()).and_then(Pid::from_raw);
+    let is_gone = |pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
+    let is_settled = |made: SystemTime| made.elapsed().is_ok_and(|age| age > MAKING);
+    is_socket(path)
+        && pid.is_some_and(is_gone)
+        && fs::symlink_metadata(path).and_then(|it| it.modified()).is_ok_and(is_settled)
+        // The number may be that of another PID namespace, where the process lives on and listens.
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -169,6 +204,44 @@ mod tests {
         let path = scratch("link");
         std::os::unix::fs::symlink("/", path.join("control")).unwrap();
         assert!(Places::only(&path.join("control")).make().is_err());
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    /// Makes a socket file that nobody listens behind, last changed so many seconds ago.
+    fn left_behind(path: &Path, seconds: u64) {
+        drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let at = rustix::fs::Timespec { tv_sec: (since_1970.as_secs() - seconds) as i64, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: at, last_modification: at };
+        rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty()).unwrap();
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_swept_and_nothing_else() {
+        let path = scratch("sweep");
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let gone = ended.id();
+        let alive = std::process::id();
+        // Above the kernel's PID_MAX_LIMIT, there is never a process.
+        let (listening, young) = (5_000_001, 5_000_002);
+        left_behind(&path.join(file_name(gone)), 60);
+        left_behind(&path.join(file_name(alive)), 60);
+        left_behind(&path.join(file_name(young)), 0);
+        let _listener = {
+            let at = path.join(file_name(listening));
+            left_behind(&at, 60);
+            fs::remove_file(&at).unwrap();
+            std::os::unix::net::UnixListener::bind(&at).unwrap()
+        };
+        fs::write(path.join("notes.sock"), "").unwrap();
+        Places::only(&path).sweep();
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut left: Vec<String> = entries(&path).iter().map(name).collect();
+        left.sort();
+        let mut kept = [file_name(alive), file_name(listening), file_name(young), "notes.sock".to_owned()];
+        kept.sort();
+        assert_eq!(left, kept);
         fs::remove_dir_all(path).unwrap();
     }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use lull_core::{EpollParams, NapiSettings, Stats};
+use lull_linux::sched::{Scheduling, ThreadPolicy};
 use serde::{Deserialize, Serialize};
 
 /// The longest answer, in bytes: a thousand NAPIs fit many times over.
@@ -22,7 +23,8 @@ pub enum Request {
     Show,
     /// Changes settings of NAPIs: all that the selection names, or none.
     Set(Set),
-    /// Gives every NAPI back the settings that it had before the first [`Request::Set`].
+    /// Gives every NAPI back the settings that it had before the first [`Request::Set`], and its thread its CPUs and
+    /// policy.
     Undo,
 }
 
@@ -37,7 +39,7 @@ pub struct Set {
 }
 
 /// New values; what is `None` stays as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Change {
     /// Empty polls for which the interrupt stays masked.
@@ -48,6 +50,10 @@ pub struct Change {
     pub irq_suspend_timeout_ns: Option<u64>,
     /// Who polls.
     pub threaded: Option<lull_core::Threaded>,
+    /// The machine's CPUs that its NAPI thread may run on.
+    pub thread_cpus: Option<Vec<usize>>,
+    /// The policy of that thread, with its priority or nice value.
+    pub thread_policy: Option<ThreadPolicy>,
 }
 
 impl Change {
@@ -115,8 +121,12 @@ pub struct Napi {
     pub former: Option<NapiSettings>,
     /// The names of the bits of its state word.
     pub state: String,
-    /// The kernel's id of its NAPI thread, if it has one.
+    /// The kernel's id of its NAPI thread, if it has one; it stays when `threaded` is turned off.
     pub thread: Option<i32>,
+    /// Where and how that thread runs.
+    pub scheduling: Option<Scheduling>,
+    /// Where and how it ran before the first change of that over the socket, if there was one.
+    pub former_scheduling: Option<Scheduling>,
     /// Interrupts that were taken.
     pub interrupts: u64,
     /// What happened on it so far.
@@ -164,7 +174,12 @@ mod tests {
 
     #[test]
     fn requests_read_as_they_are_written() {
-        let change = Change { threaded: Some(lull_core::Threaded::BusyPoll), ..Change::default() };
+        let change = Change {
+            threaded: Some(lull_core::Threaded::BusyPoll),
+            thread_cpus: Some(vec![0, 2]),
+            thread_policy: Some(ThreadPolicy::Fifo(50)),
+            ..Change::default()
+        };
         let set = Request::Set(Set { napi_ids: vec![500], change });
         let line = serde_json::to_string(&set).unwrap();
         assert!(line.contains("busy-poll"), "{line}");

@@ -39,6 +39,7 @@ impl Offer {
     /// No directory of the user's own can be had, or the socket cannot be made in it.
     pub fn start(host: &Host, service: &str, places: &Places) -> Result<Offer, Error> {
         let path = places.make()?.join(file_name(std::process::id()));
+        places.sweep();
         let failed = |what| {
             let path = path.clone();
             move |source| Error::Os { what, path, remedy: "the service runs without a control socket", source }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lull_control::place::Places;
-use lull_control::schema::{Answer, Change, Request, Set, Shown};
+use lull_control::schema::{Answer, Change, Napi, Request, Set, Shown};
 use lull_control::{Client, Error, Offer};
 use lull_core::{EpollParams, Threaded};
 use lull_host::{Host, HostConfig};
+use lull_linux::sched::{ThreadPolicy, scheduling};
 use lull_net::{Epoll, Network, NetworkConfig};
 use lull_nic::mem::{self, MemConfig};
 
@@ -97,6 +98,70 @@ fn a_setting_of_one_napi_is_in_force_and_is_undone() {
     for (now, then) in undone.napis.iter().zip(&before.napis) {
         assert_eq!((now.settings, now.former), (then.settings, None));
     }
+}
+
+/// A change of threads that any user may make, and take back.
+fn of_threads() -> Change {
+    Change {
+        threaded: Some(Threaded::On),
+        thread_cpus: Some(vec![lull_host::usable_cores()[0]]),
+        thread_policy: Some(ThreadPolicy::Batch(0)),
+        ..Change::default()
+    }
+}
+
+#[test]
+fn the_threads_of_napis_get_cpus_and_a_policy_and_are_given_back_what_they_had() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    let ids: Vec<u32> = show(&mut client).napis.iter().map(|napi| napi.id).collect();
+    let on = Change { threaded: Some(Threaded::On), ..Change::default() };
+    client.ask(&Request::Set(Set { napi_ids: vec![ids[1]], change: on })).unwrap();
+    let before = show(&mut client).napis.swap_remove(1);
+    let had = before.scheduling.clone().unwrap();
+    assert_eq!(before.former_scheduling, None);
+
+    let change = of_threads();
+    client.ask(&Request::Set(Set { napi_ids: vec![ids[1]], change: change.clone() })).unwrap();
+    let after = show(&mut client).napis;
+    let thread = after[1].thread.unwrap();
+    let now = scheduling(thread).unwrap();
+    assert_eq!((Some(now.cpus.clone()), Some(now.policy)), (change.thread_cpus, change.thread_policy));
+    assert_eq!((&after[1].scheduling, &after[1].former_scheduling), (&Some(now), &Some(had.clone())));
+    assert_eq!((after[0].thread, &after[0].former), (None, &None));
+    // A second change does not become what undo goes back to.
+    let again = Change { thread_policy: Some(ThreadPolicy::Other(0)), ..Change::default() };
+    client.ask(&Request::Set(Set { napi_ids: vec![ids[1]], change: again })).unwrap();
+    assert_eq!(show(&mut client).napis[1].former_scheduling, Some(had.clone()));
+    client.ask(&Request::Undo).unwrap();
+    assert_eq!(scheduling(thread).unwrap(), had);
+    let undone = show(&mut client).napis.swap_remove(1);
+    assert_eq!((undone.settings.threaded, undone.former_scheduling), (Threaded::Off, None));
+}
+
+#[test]
+fn a_thread_that_cannot_be_scheduled_leaves_everything_as_it_was() {
+    let (scratch, plane) = (Scratch::new(), plane());
+    let _offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    let before = show(&mut client).napis;
+    let mut refused = |change| {
+        let error = client.ask(&Request::Set(Set { napi_ids: Vec::new(), change })).unwrap_err();
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        error.to_string()
+    };
+    let said = refused(Change { threaded: None, ..of_threads() });
+    assert!(said.contains("no thread") && said.contains("threaded=on"), "{said}");
+    let said = refused(Change { thread_cpus: Some(vec![4_000]), ..of_threads() });
+    assert!(said.contains("CPU 4000"), "{said}");
+    // The kernel itself refuses this one, when the settings are in force already.
+    let change = Change { defer_hard_irqs: Some(7), thread_policy: Some(ThreadPolicy::Unknown(77)), ..of_threads() };
+    let said = refused(change);
+    assert!(said.contains("cannot schedule its thread") && said.contains("os error 22"), "{said}");
+    let after = show(&mut client).napis;
+    let in_force = |napis: &[Napi]| napis.iter().map(|napi| (napi.settings, napi.former)).collect::<Vec<_>>();
+    assert_eq!(in_force(&after), in_force(&before));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::machine;
 use crate::netdev::{Netdev, Policy};
 use crate::plan::{self, Change, Request, Step};
 use crate::roots::Roots;
-use crate::sched::{self, Scheduling, ThreadPolicy};
+use crate::sched::{self, Scheduling};
 use crate::state::{Former, Lock, STATE_DIR, State, Store, Term};
 
 /// Where a session reads and keeps things.
@@ -275,9 +275,9 @@ impl Session {
             return Ok(());
         }
         let pid = self.thread_of(step)?;
-        schedule(pid, cpus, policy).map_err(|source| Error::Os {
+        sched::set(pid, cpus, policy).map_err(|source| Error::Os {
             what: format!("schedule the thread {pid} of {} queue {}", self.device.name, step.key),
-            remedy: scheduling_remedy(&source).to_owned(),
+            remedy: sched::remedy(&source).to_owned(),
             source,
             said: None,
         })
@@ -316,28 +316,5 @@ impl Session {
             }
             other => other,
         }
-    }
-}
-
-/// A deadline needs a thread that may run everywhere, so CPUs come before it and after everything else.
-fn schedule(pid: i32, cpus: Option<&[usize]>, policy: Option<ThreadPolicy>) -> std::io::Result<()> {
-    let set_cpus = || cpus.map_or(Ok(()), |cpus| sched::set_cpus(pid, cpus));
-    let set_policy = || policy.map_or(Ok(()), |policy| sched::set_policy(pid, policy));
-    if matches!(policy, Some(ThreadPolicy::Deadline { .. })) {
-        set_cpus()?;
-        set_policy()
-    } else {
-        set_policy()?;
-        set_cpus()
-    }
-}
-
-fn scheduling_remedy(error: &std::io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EBUSY) => {
-            "the deadlines of all threads do not fit the machine: give less runtime or a longer period"
-        }
-        Some(libc::EINVAL) => "give CPUs that are online and in the thread's cpuset",
-        _ => "it takes CAP_SYS_NICE, and for a deadline a thread that may run on all CPUs",
     }
 }

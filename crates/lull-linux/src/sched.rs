@@ -194,6 +194,55 @@ pub fn set_policy(thread: i32, policy: ThreadPolicy) -> io::Result<()> {
     set_sched_attr(thread, &attr)
 }
 
+/// Gives a thread CPUs and a policy, whichever is given. A deadline needs a thread that may run everywhere, so CPUs come
+/// before it and after everything else.
+///
+/// # Errors
+/// Those of [`set_cpus`] and [`set_policy`]; [`remedy`] says what helps.
+pub fn set(thread: i32, cpus: Option<&[usize]>, policy: Option<ThreadPolicy>) -> io::Result<()> {
+    let set_cpus = || cpus.map_or(Ok(()), |cpus| set_cpus(thread, cpus));
+    let set_policy = || policy.map_or(Ok(()), |policy| set_policy(thread, policy));
+    if matches!(policy, Some(ThreadPolicy::Deadline { .. })) {
+        set_cpus()?;
+        set_policy()
+    } else {
+        set_policy()?;
+        set_cpus()
+    }
+}
+
+/// What helps against a refusal of [`set`].
+pub fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "the deadlines of all threads do not fit the machine: give less runtime or a longer period"
+        }
+        Some(libc::EINVAL) => "give CPUs that are online and in the thread's cpuset",
+        Some(libc::ESRCH) => "the thread has ended meanwhile: try again",
+        _ => "it takes CAP_SYS_NICE, and for a deadline a thread that may run on all CPUs",
+    }
+}
+
+/// Refuses CPUs that are not online, and CPUs beside a deadline.
+///
+/// # Errors
+/// [`Error::Input`].
+pub fn check(cpus: Option<&[usize]>, policy: Option<ThreadPolicy>, online: &[usize]) -> Result<()> {
+    if let Some(cpu) = cpus.unwrap_or_default().iter().find(|cpu| !online.contains(cpu)) {
+        return Err(Error::Input {
+            what: format!("CPU {cpu} is not online"),
+            remedy: format!("the CPUs {} are", lull_units::numbers_text(online)),
+        });
+    }
+    if matches!(policy, Some(ThreadPolicy::Deadline { .. })) && cpus.is_some() {
+        return Err(Error::Input {
+            what: "a deadline policy and CPUs were given for one thread".to_owned(),
+            remedy: "give one of the two: the kernel binds no SCHED_DEADLINE thread to some CPUs".to_owned(),
+        });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine;
 use crate::netdev::Policy;
 use crate::plan::{Change, Step, check_policy, check_timeout, cpu_list, no_napi, threaded_name};
-use crate::sched::{ThreadPolicy, duration_ns, shown_ns};
+use crate::sched::{self, ThreadPolicy, duration_ns, shown_ns};
 
 /// What is asked of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,18 +219,7 @@ fn plan(snapshot: &Snapshot, set: &Set, policy: &Policy, online: &[usize]) -> Re
                 remedy: "give threaded=on as well".to_owned(),
             });
         }
-        if let Some(cpu) = step.thread_cpus.iter().flatten().find(|cpu| !online.contains(cpu)) {
-            return Err(Error::Input {
-                what: format!("CPU {cpu} is not online"),
-                remedy: format!("the CPUs {} are", cpu_list(online)),
-            });
-        }
-        if matches!(step.thread_policy, Some(ThreadPolicy::Deadline { .. })) && step.thread_cpus.is_some() {
-            return Err(Error::Input {
-                what: "a deadline policy and CPUs were given for one thread".to_owned(),
-                remedy: "give one of the two: the kernel binds no SCHED_DEADLINE thread to some CPUs".to_owned(),
-            });
-        }
+        sched::check(step.thread_cpus.as_deref(), step.thread_policy, online)?;
         steps.push(step);
     }
     Ok(steps.into_iter().filter(|step| !step.is_empty()).collect())

@@ -11,7 +11,7 @@ use lull_control::place::Places;
 use lull_control::schema::{Answer, Napi, Request, Shown};
 use lull_core::{EpollParams, Stats, Threaded};
 use lull_linux::recognise::{Programs, Recognised, recognise};
-use lull_linux::sched::{Scheduling, scheduling, shown_ns};
+use lull_linux::sched::shown_ns;
 use serde::Serialize;
 
 use crate::Failure;
@@ -73,7 +73,7 @@ impl Process {
             if napi.id == 0 { "down".to_owned() } else { napi.id.to_string() },
             format!("cpu{}", napi.cpu),
             core.map_or("any".to_owned(), |core| core.to_string()),
-            napi.thread.map_or("-".to_owned(), |tid| thread_cell(tid, thread(tid).as_ref())),
+            napi.thread.map_or("-".to_owned(), |tid| thread_cell(tid, napi.scheduling.as_ref())),
             napi.settings.defer_hard_irqs.to_string(),
             shown_ns(napi.settings.gro_flush_timeout_ns),
             shown_ns(napi.settings.irq_suspend_timeout_ns),
@@ -137,11 +137,6 @@ fn threaded_name(threaded: Threaded) -> &'static str {
         Threaded::On => "on",
         Threaded::BusyPoll => "busy-poll",
     }
-}
-
-/// How a thread runs; nothing where its number is that of another PID namespace.
-fn thread(tid: i32) -> Option<Scheduling> {
-    scheduling(tid).ok()
 }
 
 /// One interval of a process, as `lull stat --json` prints it.

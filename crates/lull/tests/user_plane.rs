@@ -12,7 +12,14 @@ struct Service(Child);
 
 impl Service {
     fn start() -> Service {
-        let mut command = Command::new(LULL);
+        Service::start_under(&[])
+    }
+
+    /// Started by these words.
+    fn start_under(words: &[&str]) -> Service {
+        let words = [words, &[LULL]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
         command.args(["serve", "--nic", "mem", "--mode", "defer50", "--load", "200", "--connections", "1"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -71,12 +78,51 @@ fn settings_of_a_process_are_set_and_given_back() {
 
     service.refused("set", "--queue 7 defer-hard-irqs=1", "no queue 7");
     service.refused("set", "--napi 1 defer-hard-irqs=1", "no NAPI 1");
-    service.refused("set", "thread-cpus=0", "taskset");
+    service.refused("set", "thread-cpus=0", "threaded=on");
+    service.refused("set", "thread-cpus=0 --dry-run", "no thread");
+    service.refused("set", "threaded=on thread-cpus=4000", "CPU 4000");
     service.refused("set", "gro-flush-timeout=11s", "10s");
     service.refused("undo", "--forget", "--forget");
 
     let undone: Value = serde_json::from_str(&service.ok("undo", "--json")).unwrap();
     assert_eq!(undone["changes"].as_array().map(Vec::len), Some(2), "{undone}");
     assert_eq!(service.settings(), before);
+    assert!(service.ok("undo", "").contains("nothing was set"));
+}
+
+#[test]
+fn the_thread_of_a_napi_is_shown_bound_and_given_a_policy() {
+    let service = Service::start();
+    let core = lull_host::usable_cores()[0];
+    let said = service.ok("set", &format!("threaded=on thread-cpus={core} thread-policy=other:0"));
+    assert!(said.contains("threaded off -> on"), "{said}");
+    let napi = || {
+        let shown: Value = serde_json::from_str(&service.ok("show", "--json")).unwrap();
+        shown[0]["napis"][0].clone()
+    };
+    let thread = napi()["thread"].as_i64().unwrap();
+    assert_eq!(napi()["scheduling"]["cpus"], serde_json::json!([core]));
+    let shown = service.ok("show", "");
+    assert!(shown.contains(&format!("{thread} cpu {core} other:0")), "{shown}");
+    // A nice value may always be raised.
+    let said = service.ok("set", "thread-policy=other:5");
+    assert!(said.contains("thread-policy other:0 -> other:5"), "{said}");
+    assert_eq!(napi()["scheduling"]["policy"]["other"], 5);
+    assert!(service.ok("undo", "--dry-run").contains("thread-policy other:5 -> other:0"));
+}
+
+#[test]
+fn a_policy_that_the_service_may_not_give_is_refused_by_name_and_with_the_remedy() {
+    let without = ["setpriv", "--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice"];
+    let probe = Command::new(without[0]).args(&without[1..]).args(["prlimit", "--rtprio=0", "true"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: a refused policy: setpriv or prlimit is not installed, or may not (root)");
+        return;
+    }
+    let service = Service::start_under(&[&without[..], &["prlimit", "--rtprio=0"]].concat());
+    for word in ["Operation not permitted", "CAP_SYS_NICE", "in the process that serves"] {
+        service.refused("set", "threaded=on thread-policy=fifo:50", word);
+    }
+    assert_eq!(service.settings()["threaded"], "off");
     assert!(service.ok("undo", "").contains("nothing was set"));
 }

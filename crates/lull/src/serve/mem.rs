@@ -50,12 +50,13 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     })?;
     bench.server().set_mode(mode)?;
     bench.notes().iter().for_each(|note| say!("lull: {note}"));
+    // Before the first line: whoever reads it may ask at once.
+    let _control = offer(bench.server().host());
     outln!(
         "serving memcached on the in-memory NIC in mode {mode} with {} workers; load {load} over {} connections",
         args.threads,
         connections
     )?;
-    let _control = offer(bench.server().host());
     let mut lines = 0;
     while !stop.load(Ordering::Relaxed) {
         let offered_qps = load.offered_qps(None);
