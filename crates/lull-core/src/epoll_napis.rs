@@ -13,15 +13,28 @@
 //! age      an instance that brought nothing while IDLE_CALLS_MAX calls found events is forgotten. So is one
 //!          that is gone (edge 20)
 //! ```
+//!
+//! Another thread on the context may suspend an instance in the very moment in which it is forgotten, and no tour would ask
+//! that instance before its long timer. Both threads therefore look: who suspends reads the place again afterwards and resumes
+//! what is not there any more; who forgets frees the place first and then resumes. The instance's own words order the two: a
+//! resume ends in the timer of a completion (or in the interrupt), so a suspension that replaces that timer acquires the free
+//! place through it (`Timer::start`), and one that came before it was replaced itself.
 
 use crate::config::NAPI_ID_MIN;
 use crate::sync::{AtomicU32, Ordering::Relaxed};
 
 /// Instances that a context can keep. Those beyond are not busy polled and not suspended: they interrupt.
+#[cfg(not(loom))]
 pub(crate) const NAPIS_MAX: usize = 64;
+/// Loom branches at each place.
+#[cfg(loom)]
+pub(crate) const NAPIS_MAX: usize = 2;
 /// Calls that found events, but none of this instance, after which an instance is forgotten. A socket that is removed makes no more events, and an
 /// instance that is gone cannot; asking it for ever would cost two polls a call.
+#[cfg(not(loom))]
 pub(crate) const IDLE_CALLS_MAX: u32 = 64;
+#[cfg(loom)]
+pub(crate) const IDLE_CALLS_MAX: u32 = 1;
 
 /// An instance's place in the table. No data hangs on it but the id itself, so relaxed is enough.
 #[derive(Debug, Default)]
@@ -86,22 +99,23 @@ impl<const N: usize> Napis<N> {
         self.0[place].id.load(Relaxed) == id
     }
 
-    /// Frees the place, unless another thread forgot the instance and the place is another's by now.
-    fn forget(&self, place: usize, id: u32) {
-        let _ = self.0[place].id.compare_exchange(id, 0, Relaxed, Relaxed);
+    /// Frees the place, unless another thread forgot the instance and the place is another's by now. The caller resumes what was
+    /// freed.
+    fn forget(&self, place: usize, id: u32) -> bool {
+        self.0[place].id.compare_exchange(id, 0, Relaxed, Relaxed).is_ok()
     }
 
-    /// A call found events: instances that brought none for long are forgotten. The tour has just ended their suspension.
+    /// A call found events: each instance at or behind place `from` is a call older, up to the first that brought none for so
+    /// long that it is forgotten. That one is to be resumed, and the others are behind its place.
     #[inline]
-    pub(crate) fn age(&self) {
-        let mut from = 0;
+    pub(crate) fn age_from(&self, mut from: usize) -> Option<(usize, u32)> {
         while let Some((place, id)) = self.first_from(from) {
             from = place + 1;
-            let slot = &self.0[place];
-            if slot.idle_calls.fetch_add(1, Relaxed) >= IDLE_CALLS_MAX {
-                self.forget(place, id);
+            if self.0[place].idle_calls.fetch_add(1, Relaxed) >= IDLE_CALLS_MAX && self.forget(place, id) {
+                return Some((place, id));
             }
         }
+        None
     }
 }
 
@@ -124,11 +138,10 @@ impl Tour {
         Some(id)
     }
 
-    /// The instance that was to be polled is gone.
-    pub(crate) fn forget(&self, napis: &Napis) {
-        if let Some((place, id)) = self.at {
-            napis.forget(place, id);
-        }
+    /// The instance that was to be polled is gone. Should it be there again, it is to be resumed.
+    pub(crate) fn forget(&self, napis: &Napis) -> Option<u32> {
+        let (place, id) = self.at?;
+        napis.forget(place, id).then_some(id)
     }
 
     /// Whether every instance was polled.
@@ -172,11 +185,11 @@ mod tests {
         napis.note(A);
         napis.note(A + 1);
         for call in 0..IDLE_CALLS_MAX {
-            napis.age();
-            assert_eq!(ids(&napis), [A, A + 1], "call {call}");
+            assert_eq!(napis.age_from(0), None, "call {call}");
             napis.note(A + 1);
         }
-        napis.age();
+        assert_eq!(napis.age_from(0), Some((0, A)));
         assert_eq!(ids(&napis), [A + 1]);
+        assert_eq!(napis.age_from(1), None, "it is young");
     }
 }

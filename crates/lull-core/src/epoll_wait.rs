@@ -89,6 +89,8 @@ enum Phase {
     Check,
     /// Between two instances of a tour.
     Touring,
+    /// A tour found events: instances from this place on that brought none for long are forgotten and resumed.
+    Aging(usize),
     /// Busy polling found nothing, and the resume was issued if there was one: next comes sleep, or the end.
     FoundNothing,
     /// Events were copied: each instance is suspended, from this place on.
@@ -154,8 +156,13 @@ impl EpollWait {
                 }
                 Phase::Touring => match self.tour_on(ep) {
                     Some(plan) => return WaitStep::Busy(plan),
-                    None => self.tour_over(ep),
+                    None => self.phase = if self.available { Phase::Aging(0) } else { Phase::FoundNothing },
                 },
+                Phase::Aging(from) => {
+                    if let Some(step) = self.age_on(ep, from) {
+                        return step;
+                    }
+                }
                 Phase::Suspending(from, events) => {
                     if let Some(step) = self.suspend_on(ep, from, events) {
                         return step;
@@ -216,13 +223,18 @@ impl EpollWait {
         ep.plan(self.tour.next(&ep.napis)?, one_round)
     }
 
-    /// The tour is over: copies, or sleeps.
-    fn tour_over(&mut self, ep: &EpollBusy) {
-        if self.available {
-            ep.napis.age();
-            self.phase = Phase::Check;
-        } else {
-            self.phase = Phase::FoundNothing;
+    /// Forgets instances that bring nothing. The tour has just ended their suspension, but another thread may have begun a new
+    /// one since: they are resumed.
+    fn age_on(&mut self, ep: &EpollBusy, from: usize) -> Option<WaitStep> {
+        match ep.napis.age_from(from) {
+            Some((place, id)) => {
+                self.phase = Phase::Aging(place + 1);
+                self.busy_prefer.then_some(WaitStep::Resume(id))
+            }
+            None => {
+                self.phase = Phase::Check;
+                None
+            }
         }
     }
 
@@ -274,8 +286,7 @@ impl EpollWait {
     pub fn busy_done(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<WaitStep> {
         self.available = done.available;
         if ep.options.every_napi {
-            self.toured(ep, done);
-            return None;
+            return self.toured(ep, done).map(WaitStep::Resume);
         }
         if done.available {
             return None;
@@ -284,18 +295,18 @@ impl EpollWait {
         ep.nothing_found(self.busy_id, self.busy_prefer).map(WaitStep::Resume)
     }
 
-    /// One instance of the tour was polled.
-    fn toured(&mut self, ep: &EpollBusy, done: BusyDone) {
+    /// One instance of the tour was polled. One that is gone is forgotten, and returned: it may be there again under its id,
+    /// and another thread may have suspended it.
+    fn toured(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<u32> {
         self.phase = Phase::Touring;
-        if done.gone {
-            self.tour.forget(&ep.napis);
-        }
+        let forgotten = if done.gone { self.tour.forget(&ep.napis) } else { None };
         let began_ns = *self.tours_began_ns.get_or_insert(done.now_ns);
         // One that is alone was spun on until the end.
         let over = done.available || ep.napis.is_one() || self.tours_end.reached(began_ns, done.now_ns);
         if !over && self.tour.is_over(&ep.napis) {
             self.tour = Tour::default();
         }
+        forgotten.filter(|_| self.busy_prefer)
     }
 
     /// The sleep ended, or was not begun because events were available.

@@ -12,6 +12,8 @@
 //! bounded to a number of preemptions, said beside each; those of two are not bounded. Settings and counters are plain
 //! atomics in every build, so loom does not branch on them: nothing synchronises on either.
 
+mod every_napi;
+
 use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
 
 use loom::sync::atomic::{AtomicU32, Ordering as Loom};

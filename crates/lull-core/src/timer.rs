@@ -5,7 +5,9 @@
 //! fires on the CPU that armed it.
 //!
 //! Starting it releases and claiming it acquires. A completion gives the instance up and then starts the timer: whoever
-//! claims that timer has to see the instance free, else the watchdog would swallow what it has just been given.
+//! claims that timer has to see the instance free, else the watchdog would swallow what it has just been given. Starting it
+//! acquires, too: a suspension that replaces the timer of a completion has to see what was done before that completion
+//! (`epoll_napis.rs` says what for).
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -43,7 +45,7 @@ impl Timer {
     /// Starts the timer, replacing what was pending. Returns the deadline as it is kept (up to 15 ns later).
     pub(crate) fn start(&self, deadline_ns: u64, cpu: u16) -> u64 {
         let word = Timer::pack(deadline_ns, cpu);
-        self.0.swap(word, Ordering::Release);
+        self.0.swap(word, Ordering::AcqRel);
         (word >> CPU_BITS) << UNIT_SHIFT
     }
 
