@@ -30,7 +30,7 @@
 //! | [`recognise`] | from settings in force to a mode's name |
 //! | [`show`] | all of that for one device |
 //! | [`doctor`] | what can be had here, and what stands in the way |
-//! | [`prepare`] | the set-up of device and machine, by a profile |
+//! | [`prepare`], `overwritten` | the set-up of device and machine, by a profile; what its steps have overwritten |
 //! | [`ethtool`] | queues, rings, coalescing, features |
 //! | [`hardware`] | whether the processor counts cycles and instructions |
 //! | [`machine`], [`roots`] | CPUs and versions; where `/sys` and `/proc` are |
@@ -76,6 +76,7 @@ mod namespaces;
 pub mod netdev;
 pub mod offload;
 pub mod os;
+mod overwritten;
 pub mod plan;
 pub mod polls;
 pub mod prepare;

@@ -18,25 +18,25 @@
 //! address.
 
 mod account;
+mod error;
 mod format;
 mod page;
 mod tracefs;
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use error::{DEVICE_NAME_BYTES_MAX, os};
 use format::Format;
 use page::DrainError;
 use tracefs::Instance;
 
 pub use account::{Account, Accounts, Comm, Tally, Who};
+pub use error::PollsError;
 
-/// Longest name of an interface, in bytes (`IFNAMSIZ` without its end).
-const DEVICE_NAME_BYTES_MAX: usize = 15;
 /// Ring buffer of each CPU unless told otherwise, in KiB: half a second at half a million polls a second.
 pub const BUFFER_KIB_DEFAULT: u32 = 16 * 1024;
 /// The timer of a NAPI lies less than this behind its beginning: `struct napi_struct` is under 1 KiB.
@@ -131,38 +131,6 @@ impl Default for Options {
     fn default() -> Options {
         Options { timers: false, buffer_kib: BUFFER_KIB_DEFAULT }
     }
-}
-
-/// Why polls cannot be recorded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PollsError {
-    /// Not the name of an interface.
-    #[error(
-        "cannot trace the device '{0}': a device's name has 1 to {DEVICE_NAME_BYTES_MAX} bytes, none of them a quote or \
-         blank"
-    )]
-    Name(String),
-    /// tracefs is not mounted and cannot be.
-    #[error(
-        "cannot trace polls: tracefs is not mounted and this process may not mount it ({0}); run as root (CAP_SYS_ADMIN)"
-    )]
-    NoTracefs(#[source] io::Error),
-    /// The kernel refused.
-    #[error("cannot trace polls: {what}: {source}; run as root on a kernel with CONFIG_EVENT_TRACING")]
-    Os {
-        /// What was tried.
-        what: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The kernel's description of an event or a page is not understood.
-    #[error("cannot trace polls: {0}; this kernel's trace format is not known")]
-    Format(String),
-}
-
-fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> PollsError {
-    move |source| PollsError::Os { what: what.into(), source }
 }
 
 struct CpuBuffer {
@@ -361,28 +329,5 @@ impl Formats {
             _ => Context::Process,
         };
         Some(Record { at_ns, cpu, tid: u32_at(4)? as i32, context, what })
-    }
-}
-
-impl From<PollsError> for crate::Error {
-    fn from(error: PollsError) -> crate::Error {
-        let remedy = "run it as root (CAP_SYS_ADMIN) on a kernel with CONFIG_EVENT_TRACING".to_owned();
-        match error {
-            PollsError::Os { what, source } => {
-                crate::Error::Os { what: format!("trace polls ({what})"), remedy, source, said: None }
-            }
-            PollsError::NoTracefs(source) => {
-                crate::Error::Os { what: "mount tracefs to trace polls".to_owned(), remedy, source, said: None }
-            }
-            PollsError::Name(name) => crate::Error::Input {
-                what: format!("cannot trace the polls of '{name}'"),
-                remedy: "name a device, as `lull show` lists them".to_owned(),
-            },
-            PollsError::Format(reason) => crate::Error::Unsupported {
-                what: "trace polls".to_owned(),
-                reason,
-                remedy: "this kernel's trace format is not known".to_owned(),
-            },
-        }
     }
 }

@@ -23,6 +23,8 @@ use crate::polls::{Account, Accounts, Options, Polls, Tally, Who};
 use crate::roots::Roots;
 use counters::Counters;
 
+pub use counters::{CpuRate, IrqSample};
+
 /// How often the ring buffers are emptied.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -101,26 +103,6 @@ pub struct Poller {
     /// What it polled.
     #[serde(flatten)]
     pub rates: Rates,
-}
-
-/// A rate on a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CpuRate {
-    /// The CPU.
-    pub cpu: u32,
-    /// A second.
-    pub per_s: f64,
-}
-
-/// An interrupt of the device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct IrqSample {
-    /// Its number.
-    pub irq: u32,
-    /// What `/proc/interrupts` calls it.
-    pub name: String,
-    /// A second, by CPU.
-    pub per_s: Vec<CpuRate>,
 }
 
 /// Samples a device.

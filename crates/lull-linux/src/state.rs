@@ -19,7 +19,7 @@ use crate::device::{Device, QueueKey, Snapshot};
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::identity::Node;
-use crate::prepare::{Overwritten, Target};
+use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::sched::Scheduling;
 use crate::values::Values;

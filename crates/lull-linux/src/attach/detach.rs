@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
-use super::Params;
-use super::follow::set_params;
+use super::params::{Params, set_params};
 use super::record::{Entry, Holder, Opened, Record, Role};
 use super::tree::{Member, start_of};
 use crate::apply::Options;

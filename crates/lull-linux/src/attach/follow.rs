@@ -1,18 +1,17 @@
 //! One look over a program after the other: contexts that do not have the parameters get them.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use lull_core::EpollParams;
-use serde::Serialize;
 
 use super::detach::{Restored, restore};
+use super::event::Event;
+use super::params::{Params, set_params};
 use super::record::{Entry, Opened, Record, Role};
+use super::request::Request;
 use super::sockets::{OnContext, shared_napis};
 use super::tree::{Member, Tree};
-use super::{Params, Request};
 use crate::apply::Options;
 use crate::error::{Error, Result};
 use crate::os;
@@ -29,82 +28,6 @@ pub enum Which {
     All,
     /// Those without any parameters: the net below the preload library, which respects what a program sets by itself.
     Unset,
-}
-
-/// What a look found or did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "event", rename_all = "kebab-case")]
-pub enum Event {
-    /// A context got its parameters.
-    Set {
-        /// The process.
-        pid: i32,
-        /// Its name.
-        name: String,
-        /// Its descriptor.
-        fd: i32,
-        /// What the context had.
-        former: Params,
-        /// What it has now.
-        now: Params,
-    },
-    /// A context has the parameters already.
-    Had {
-        /// The process.
-        pid: i32,
-        /// Its name.
-        name: String,
-        /// Its descriptor.
-        fd: i32,
-        /// The parameters.
-        now: Params,
-    },
-    /// A context keeps parameters that the program has set by itself.
-    Kept {
-        /// The process.
-        pid: i32,
-        /// Its descriptor.
-        fd: i32,
-        /// The parameters.
-        now: Params,
-    },
-    /// The sockets on a context that has parameters.
-    Sockets(OnContext),
-    /// Something that keeps the mode from working.
-    Warning {
-        /// What, where and what to do.
-        text: String,
-    },
-    /// A child is followed from now on.
-    Child {
-        /// The child.
-        pid: i32,
-        /// Its name.
-        name: String,
-    },
-    /// A process has ended.
-    Ended {
-        /// Which.
-        pid: i32,
-    },
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::Set { pid, name, fd, former, now } => {
-                write!(f, "{name} (process {pid}) descriptor {fd}: {now} (was: {former})")
-            }
-            Event::Had { pid, name, fd, now } => write!(f, "{name} (process {pid}) descriptor {fd}: {now} already"),
-            Event::Kept { pid, fd, now } => {
-                write!(f, "process {pid} descriptor {fd}: the program's own {now} stay")
-            }
-            Event::Sockets(sockets) => sockets.fmt(f),
-            Event::Warning { text } => write!(f, "warning: {text}"),
-            Event::Child { pid, name } => write!(f, "child {name} (process {pid}) is followed"),
-            Event::Ended { pid } => write!(f, "process {pid} has ended"),
-        }
-    }
 }
 
 /// A program that is attached to. Dropping it gives nothing back; [`Follower::restore`] does.
@@ -429,34 +352,4 @@ fn warn(warned: &mut BTreeSet<String>, events: &mut Vec<Event>, text: String) {
     if warned.insert(text.clone()) {
         events.push(Event::Warning { text });
     }
-}
-
-/// Sets the parameters of one context through a duplicate, which is closed when this returns; false if it has gone.
-///
-/// # Errors
-/// What the kernel refuses.
-pub(super) fn set_params(member: &Member, fd: i32, params: &EpollParams) -> Result<bool> {
-    let epoll = match member.process.duplicate(fd) {
-        Ok(epoll) => epoll,
-        Err(_) if member.has_ended() => return Ok(false),
-        Err(error) if error.errno() == Some(libc::EBADF) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
-    if os::epoll_params(epoll.as_fd()).is_err() {
-        return Ok(false);
-    }
-    os::set_epoll_params(epoll.as_fd(), params).map_err(|error| {
-        let what = format!("set the busy-poll parameters of descriptor {fd} of process {}", member.pid);
-        match error.raw_os_error() {
-            Some(libc::EPERM) => Error::Os {
-                what,
-                remedy: "a budget above 64 needs CAP_NET_ADMIN: run it as root, or give at most 64".to_owned(),
-                source: error,
-                said: None,
-            },
-            _ => Error::os(what, "the values may be beyond this kernel's limits", error),
-        }
-    })?;
-    Ok(true)
 }

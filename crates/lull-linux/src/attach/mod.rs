@@ -6,9 +6,10 @@
 //!
 //! | module | what is in there |
 //! | --- | --- |
+//! | `request`, `params` | what is asked for; the parameters of a context, set through a duplicate of its descriptor |
 //! | `tree` | which processes belong to the program: it, its children, theirs |
 //! | `record` | what their contexts had before: a file for each program attached to, written before the first change |
-//! | `follow` | one look over the program after the other, setting what is new |
+//! | `follow`, `event` | one look over the program after the other, setting what is new; what it tells |
 //! | `detach` | giving back |
 //! | `sockets` | what is on a context, and what keeps busy polling from working there |
 //!
@@ -16,151 +17,19 @@
 //! is not found: attach to a daemon after it has put itself into the background.
 
 mod detach;
+mod event;
 mod follow;
+mod params;
 mod record;
+mod request;
 mod sockets;
 mod tree;
 
-use std::fmt;
-
-use lull_core::{AppPolicy, EpollParams, Mode};
-use serde::{Deserialize, Serialize};
-
 pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
-pub use follow::{Event, Follower, LOOK_EVERY, Which};
+pub use event::Event;
+pub use follow::{Follower, LOOK_EVERY, Which};
+pub use params::Params;
 pub use record::Role;
+pub use request::{Request, with_children};
 pub use sockets::OnContext;
 pub(crate) use tree::{children, start_of};
-
-use crate::error::{Error, Result};
-use crate::netdev::Netdev;
-
-/// The busy-poll parameters of an epoll context, as files and reports have them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Params {
-    /// How long `epoll_wait` busy polls, in microseconds.
-    pub busy_poll_usecs: u32,
-    /// Packets a poll; 0 means the kernel's 8.
-    pub busy_poll_budget: u32,
-    /// Whether busy polling is preferred to interrupts.
-    pub prefer_busy_poll: bool,
-}
-
-impl From<EpollParams> for Params {
-    fn from(params: EpollParams) -> Params {
-        Params {
-            busy_poll_usecs: params.busy_poll_usecs,
-            busy_poll_budget: params.busy_poll_budget,
-            prefer_busy_poll: params.prefer_busy_poll,
-        }
-    }
-}
-
-impl From<Params> for EpollParams {
-    fn from(params: Params) -> EpollParams {
-        EpollParams {
-            busy_poll_usecs: params.busy_poll_usecs,
-            busy_poll_budget: params.busy_poll_budget,
-            prefer_busy_poll: params.prefer_busy_poll,
-        }
-    }
-}
-
-impl fmt::Display for Params {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let prefer = if self.prefer_busy_poll { "prefer" } else { "not preferred" };
-        write!(f, "usecs {}, budget {}, {prefer}", self.busy_poll_usecs, self.busy_poll_budget)
-    }
-}
-
-/// What is asked for a program's epoll contexts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The mode whose application half it is, if one was named.
-    pub mode: Option<Mode>,
-    /// The parameters.
-    pub params: EpollParams,
-}
-
-impl Request {
-    /// A mode's application half, with values in place of its own.
-    ///
-    /// # Errors
-    /// Neither a mode nor a value; a value above its limit; a mode whose application half is not epoll's.
-    pub fn new(mode: Option<Mode>, usecs: Option<u32>, budget: Option<u32>, prefer: bool) -> Result<Request> {
-        if mode.is_none() && usecs.is_none() && budget.is_none() && !prefer {
-            return Err(Error::Input {
-                what: "nothing to set".to_owned(),
-                remedy: "name a mode with --mode, or give --usecs, --budget or --prefer".to_owned(),
-            });
-        }
-        if let Some(mode) = mode.as_ref().filter(|mode| mode.socket_busy_poll_usecs != 0) {
-            return Err(Error::Unsupported {
-                what: format!("attach with mode {mode}"),
-                reason: "it sets SO_BUSY_POLL on sockets when they are made, not parameters of epoll contexts"
-                    .to_owned(),
-                remedy: "start the program with `lull run`".to_owned(),
-            });
-        }
-        if let Some(mode) = &mode {
-            crate::plan::check_coalescing(mode)?;
-        }
-        let mut params = mode.as_ref().map_or_else(EpollParams::default, |mode| mode.epoll);
-        params.busy_poll_usecs = usecs.unwrap_or(params.busy_poll_usecs);
-        params.busy_poll_budget = budget.unwrap_or(params.busy_poll_budget);
-        params.prefer_busy_poll |= prefer;
-        // Who may exceed the budget of 64 is the kernel's to say.
-        params.check(true)?;
-        Ok(Request { mode, params })
-    }
-
-    /// What of the mode attaching cannot put in force.
-    pub fn not_in_force(&self) -> Option<String> {
-        let mode = self.mode.as_ref()?;
-        let AppPolicy::TimeoutMs(ms) = mode.app else { return None };
-        Some(format!(
-            "mode {mode} is NOT fully in force: from outside a program's epoll_wait cannot be made to wait {ms} ms at a \
-             time; a call with timeout 0 never busy polls, and a longer one does so once and sleeps; `lull run --mode \
-             {mode}` changes the timeouts of programs that load its preload library"
-        ))
-    }
-
-    /// What attaching cannot do for this mode, or does not do by itself. Which devices have its other half is looked up
-    /// in the network namespace of the calling thread.
-    pub fn caveats(&self) -> Vec<String> {
-        let mut caveats = Vec::from_iter(self.not_in_force());
-        if let Some(mode) = self.mode.as_ref().filter(|mode| mode.napi != lull_core::NapiSettings::default()) {
-            let half = format!("this is the program's half of {mode}");
-            caveats.push(match &*devices_with(mode) {
-                [] => format!("{half}; `lull apply DEV --mode {mode}` sets the device's"),
-                devices => format!("{half}; the device's is in force on {}", devices.join(", ")),
-            });
-        }
-        caveats
-    }
-}
-
-/// The devices of this network namespace that have a mode's settings on one of their NAPIs.
-fn devices_with(mode: &Mode) -> Vec<String> {
-    let mut netdev = Netdev::new();
-    let links = netdev.links().unwrap_or_default();
-    let mut has_it = |ifindex| netdev.napis(ifindex).is_ok_and(|napis| napis.iter().any(|it| it.settings == mode.napi));
-    links.into_iter().filter(|link| has_it(link.ifindex)).map(|link| link.name).collect()
-}
-
-/// Whether the children of a process are to be set along with it: they are unless it was asked otherwise, but those of
-/// process 1 only if it was asked.
-///
-/// # Errors
-/// [`Error::Input`] for process 1 with nothing asked.
-pub fn with_children(pid: i32, asked: Option<bool>) -> Result<bool> {
-    match asked {
-        Some(asked) => Ok(asked),
-        None if pid == 1 => Err(Error::Input {
-            what: "the children of process 1 are all programs of the machine, or of the container".to_owned(),
-            remedy: "name the program's process, or say --children yes for all of them, --children no for none"
-                .to_owned(),
-        }),
-        None => Ok(true),
-    }
-}

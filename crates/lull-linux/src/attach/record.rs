@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::Params;
+use super::params::Params;
 use super::tree::start_of;
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};

@@ -1,6 +1,7 @@
 //! Checks of a device: NAPIs, queues, what survives a reset, offloads, coalescing.
 
-use super::{Check, timers};
+use super::check::Check;
+use super::timers;
 use crate::apply::Session;
 use crate::device::Snapshot;
 use crate::error::Error;

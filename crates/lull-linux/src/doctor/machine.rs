@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use rustix::event::epoll;
 use rustix::thread::CapabilitySet;
 
-use super::Check;
+use super::check::Check;
 use crate::hardware::{Counters, counters};
 use crate::machine::{core_sysctl, version};
 use crate::netdev::Policy;

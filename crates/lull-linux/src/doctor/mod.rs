@@ -1,6 +1,7 @@
 //! What this kernel, driver and these rights allow, mode by mode, and what stands in a mode's way. Each check is one
 //! small function that says what it looked at, what it found, why that matters and what to do.
 
+mod check;
 mod device;
 mod machine;
 mod modes;
@@ -16,56 +17,8 @@ use crate::machine::kernel_release;
 use crate::netdev::Netdev;
 use crate::programs::Process;
 
+pub use check::{Check, Verdict};
 pub use modes::ModeVerdict;
-
-/// How a check came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// Nothing stands in the way.
-    Ok,
-    /// It works, and could be better.
-    Advice,
-    /// It defeats a mode.
-    Wrong,
-    /// It could not be found out.
-    Unknown,
-}
-
-/// One check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// What was looked at.
-    pub what: String,
-    /// How it came out.
-    pub verdict: Verdict,
-    /// What was found, and why it matters.
-    pub reason: String,
-    /// What to do.
-    pub remedy: Option<String>,
-}
-
-impl Check {
-    fn new(what: impl Into<String>, verdict: Verdict, reason: impl Into<String>, remedy: Option<String>) -> Check {
-        Check { what: what.into(), verdict, reason: reason.into(), remedy }
-    }
-
-    fn ok(what: impl Into<String>, reason: impl Into<String>) -> Check {
-        Check::new(what, Verdict::Ok, reason, None)
-    }
-
-    fn advice(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check::new(what, Verdict::Advice, reason, Some(remedy.into()))
-    }
-
-    fn wrong(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check::new(what, Verdict::Wrong, reason, Some(remedy.into()))
-    }
-
-    fn unknown(what: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check::new(what, Verdict::Unknown, reason, Some(remedy.into()))
-    }
-}
 
 /// What the doctor found.
 #[derive(Clone, Debug, Serialize)]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, sampling, timers};
+use super::check::Check;
+use super::{sampling, timers};
 use crate::attach::OnContext;
 use crate::device::Snapshot;
 use crate::programs::{EpollContext, Polling, Process, name_of, polling};

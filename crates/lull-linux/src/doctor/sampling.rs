@@ -15,7 +15,7 @@ use std::time::Duration;
 use perf_event::events::Tracepoint;
 use perf_event::{Builder, Counter};
 
-use super::Check;
+use super::check::Check;
 use crate::os;
 use crate::roots::Roots;
 

@@ -8,7 +8,7 @@
 
 use std::cmp::Reverse;
 
-use super::Check;
+use super::check::Check;
 use crate::device::Snapshot;
 use crate::programs::EpollContext;
 use crate::roots::Roots;

@@ -1,6 +1,6 @@
 //! What an event looks like in the ring buffer: the kernel's own description (`events/.../format`).
 
-use super::PollsError;
+use super::error::PollsError;
 
 /// An event's id and the places of its fields.
 #[derive(Debug, PartialEq, Eq)]

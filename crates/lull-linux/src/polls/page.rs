@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::PollsError;
+use super::error::PollsError;
 use super::format::field;
 
 /// Types of the 5-bit `type_len` that are no data (`enum ring_buffer_type`).

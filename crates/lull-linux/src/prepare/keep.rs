@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 
-use super::{Outcome, Overwritten, Step, Target};
+use super::step::{Outcome, Step};
 use crate::apply::Session;
 use crate::ethtool::Ethtool;
+use crate::overwritten::{Overwritten, Target};
 use crate::state::{Store, Term};
 
 /// What a watcher holds of a preparation.

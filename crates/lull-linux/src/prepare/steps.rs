@@ -1,11 +1,12 @@
 //! The steps that a profile amounts to on a device and on the machine.
 
 use super::profile::{DeviceProfile, MachineProfile, cpus};
-use super::{Step, Target};
+use super::step::Step;
 use crate::device::Snapshot;
 use crate::error::Result;
 use crate::ethtool::Knob;
 use crate::machine::online_cpus;
+use crate::overwritten::Target;
 use crate::plan::cpu_list;
 use crate::roots::Roots;
 
@@ -130,9 +131,9 @@ fn cpu_mask(cpus: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::target::same;
     use super::super::{DEFAULT_PROFILE, Profile};
     use super::*;
+    use crate::overwritten::same;
 
     #[test]
     fn the_default_profile_names_every_step_and_no_machine_wide_one() {

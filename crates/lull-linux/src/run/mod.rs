@@ -3,7 +3,7 @@
 //!
 //! | module | what is in there |
 //! | --- | --- |
-//! | `way` | how the program's half is set: preload library, attaching, or nothing to set |
+//! | `way` | what is to be run, and how the program's half is set: preload library, attaching, or nothing to set |
 //! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
 //! | `serve` | while it runs: signals passed on, program and device looked over |
 //! | `background` | what the program puts into the background |
@@ -33,13 +33,12 @@ mod supervisor;
 mod verdict;
 mod way;
 
-use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::apply::{Options, Session, apply, diff, undo};
 use crate::error::{Error, Result};
-use crate::plan::{Request, cpu_list};
+use crate::plan::cpu_list;
 use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
 use serve::{OnDevice, Serving};
@@ -48,26 +47,7 @@ use supervisor::Supervisor;
 
 pub use plain::Plain;
 pub use supervisor::supervise;
-pub use way::{Sockets, Waits, Way};
-
-/// What is to be run, and how.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// The mode, with its overrides for the device; its application half is the program's.
-    pub request: Request,
-    /// The device whose half is applied, if any.
-    pub device: Option<String>,
-    /// Busy-poll options of the program's sockets, in place of the mode's.
-    pub sockets: Sockets,
-    /// How its calls of `epoll_wait` are changed.
-    pub waits: Waits,
-    /// Whether the program is pinned to the CPUs where the device's packets are delivered.
-    pub pin: bool,
-    /// Whether the preload library keeps silent.
-    pub quiet: bool,
-    /// The program and its arguments.
-    pub command: Vec<OsString>,
-}
+pub use way::{Run, Sockets, Waits, Way};
 
 /// What would be done.
 ///

@@ -12,7 +12,7 @@ use super::background::Background;
 use super::signals::Signals;
 use super::supervisor::Supervisor;
 use super::verdict::Verdict;
-use super::{Run, Way};
+use super::way::{Run, Way};
 use crate::apply::{Options, Session};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! How the program's half of a mode is set.
+//! What is to be run, and how the program's half of a mode is set.
 
 use std::env::{current_exe, var_os};
 use std::ffi::{OsStr, OsString};
@@ -12,6 +12,7 @@ use lull_core::{AppPolicy, EpollParams, Mode};
 
 use super::program;
 use crate::error::{Error, Result};
+use crate::plan::Request;
 use crate::{attach, os};
 
 /// The preload library's file name.
@@ -72,6 +73,25 @@ pub struct Waits {
     pub no_lift: bool,
     /// The most events that a call returns.
     pub events_max: Option<u32>,
+}
+
+/// What is to be run, and how.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The mode, with its overrides for the device; its application half is the program's.
+    pub request: Request,
+    /// The device whose half is applied, if any.
+    pub device: Option<String>,
+    /// Busy-poll options of the program's sockets, in place of the mode's.
+    pub sockets: Sockets,
+    /// How its calls of `epoll_wait` are changed.
+    pub waits: Waits,
+    /// Whether the program is pinned to the CPUs where the device's packets are delivered.
+    pub pin: bool,
+    /// Whether the preload library keeps silent.
+    pub quiet: bool,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
 }
 
 /// How the program's half is set.

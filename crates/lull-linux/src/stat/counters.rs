@@ -2,10 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use super::{CpuRate, IrqSample};
+use serde::Serialize;
+
 use crate::device::Device;
 use crate::netdev::Napi;
 use crate::roots::Roots;
+
+/// A rate on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CpuRate {
+    /// The CPU.
+    pub cpu: u32,
+    /// A second.
+    pub per_s: f64,
+}
+
+/// An interrupt of the device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IrqSample {
+    /// Its number.
+    pub irq: u32,
+    /// What `/proc/interrupts` calls it.
+    pub name: String,
+    /// A second, by CPU.
+    pub per_s: Vec<CpuRate>,
+}
 
 /// Counts by CPU.
 type ByCpu = Vec<(u32, u64)>;

@@ -1,4 +1,4 @@
-//! Where a value of a step lives, and how it is read and written there.
+//! What a step of `prepare` has overwritten, where that value lives, and how it is read and written there.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,6 +8,20 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ethtool::{Ethtool, Knob};
 use crate::roots::Roots;
+
+/// What a step has overwritten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overwritten {
+    /// Where.
+    pub target: Target,
+    /// The step, for people.
+    pub what: String,
+    /// What was there.
+    pub former: String,
+    /// What was set, which a watcher sets again where a driver takes it back.
+    #[serde(default)]
+    pub set: Option<String>,
+}
 
 /// Where a value lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,11 +48,11 @@ impl Target {
     }
 
     /// Whether it is a file of a network device, which is named there.
-    pub(super) fn is_of_a_device(&self) -> bool {
+    pub(crate) fn is_of_a_device(&self) -> bool {
         matches!(self, Target::Sys(path) if path.starts_with("class/net/"))
     }
 
-    pub(super) fn lacking(&self) -> String {
+    pub(crate) fn lacking(&self) -> String {
         match self {
             Target::Ethtool(knob) => format!("the driver has no {knob}"),
             Target::Sys(path) => format!("there is no /sys/{path}"),
@@ -47,7 +61,7 @@ impl Target {
         }
     }
 
-    pub(super) fn read(&self, ethtool: &mut Ethtool, roots: &Roots) -> Result<Option<String>> {
+    pub(crate) fn read(&self, ethtool: &mut Ethtool, roots: &Roots) -> Result<Option<String>> {
         if let Target::Ethtool(knob) = self {
             return Ok(ethtool.get(*knob)?.map(|reading| reading.value.to_string()));
         }
@@ -59,7 +73,7 @@ impl Target {
         }
     }
 
-    pub(super) fn write(&self, value: &str, ethtool: &mut Ethtool, roots: &Roots) -> Result<()> {
+    pub(crate) fn write(&self, value: &str, ethtool: &mut Ethtool, roots: &Roots) -> Result<()> {
         if let Target::Ethtool(knob) = self {
             let number = value.parse().map_err(|_| Error::Input {
                 what: format!("the state file has '{value}' for {knob}"),
@@ -82,7 +96,7 @@ impl Target {
 }
 
 /// Values are alike as numbers, as masks (`0000,00000000`) and as lists of CPUs.
-pub(super) fn same(one: &str, other: &str) -> bool {
+pub(crate) fn same(one: &str, other: &str) -> bool {
     let mask = |text: &str| {
         let hex = text.chars().all(|c| c.is_ascii_hexdigit() || c == ',') && !text.is_empty();
         hex.then(|| text.replace(',', "").trim_start_matches('0').to_ascii_lowercase())

@@ -1,0 +1,84 @@
+//! What a look over a program found or did.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::params::Params;
+use super::sockets::OnContext;
+
+/// What a look found or did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A context got its parameters.
+    Set {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+        /// What the context had.
+        former: Params,
+        /// What it has now.
+        now: Params,
+    },
+    /// A context has the parameters already.
+    Had {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+        /// The parameters.
+        now: Params,
+    },
+    /// A context keeps parameters that the program has set by itself.
+    Kept {
+        /// The process.
+        pid: i32,
+        /// Its descriptor.
+        fd: i32,
+        /// The parameters.
+        now: Params,
+    },
+    /// The sockets on a context that has parameters.
+    Sockets(OnContext),
+    /// Something that keeps the mode from working.
+    Warning {
+        /// What, where and what to do.
+        text: String,
+    },
+    /// A child is followed from now on.
+    Child {
+        /// The child.
+        pid: i32,
+        /// Its name.
+        name: String,
+    },
+    /// A process has ended.
+    Ended {
+        /// Which.
+        pid: i32,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Set { pid, name, fd, former, now } => {
+                write!(f, "{name} (process {pid}) descriptor {fd}: {now} (was: {former})")
+            }
+            Event::Had { pid, name, fd, now } => write!(f, "{name} (process {pid}) descriptor {fd}: {now} already"),
+            Event::Kept { pid, fd, now } => {
+                write!(f, "process {pid} descriptor {fd}: the program's own {now} stay")
+            }
+            Event::Sockets(sockets) => sockets.fmt(f),
+            Event::Warning { text } => write!(f, "warning: {text}"),
+            Event::Child { pid, name } => write!(f, "child {name} (process {pid}) is followed"),
+            Event::Ended { pid } => write!(f, "process {pid} has ended"),
+        }
+    }
+}

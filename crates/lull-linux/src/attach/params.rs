@@ -1,0 +1,79 @@
+//! The busy-poll parameters of an epoll context, and how they are set in a running program.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use lull_core::EpollParams;
+use serde::{Deserialize, Serialize};
+
+use super::tree::Member;
+use crate::error::{Error, Result};
+use crate::os;
+
+/// The busy-poll parameters of an epoll context, as files and reports have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Params {
+    /// How long `epoll_wait` busy polls, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// Packets a poll; 0 means the kernel's 8.
+    pub busy_poll_budget: u32,
+    /// Whether busy polling is preferred to interrupts.
+    pub prefer_busy_poll: bool,
+}
+
+impl From<EpollParams> for Params {
+    fn from(params: EpollParams) -> Params {
+        Params {
+            busy_poll_usecs: params.busy_poll_usecs,
+            busy_poll_budget: params.busy_poll_budget,
+            prefer_busy_poll: params.prefer_busy_poll,
+        }
+    }
+}
+
+impl From<Params> for EpollParams {
+    fn from(params: Params) -> EpollParams {
+        EpollParams {
+            busy_poll_usecs: params.busy_poll_usecs,
+            busy_poll_budget: params.busy_poll_budget,
+            prefer_busy_poll: params.prefer_busy_poll,
+        }
+    }
+}
+
+impl fmt::Display for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefer = if self.prefer_busy_poll { "prefer" } else { "not preferred" };
+        write!(f, "usecs {}, budget {}, {prefer}", self.busy_poll_usecs, self.busy_poll_budget)
+    }
+}
+
+/// Sets the parameters of one context through a duplicate, which is closed when this returns; false if it has gone.
+///
+/// # Errors
+/// What the kernel refuses.
+pub(super) fn set_params(member: &Member, fd: i32, params: &EpollParams) -> Result<bool> {
+    let epoll = match member.process.duplicate(fd) {
+        Ok(epoll) => epoll,
+        Err(_) if member.has_ended() => return Ok(false),
+        Err(error) if error.errno() == Some(libc::EBADF) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    // The number may have come to stand for another kind of file since it was listed: only an epoll answers this.
+    if os::epoll_params(epoll.as_fd()).is_err() {
+        return Ok(false);
+    }
+    os::set_epoll_params(epoll.as_fd(), params).map_err(|error| {
+        let what = format!("set the busy-poll parameters of descriptor {fd} of process {}", member.pid);
+        match error.raw_os_error() {
+            Some(libc::EPERM) => Error::Os {
+                what,
+                remedy: "a budget above 64 needs CAP_NET_ADMIN: run it as root, or give at most 64".to_owned(),
+                source: error,
+                said: None,
+            },
+            _ => Error::os(what, "the values may be beyond this kernel's limits", error),
+        }
+    })?;
+    Ok(true)
+}
