@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::identity::Node;
 use crate::machine;
 use crate::netdev::{Netdev, Policy};
-use crate::plan::{self, Change, Request, Step};
+use crate::plan::{self, Change, DeviceRequest, Step};
 use crate::roots::Roots;
 use crate::sched::{self, Scheduling};
 use crate::state::{Former, Lock, STATE_DIR, State, Store, Term};
@@ -168,7 +168,7 @@ impl Session {
         if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }
     }
 
-    fn steps(&mut self, request: &Request) -> Result<(Vec<Step>, Snapshot)> {
+    fn steps(&mut self, request: &DeviceRequest) -> Result<(Vec<Step>, Snapshot)> {
         // What needs no kernel comes first: a wrong value is told as such.
         request.settings()?;
         let policy = self.policy()?;
@@ -182,7 +182,7 @@ impl Session {
 ///
 /// # Errors
 /// Those of [`apply`] that it finds before the first change.
-pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
+pub fn diff(session: &mut Session, request: &DeviceRequest) -> Result<Vec<Change>> {
     session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
     plan::check_surplus(&snapshot, request)?;
@@ -193,7 +193,7 @@ pub fn diff(session: &mut Session, request: &Request) -> Result<Vec<Change>> {
 ///
 /// # Errors
 /// Whatever is refused; the device is then as it was before the call, or [`Error::NotRestored`] says that it is not.
-pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
+pub fn apply(session: &mut Session, request: &DeviceRequest) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;
@@ -205,7 +205,7 @@ pub fn apply(session: &mut Session, request: &Request) -> Result<Applied> {
 ///
 /// # Errors
 /// Those of [`apply`].
-pub(crate) fn apply_again(session: &mut Session, request: &Request) -> Result<Applied> {
+pub(crate) fn apply_again(session: &mut Session, request: &DeviceRequest) -> Result<Applied> {
     let _lock = session.locked()?;
     let before = session.store.load()?;
     let (steps, snapshot) = session.steps(request)?;

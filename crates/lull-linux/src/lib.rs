@@ -7,7 +7,7 @@
 //! Three types to know:
 //!
 //! - [`Session`]: work on one named device; everything goes by its index;
-//! - [`Request`]: what is asked: a [`Mode`](lull_core::Mode), queues, values in place of the mode's, threads;
+//! - [`DeviceRequest`]: what is asked: a [`Mode`](lull_core::Mode), queues, values in place of the mode's, threads;
 //! - [`State`](state::State): what was in force before, on disk before the first change.
 //!
 //! The modules in the order that an apply meets them:
@@ -52,10 +52,10 @@
 //! # Example: a mode on a device
 //!
 //! ```no_run
-//! use lull_linux::{Options, Request, Session, apply, undo};
+//! use lull_linux::{Options, DeviceRequest, Session, apply, undo};
 //!
 //! let mut session = Session::open("eth0", &Options::default())?;
-//! let applied = apply(&mut session, &Request::new("suspend20".parse()?))?;
+//! let applied = apply(&mut session, &DeviceRequest::new("suspend20".parse()?))?;
 //! applied.changes.iter().for_each(|change| println!("{change}"));
 //! undo(&mut session)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -95,6 +95,6 @@ pub mod watch;
 
 pub use apply::{Applied, Options, Session, Undone, apply, diff, undo};
 pub use error::{Error, Result};
-pub use plan::Request;
+pub use plan::DeviceRequest;
 pub use roots::Roots;
 pub use set::{Set, set};

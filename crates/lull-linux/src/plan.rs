@@ -19,7 +19,7 @@ const TIMEOUT_NS_MAX: u64 = 10_000_000_000;
 
 /// What is asked of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct DeviceRequest {
     /// The mode, whose NAPI settings are put in force.
     pub mode: Mode,
     /// The receive queues; all NAPIs of the device if `None`.
@@ -58,10 +58,10 @@ impl ThreadRequest {
     }
 }
 
-impl Request {
+impl DeviceRequest {
     /// A mode on all NAPIs of a device.
-    pub fn new(mode: Mode) -> Request {
-        Request { mode, queues: None, overrides: Overrides::default(), threads: ThreadRequest::default() }
+    pub fn new(mode: Mode) -> DeviceRequest {
+        DeviceRequest { mode, queues: None, overrides: Overrides::default(), threads: ThreadRequest::default() }
     }
 
     /// The settings asked for every NAPI.
@@ -314,7 +314,7 @@ fn cpus_shown(cpus: &[usize]) -> Shown {
 }
 
 /// The NAPIs that a request is about.
-fn chosen<'a>(snapshot: &'a Snapshot, request: &Request) -> Result<Vec<&'a NapiState>> {
+fn chosen<'a>(snapshot: &'a Snapshot, request: &DeviceRequest) -> Result<Vec<&'a NapiState>> {
     let Some(queues) = &request.queues else { return Ok(snapshot.napis.iter().collect()) };
     for &queue in queues {
         if !snapshot.napis.iter().any(|napi| napi.rx.contains(&queue)) {
@@ -344,7 +344,7 @@ pub fn no_napi(snapshot: &Snapshot) -> Error {
 ///
 /// # Errors
 /// [`Error::Input`]; an unknown queue.
-pub fn check_surplus(snapshot: &Snapshot, request: &Request) -> Result<()> {
+pub fn check_surplus(snapshot: &Snapshot, request: &DeviceRequest) -> Result<()> {
     let (given, threads) = (request.threads.cpus.len(), chosen(snapshot, request)?.len());
     // A device without NAPIs has a better reason to be refused.
     if given <= threads || threads == 0 {
@@ -363,7 +363,7 @@ pub fn check_surplus(snapshot: &Snapshot, request: &Request) -> Result<()> {
 /// NAPIs, unknown queues, CPUs that do not exist.
 pub fn plan(
     snapshot: &Snapshot,
-    request: &Request,
+    request: &DeviceRequest,
     policy: &Policy,
     kernel: &str,
     cpus: &[usize],

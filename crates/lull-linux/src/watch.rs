@@ -16,7 +16,7 @@ use netlink_socket2::MulticastSocketRaw;
 use crate::apply::{Session, Undone, apply, apply_again, undo};
 use crate::error::{Error, Result};
 use crate::netdev::Netdev;
-use crate::plan::Request;
+use crate::plan::DeviceRequest;
 use crate::prepare::Keeping;
 use crate::spans;
 
@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 /// vanished ends it.
 pub fn watch(
     session: &mut Session,
-    request: &Request,
+    request: &DeviceRequest,
     read_back: Duration,
     stop: &AtomicBool,
     log: &mut dyn FnMut(&str),
@@ -102,7 +102,7 @@ impl Again {
     pub(crate) fn look(
         &mut self,
         session: &mut Session,
-        request: &Request,
+        request: &DeviceRequest,
         at_most: Duration,
         log: &mut dyn FnMut(&str),
     ) -> Result<()> {

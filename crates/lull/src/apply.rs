@@ -10,7 +10,7 @@ use clap::Args;
 use lull_linux::apply::Options;
 use lull_linux::plan::{Change, Overrides, ThreadRequest};
 use lull_linux::sched::duration_ns;
-use lull_linux::{Applied, Request, Session};
+use lull_linux::{Applied, DeviceRequest, Session};
 
 use lull_core::mode;
 
@@ -63,7 +63,7 @@ pub struct RequestArgs {
 
 impl RequestArgs {
     /// The request that they stand for.
-    pub fn request(&self) -> Result<Request, Failure> {
+    pub fn request(&self) -> Result<DeviceRequest, Failure> {
         let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();
         let list = |text: &Option<String>| text.as_deref().map(lull_units::numbers).transpose();
         let defer_hard_irqs = match &self.defer_hard_irqs {
@@ -72,7 +72,7 @@ impl RequestArgs {
             }
             None => None,
         };
-        Ok(Request {
+        Ok(DeviceRequest {
             mode: self.mode.parse()?,
             queues: list(&self.queues)?.map(|queues| queues.into_iter().map(|queue| queue as u32).collect()),
             overrides: Overrides {
@@ -151,7 +151,7 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_applied(dev: &str, request: &Request, applied: &Applied) -> Result<(), WriteError> {
+fn print_applied(dev: &str, request: &DeviceRequest, applied: &Applied) -> Result<(), WriteError> {
     let mode = &request.mode;
     if applied.changes.is_empty() {
         outln!("{dev} has the settings of {mode} already: nothing changed")?;
@@ -176,7 +176,7 @@ pub fn diff(args: &DiffArgs) -> Result<ExitCode, Failure> {
     show_diff(&mut session, &request, args.json)
 }
 
-fn show_diff(session: &mut Session, request: &Request, json: bool) -> Result<ExitCode, Failure> {
+fn show_diff(session: &mut Session, request: &DeviceRequest, json: bool) -> Result<ExitCode, Failure> {
     let changes = lull_linux::diff(session, request)?;
     if json {
         outln!("{}", serde_json::to_string_pretty(&changes)?)?;

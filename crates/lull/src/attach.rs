@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lull_linux::attach::{self, Detached, Event, Follower, LOOK_EVERY, Request, Restored, Role, Which, with_children};
+use lull_linux::attach::{
+    self, Detached, Event, Follower, LOOK_EVERY, ProgramRequest, Restored, Role, Which, with_children,
+};
 use serde::Serialize;
 
 use lull_core::mode;
@@ -74,7 +76,7 @@ pub struct DetachArgs {
 /// Attaches to a program.
 pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let mode = args.mode.as_deref().map(str::parse).transpose()?;
-    let request = Request::new(mode, args.usecs, args.budget, args.prefer)?;
+    let request = ProgramRequest::new(mode, args.usecs, args.budget, args.prefer)?;
     let options = args.state.options();
     let with_children = with_children(args.pid, args.children)?;
     let follower = if args.dry_run {

@@ -9,7 +9,7 @@ use super::detach::{Restored, restore};
 use super::event::Event;
 use super::params::{Params, set_params};
 use super::record::{Entry, Opened, Record, Role};
-use super::request::Request;
+use super::request::ProgramRequest;
 use super::sockets::{OnContext, shared_napis};
 use super::tree::{Member, Tree};
 use crate::apply::Options;
@@ -41,13 +41,13 @@ pub struct Follower {
     record: Option<Record>,
     /// Contexts that need no second word: process, start time, descriptor.
     told: BTreeSet<(i32, u64, i32)>,
-    in_force: Vec<InForce>,
+    in_force: Vec<SetContext>,
     warned: BTreeSet<String>,
     looked: bool,
 }
 
 /// A context that has the parameters.
-struct InForce {
+struct SetContext {
     key: (i32, u64, i32),
     /// Looks since it has them.
     looks: u32,
@@ -67,7 +67,7 @@ impl Follower {
     /// # Errors
     /// [`Error::NoProcess`], [`Error::Locked`] if another lull has it, no right to look into it, those of the state
     /// file.
-    pub fn open(pid: i32, request: &Request, which: Which, role: Role, options: &Options) -> Result<Follower> {
+    pub fn open(pid: i32, request: &ProgramRequest, which: Which, role: Role, options: &Options) -> Result<Follower> {
         let member = Member::open(pid, &options.roots)?;
         let start = Some(member.start);
         let record = match Record::open(&options.state_dir, pid, start, role, &options.roots)? {
@@ -88,11 +88,11 @@ impl Follower {
     ///
     /// # Errors
     /// [`Error::NoProcess`].
-    pub fn dry(pid: i32, request: &Request, options: &Options) -> Result<Follower> {
+    pub fn dry(pid: i32, request: &ProgramRequest, options: &Options) -> Result<Follower> {
         Ok(Follower::over(Member::open(pid, &options.roots)?, request, Which::All, options))
     }
 
-    fn over(member: Member, request: &Request, which: Which, options: &Options) -> Follower {
+    fn over(member: Member, request: &ProgramRequest, which: Which, options: &Options) -> Follower {
         Follower {
             pid: member.pid,
             tree: Tree::of(member, &options.roots),
@@ -264,7 +264,7 @@ impl Follower {
 
     fn note_in_force(&mut self, key: (i32, u64, i32)) {
         if !self.in_force.iter().any(|known| known.key == key) {
-            self.in_force.push(InForce { key, looks: 0, sockets: None });
+            self.in_force.push(SetContext { key, looks: 0, sockets: None });
         }
     }
 

@@ -30,6 +30,6 @@ pub use event::Event;
 pub use follow::{Follower, LOOK_EVERY, Which};
 pub use params::Params;
 pub use record::Role;
-pub use request::{Request, with_children};
+pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
 pub(crate) use tree::{children, start_of};

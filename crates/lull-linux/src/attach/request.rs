@@ -7,19 +7,19 @@ use crate::netdev::Netdev;
 
 /// What is asked for a program's epoll contexts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ProgramRequest {
     /// The mode whose application half it is, if one was named.
     pub mode: Option<Mode>,
     /// The parameters.
     pub params: EpollParams,
 }
 
-impl Request {
+impl ProgramRequest {
     /// A mode's application half, with values in place of its own.
     ///
     /// # Errors
     /// Neither a mode nor a value; a value above its limit; a mode whose application half is not epoll's.
-    pub fn new(mode: Option<Mode>, usecs: Option<u32>, budget: Option<u32>, prefer: bool) -> Result<Request> {
+    pub fn new(mode: Option<Mode>, usecs: Option<u32>, budget: Option<u32>, prefer: bool) -> Result<ProgramRequest> {
         if mode.is_none() && usecs.is_none() && budget.is_none() && !prefer {
             return Err(Error::Input {
                 what: "nothing to set".to_owned(),
@@ -43,7 +43,7 @@ impl Request {
         params.prefer_busy_poll |= prefer;
         // Who may exceed the budget of 64 is the kernel's to say.
         params.check(true)?;
-        Ok(Request { mode, params })
+        Ok(ProgramRequest { mode, params })
     }
 
     /// What of the mode attaching cannot put in force.

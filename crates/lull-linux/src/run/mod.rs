@@ -8,7 +8,7 @@
 //! | `serve` | while it runs: signals passed on, program and device looked over |
 //! | `background` | what the program puts into the background |
 //! | `plain` | a program under the preload library alone, for the user plane |
-//! | `verdict` | whether the mode is in force in the program, in one line |
+//! | `in_force` | whether the mode is in force in the program, in one line |
 //! | `supervisor` | the process that undoes when this one is killed |
 //! | `signals` | what is passed on to the program |
 //!
@@ -25,12 +25,12 @@
 //! left, and `lull undo DEV` undoes.
 
 mod background;
+mod in_force;
 mod plain;
 mod program;
 mod serve;
 mod signals;
 mod supervisor;
-mod verdict;
 mod way;
 
 use std::os::unix::process::ExitStatusExt;

@@ -9,14 +9,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::background::Background;
+use super::in_force::InForce;
 use super::signals::Signals;
 use super::supervisor::Supervisor;
-use super::verdict::Verdict;
 use super::way::{Run, Way};
 use crate::apply::{Options, Session};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::error::{Error, Result};
-use crate::plan::Request;
+use crate::plan::DeviceRequest;
 use crate::programs::name_of;
 use crate::watch::Again;
 
@@ -24,7 +24,7 @@ use crate::watch::Again;
 pub(super) struct OnDevice<'a> {
     pub(super) session: &'a mut Session,
     pub(super) again: Again,
-    pub(super) request: &'a Request,
+    pub(super) request: &'a DeviceRequest,
 }
 
 /// A process of the program with its children, looked over for as long as that works.
@@ -42,7 +42,7 @@ pub(super) struct Serving<'a> {
     device: Option<OnDevice<'a>>,
     supervisor: Option<&'a mut Supervisor>,
     followed: Vec<Followed>,
-    verdict: Option<Verdict>,
+    in_force: Option<InForce>,
 }
 
 impl<'a> Serving<'a> {
@@ -54,7 +54,7 @@ impl<'a> Serving<'a> {
         device: Option<OnDevice<'a>>,
         supervisor: Option<&'a mut Supervisor>,
     ) -> Serving<'a> {
-        Serving { run, options, way, signals, device, supervisor, followed: Vec::new(), verdict: None }
+        Serving { run, options, way, signals, device, supervisor, followed: Vec::new(), in_force: None }
     }
 
     /// Serves until the program has ended, and what it has put into the background if there is something to undo.
@@ -117,11 +117,11 @@ impl<'a> Serving<'a> {
         if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
             supervisor.program(pid.unsigned_abs());
         }
-        if self.verdict.is_none() {
+        if self.in_force.is_none() {
             let device = self.device.as_ref().map(|it| it.session.device().name.clone());
-            self.verdict = Some(Verdict::new(mode.name(), device));
+            self.in_force = Some(InForce::new(mode.name(), device));
         }
-        let request = attach::Request { mode: Some(mode.clone()), params: mode.epoll };
+        let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
         match Follower::open(pid, &request, which, Role::Run, self.options) {
             Ok(follower) => self.followed.push(Followed { follower, looks: true }),
             // It may have ended already.
@@ -146,13 +146,13 @@ impl<'a> Serving<'a> {
             for event in &events {
                 tell(event, self.way, say);
             }
-            let Some(verdict) = &mut self.verdict else { continue };
-            if verdict.wants_napis(&events)
+            let Some(in_force) = &mut self.in_force else { continue };
+            if in_force.wants_napis(&events)
                 && let Some(snapshot) = self.device.as_mut().and_then(|it| it.session.snapshot().ok())
             {
-                verdict.device_has(snapshot.napis.iter().map(|napi| napi.id).collect());
+                in_force.device_has(snapshot.napis.iter().map(|napi| napi.id).collect());
             }
-            if let Some(line) = verdict.look(&it.follower, &events, &self.options.roots) {
+            if let Some(line) = in_force.look(&it.follower, &events, &self.options.roots) {
                 say(&line);
             }
         }
@@ -185,7 +185,7 @@ impl<'a> Serving<'a> {
                 say(&error.to_string());
             }
         }
-        if let Some(line) = self.verdict.and_then(|verdict| verdict.at_end()) {
+        if let Some(line) = self.in_force.and_then(|in_force| in_force.at_end()) {
             say(&line);
         }
     }

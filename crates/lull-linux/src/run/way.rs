@@ -12,7 +12,7 @@ use lull_core::{AppPolicy, EpollParams, Mode};
 
 use super::program;
 use crate::error::{Error, Result};
-use crate::plan::Request;
+use crate::plan::DeviceRequest;
 use crate::{attach, os};
 
 /// The preload library's file name.
@@ -79,7 +79,7 @@ pub struct Waits {
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The mode, with its overrides for the device; its application half is the program's.
-    pub request: Request,
+    pub request: DeviceRequest,
     /// The device whose half is applied, if any.
     pub device: Option<String>,
     /// Busy-poll options of the program's sockets, in place of the mode's.
@@ -196,7 +196,7 @@ impl Way {
         let mut caveats = Vec::new();
         if let Way::Attach { reason } = self {
             caveats.push(format!("{reason}: no preload library, the program is attached to instead"));
-            let request = attach::Request { mode: Some(mode.clone()), params: mode.epoll };
+            let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
             caveats.extend(request.not_in_force());
             if sockets.usecs(mode) != 0 {
                 caveats.push("the options of its sockets are NOT set".to_owned());

@@ -2,7 +2,7 @@
 //!
 //! Parameters on an epoll context are one half of it. The other is that packets come to sockets on that context from a
 //! NAPI, of the device that the mode is on: a program that waits in `poll`, or whose sockets know no NAPI, has the
-//! parameters and nothing of the mode. So the verdict waits for packets; where none came it is said at the end.
+//! parameters and nothing of the mode. So the answer waits for packets; where none came, that is said at the end.
 
 use rustix::net::{AddressFamily, getpeername, sockopt};
 
@@ -14,9 +14,9 @@ use crate::roots::Roots;
 /// Looks before a program without any epoll context is taken for one that waits otherwise: it may still be starting.
 const LOOKS_BEFORE_NO_EPOLL: u32 = 8;
 
-/// What has been said of a program.
+/// Whether the mode is in force in a program, as far as it was seen and said.
 #[derive(Default)]
-pub(super) struct Verdict {
+pub(super) struct InForce {
     /// The mode, and the device if it was applied to one.
     mode: String,
     device: Option<String>,
@@ -28,10 +28,10 @@ pub(super) struct Verdict {
     looks: u32,
 }
 
-impl Verdict {
+impl InForce {
     /// The mode, and the device if it is applied to one.
-    pub(super) fn new(mode: &str, device: Option<String>) -> Verdict {
-        Verdict { mode: mode.to_owned(), device, ..Verdict::default() }
+    pub(super) fn new(mode: &str, device: Option<String>) -> InForce {
+        InForce { mode: mode.to_owned(), device, ..InForce::default() }
     }
 
     /// Whether the NAPIs of the device have to be told now: they may be others after a link flap.
@@ -140,32 +140,32 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_is_said_once_and_the_good_one_goes_last() {
+    fn each_answer_is_said_once_and_the_good_one_goes_last() {
         let roots = Roots::default();
-        let mut verdict = Verdict::new("suspend20", Some("va".to_owned()));
-        verdict.device_has(vec![8193]);
-        assert!(verdict.at_end().unwrap().contains("never seen"));
-        let said = verdict.of_context(&on(&[], &[7]), &roots).unwrap();
+        let mut in_force = InForce::new("suspend20", Some("va".to_owned()));
+        in_force.device_has(vec![8193]);
+        assert!(in_force.at_end().unwrap().contains("never seen"));
+        let said = in_force.of_context(&on(&[], &[7]), &roots).unwrap();
         assert!(said.contains("NOT in force") && said.contains("no NAPI id") && said.contains('7'), "{said}");
-        assert_eq!(verdict.of_context(&on(&[], &[7]), &roots), None);
-        let said = verdict.of_context(&on(&[8193], &[7]), &roots).unwrap();
+        assert_eq!(in_force.of_context(&on(&[], &[7]), &roots), None);
+        let said = in_force.of_context(&on(&[8193], &[7]), &roots).unwrap();
         assert!(said.contains("is in force") && said.contains("NAPI 8193"), "{said}");
-        assert_eq!(verdict.of_context(&on(&[8193], &[]), &roots), None);
-        assert_eq!(verdict.of_context(&on(&[], &[7]), &roots), None, "one context of several is a matter of warnings");
-        assert_eq!(verdict.at_end(), None);
+        assert_eq!(in_force.of_context(&on(&[8193], &[]), &roots), None);
+        assert_eq!(in_force.of_context(&on(&[], &[7]), &roots), None, "one context of several is a matter of warnings");
+        assert_eq!(in_force.at_end(), None);
     }
 
     #[test]
     fn packets_of_another_device_do_not_put_the_mode_in_force() {
         let roots = Roots::default();
-        let mut verdict = Verdict::new("suspend20", Some("va".to_owned()));
-        verdict.device_has(vec![8193]);
-        let said = verdict.of_context(&on(&[9000], &[]), &roots).unwrap();
+        let mut in_force = InForce::new("suspend20", Some("va".to_owned()));
+        in_force.device_has(vec![8193]);
+        let said = in_force.of_context(&on(&[9000], &[]), &roots).unwrap();
         assert!(said.contains("NOT in force") && said.contains("9000") && said.contains("va"), "{said}");
-        verdict.device_has(vec![9000]);
-        assert!(verdict.of_context(&on(&[9000], &[]), &roots).unwrap().contains("is in force"));
+        in_force.device_has(vec![9000]);
+        assert!(in_force.of_context(&on(&[9000], &[]), &roots).unwrap().contains("is in force"));
         // Without a device nothing is known of the NAPIs.
-        let said = Verdict::new("suspend20", None).of_context(&on(&[9000], &[]), &roots).unwrap();
+        let said = InForce::new("suspend20", None).of_context(&on(&[9000], &[]), &roots).unwrap();
         assert!(said.contains("is in force") && said.contains("the program's half"), "{said}");
     }
 }
