@@ -1,92 +1,18 @@
 //! `lull apply` and `lull diff`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use lull_linux::apply::Options;
-use lull_linux::plan::{Change, Overrides, ThreadRequest};
-use lull_linux::sched::duration_ns;
 use lull_linux::{Applied, DeviceRequest, Session};
 
-use lull_core::mode;
-
-use crate::Failure;
-use crate::modes;
-use crate::output::{WriteError, outln, say};
+use crate::device_args::{RequestArgs, StateArgs};
+use crate::failure::Failure;
+use crate::output::{WriteError, outln, print_changes, say};
 use crate::undo;
 use crate::units;
-
-/// Where state files are.
-#[derive(Args, Clone)]
-pub struct StateArgs {
-    /// Where what was in force before is kept.
-    #[arg(long, env = "LULL_STATE_DIR", default_value = lull_linux::state::STATE_DIR, value_name = "DIR")]
-    pub state_dir: PathBuf,
-}
-
-impl StateArgs {
-    /// Options of a session.
-    pub fn options(&self) -> Options {
-        Options::in_dir(&self.state_dir)
-    }
-}
-
-/// What is asked of a device.
-#[derive(Args, Clone)]
-pub struct RequestArgs {
-    #[arg(long, help = modes::short("The delivery mode", mode::Plane::Kernel),
-        long_help = modes::long("The delivery mode", mode::Plane::Kernel))]
-    pub mode: String,
-    /// The receive queues, such as 0,2-3; all by default.
-    #[arg(long, value_name = "LIST")]
-    pub queues: Option<String>,
-    /// gro_flush_timeout in place of the mode's, such as 50us.
-    #[arg(long, value_name = "TIME")]
-    pub gro_flush_timeout: Option<String>,
-    /// irq_suspend_timeout in place of the mode's, such as 20ms.
-    #[arg(long, value_name = "TIME")]
-    pub irq_suspend_timeout: Option<String>,
-    /// defer_hard_irqs in place of the mode's.
-    #[arg(long, value_name = "N")]
-    pub defer_hard_irqs: Option<String>,
-    /// CPUs for NAPI threads, one each in the order of the queues.
-    #[arg(long, value_name = "LIST")]
-    pub threads_cpus: Option<String>,
-    /// Policy of NAPI threads: fifo:50, rr:50, other:-10 or deadline:200us/1ms.
-    #[arg(long, value_name = "POLICY")]
-    pub thread_policy: Option<String>,
-}
-
-impl RequestArgs {
-    /// The request that they stand for.
-    pub fn request(&self) -> Result<DeviceRequest, Failure> {
-        let time = |text: &Option<String>| text.as_deref().map(duration_ns).transpose();
-        let list = |text: &Option<String>| text.as_deref().map(lull_units::numbers).transpose();
-        let defer_hard_irqs = match &self.defer_hard_irqs {
-            Some(text) => {
-                Some(text.parse().map_err(|_| format!("'{text}' is no number of polls for --defer-hard-irqs"))?)
-            }
-            None => None,
-        };
-        Ok(DeviceRequest {
-            mode: self.mode.parse()?,
-            queues: list(&self.queues)?.map(|queues| queues.into_iter().map(|queue| queue as u32).collect()),
-            overrides: Overrides {
-                defer_hard_irqs,
-                gro_flush_timeout_ns: time(&self.gro_flush_timeout)?,
-                irq_suspend_timeout_ns: time(&self.irq_suspend_timeout)?,
-            },
-            threads: ThreadRequest {
-                cpus: list(&self.threads_cpus)?.unwrap_or_default(),
-                policy: self.thread_policy.as_deref().map(str::parse).transpose()?,
-            },
-        })
-    }
-}
 
 /// Arguments of `lull apply`.
 #[derive(Args)]
@@ -186,9 +112,4 @@ fn show_diff(session: &mut Session, request: &DeviceRequest, json: bool) -> Resu
         print_changes(&changes, "would set ")?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints changes, a line each.
-pub fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
-    changes.iter().try_for_each(|change| outln!("{prefix}{change}"))
 }

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use lull_core::mode;
 
-use crate::Failure;
-use crate::apply::StateArgs;
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
 use crate::modes;
 use crate::output::{WriteError, outln, say};
 

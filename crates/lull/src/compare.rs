@@ -16,8 +16,8 @@ use lull_lab::progress::ProgressMode;
 use lull_lab::table::{self, TableStyle};
 use lull_nic::Moderation;
 
-use crate::Failure;
 use crate::after_resume::AfterResume;
+use crate::failure::Failure;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;

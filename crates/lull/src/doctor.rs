@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use lull_linux::doctor::{ModeVerdict, Report, Verdict, doctor};
 
-use crate::Failure;
-use crate::apply::StateArgs;
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
 use crate::output::{WriteError, outln};
 
 /// Arguments of `lull doctor`.

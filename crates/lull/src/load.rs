@@ -11,7 +11,7 @@ use lull_lab::cell::Load;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
 use lull_lab::load::{Arrivals, BUSY_SHARE_MAX, Pace, Summary, Workload, WorkloadConfig};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{WriteError, outln};
 use crate::units;
 

@@ -6,8 +6,11 @@
 mod after_resume;
 mod apply;
 mod attach;
+mod cli;
 mod compare;
+mod device_args;
 mod doctor;
+mod failure;
 mod load;
 mod manual;
 mod modes;
@@ -16,6 +19,7 @@ mod outputs;
 mod predict;
 mod prepare;
 mod process;
+mod rows;
 mod run;
 mod serve;
 mod set;
@@ -32,72 +36,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use cli::{Cli, Command};
+use failure::Failure;
 use output::{outln, say};
 
-/// How packets reach a network service: by interrupt when idle, by polling when busy.
-///
-/// lull implements the NAPI delivery model (IRQ deferral, busy polling, preferred busy polling, IRQ suspension, NAPI
-/// threads) on three planes: in user space (compare, serve), as Linux's own settings under unmodified programs (doctor,
-/// apply, attach, run, show, stat, undo), and simulated (predict, tune, sim).
-#[derive(Parser)]
-#[command(version, about, max_term_width = 110)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Measures every delivery mode on a memcached service and prints one table.
-    Compare(compare::Compare),
-    /// Puts mutilate's load on a memcached server over the kernel's sockets.
-    Load(load::LoadArgs),
-    /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
-    Predict(predict::Predict),
-    /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
-    Tune(tune::Tune),
-    /// The simulated plane: published tables as worlds, their calibration, and random worlds that check the core.
-    Sim(sim::SimArgs),
-    /// Runs a memcached service on lull's own stack over a NIC.
-    Serve(serve::Serve),
-    /// Shows the delivery settings in force on a device of the kernel, or in a process that runs lull's user plane.
-    Show(show::ShowArgs),
-    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
-    Doctor(doctor::DoctorArgs),
-    /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
-    Apply(apply::ApplyArgs),
-    /// Shows what `lull apply` would change.
-    Diff(apply::DiffArgs),
-    /// Sets single settings of NAPIs, of a device or a process, until `lull undo`.
-    Set(set::SetArgs),
-    /// Gives a device, all devices or a process back what they had before `lull apply` and `lull set`.
-    Undo(undo::UndoArgs),
-    /// Sets the epoll busy-poll parameters inside a running program, and follows it.
-    Attach(attach::AttachArgs),
-    /// Gives a program's epoll contexts back what they had before `lull attach`.
-    Detach(attach::DetachArgs),
-    /// Runs a program with a mode in force, and undoes it when the program has ended.
-    Run(run::RunArgs),
-    /// Undoes for a `lull run` that was killed.
-    #[command(hide = true)]
-    Supervise(run::SuperviseArgs),
-    /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
-    Stat(stat::StatArgs),
-    /// Sets a device and the machine up for low latency, by the steps of a profile.
-    Prepare(prepare::PrepareArgs),
-    /// Prints a manual page, or writes those of all commands into a directory.
-    Man(manual::ManArgs),
-    /// Prints a completion script for a shell.
-    Completions(manual::CompletionsArgs),
-}
-
-/// A failure that is told in one line and ends the command with status 2.
-type Failure = Box<dyn std::error::Error>;
-
 fn main() -> ExitCode {
-    let matches = manual::command().try_get_matches();
+    let matches = manual::by_plane(Cli::command()).try_get_matches();
     let json = matches.as_ref().is_ok_and(wants_json);
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     let done = parsed.map_or_else(|error| usage(&error), run_command);
@@ -145,7 +91,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),
-        Command::Serve(args) => serve::run(args, &stop),
+        Command::Serve(args) => serve::start::run(args, &stop),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Apply(args) => apply::run(&args, &stop),
@@ -158,7 +104,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Supervise(args) => run::supervise(&args),
         Command::Stat(args) => stat::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
-        Command::Man(args) => manual::man(&args),
-        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
     }
 }

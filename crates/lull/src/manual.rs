@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::StyledStr;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use crate::failure::Failure;
 use crate::output::{out, outln};
-use crate::{Cli, Failure};
 
 /// The commands by what they are about, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
@@ -47,8 +47,7 @@ pub struct CompletionsArgs {
 }
 
 /// The command line with its commands listed by plane.
-pub fn command() -> Command {
-    let command = Cli::command();
+pub fn by_plane(command: Command) -> Command {
     let width = command.get_subcommands().map(|it| it.get_name().len()).max().unwrap_or(0);
     let heading = command.get_styles().get_header().to_owned();
     let name_style = command.get_styles().get_literal().to_owned();
@@ -90,9 +89,8 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Prints a manual page, or writes all of them.
-pub fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
-    let mut command = Cli::command();
+/// Prints a manual page of the command line, or writes all of them.
+pub fn man(args: &ManArgs, mut command: Command) -> Result<ExitCode, Failure> {
     command.build();
     if let Some(directory) = &args.out {
         let pages = pages(&command);
@@ -139,17 +137,20 @@ fn write_page(path: &Path, page: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Prints a completion script.
-pub fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
+/// Prints a completion script of the command line.
+pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "lull", &mut script);
+    clap_complete::generate(args.shell, &mut command, "lull", &mut script);
     out!("{}", String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn every_command_is_listed_once_and_every_listed_one_exists() {
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_flags_are_sound_and_each_page_has_a_name_and_options() {
-        command().debug_assert();
+        by_plane(Cli::command()).debug_assert();
         let mut command = Cli::command();
         command.build();
         let pages = pages(&command);

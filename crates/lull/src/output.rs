@@ -7,6 +7,8 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use lull_linux::plan::Change;
+
 /// Status of a command whose reader has gone: 128 and the number of SIGPIPE, as a shell reports one that it ended.
 const READER_GONE: u8 = 141;
 
@@ -64,3 +66,8 @@ macro_rules! say {
 }
 
 pub(crate) use {out, outln, say};
+
+/// Prints changes, a line each.
+pub fn print_changes(changes: &[Change], prefix: &str) -> Result<(), WriteError> {
+    changes.iter().try_for_each(|change| outln!("{prefix}{change}"))
+}

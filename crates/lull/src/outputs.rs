@@ -6,7 +6,7 @@ use clap::Args;
 use lull_lab::csv::atomic;
 use lull_lab::document::Document;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Files to write besides what is printed.
 #[derive(Args, Default)]

@@ -14,8 +14,8 @@ use lull_lab::simulated::{Prediction, predict};
 use lull_lab::table::{self, TableStyle};
 use lull_sim::WorldFile;
 
-use crate::Failure;
 use crate::compare::command_line;
+use crate::failure::Failure;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;

@@ -7,8 +7,8 @@ use clap::Args;
 use lull_linux::Session;
 use lull_linux::prepare::{DEFAULT_PROFILE, Outcome, Profile, StepReport, prepare, unprepare};
 
-use crate::Failure;
-use crate::apply::StateArgs;
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
 use crate::output::{WriteError, out, outln};
 
 /// Arguments of `lull prepare`.

@@ -14,9 +14,9 @@ use lull_linux::recognise::{Programs, Recognised, recognise};
 use lull_linux::sched::shown_ns;
 use serde::Serialize;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{WriteError, out, outln};
-use crate::show::{ROW_HEAD, Row, print_rows, thread_cell};
+use crate::rows::{ROW_HEAD, Row, print_rows, thread_cell};
 
 /// How often a sample looks whether it is to stop.
 const STOP_LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::Args;
 use lull_linux::run::{Run, Sockets, Waits, dry_run};
 
-use crate::Failure;
-use crate::apply::{RequestArgs, StateArgs};
+use crate::device_args::{RequestArgs, StateArgs};
+use crate::failure::Failure;
 use crate::output::outln;
 
 /// Arguments of `lull run`.

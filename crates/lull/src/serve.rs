@@ -1,6 +1,7 @@
 //! `lull serve`: the memcached service over a TAP, or on the in-memory NIC under the lab's own load.
 
 mod mem;
+pub mod start;
 mod tap;
 
 pub use tap::gateways;
@@ -8,21 +9,18 @@ pub use tap::gateways;
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use lull_control::Offer;
 use lull_control::place::Places;
-use lull_core::Mode;
 use lull_host::Host;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
 use lull_nic::trace::Trace;
 
-use crate::Failure;
 use crate::after_resume::AfterResume;
+use crate::failure::Failure;
 use crate::output::say;
 use crate::units;
 
@@ -96,16 +94,6 @@ pub struct Serve {
     /// Print a line for every frame on standard error.
     #[arg(long)]
     trace: bool,
-}
-
-/// Serves until a signal comes.
-pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    let mode: Mode = args.mode.parse()?;
-    match args.nic.split_once(':') {
-        Some(("tap", name)) => tap::run(&args, name, &mode, stop),
-        None if args.nic == "mem" => mem::run(&args, &mode, stop),
-        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME or mem", args.nic).into()),
-    }
 }
 
 /// Offers the service to `lull show`, `stat` and `set`. Without a socket it serves all the same, and says why it has none.

@@ -7,9 +7,9 @@ use lull_linux::plan::Change;
 use lull_linux::set::{Set, Setting, Which, set, set_diff};
 use lull_linux::{Error, Session};
 
-use crate::Failure;
-use crate::apply::{StateArgs, print_changes};
-use crate::output::outln;
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
+use crate::output::{outln, print_changes};
 use crate::process::change;
 use crate::target::Target;
 use crate::units;

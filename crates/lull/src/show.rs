@@ -5,16 +5,17 @@ use std::process::ExitCode;
 use clap::Args;
 use lull_linux::device::Snapshot;
 use lull_linux::netdev::Netdev;
-use lull_linux::plan::{cpu_list, no_napi};
-use lull_linux::sched::{Scheduling, shown_ns};
+use lull_linux::plan::no_napi;
+use lull_linux::sched::shown_ns;
 use lull_linux::show::{NapiShow, Show, show};
 use lull_linux::values::ThreadedName;
 use lull_linux::{Error, Session};
 
-use crate::Failure;
-use crate::apply::StateArgs;
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
 use crate::output::{WriteError, outln};
 use crate::process::Process;
+use crate::rows::{ROW_HEAD, Row, print_rows, thread_cell};
 use crate::target::Target;
 
 /// Arguments of `lull show`.
@@ -110,28 +111,6 @@ fn print(device: &Show) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// The columns of a NAPI, of the kernel's as of a process's.
-pub type Row = [String; 10];
-
-/// Their names.
-pub const ROW_HEAD: [&str; 10] =
-    ["queue", "napi", "irq", "irq cpus", "thread", "defer", "gro flush", "suspend", "threaded", "mode"];
-
-/// Prints rows in columns as wide as they need.
-pub fn print_rows(rows: &[Row]) -> Result<(), WriteError> {
-    let mut widths = [0; 10];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.len());
-        }
-    }
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        outln!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
-}
-
 fn print_head(device: &Snapshot) -> Result<(), WriteError> {
     let driver = device.driver.as_deref().unwrap_or("driver unknown");
     let state = if device.up { "up" } else { "down" };
@@ -172,14 +151,6 @@ fn row(shown: &NapiShow) -> Row {
         threaded.to_owned(),
         shown.recognised.mode.clone(),
     ]
-}
-
-/// A NAPI's thread: its number, where it may run and how.
-pub fn thread_cell(pid: i32, scheduling: Option<&Scheduling>) -> String {
-    match scheduling {
-        Some(scheduling) => format!("{pid} cpu {} {}", cpu_list(&scheduling.cpus), scheduling.policy),
-        None => pid.to_string(),
-    }
 }
 
 fn print_notes(shown: &NapiShow) -> Result<(), WriteError> {

@@ -12,7 +12,7 @@ use lull_sim::params::Params;
 use lull_sim::published::{Budget, CALIBRATION_CSV, KNOWN, PARAMS_TOML, START_TOML, Table, tcp_rr, udp_stream, xsk_rr};
 use lull_sim::worldfile::EXAMPLES;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{out, outln, say};
 use crate::outputs::Outputs;
 use crate::sim_replay::{self, Replay, Worlds};

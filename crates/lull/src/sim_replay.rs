@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use lull_sim::random::{Plan, Tally, report};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{out, outln, say};
 
 /// Worlds between two lines of progress.

@@ -9,7 +9,7 @@ use clap::Args;
 use lull_linux::Roots;
 use lull_linux::stat::Watch;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::out;
 use crate::process;
 use crate::target::Target;

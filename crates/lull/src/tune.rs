@@ -14,8 +14,8 @@ use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, Slo, TuneError};
 use lull_units::share_permille;
 
-use crate::Failure;
 use crate::compare::command_line;
+use crate::failure::Failure;
 use crate::output::{out, say};
 use crate::outputs::Outputs;
 use crate::predict::threads;

@@ -11,9 +11,9 @@ use lull_linux::state::{Elsewhere, Whereabouts, elsewhere};
 use lull_linux::{Error, Session, Undone};
 use serde::Serialize;
 
-use crate::Failure;
-use crate::apply::{StateArgs, print_changes};
-use crate::output::{WriteError, outln, say};
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
+use crate::output::{WriteError, outln, print_changes, say};
 use crate::process::change;
 use crate::target::Target;
 

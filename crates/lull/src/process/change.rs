@@ -12,7 +12,7 @@ use lull_linux::set::{Set, Setting};
 use lull_linux::{Roots, machine};
 
 use super::show;
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Puts settings in force on the NAPIs that are named, all or none; what has changed, or would in a dry run.
 pub fn set(pid: u32, asked: &Set, dry_run: bool) -> Result<Vec<Change>, Failure> {

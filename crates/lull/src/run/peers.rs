@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use lull_net::{ConnectOptions, Host, HostConfig, Network, NetworkConfig, Ready, TcpStream};
 use lull_nic::Device;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// How many are told at a time.
 const BATCH: usize = 1024;

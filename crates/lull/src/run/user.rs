@@ -21,8 +21,8 @@ use lull_posix::handover::{self, HandOver, Nic};
 use lull_posix::{Flows, handover::inheritable};
 
 use super::{RunArgs, peers};
-use crate::Failure;
 use crate::after_resume::AfterResume;
+use crate::failure::Failure;
 use crate::output::outln;
 use crate::serve::{address, gateways};
 

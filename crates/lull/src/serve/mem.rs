@@ -9,7 +9,7 @@ use lull_lab::bench::{Bench, BenchConfig, BenchError, MemBench, Run};
 use lull_lab::cell::{Load, RunResult};
 
 use super::{Serve, decorated, offer, refuse};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{outln, say};
 
 /// What one line covers, and the pause before it, in which the load settles.

@@ -15,7 +15,7 @@ use lull_net::NetworkConfig;
 use lull_nic::tap::{Tap, TapConfig};
 
 use super::{Serve, address, decorated, offer, refuse};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::output::{outln, say};
 
 /// memcached's defaults: memory for items (`-m`), and connections (`-c`).

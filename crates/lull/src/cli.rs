@@ -1,0 +1,77 @@
+//! The commands, as `--help`, the manual pages and the completions have them.
+
+use clap::{Parser, Subcommand};
+
+use crate::apply::{ApplyArgs, DiffArgs};
+use crate::attach::{AttachArgs, DetachArgs};
+use crate::compare::Compare;
+use crate::doctor::DoctorArgs;
+use crate::load::LoadArgs;
+use crate::manual::{CompletionsArgs, ManArgs};
+use crate::predict::Predict;
+use crate::prepare::PrepareArgs;
+use crate::run::{RunArgs, SuperviseArgs};
+use crate::serve::Serve;
+use crate::set::SetArgs;
+use crate::show::ShowArgs;
+use crate::sim::SimArgs;
+use crate::stat::StatArgs;
+use crate::tune::Tune;
+use crate::undo::UndoArgs;
+
+/// How packets reach a network service: by interrupt when idle, by polling when busy.
+///
+/// lull implements the NAPI delivery model (IRQ deferral, busy polling, preferred busy polling, IRQ suspension, NAPI
+/// threads) on three planes: in user space (compare, serve), as Linux's own settings under unmodified programs (doctor,
+/// apply, attach, run, show, stat, undo), and simulated (predict, tune, sim).
+#[derive(Parser)]
+#[command(version, about, max_term_width = 110)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Measures every delivery mode on a memcached service and prints one table.
+    Compare(Compare),
+    /// Puts mutilate's load on a memcached server over the kernel's sockets.
+    Load(LoadArgs),
+    /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
+    Predict(Predict),
+    /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.
+    Tune(Tune),
+    /// The simulated plane: published tables as worlds, their calibration, and random worlds that check the core.
+    Sim(SimArgs),
+    /// Runs a memcached service on lull's own stack over a NIC.
+    Serve(Serve),
+    /// Shows the delivery settings in force on a device of the kernel, or in a process that runs lull's user plane.
+    Show(ShowArgs),
+    /// Says what this kernel, driver and these rights allow, mode by mode, and what stands in the way.
+    Doctor(DoctorArgs),
+    /// Puts a delivery mode in force on a device of the kernel, until `lull undo`.
+    Apply(ApplyArgs),
+    /// Shows what `lull apply` would change.
+    Diff(DiffArgs),
+    /// Sets single settings of NAPIs, of a device or a process, until `lull undo`.
+    Set(SetArgs),
+    /// Gives a device, all devices or a process back what they had before `lull apply` and `lull set`.
+    Undo(UndoArgs),
+    /// Sets the epoll busy-poll parameters inside a running program, and follows it.
+    Attach(AttachArgs),
+    /// Gives a program's epoll contexts back what they had before `lull attach`.
+    Detach(DetachArgs),
+    /// Runs a program with a mode in force, and undoes it when the program has ended.
+    Run(RunArgs),
+    /// Undoes for a `lull run` that was killed.
+    #[command(hide = true)]
+    Supervise(SuperviseArgs),
+    /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
+    Stat(StatArgs),
+    /// Sets a device and the machine up for low latency, by the steps of a profile.
+    Prepare(PrepareArgs),
+    /// Prints a manual page, or writes those of all commands into a directory.
+    Man(ManArgs),
+    /// Prints a completion script for a shell.
+    Completions(CompletionsArgs),
+}
