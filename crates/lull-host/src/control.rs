@@ -56,7 +56,7 @@ impl Host {
             return Err(HostError::Os { what: "watch the device's descriptor".to_owned(), source });
         }
         inner.instances.fill(index, instance.cpu(), instance.clone());
-        inner.list(cpu, &instance);
+        inner.timed(cpu).put(&instance);
         device.napis[queue] = Some(index);
         drop(devices);
         // Last, for a line that was raised before raises at once.
@@ -111,11 +111,15 @@ impl Host {
         if let Ok(device) = relock(&inner.devices).get_mut(instance.device) {
             device.napis[instance.queue].take_if(|napi| *napi == index);
         }
-        instance.announce_removal();
-        inner.instances.clear(index);
-        inner.unlist(instance);
+        inner.instances.remove(index, instance, || self.let_go(instance));
+    }
+
+    /// Whoever knows the instance other than by its index forgets it.
+    fn let_go(&self, instance: &Arc<Instance>) {
+        let inner = self.inner();
+        inner.timed.iter().for_each(|listed| listed.take(instance));
         if instance.vector.is_fd() {
-            inner.cpu(instance.cpu()).remove_fd_vector(&instance.vector, index);
+            inner.cpu(instance.cpu()).remove_fd_vector(&instance.vector, instance.napi.index());
         }
         if let Some(thread) = instance.thread.get() {
             instance.wake_thread(inner);
@@ -127,7 +131,6 @@ impl Host {
             joins.into_iter().for_each(|join| drop(join.join()));
             relock(&inner.threads).retain(|known| known.tid != thread.tid);
         }
-        inner.instances.release(index);
     }
 
     /// Where the room interrupt of an instance's transmit ring goes ([`lull_nic::Queue::tx_irq`]): it schedules the

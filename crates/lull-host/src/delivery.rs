@@ -23,11 +23,9 @@ use crate::lateness::Lateness;
 use crate::or_end::SinkOrEnd;
 use crate::parker::Parker;
 use crate::registry::Registry;
-use crate::table::{Found, Table};
+use crate::table::{Found, Removable, Table};
+use crate::timed::{Listed, Timed};
 use crate::vector::Vector;
-
-/// A list of instances that changes as a whole.
-pub(crate) type Instances = Arc<[Arc<Instance>]>;
 
 /// What the handles of a host share: the part that sockets and receivers may call.
 pub struct Delivery {
@@ -39,7 +37,7 @@ pub struct Delivery {
     pub(crate) cpus: Box<[Cpu]>,
     pub(crate) instances: Table<Instance>,
     /// By CPU: the instances that may have a deadline there (`timed`).
-    pub(crate) timed: Box<[Mutex<Instances>]>,
+    pub(crate) timed: Box<[Listed<Instance>]>,
     pub(crate) registry: Registry,
     pub(crate) contexts: Contexts,
     pub(crate) devices: Mutex<Devices>,
@@ -69,6 +67,23 @@ impl Delivery {
         self.instances.find(index)
     }
 
+    /// The instances that may have a deadline on a CPU.
+    #[inline]
+    pub(crate) fn timed(&self, cpu: &Cpu) -> &Listed<Instance> {
+        &self.timed[usize::from(cpu.index)]
+    }
+
+    /// The earliest deadline of a CPU, looked up.
+    pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
+        self.timed(cpu).earliest_ns(&cpu.deadlines)
+    }
+
+    /// A timer of `instance` that falls due on `cpu` was started.
+    #[inline]
+    pub(crate) fn note_timer(&self, cpu: &Cpu, instance: &Instance, deadline_ns: u64) {
+        self.timed(cpu).timer_started(instance, deadline_ns, &cpu.deadlines);
+    }
+
     /// The instance that `owner` owns.
     #[inline]
     pub(crate) fn owned(&self, owner: &Owner) -> Found<'_, Instance> {
@@ -86,8 +101,7 @@ impl Delivery {
     /// Puts the interrupt on its CPU's list. False if it is there already: whoever put it there announces it.
     #[inline]
     pub(crate) fn push_raised(&self, cpu: &Cpu, instance: &Instance) -> bool {
-        let slot = self.instances.slot(instance.napi.index());
-        cpu.raised.push(slot, self.instances.link(slot))
+        self.instances.push_raised(&cpu.raised, instance.napi.index())
     }
 
     #[inline]
@@ -148,7 +162,7 @@ pub struct NapiBinding {
 /// One instance with its surroundings.
 pub(crate) struct Instance {
     /// For those who keep it longer than the call that looked it up.
-    pub(crate) me: Weak<Instance>,
+    me: Weak<Instance>,
     pub(crate) napi: Napi,
     pub(crate) vector: Vector,
     pub(crate) receiver: Arc<dyn Receiver>,
@@ -217,10 +231,6 @@ impl Instance {
         self.failure().is_some() || self.is_removed()
     }
 
-    pub(crate) fn announce_removal(&self) {
-        self.removed.store(true, Ordering::Release);
-    }
-
     pub(crate) fn cpu(&self) -> u16 {
         self.cpu.load(Ordering::Relaxed)
     }
@@ -238,20 +248,41 @@ impl Instance {
         }
     }
 
-    /// The earliest deadline that this instance has on `cpu`.
-    pub(crate) fn deadline_on(&self, cpu: u16) -> u64 {
+    pub(crate) fn wake_thread(&self, host: &Delivery) {
+        // THREADED is set only after the thread was started, and the handle outlives the bit.
+        if let Some(thread) = self.thread.get() {
+            thread.parker.wake(&host.cpu(self.cpu()).sleeps);
+        }
+    }
+}
+
+impl Removable for Instance {
+    #[inline]
+    fn is_removed(&self) -> bool {
+        Instance::is_removed(self)
+    }
+
+    fn announce_removal(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+}
+
+impl Timed for Instance {
+    fn to_keep(&self) -> Option<Arc<Instance>> {
+        self.me.upgrade()
+    }
+
+    #[inline]
+    fn cpu(&self) -> u16 {
+        Instance::cpu(self)
+    }
+
+    fn deadline_on(&self, cpu: u16) -> u64 {
         let timer_ns = match self.napi.timer().pending() {
             Some((deadline_ns, pinned)) if pinned == cpu => deadline_ns,
             _ => NEVER,
         };
         let receiver_ns = if self.cpu() == cpu { self.receiver_deadline_ns.load(Ordering::Acquire) } else { NEVER };
         timer_ns.min(receiver_ns)
-    }
-
-    pub(crate) fn wake_thread(&self, host: &Delivery) {
-        // THREADED is set only after the thread was started, and the handle outlives the bit.
-        if let Some(thread) = self.thread.get() {
-            thread.parker.wake(&host.cpu(self.cpu()).sleeps);
-        }
     }
 }

@@ -22,6 +22,7 @@ use crate::registry::{NapiChange, NapiInfo, Registry};
 use crate::sync::relock;
 use crate::table::{NAPIS_MAX, Table};
 use crate::threads;
+use crate::timed::Listed;
 
 /// How a host is made.
 pub struct HostConfig {
@@ -118,7 +119,7 @@ impl Host {
             after_resume: config.after_resume,
             cpus: cpus.collect::<io::Result<Box<[Cpu]>>>().map_err(os("create a CPU's event descriptors"))?,
             instances: Table::new(config.napis_max),
-            timed: config.cpus.iter().map(|_| Mutex::new(Arc::from([]))).collect(),
+            timed: (0..config.cpus.len()).map(|index| Listed::new(index as u16)).collect(),
             registry: Registry::default(),
             contexts: Contexts::default(),
             devices: Mutex::new(Devices::default()),

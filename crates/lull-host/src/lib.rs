@@ -69,11 +69,9 @@ mod sinks;
 #[cfg(not(loom))]
 mod softirq;
 mod sync;
-#[cfg(not(loom))]
 mod table;
 #[cfg(not(loom))]
 mod threads;
-#[cfg(not(loom))]
 mod timed;
 #[cfg(not(loom))]
 mod turn;

@@ -166,7 +166,7 @@ impl Delivery {
             return;
         }
         let cx = self.cx(cpu.index, now_ns);
-        for instance in self.listed(cpu).iter() {
+        for instance in self.timed(cpu).all().iter() {
             if let Some(owner) = instance.napi.end_deferral(&cx) {
                 self.route_outside(cpu, instance, owner, &cx);
             }

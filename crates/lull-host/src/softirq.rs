@@ -8,8 +8,8 @@ use lull_core::{Completion, Cx, NetRx, Owner, Route, RxStep, Schedule, SoftirqNe
 use crate::cpu::Cpu;
 use crate::delivery::{Delivery, Instance, Receiver, TryPoll};
 use crate::holder::Ran;
-use crate::raised::Raised;
 use crate::sync::relock;
+use crate::timed::Timed;
 
 /// How long a receiver's timers wait when its lock is held, in nanoseconds.
 const RECEIVER_RETRY_NS: u64 = 100_000;
@@ -17,12 +17,7 @@ const RECEIVER_RETRY_NS: u64 = 100_000;
 impl Delivery {
     pub(crate) fn hard_interrupts(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
-        let mut at = cpu.raised.take();
-        while let Some(slot) = at {
-            at = Raised::next(self.instances.link(slot));
-            // Looked up behind the link, which acquires what was published before a second raise. An instance that is in a
-            // slot whose interrupt was raised by the one before it is polled once for nothing.
-            let Some(instance) = self.instances.in_slot(slot) else { continue };
+        self.instances.take_raised(&cpu.raised, |instance| {
             let index = instance.napi.index();
             cpu.interrupts.fetch_add(1, Ordering::Relaxed);
             instance.irqs.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +31,7 @@ impl Delivery {
                 // The owner looks again; a disabled queue looks when it is enabled.
                 Schedule::Missed | Schedule::Disabled => {}
             }
-        }
+        });
         // Seldom anything: only threads that could not take the seat leave instances here.
         let routed = std::mem::take(&mut *relock(&cpu.routed));
         for owner in routed {
@@ -55,7 +50,7 @@ impl Delivery {
     pub(crate) fn timers(&self, cpu: &Cpu, softnet: &mut Softnet, now_ns: u64) {
         let cx = self.cx(cpu.index, now_ns);
         cpu.deadlines.forget();
-        for instance in self.listed(cpu).iter() {
+        for instance in self.timed(cpu).all().iter() {
             if let Some((deadline_ns, pinned)) = instance.napi.timer().pending()
                 && pinned == cpu.index
                 && deadline_ns <= now_ns

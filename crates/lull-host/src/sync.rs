@@ -4,8 +4,8 @@
 pub(crate) use std::{
     cell::UnsafeCell,
     sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
 
@@ -13,10 +13,18 @@ pub(crate) use std::{
 pub(crate) use loom::{
     cell::UnsafeCell,
     sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
+        Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
     },
 };
+
+/// Lets others run before the caller looks again at what they have.
+pub(crate) fn a_short_while() {
+    #[cfg(not(loom))]
+    std::thread::sleep(std::time::Duration::from_micros(50));
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
 
 /// A word that threads sleep on.
 #[derive(Debug)]
@@ -97,7 +105,6 @@ impl Futex {
 }
 
 /// The data behind these locks is moved in and out whole: a panic elsewhere cannot leave it half-written.
-#[cfg(not(loom))]
-pub(crate) fn relock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn relock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

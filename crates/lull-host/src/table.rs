@@ -10,14 +10,15 @@
 
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, TryLockError};
 
-use crate::raised::Link;
-use crate::sync::relock;
+use crate::raised::{Link, Raised};
+use crate::sync::{
+    AtomicU16, AtomicU32, Mutex, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard, a_short_while, relock,
+};
 
 /// Most slots that a table may have: at least 16 bits of an index count how often its slot was given away.
+#[cfg_attr(loom, allow(dead_code))]
 pub(crate) const NAPIS_MAX: usize = 1 << 16;
 
 /// The index of no instance.
@@ -27,7 +28,7 @@ struct Slot<T> {
     /// Place on its CPU's list of raised interrupts. It belongs to the slot, not to the instance: whoever took the list has
     /// to find the next one behind an instance that was removed meanwhile.
     link: Link,
-    /// The one index that leads here.
+    /// The one index that leads here. A hint without an order of its own: what is behind the lock decides.
     current: AtomicU32,
     /// The CPU of the last instance that was here.
     cpu: AtomicU16,
@@ -38,6 +39,14 @@ struct Slot<T> {
 struct Entry<T> {
     index: u32,
     instance: Arc<T>,
+}
+
+/// What can be removed while others still have it.
+pub(crate) trait Removable {
+    /// Whether it is being removed: whoever still has it lets it go.
+    fn is_removed(&self) -> bool;
+
+    fn announce_removal(&self);
 }
 
 /// An instance that was looked up.
@@ -89,13 +98,14 @@ impl<T> Table<T> {
         Table { slots, max, free: Mutex::new(Free { used: 0, again: VecDeque::new() }) }
     }
 
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
     /// The slot of an index.
     #[inline]
-    pub(crate) fn slot(&self, index: u32) -> u32 {
+    fn slot(&self, index: u32) -> u32 {
         index & (self.slots.len() as u32 - 1)
     }
 
@@ -104,14 +114,9 @@ impl<T> Table<T> {
         &self.slots[self.slot(index) as usize]
     }
 
-    /// The place of a slot on the list of raised interrupts.
-    #[inline]
-    pub(crate) fn link(&self, slot: u32) -> &Link {
-        &self.slots[slot as usize].link
-    }
-
     /// The CPU of the instance; of the one that came after it, if it was removed.
     #[inline]
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn cpu(&self, index: u32) -> u16 {
         self.slot_of(index).cpu.load(Ordering::Relaxed)
     }
@@ -120,19 +125,35 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn find(&self, index: u32) -> Option<Found<'_, T>> {
         let slot = self.slot_of(index);
-        if slot.current.load(Ordering::Acquire) != index {
+        if slot.current.load(Ordering::Relaxed) != index {
             return None;
         }
         read(slot).filter(|found| found.entry().index == index)
     }
 
-    /// Whichever instance is in the slot now.
+    /// Puts the interrupt of the instance with this index on a CPU's list. False if it is there already: whoever put it
+    /// there announces it.
     #[inline]
-    pub(crate) fn in_slot(&self, slot: u32) -> Option<Found<'_, T>> {
-        read(&self.slots[slot as usize])
+    pub(crate) fn push_raised(&self, raised: &Raised, index: u32) -> bool {
+        raised.push(self.slot(index), &self.slot_of(index).link)
+    }
+
+    /// Takes all interrupts off a CPU's list; `each` gets their instances, but for those that were removed.
+    #[inline]
+    pub(crate) fn take_raised(&self, raised: &Raised, mut each: impl FnMut(Found<'_, T>)) {
+        let mut at = raised.take();
+        while let Some(slot) = at {
+            let slot = &self.slots[slot as usize];
+            at = Raised::next(&slot.link);
+            // Looked up behind the link, which acquires what was published before a second raise. An instance that is in a
+            // slot whose interrupt was raised by the one before it is polled once for nothing.
+            let Some(instance) = read(slot) else { continue };
+            each(instance);
+        }
     }
 
     /// All instances.
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Found<'_, T>> {
         let used = relock(&self.free).used;
         self.slots[..used].iter().filter_map(read)
@@ -154,15 +175,22 @@ impl<T> Table<T> {
         let slot = self.slot_of(index);
         slot.cpu.store(cpu, Ordering::Relaxed);
         *write(slot) = Some(Entry { index, instance });
-        slot.current.store(index, Ordering::Release);
+        slot.current.store(index, Ordering::Relaxed);
     }
 
-    /// Its index leads nowhere from now on. The slot is not free yet.
-    pub(crate) fn clear(&self, index: u32) {
+    /// Takes an instance out: its index leads nowhere from now on, and nobody who looked it up still has it. `let_go` sees to
+    /// those who know it from elsewhere. Only then may another have its slot.
+    pub(crate) fn remove(&self, index: u32, instance: &T, let_go: impl FnOnce())
+    where
+        T: Removable,
+    {
+        instance.announce_removal();
         let slot = self.slot_of(index);
-        slot.current.store(VACANT, Ordering::Release);
+        slot.current.store(VACANT, Ordering::Relaxed);
         let removed = write(slot).take();
         drop(removed);
+        let_go();
+        self.release(index);
     }
 
     /// The slot of an index that was reserved may be filled anew.
@@ -187,12 +215,12 @@ fn write<T>(slot: &Slot<T>) -> RwLockWriteGuard<'_, Option<Entry<T>>> {
             Ok(guard) => return guard,
             Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
             // Somebody looks something up, or is in a poll that began before the disable.
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(50)),
+            Err(TryLockError::WouldBlock) => a_short_while(),
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -7,52 +7,75 @@
 
 use std::sync::Arc;
 
-use crate::cpu::Cpu;
-use crate::deadlines::NEVER;
-use crate::delivery::{Delivery, Instance, Instances};
-use crate::sync::relock;
+use crate::deadlines::{Deadlines, NEVER};
+use crate::sync::{Mutex, relock};
+use crate::table::Removable;
 
-impl Delivery {
-    /// Puts an instance on the list of a CPU.
-    pub(crate) fn list(&self, cpu: &Cpu, instance: &Arc<Instance>) {
-        let mut listed = relock(&self.timed[usize::from(cpu.index)]);
-        // Looked at under the lock, which `unlist` takes after a removal was announced.
+/// What has deadlines on CPUs.
+pub(crate) trait Timed: Removable {
+    /// Keeps it for longer than the call that looked it up; `None` if nobody else has it any more.
+    fn to_keep(&self) -> Option<Arc<Self>>;
+
+    /// The CPU of its interrupt.
+    fn cpu(&self) -> u16;
+
+    /// Its earliest deadline on `cpu`.
+    fn deadline_on(&self, cpu: u16) -> u64;
+}
+
+/// A list that changes as a whole.
+pub(crate) type Instances<T> = Arc<[Arc<T>]>;
+
+/// The list of one CPU.
+pub(crate) struct Listed<T> {
+    cpu: u16,
+    instances: Mutex<Instances<T>>,
+}
+
+impl<T: Timed> Listed<T> {
+    pub(crate) fn new(cpu: u16) -> Listed<T> {
+        Listed { cpu, instances: Mutex::new(Arc::from([])) }
+    }
+
+    /// Puts an instance on the list, unless it is there or is being removed.
+    pub(crate) fn put(&self, instance: &Arc<T>) {
+        let mut listed = relock(&self.instances);
+        // Looked at under the lock, which `take` takes after a removal was announced.
         if !instance.is_removed() && !listed.iter().any(|other| Arc::ptr_eq(other, instance)) {
             *listed = listed.iter().chain([instance]).cloned().collect();
         }
     }
 
-    /// Takes an instance off every list. Its removal was announced.
-    pub(crate) fn unlist(&self, instance: &Arc<Instance>) {
-        for timed in &self.timed {
-            let mut listed = relock(timed);
-            if listed.iter().any(|other| Arc::ptr_eq(other, instance)) {
-                *listed = listed.iter().filter(|other| !Arc::ptr_eq(other, instance)).cloned().collect();
-            }
+    /// Takes an instance off the list. Its removal was announced.
+    pub(crate) fn take(&self, instance: &Arc<T>) {
+        let mut listed = relock(&self.instances);
+        if listed.iter().any(|other| Arc::ptr_eq(other, instance)) {
+            *listed = listed.iter().filter(|other| !Arc::ptr_eq(other, instance)).cloned().collect();
         }
     }
 
-    /// The list of a CPU, as it is now.
-    pub(crate) fn listed(&self, cpu: &Cpu) -> Instances {
-        relock(&self.timed[usize::from(cpu.index)]).clone()
+    /// The list as it is now.
+    pub(crate) fn all(&self) -> Instances<T> {
+        relock(&self.instances).clone()
     }
 
-    /// The earliest deadline of a CPU, looked up.
-    pub(crate) fn exact_deadline_ns(&self, cpu: &Cpu) -> u64 {
-        cpu.deadlines.look_up(|| {
-            let listed = relock(&self.timed[usize::from(cpu.index)]);
-            listed.iter().map(|instance| instance.deadline_on(cpu.index)).min().unwrap_or(NEVER)
+    /// The earliest deadline of the CPU, looked up.
+    pub(crate) fn earliest_ns(&self, deadlines: &Deadlines) -> u64 {
+        deadlines.look_up(|| {
+            let listed = relock(&self.instances);
+            listed.iter().map(|instance| instance.deadline_on(self.cpu)).min().unwrap_or(NEVER)
         })
     }
 
-    /// A timer of `instance` that falls due on `cpu` was started.
+    /// A timer of `instance` that falls due on this CPU was started.
     #[inline]
-    pub(crate) fn note_timer(&self, cpu: &Cpu, instance: &Instance, deadline_ns: u64) {
-        if instance.cpu() != cpu.index
-            && let Some(instance) = instance.me.upgrade()
+    pub(crate) fn timer_started(&self, instance: &T, deadline_ns: u64, deadlines: &Deadlines) {
+        // Those whose interrupt comes here are listed from their making on.
+        if instance.cpu() != self.cpu
+            && let Some(instance) = instance.to_keep()
         {
-            self.list(cpu, &instance);
+            self.put(&instance);
         }
-        cpu.note_deadline(deadline_ns);
+        deadlines.note(deadline_ns);
     }
 }

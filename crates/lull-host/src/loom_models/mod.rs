@@ -1,5 +1,5 @@
 //! The host's small protocols under loom: the seat with its sleepers and the code of [`crate::holder`], the deadlines, the
-//! shard lock, the list of raised interrupts.
+//! shard lock, the list of raised interrupts, the table of instances.
 //!
 //! A model that loses a wake-up ends with every thread asleep, which loom reports as a deadlock. Data that only the
 //! seat or the lock protects sits in loom's cells: two holders at once, or two in a row that are not ordered, panic.
@@ -14,6 +14,7 @@ mod lock;
 mod parker;
 mod raised;
 mod seat;
+mod table;
 
 use crate::parker::{ON_FUTEX, ParkWord};
 
