@@ -157,7 +157,7 @@ impl Echo {
         let network = Network::new(&host, Arc::new(tap("echo0", ECHO_IP)?), config)?;
         let options = ListenOptions { nodelay: true, ..ListenOptions::default() };
         let listener = TcpListener::bind_with(&network, Some(0), (ECHO_IP, PORT).into(), options)?;
-        listener.set_nonblocking(true);
+        listener.set_nonblocking(true).unwrap();
         let epoll = Epoll::new(&host);
         epoll.add(&listener, u64::MAX, Interest::READABLE)?;
         let worker = Worker::new(&host, 0)?;
@@ -198,7 +198,7 @@ fn serve(network: &Network, epoll: &Epoll, worker: &Worker, listener: &TcpListen
         for event in &events {
             let Some(stream) = streams.get(event.key as usize) else {
                 while let Ok((stream, _)) = listener.accept() {
-                    stream.set_nonblocking(true);
+                    stream.set_nonblocking(true).unwrap();
                     epoll.add(&stream, streams.len() as u64, Interest::READABLE)?;
                     streams.push(stream);
                 }

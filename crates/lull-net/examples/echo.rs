@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let worker = Worker::new(&host, 0)?;
     let echo = std::thread::spawn(move || -> std::io::Result<usize> {
         let epoll = Epoll::new(worker.host());
-        listener.set_nonblocking(true);
+        listener.set_nonblocking(true)?;
         epoll.add(&listener, 0, Interest::READABLE)?;
         let mut events = Vec::new();
         epoll.wait(&worker, &mut events, 16, Some(Duration::from_secs(10)))?;

@@ -81,8 +81,8 @@ fn start(network: &Network, nth: u16, mode: &Mode) -> io::Result<(Notifier, Join
     let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
     let listener = TcpListener::bind_with(network, Some(queue), at, options)?;
     let datagrams = UdpSocket::bind_with(network, queue, at, UdpOptions { reuse_port: true, ..UdpOptions::default() })?;
-    listener.set_nonblocking(true);
-    datagrams.set_nonblocking(true);
+    listener.set_nonblocking(true)?;
+    datagrams.set_nonblocking(true)?;
 
     let epoll = Epoll::new(network.host());
     // The application's half of the mode: the context's parameters, and how long to wait in it.
@@ -134,7 +134,7 @@ impl Echo {
                 Err(error) if is_done(&error) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            stream.set_nonblocking(true);
+            stream.set_nonblocking(true)?;
             self.epoll.add(&stream, CONNECTIONS + self.connections.len() as u64, Interest::READABLE)?;
             self.connections.push(Some(stream));
         }
@@ -144,8 +144,8 @@ impl Echo {
         let mut buffer = [0; 2048];
         loop {
             match self.datagrams.recv_from(&mut buffer) {
-                Ok(received) => {
-                    self.datagrams.send_to(&buffer[..received.bytes], received.from)?;
+                Ok((count, from)) => {
+                    self.datagrams.send_to(&buffer[..count], from)?;
                     self.echoed += 1;
                 }
                 Err(error) if is_done(&error) => return Ok(()),
@@ -187,8 +187,8 @@ fn ask(network: &Network) -> io::Result<()> {
     let socket = UdpSocket::bind(network, "10.0.0.1:0")?;
     socket.send_to(b"datagram", (ADDRESS, PORT))?;
     let mut reply = [0; 16];
-    let received = socket.recv_from(&mut reply)?;
-    assert_eq!(&reply[..received.bytes], b"datagram");
+    let (count, _from) = socket.recv_from(&mut reply)?;
+    assert_eq!(&reply[..count], b"datagram");
     println!("800 messages over 8 connections and a datagram came back");
     Ok(())
 }

@@ -13,7 +13,7 @@ mod options;
 mod tcp;
 mod udp;
 
-pub use listener::TcpListener;
+pub use listener::{Incoming, TcpListener};
 pub use open::{Part, Source};
 pub use tcp::TcpStream;
 pub use udp::UdpSocket;

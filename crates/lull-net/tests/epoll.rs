@@ -294,7 +294,7 @@ fn a_context_on_four_napis_suspends_and_polls_each() {
     let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
     epoll.set_busy_poll(&params, false).unwrap();
     for (key, (server, _)) in pairs.iter().enumerate() {
-        server.set_nonblocking(true);
+        server.set_nonblocking(true).unwrap();
         epoll.add(server, key as u64, Interest::READABLE | Interest::EDGE).unwrap();
     }
     let suspends = || pair.server.napis().iter().map(|napi| pair.host.napi_stats(*napi).suspends).collect::<Vec<_>>();
@@ -326,8 +326,8 @@ fn one_listener_over_all_shards_and_one_per_shard() {
     let worker = pair.worker();
     let epoll = Epoll::new(&pair.host);
     epoll.add(&listener, 0, Interest::READABLE).unwrap();
-    listener.set_nonblocking(true);
-    own.iter().for_each(|listener| listener.set_nonblocking(true));
+    listener.set_nonblocking(true).unwrap();
+    own.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
     let clients: Vec<_> = (0..16).map(|_| pair.connect(7)).collect();
     let mut ids = std::collections::BTreeSet::new();
     let mut accepted = 0;

@@ -63,7 +63,7 @@ fn serve(worker: &Worker, epoll: &Epoll, on_event: &mut impl FnMut(Event)) {
 fn a_level_wakes_the_second_thread_while_the_first_is_busy() {
     let pair = Pair::new();
     let listener = pair.listener(7);
-    listener.set_nonblocking(true);
+    listener.set_nonblocking(true).unwrap();
     let epoll = pair.epoll(&listener, Interest::READABLE);
     let accepted = Arc::new(AtomicUsize::new(0));
     let waiters = Waiters::start(&pair, 2, &epoll, || {
@@ -180,7 +180,7 @@ fn stress(how: Interest) {
         // A small write need not wait for the acknowledgement of the one before.
         client.set_nodelay(true).unwrap();
         let (server, _) = listener.accept().unwrap();
-        server.set_nonblocking(true);
+        server.set_nonblocking(true).unwrap();
         epoll.add(&server, key as u64, Interest::READABLE | how).unwrap();
         (server, client)
     };

@@ -57,9 +57,9 @@ impl Bench {
 
     /// Sends until the ring is full; how many datagrams that took.
     fn fill(&self, socket: &UdpSocket) -> usize {
-        socket.set_nonblocking(true);
+        socket.set_nonblocking(true).unwrap();
         let sent = (0..).take_while(|_| socket.send_to(b"fills", address(SERVER, PORT)).is_ok()).count();
-        socket.set_nonblocking(false);
+        socket.set_nonblocking(false).unwrap();
         assert!(!socket.ready().contains(Ready::WRITABLE));
         sent
     }

@@ -90,7 +90,7 @@ fn addresses_are_given_as_std_has_them_and_each_is_tried() {
     let receiver = UdpSocket::bind(&pair.server, format!("{SERVER}:53")).unwrap();
     let sender = UdpSocket::bind(&pair.client, (CLIENT, 0)).unwrap();
     sender.send_to(b"a question", (SERVER, 53)).unwrap();
-    assert_eq!(receiver.recv_from(&mut [0; 16]).unwrap().bytes, 10);
+    assert_eq!(receiver.recv_from(&mut [0; 16]).unwrap().0, 10);
     receiver.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     assert_eq!(receiver.read_timeout().unwrap(), Some(Duration::from_millis(1)));
     assert_eq!(receiver.recv_from(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -110,7 +110,7 @@ fn errors_of_networks_and_hosts_become_io_errors() {
     let taken = Network::new(&pair.host, pair.server.device().clone(), NetworkConfig::default()).unwrap_err();
     let said = taken.to_string();
     let error = std::io::Error::from(taken);
-    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Other, said));
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::ResourceBusy, said));
     let beyond = NapiSettings { defer_hard_irqs: u32::MAX, ..NapiSettings::default() };
     assert_eq!(kind(pair.server.set_napi_all(&beyond).unwrap_err().into()), ErrorKind::InvalidInput);
     let params = EpollParams { busy_poll_budget: 65, ..EpollParams::default() };

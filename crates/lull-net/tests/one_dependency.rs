@@ -63,7 +63,7 @@ fn a_program_with_one_dependency_serves_and_asks() -> Result<()> {
 
     let receiver = UdpSocket::bind_with(&server, 0, at, UdpOptions::default())?;
     UdpSocket::bind(&client, "10.0.0.1:0")?.send_to(b"udp", at)?;
-    assert_eq!(receiver.recv_from(&mut buffer)?.bytes, 3);
+    assert_eq!(receiver.recv_from(&mut buffer)?.0, 3);
 
     let counters: Vec<StackCounters> = server.stack_counters();
     assert_eq!(counters[0].udp_datagrams, 1);

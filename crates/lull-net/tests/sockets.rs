@@ -52,7 +52,7 @@ fn blocking_calls_carry_a_stream_both_ways() {
 fn nonblocking_calls_say_so_and_timeouts_end_blocking_ones() {
     let pair = Pair::new();
     let (server, client) = pair.connected(7);
-    server.set_nonblocking(true);
+    server.set_nonblocking(true).unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
     let full = vec![7; 1 << 20];
     let mut written = 0;
@@ -65,7 +65,7 @@ fn nonblocking_calls_say_so_and_timeouts_end_blocking_ones() {
     assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
     assert!(written > 0 && written < full.len(), "memory is bounded: {written} bytes");
     let (server, _client) = (server, client);
-    server.set_nonblocking(false);
+    server.set_nonblocking(false).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
     server.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -111,7 +111,7 @@ fn a_receive_call_busy_polls_as_its_options_say() {
     let pair = Pair::new();
     let (server, _client) = pair.connected(7);
     let stats = || pair.host.napi_stats(pair.server.napis()[0]);
-    server.set_nonblocking(true);
+    server.set_nonblocking(true).unwrap();
     let before = stats();
     let _ = server.recv(&mut [0; 8]);
     assert_eq!((stats() - before).busy_calls, 0, "off by default");
@@ -124,7 +124,7 @@ fn a_receive_call_busy_polls_as_its_options_say() {
         assert!(polled.busy_calls <= 1 && polled.busy_polls <= 2, "{polled:?}");
         (polled.busy_calls, polled.busy_polls) == (1, 2)
     });
-    server.set_nonblocking(false);
+    server.set_nonblocking(false).unwrap();
     server.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     let before = stats();
     assert_eq!(server.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -153,16 +153,46 @@ fn udp_both_ways_over_both_families() {
     for (server_ip, client_ip) in [(SERVER, CLIENT), ("fd00::2", "fd00::1")] {
         let server = UdpSocket::bind(&pair.server, at(server_ip, 53)).unwrap();
         let client = UdpSocket::bind_with(&pair.client, 0, at(client_ip, 0), UdpOptions::default()).unwrap();
-        client.connect(Some(at(server_ip, 53))).unwrap();
+        client.connect((server_ip, 53)).unwrap();
         client.send(b"question").unwrap();
         let mut buffer = [0; 4];
-        let received = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(server.peek_from(&mut buffer).unwrap(), (4, client.local_addr().unwrap()));
+        let received = server.recv_msg(&mut [IoSliceMut::new(&mut buffer)], false).unwrap();
         assert_eq!((received.bytes, received.datagram_bytes, &buffer), (4, 8, b"ques"), "the rest is lost");
         server.send_to(b"answer", received.from).unwrap();
         let mut buffer = [0; 64];
-        assert_eq!(client.recv_from(&mut buffer).unwrap().bytes, 6);
+        assert_eq!((client.peek(&mut buffer).unwrap(), client.recv(&mut buffer).unwrap()), (6, 6));
+        // Only the peer is heard, until there is none.
+        assert_eq!(client.peer_addr().unwrap(), at(server_ip, 53));
+        client.disconnect().unwrap();
+        assert_eq!(client.peer_addr().unwrap_err().kind(), ErrorKind::NotConnected);
+        assert_eq!(client.send(b"to whom").unwrap_err().raw_os_error(), Some(89), "EDESTADDRREQ");
+        let stranger = UdpSocket::bind(&pair.server, at(server_ip, 0)).unwrap();
+        stranger.send_to(b"hello", client.local_addr().unwrap()).unwrap();
+        assert_eq!(client.recv_from(&mut buffer).unwrap(), (5, stranger.local_addr().unwrap()));
         assert_eq!(server.send_to(&[0; 60_000], received.from).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
     }
+}
+
+#[test]
+fn sockets_have_the_small_calls_of_std() {
+    let pair = Pair::new();
+    let listener = lull_net::TcpListener::bind(&pair.server, at(SERVER, 7)).unwrap();
+    let client = TcpStream::connect(&pair.client, at(SERVER, 7)).unwrap();
+    let served = listener.try_clone().unwrap().incoming().next().unwrap().unwrap();
+    assert!(listener.take_error().unwrap().is_none());
+    assert!(!client.nodelay().unwrap());
+    client.set_nodelay(true).unwrap();
+    assert!(client.try_clone().unwrap().nodelay().unwrap(), "a clone is the same socket");
+    // By shared references, and from several buffers.
+    let written = (&client).write_vectored(&[IoSlice::new(b"one "), IoSlice::new(b"two")]).unwrap();
+    assert_eq!(written, 7, "a fresh connection has room");
+    let (mut first, mut second) = ([0; 4], [0; 3]);
+    until("both arrived", || served.peek(&mut [0; 8]).unwrap() == 7);
+    let count = (&served).read_vectored(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]).unwrap();
+    assert_eq!((count, &first, &second), (7, b"one ", b"two"));
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!((&served).read(&mut first).unwrap(), 0);
 }
 
 #[test]

@@ -342,3 +342,46 @@ pub enum DeviceError {
         source: std::io::Error,
     },
 }
+
+/// So that `?` works where sockets and files are used, too. The kind is the cause's.
+impl From<DeviceError> for std::io::Error {
+    fn from(error: DeviceError) -> std::io::Error {
+        use std::io::ErrorKind;
+        let kind = match &error {
+            DeviceError::Unsupported { .. } => ErrorKind::Unsupported,
+            DeviceError::Invalid { .. } => ErrorKind::InvalidInput,
+            DeviceError::Queue { index, queues, .. } if index < queues => ErrorKind::ResourceBusy,
+            DeviceError::Queue { .. } => ErrorKind::NotFound,
+            DeviceError::Os { source, .. } => source.kind(),
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn errors_of_devices_are_errors_of_io_of_the_same_kind_and_words() {
+        let device = || "lull0".to_owned();
+        let queue = |index| DeviceError::Queue { device: device(), index, queues: 2 };
+        let refused = ErrorKind::PermissionDenied.into();
+        let errors = [
+            (DeviceError::Unsupported { device: device(), what: "RSS" }, ErrorKind::Unsupported),
+            (queue(1), ErrorKind::ResourceBusy),
+            (queue(2), ErrorKind::NotFound),
+            (
+                DeviceError::Os { device: device(), what: "open".to_owned(), remedy: "ask", source: refused },
+                ErrorKind::PermissionDenied,
+            ),
+        ];
+        for (error, kind) in errors {
+            let words = error.to_string();
+            let error = Error::from(error);
+            assert_eq!((error.kind(), error.to_string()), (kind, words));
+        }
+    }
+}

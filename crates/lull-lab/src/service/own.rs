@@ -58,7 +58,7 @@ impl Own {
         let mut listeners = Vec::with_capacity(queues.len());
         for queue in &queues {
             let listener = TcpListener::bind_with(network, Some(*queue), address, options)?;
-            listener.set_nonblocking(true);
+            listener.set_nonblocking(true)?;
             epoll.add(&listener, LISTENER, Interest::READABLE)?;
             listeners.push(listener);
         }
@@ -92,7 +92,7 @@ impl Plane for Own {
             }
         }
         let (stream, _peer) = accepted?;
-        stream.set_nonblocking(true);
+        stream.set_nonblocking(true)?;
         if keepalive {
             stream.set_keepalive(Some(Keepalive {
                 idle_ns: KEEPALIVE_IDLE.as_nanos() as u64,

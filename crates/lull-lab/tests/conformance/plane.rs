@@ -224,8 +224,8 @@ impl Lull {
         let at = |address: &str| SocketAddr::new(address.parse().expect("an address"), PORT);
         let server = lull_net::UdpSocket::bind(&network, at("10.0.0.2")).expect("a socket");
         let client = lull_net::UdpSocket::bind(&peer, at("10.0.0.1")).expect("a socket");
-        client.connect(Some(at("10.0.0.2"))).expect("a neighbour");
-        server.set_nonblocking(true);
+        client.connect(at("10.0.0.2")).expect("a neighbour");
+        server.set_nonblocking(true).unwrap();
         let epoll = Epoll::new(&host);
         epoll.add(&server, 1, Interest::READABLE).expect("a socket");
         let worker = Worker::new(&host, 0).expect("a worker");

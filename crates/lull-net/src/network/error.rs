@@ -45,9 +45,8 @@ impl From<NetworkError> for io::Error {
     fn from(error: NetworkError) -> io::Error {
         let kind = match error {
             NetworkError::Host(error) => return error.into(),
-            NetworkError::Device(DeviceError::Os { ref source, .. }) | NetworkError::Seed(ref source) => source.kind(),
-            NetworkError::Device(DeviceError::Unsupported { .. }) => io::ErrorKind::Unsupported,
-            NetworkError::Device(_) => io::ErrorKind::Other,
+            NetworkError::Device(error) => return error.into(),
+            NetworkError::Seed(ref source) => source.kind(),
             NetworkError::Stack { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

@@ -1,5 +1,7 @@
 //! Names and readiness of sockets.
 
+pub use std::net::Shutdown;
+
 /// Names a socket of one stack. A stale id is an error wherever it is used, never another socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
@@ -86,17 +88,6 @@ pub struct Change {
     pub ready: Ready,
     /// What fired: the part of `ready` that is new or was renewed. Never empty.
     pub edges: Ready,
-}
-
-/// Which directions [`Stack::shutdown`](super::Stack::shutdown) closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shutdown {
-    /// No more reading (`SHUT_RD`). What the peer sends is still acknowledged, as Linux does.
-    Read,
-    /// No more writing (`SHUT_WR`): a FIN follows the data.
-    Write,
-    /// Both (`SHUT_RDWR`).
-    Both,
 }
 
 /// How a listener takes connections.

@@ -97,9 +97,26 @@ impl TcpListener {
         Ok(TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) })))
     }
 
+    /// Another handle of the same listener, as `clone` gives.
+    ///
+    /// # Errors
+    /// None: the result has the shape of `std::net`'s.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        Ok(self.clone())
+    }
+
     /// Whether [`TcpListener::accept`] returns `WouldBlock` instead of waiting.
-    pub fn set_nonblocking(&self, nonblocking: bool) {
+    ///
+    /// # Errors
+    /// None: the result has the shape of `std::net`'s.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The connections one after the other, as a loop around [`TcpListener::accept`] has them; it never ends by itself.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming { listener: self }
     }
 
     /// Takes a connection. It stays on the shard that it came in by.
@@ -166,6 +183,19 @@ impl TcpListener {
         Ok(self.0.opens[0].part.call(|stack, id, _| stack.local_addr(id))?)
     }
 
+    /// Takes the pending error (SO_ERROR).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        for open in &self.0.opens {
+            if let Some(error) = open.part.call(|stack, id, _| stack.take_error(id))? {
+                return Ok(Some(error.into()));
+            }
+        }
+        Ok(None)
+    }
+
     /// SO_BUSY_POLL, which accepted connections inherit.
     ///
     /// # Errors
@@ -174,6 +204,22 @@ impl TcpListener {
         self.0.opens.iter().try_for_each(|open| open.set_busy_poll(usecs))
     }
 }
+
+/// What [`TcpListener::incoming`] returns.
+#[derive(Debug)]
+pub struct Incoming<'l> {
+    listener: &'l TcpListener,
+}
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<io::Result<TcpStream>> {
+        Some(self.listener.accept().map(|(stream, _peer)| stream))
+    }
+}
+
+impl std::iter::FusedIterator for Incoming<'_> {}
 
 impl Source for TcpListener {
     fn parts(&self) -> Vec<Part> {

@@ -3,9 +3,21 @@
 macro_rules! socket_options {
     ($socket:ident) => {
         impl $socket {
+            /// Another handle of the same socket, as `clone` gives.
+            ///
+            /// # Errors
+            /// None: the result has the shape of `std::net`'s.
+            pub fn try_clone(&self) -> io::Result<$socket> {
+                Ok(self.clone())
+            }
+
             /// Whether calls that would block return `WouldBlock` instead (O_NONBLOCK).
-            pub fn set_nonblocking(&self, nonblocking: bool) {
+            ///
+            /// # Errors
+            /// None: the result has the shape of `std::net`'s.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
                 self.0.nonblocking.store(nonblocking, Ordering::Relaxed);
+                Ok(())
             }
 
             /// How long a blocking read waits (SO_RCVTIMEO); `None` is for ever.

@@ -125,6 +125,14 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, io| stack.set_nodelay(id, nodelay, io))?)
     }
 
+    /// TCP_NODELAY.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        Ok(self.0.part.call(|stack, id, _| stack.nodelay(id))?)
+    }
+
     /// SO_KEEPALIVE with its times; `None` is off.
     ///
     /// # Errors
@@ -163,11 +171,19 @@ impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.recv(buffer)
     }
+
+    fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        self.recv_vectored(buffers)
+    }
 }
 
 impl Write for &TcpStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.send(data)
+    }
+
+    fn write_vectored(&mut self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send_vectored(data)
     }
 
     fn flush(&mut self) -> io::Result<()> {

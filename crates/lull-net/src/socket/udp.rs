@@ -12,7 +12,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
-use crate::shard::{NetError, Ready, Received, Shutdown, UdpOptions};
+use crate::shard::{Io, NetError, Ready, Received, Shutdown, Stack, UdpOptions};
 
 /// A UDP socket on one shard.
 #[derive(Clone)]
@@ -43,12 +43,20 @@ impl UdpSocket {
         Ok(UdpSocket(Arc::new(Open::new(part, SocketBusy::new(network.sysctl())))))
     }
 
-    /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only; `None` undoes it.
+    /// Sets the peer for [`UdpSocket::send`], and takes datagrams from it only. Of several addresses each is tried in turn.
     ///
     /// # Errors
-    /// No route.
-    pub fn connect(&self, peer: Option<SocketAddr>) -> io::Result<()> {
-        Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, peer))?)
+    /// No route; what the operating system's resolver says of a host name.
+    pub fn connect(&self, peer: impl ToSocketAddrs) -> io::Result<()> {
+        addresses::each(peer, |peer| Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, Some(peer)))?))
+    }
+
+    /// Undoes [`UdpSocket::connect`]: datagrams of all peers are taken again (connect to AF_UNSPEC).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn disconnect(&self) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, None))?)
     }
 
     /// Sends a datagram to the peer.
@@ -69,20 +77,47 @@ impl UdpSocket {
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
     }
 
-    /// Takes a datagram. What does not fit `buffer` is lost; [`Received`] tells.
+    /// Takes a datagram: its bytes and who sent it. What does not fit `buffer` is lost; [`UdpSocket::recv_msg`] tells.
     ///
     /// # Errors
     /// `WouldBlock`, or an error that a router or the peer reported.
-    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<Received> {
+    pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let open = &self.0;
-        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.udp_recv_from(id, buffer, io))
+        let take = |stack: &mut Stack, id, io: &mut Io<'_>| stack.udp_recv_from(id, buffer, io);
+        open.retry(Ready::READABLE, &open.read_timeout_ns, take).map(|received| (received.bytes, received.from))
     }
 
-    /// Takes a datagram into several buffers in turn, or looks at it with `peek`.
+    /// Takes a datagram of the peer that was set by [`UdpSocket::connect`], or of anybody if none was.
     ///
     /// # Errors
     /// As [`UdpSocket::recv_from`].
-    pub fn recv_vectored(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buffer)?.0)
+    }
+
+    /// As [`UdpSocket::recv_from`], without taking it (MSG_PEEK).
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn peek_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let received = self.recv_msg(&mut [IoSliceMut::new(buffer)], true)?;
+        Ok((received.bytes, received.from))
+    }
+
+    /// As [`UdpSocket::recv`], without taking it (MSG_PEEK).
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.peek_from(buffer)?.0)
+    }
+
+    /// Takes a datagram into several buffers in turn, or looks at it with `peek`, and tells all that is known of it: how
+    /// long it was, and which own address it was sent to (recvmsg).
+    ///
+    /// # Errors
+    /// As [`UdpSocket::recv_from`].
+    pub fn recv_msg(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
         let open = &self.0;
         open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| {
             stack.udp_recv_vectored(id, buffers, peek, io)
