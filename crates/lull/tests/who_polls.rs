@@ -1,9 +1,10 @@
 //! `lull stat` and `lull compare --plane kernel` on a veth pair in namespaces of the test's own: who polled is what the
 //! mode says, and what cannot be seen is said.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use lull_lab::bench::{BenchConfig, ServiceKind};
 use lull_linux::Roots;
 use lull_linux::device::Device;
 use lull_linux::netdev::{Napi, NapiChange, Netdev};
-use lull_linux::polls::{Options, Polls};
+use lull_linux::polls::{Options, Polls, Record, What};
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
@@ -287,4 +288,57 @@ fn the_kernel_plane_shows_each_mode_in_force_or_says_why_not() {
     for said in ["Who polled the packets", "base is flattered", "refused: "] {
         assert!(text.contains(said), "{text}");
     }
+}
+
+#[test]
+fn a_comparison_on_several_queues_has_its_load_on_each_and_says_what_linux_makes_of_it() {
+    const TEST: &str = "a_comparison_on_several_queues_has_its_load_on_each_and_says_what_linux_makes_of_it";
+    let Some(world) = World::with_queues(TEST, 2) else { return };
+    drop(world);
+    let file = std::env::temp_dir().join(format!("lull-several-queues-{}.json", std::process::id()));
+    let child = Command::new(LULL)
+        .args(["compare", "--plane", "kernel", "--service", "own", "--queues", "2", "--modes", "base,suspend20"])
+        .args(["--loads", "MAX", "--runs", "1", "--seconds", "2", "--connections", "16", "--records", "100"])
+        .args(["--progress", "off", "--json"])
+        .arg(&file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its own trace is not asked: this one goes by the name that the comparison gives its device.
+    let mut trace = Polls::open(&format!("lull-{}s0", child.id()), Options::default()).unwrap();
+    let over = AtomicBool::new(false);
+    let (output, packets) = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let mut packets = BTreeMap::<u64, u64>::new();
+            loop {
+                let last = over.load(Ordering::Relaxed);
+                let count = |record: &Record| {
+                    if let What::Poll { napi, work, .. } = record.what {
+                        *packets.entry(napi).or_default() += u64::from(work);
+                    }
+                };
+                trace.drain(count).unwrap();
+                if last {
+                    return packets;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let ended = SetAtEnd(&over);
+        let output = child.wait_with_output().unwrap();
+        drop(ended);
+        (output, reading.join().unwrap())
+    });
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    // Handshakes and the records that are stored first are a few hundred packets; the load is far more.
+    assert!(packets.len() == 2 && packets.values().all(|packets| *packets > 1_000), "{packets:?}: {text}");
+    for cell in report["cells"].as_array().unwrap() {
+        let verdict = cell["runs"][0]["verdict"]["is"].as_str().unwrap();
+        assert!(["in_force", "timeout_had"].contains(&verdict), "{cell}: {text}");
+    }
+    assert!(text.contains("suspends only the NAPI that woke it last"), "{text}");
 }
