@@ -34,7 +34,8 @@ const WIDTH: usize = 110;
 pub struct ManArgs {
     /// The command whose page is printed, such as `compare`; the page of `lull` itself by default.
     command: Option<String>,
-    /// Write the pages of all commands into this directory instead, such as /usr/local/share/man/man1.
+    /// Write the pages of all commands into this directory instead, such as /usr/local/share/man/man1; it is made if it
+    /// is not there.
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     out: Option<PathBuf>,
 }
@@ -94,6 +95,9 @@ pub fn man(args: &ManArgs, mut command: Command) -> Result<ExitCode, Failure> {
     command.build();
     if let Some(directory) = &args.out {
         let pages = pages(&command);
+        fs::create_dir_all(directory).map_err(|error| {
+            format!("cannot make {}: {error}; name a directory that you may write to", directory.display())
+        })?;
         for (name, page) in &pages {
             write_page(&directory.join(name), page)?;
         }
@@ -132,8 +136,7 @@ fn rendered(command: &Command) -> Vec<u8> {
 fn write_page(path: &Path, page: &[u8]) -> Result<(), Failure> {
     let written = fs::write(path, page);
     written.map_err(|error: io::Error| {
-        format!("cannot write {}: {error}; name a directory that exists and that you may write to", path.display())
-            .into()
+        format!("cannot write {}: {error}; name a directory that you may write to", path.display()).into()
     })
 }
 
@@ -175,6 +178,17 @@ mod tests {
             let page = String::from_utf8_lossy(page);
             assert!(page.contains(".SH NAME") && page.contains(".SH OPTIONS"), "{name}: {page}");
         }
+    }
+
+    #[test]
+    fn pages_are_written_into_a_directory_that_is_made_for_them() {
+        let directory = std::env::temp_dir().join(format!("lull-man-{}", std::process::id())).join("man1");
+        man(&ManArgs { command: None, out: Some(directory.clone()) }, Cli::command()).unwrap();
+        assert!(directory.join("lull-compare.1").is_file());
+        let file = directory.join("lull.1");
+        let said = man(&ManArgs { command: None, out: Some(file.clone()) }, Cli::command()).unwrap_err().to_string();
+        assert!(said.contains(file.to_str().unwrap()) && said.contains("name a directory"), "{said}");
+        fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
     #[test]
