@@ -82,6 +82,7 @@ pub mod trace;
 mod watchers;
 pub mod wire;
 mod writable;
+pub mod xdp;
 
 pub use device::{
     Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Doorbell, IrqLine, IrqSink, Link, Moderation, Offloads,

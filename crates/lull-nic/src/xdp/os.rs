@@ -1,0 +1,188 @@
+//! What the kernel says of the interface under an AF_XDP or packet device.
+
+use std::ffi::CString;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::eventfd::{owned, readable};
+use crate::namespace::{ifreq_ioctl, request};
+
+/// The interface's index in the calling thread's namespace.
+pub(super) fn index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a C string that outlives the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// An interface as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) mtu_bytes: usize,
+    pub(super) mac: [u8; 6],
+    /// It is up and has a carrier.
+    pub(super) running: bool,
+}
+
+/// Reads the interface's state, by its index: it may be renamed. ENODEV: it is gone from the namespace of `control`.
+pub(super) fn state(control: &OwnedFd, ifindex: u32) -> io::Result<State> {
+    let mut named = request("")?;
+    named.ifr_ifru.ifru_ifindex = ifindex as libc::c_int;
+    ifreq_ioctl(control, libc::SIOCGIFNAME, &mut named)?;
+    let ask = |what| -> io::Result<libc::ifreq> {
+        let mut request = libc::ifreq { ifr_name: named.ifr_name, ..named };
+        ifreq_ioctl(control, what, &mut request)?;
+        Ok(request)
+    };
+    let (mtu, mac, flags) = (ask(libc::SIOCGIFMTU)?, ask(libc::SIOCGIFHWADDR)?, ask(libc::SIOCGIFFLAGS)?);
+    // SAFETY: each request has filled in the member that is read.
+    let (mtu, mac, flags) =
+        unsafe { (mtu.ifr_ifru.ifru_mtu, mac.ifr_ifru.ifru_hwaddr.sa_data, flags.ifr_ifru.ifru_flags) };
+    let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    Ok(State {
+        mtu_bytes: mtu as usize,
+        mac: std::array::from_fn(|at| mac[at] as u8),
+        running: flags & wanted == wanted,
+    })
+}
+
+/// A structure of <linux/ethtool.h>, filled in by the command in its first word.
+fn ethtool<T>(control: &OwnedFd, name: &str, value: &mut T) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
+    ifreq_ioctl(control, libc::SIOCETHTOOL as libc::c_ulong, &mut request)
+}
+
+/// The name of the interface's driver.
+pub(super) fn driver(control: &OwnedFd, name: &str) -> io::Result<String> {
+    #[repr(C)]
+    struct DriverInfo {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    const GDRVINFO: u32 = 3;
+    let mut info = DriverInfo { command: GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    ethtool(control, name, &mut info)?;
+    let driver = info.driver.iter().take_while(|byte| **byte != 0).copied().collect::<Vec<_>>();
+    Ok(String::from_utf8_lossy(&driver).into_owned())
+}
+
+/// Receive queues of the interface; a driver that does not say has one.
+pub(super) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        max: [u32; 4],
+        rx: u32,
+        tx: u32,
+        other: u32,
+        combined: u32,
+    }
+    const GCHANNELS: u32 = 0x3c;
+    let mut channels = Channels { command: GCHANNELS, ..Channels::default() };
+    match ethtool(control, name, &mut channels) {
+        Ok(()) => (channels.rx + channels.combined).max(1),
+        Err(_) => 1,
+    }
+}
+
+/// Whether the calling thread's namespace has `address` on one of its interfaces.
+pub(super) fn is_hosts(address: IpAddr) -> io::Result<bool> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: `list` outlives the call, and is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut at = list;
+    let mut found = false;
+    while !at.is_null() {
+        // SAFETY: an entry of the list, which is not freed yet.
+        let entry = unsafe { &*at };
+        found |= !entry.ifa_addr.is_null() && socket_address(entry.ifa_addr) == Some(address);
+        at = entry.ifa_next;
+    }
+    // SAFETY: `getifaddrs` made it, and nothing of it is used any more.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+fn socket_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller has an address of the list, whose family says which structure it is.
+    unsafe {
+        match i32::from((*address).sa_family) {
+            libc::AF_INET => Some(IpAddr::from((*address.cast::<libc::sockaddr_in>()).sin_addr.s_addr.to_ne_bytes())),
+            libc::AF_INET6 => Some(IpAddr::from((*address.cast::<libc::sockaddr_in6>()).sin6_addr.s6_addr)),
+            _ => None,
+        }
+    }
+}
+
+/// A socket that becomes readable when any interface of the namespace changes, comes or goes (rtnetlink).
+pub(super) fn events() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+    let socket = unsafe { owned(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)) }?;
+    // SAFETY: a C structure of integers, for which zero is a value.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = libc::RTMGRP_LINK as u32;
+    // SAFETY: the address outlives the call, and its size is told.
+    let bound = unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
+    };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
+
+/// Reads an event socket empty; whether there was anything. What changed is asked for anew, so an overrun (ENOBUFS) is one
+/// event more.
+pub(super) fn drain(events: &OwnedFd) -> bool {
+    let mut message = [0u8; 8192];
+    let mut any = false;
+    while readable(events.as_fd(), Some(std::time::Duration::ZERO)).unwrap_or(false) {
+        // SAFETY: the buffer outlives the call, and its size is told.
+        unsafe { libc::recv(events.as_raw_fd(), message.as_mut_ptr().cast(), message.len(), libc::MSG_DONTWAIT) };
+        any = true;
+    }
+    any
+}
+
+/// Makes the interface receive frames to the Ethernet groups of `groups` for as long as the descriptor is open.
+pub(super) fn join(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
+    // Protocol 0: the socket itself receives nothing.
+    // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
+    let socket = unsafe { owned(libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)) }?;
+    for group in groups {
+        let mut mr_address = [0; 8];
+        mr_address[..6].copy_from_slice(group);
+        let member = libc::packet_mreq {
+            mr_ifindex: ifindex as libc::c_int,
+            mr_type: libc::PACKET_MR_MULTICAST as libc::c_ushort,
+            mr_alen: 6,
+            mr_address,
+        };
+        set_option(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+    }
+    Ok(socket)
+}
+
+/// `setsockopt`.
+pub(super) fn set_option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is what the option takes (each caller's), outlives the call, and its size is told.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), length) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `getsockopt`, over a value that stays as it is where the kernel writes less.
+pub(super) fn option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is a structure of integers that the option fills in (each caller's); it outlives the call, and its
+    // size is told.
+    let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}

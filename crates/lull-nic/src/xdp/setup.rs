@@ -1,0 +1,197 @@
+//! The half of opening a device that takes privileges: the program, its maps and the link, and sockets that are bound to
+//! nothing yet.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use super::bpf::{self, Pieces, XdpMode};
+use super::program::{self, Maps, address, port_key};
+use super::{XdpConfig, os, socket};
+use crate::device::DeviceError;
+use crate::namespace::control_socket;
+use crate::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
+
+/// Times that SO_BUSY_POLL lets a call poll the driver, in microseconds, and frames that it takes at a time. One call
+/// polls once here, whatever the time; the kernel only wants one that is not 0.
+const BUSY_POLL_USECS: u32 = 20;
+const BUSY_POLL_BUDGET: u32 = 64;
+
+/// An interface whose frames a program steers to sockets that wait for their memory: what takes privileges (CAP_NET_ADMIN,
+/// CAP_NET_RAW, CAP_BPF), done. [`super::Xdp::start`] does the rest, in this process or, by [`XdpSetup::into_parts`], in
+/// another without any.
+///
+/// Everything is given back when the last descriptor is closed, however the process ends.
+#[derive(Debug)]
+pub struct XdpSetup {
+    pub(super) name: String,
+    pub(super) ifindex: u32,
+    pub(super) queues: Vec<u32>,
+    pub(super) mode: XdpMode,
+    pub(super) vlan: Option<u16>,
+    pub(super) rx_ring: u32,
+    pub(super) tx_ring: u32,
+    /// One for each of `queues`.
+    pub(super) sockets: Vec<OwnedFd>,
+    pub(super) control: OwnedFd,
+    pub(super) events: OwnedFd,
+    /// The link, and the memberships in Ethernet groups: open is all that they have to be.
+    pub(super) kept: Vec<OwnedFd>,
+    /// Why the program does not run in the driver.
+    pub(super) native_refused: Option<String>,
+    /// Why calls on the sockets do not busy poll the driver.
+    pub(super) busy_poll_refused: Option<String>,
+}
+
+const NO_DESCRIPTORS: &str = "raise the limit on open files (ulimit -n)";
+
+impl XdpSetup {
+    /// Loads the program, attaches it to the interface, and opens the sockets.
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] for a setting out of its limits; [`DeviceError::Os`] when the interface does not exist,
+    /// another program is attached, or the kernel forbids it, with what would help.
+    pub fn open(config: &XdpConfig) -> Result<XdpSetup, DeviceError> {
+        let failed = |what: &str, remedy: &'static str| {
+            let (device, what) = (config.name.clone(), what.to_owned());
+            move |source| DeviceError::Os { device, what, remedy, source }
+        };
+        let ifindex = os::index(&config.name)
+            .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
+        let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", NO_DESCRIPTORS))?;
+        let queues = config.check(os::receive_queues(&control, &config.name))?;
+        let events = os::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
+        let sockets = queues
+            .iter()
+            .map(|_| socket::open())
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(failed("open an AF_XDP socket", "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS"))?;
+        let busy_poll_refused = sockets
+            .iter()
+            .find_map(|socket| socket::set_busy_poll(socket, BUSY_POLL_USECS, BUSY_POLL_BUDGET).err())
+            .map(|error| error.to_string());
+        let program = program(config, &queues, &sockets)?;
+        let (link, mode, native_refused) = attach(&program, ifindex, &config.name)?;
+        let groups = config.solicited_groups();
+        let groups = os::join(ifindex, &groups)
+            .map_err(failed("join the Ethernet groups of neighbour discovery", "needs CAP_NET_RAW"))?;
+        Ok(XdpSetup {
+            name: config.name.clone(),
+            ifindex,
+            queues,
+            mode,
+            vlan: config.vlan,
+            rx_ring: config.rx_ring,
+            tx_ring: config.tx_ring,
+            sockets,
+            control,
+            events,
+            kept: vec![link, groups],
+            native_refused,
+            busy_poll_refused,
+        })
+    }
+
+    /// Takes the setup apart for another process: a line of text, and the descriptors, in the order in which that has to
+    /// give them to [`XdpSetup::from_parts`].
+    pub fn into_parts(self) -> (String, Vec<OwnedFd>) {
+        let queues = self.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let vlan = self.vlan.map_or("-".to_owned(), |vlan| vlan.to_string());
+        let text = format!(
+            "xdp {} {} {queues} {} {vlan} {} {}",
+            self.name, self.ifindex, self.mode, self.rx_ring, self.tx_ring
+        );
+        let fds = self.sockets.into_iter().chain([self.control, self.events]).chain(self.kept).collect();
+        (text, fds)
+    }
+
+    /// Puts together what [`XdpSetup::into_parts`] took apart; `None` if it is not that. Why something was refused does
+    /// not cross over.
+    pub fn from_parts(text: &str, fds: Vec<OwnedFd>) -> Option<XdpSetup> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let ["xdp", name, ifindex, queues, mode, vlan, rx_ring, tx_ring] = words[..] else { return None };
+        let queues = queues.split(',').map(|queue| queue.parse().ok()).collect::<Option<Vec<u32>>>()?;
+        let mut fds = fds.into_iter();
+        let sockets: Vec<_> = fds.by_ref().take(queues.len()).collect();
+        Some(XdpSetup {
+            name: name.to_owned(),
+            ifindex: ifindex.parse().ok()?,
+            mode: [XdpMode::Native, XdpMode::Generic].into_iter().find(|known| known.to_string() == mode)?,
+            vlan: if vlan == "-" { None } else { Some(vlan.parse().ok()?) },
+            rx_ring: rx_ring.parse().ok()?,
+            tx_ring: tx_ring.parse().ok()?,
+            sockets: Some(sockets).filter(|sockets| sockets.len() == queues.len())?,
+            queues,
+            control: fds.next()?,
+            events: fds.next()?,
+            kept: fds.collect(),
+            native_refused: None,
+            busy_poll_refused: None,
+        })
+    }
+}
+
+/// Loads the program with its maps filled. It keeps the maps.
+fn program(config: &XdpConfig, queues: &[u32], sockets: &[OwnedFd]) -> Result<OwnedFd, DeviceError> {
+    let load = || -> io::Result<OwnedFd> {
+        let slots = queues.iter().max().map_or(0, |queue| queue + 1);
+        let by_queue = bpf::sockets(slots)?;
+        for (queue, socket) in queues.iter().zip(sockets) {
+            bpf::set_socket(&by_queue, *queue, socket.as_fd())?;
+        }
+        let (mut v4, mut v6, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+        for address in &config.addresses {
+            let alone = if address.is_hosts { 0 } else { address::ALONE };
+            let bits = alone | if config.ports.is_empty() { address::EVERY_PORT } else { 0 };
+            match address.ip {
+                IpAddr::V4(ip) => v4.push((ip.octets(), bits)),
+                IpAddr::V6(ip) => v6.push((ip.octets(), bits)),
+            }
+        }
+        for port in &config.ports {
+            ports.extend([PROTOCOL_TCP, PROTOCOL_UDP].map(|protocol| (port_key(protocol, *port), 1)));
+        }
+        let (v4, v6, ports) = (bpf::hash(&v4)?, bpf::hash(&v6)?, bpf::hash(&ports)?);
+        let program = if config.addresses.is_empty() {
+            program::everything(by_queue.as_raw_fd())
+        } else {
+            let [v4, v6, ports] = [&v4, &v6, &ports].map(AsRawFd::as_raw_fd);
+            program::addresses(Maps { sockets: by_queue.as_raw_fd(), v4, v6, ports }, config.vlan)
+        };
+        // Kernels before 5.18 do not know that frames may be in several pieces.
+        bpf::load(&program, Pieces::Several).or_else(|_| bpf::load(&program, Pieces::One))
+    };
+    load().map_err(|source| DeviceError::Os {
+        device: config.name.clone(),
+        what: "load the XDP program".to_owned(),
+        remedy: "needs CAP_BPF and CAP_NET_ADMIN (root), and a kernel with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS; \
+                 without them use packet:DEV",
+        source,
+    })
+}
+
+/// Attaches in the driver, or else above it; the link, where, and why not in the driver.
+fn attach(program: &OwnedFd, ifindex: u32, name: &str) -> Result<(OwnedFd, XdpMode, Option<String>), DeviceError> {
+    let native = match bpf::attach(program, ifindex, XdpMode::Native) {
+        Ok(link) => return Ok((link, XdpMode::Native, None)),
+        Err(error) => error,
+    };
+    let failed = |source: io::Error| DeviceError::Os {
+        device: name.to_owned(),
+        what: "attach the XDP program".to_owned(),
+        remedy: match source.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => {
+                "another XDP program is attached, by another lull perhaps (ip link show names its number, bpftool net \
+                 its name): end that program, or take another device"
+            }
+            Some(libc::EPERM) => "needs CAP_NET_ADMIN: run as root, or have a launcher open the device",
+            _ => "needs Linux 5.9 or newer; where XDP is refused use packet:DEV",
+        },
+        source,
+    };
+    if matches!(native.raw_os_error(), Some(libc::EBUSY | libc::EEXIST | libc::EPERM)) {
+        return Err(failed(native));
+    }
+    let link = bpf::attach(program, ifindex, XdpMode::Generic).map_err(failed)?;
+    Ok((link, XdpMode::Generic, Some(native.to_string())))
+}
