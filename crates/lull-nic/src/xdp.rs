@@ -29,10 +29,12 @@ mod setup;
 mod socket;
 mod watch;
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::eventfd::EventFdSink;
@@ -54,6 +56,10 @@ const LARGE_CHUNK_BYTES: usize = 4096;
 const HEADER_BYTES_MAX: usize = ETHERNET + VLAN_TAG;
 /// The longest frame that a chain of chunks holds (`MAX_SKB_FRAGS` of the kernel, at its usual value).
 const SEGMENTS_MAX: usize = 17;
+
+/// How long a queue may have the socket of a process that has just died: the kernel takes it back in its own time.
+const BIND_PATIENCE: Duration = Duration::from_secs(2);
+const BIND_PAUSE: Duration = Duration::from_millis(2);
 
 /// An interface of which AF_XDP sockets take frames.
 pub struct Xdp {
@@ -406,17 +412,7 @@ impl Bound {
             .map_err(|source| os(format!("make the rings of queue {queue}"), "take smaller rings", source))?;
         let (home, origin) = Home::new(&umem, &rings, rx_chunks, rx_ring);
         home.lock().refill();
-        let wakeup = libc::XDP_USE_NEED_WAKEUP;
-        let mut several_chunks = true;
-        let bound = socket::bind(&fd, ifindex, queue, wakeup | libc::XDP_USE_SG).or_else(|error| {
-            several_chunks = false;
-            // Kernels before 6.6, and drivers that do zero-copy in one piece alone.
-            match error.raw_os_error() {
-                Some(libc::EINVAL | libc::EOPNOTSUPP) => socket::bind(&fd, ifindex, queue, wakeup),
-                _ => Err(error),
-            }
-        });
-        bound.map_err(|source| {
+        let several_chunks = bind(&fd, ifindex, queue).map_err(|source| {
             let remedy = match source.raw_os_error() {
                 Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program, or name other queues",
                 Some(libc::EINVAL) => "does the interface have that queue still? (ethtool -l)",
@@ -438,6 +434,23 @@ impl Bound {
             napi_id: AtomicU32::new(0),
         };
         Ok(Bound { socket, home: (home, origin), several_chunks })
+    }
+}
+
+/// Binds the socket to its queue; whether frames may be in several chunks.
+fn bind(fd: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<bool> {
+    let deadline = Instant::now() + BIND_PATIENCE;
+    let mut flags = libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
+    loop {
+        let Err(error) = socket::bind(fd, ifindex, queue, flags) else {
+            return Ok(flags & libc::XDP_USE_SG != 0);
+        };
+        match error.raw_os_error() {
+            // Kernels before 6.6, and drivers that do zero-copy in one piece alone.
+            Some(libc::EINVAL | libc::EOPNOTSUPP) if flags & libc::XDP_USE_SG != 0 => flags &= !libc::XDP_USE_SG,
+            Some(libc::EBUSY) if Instant::now() < deadline => std::thread::sleep(BIND_PAUSE),
+            _ => return Err(error),
+        }
     }
 }
 
