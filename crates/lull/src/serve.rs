@@ -2,9 +2,9 @@
 
 mod mem;
 pub mod start;
-mod tap;
+mod wire;
 
-pub use tap::gateways;
+pub use wire::gateways;
 
 use std::fs::File;
 use std::net::IpAddr;

@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 
 use lull_core::Mode;
 
-use super::{Serve, mem, tap};
+use super::{Serve, mem, wire};
 use crate::failure::Failure;
 
 /// Serves until a signal comes.
 pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let mode: Mode = args.mode.parse()?;
     match args.nic.split_once(':') {
-        Some(("tap", name)) => tap::run(&args, name, &mode, stop),
+        Some(("tap", name)) => wire::run(&args, name, &mode, stop),
         None if args.nic == "mem" => mem::run(&args, &mode, stop),
         _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME or mem", args.nic).into()),
     }
