@@ -5,6 +5,7 @@ mod measure;
 mod mem;
 mod tap;
 mod window;
+mod xdp;
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -21,6 +22,7 @@ pub use kernel::program::ServiceKind;
 pub use measure::{Server, ServerConfig};
 pub use mem::MemBench;
 pub use tap::TapBench;
+pub use xdp::XdpBench;
 
 /// The port that the service listens on.
 pub const PORT: u16 = 11211;

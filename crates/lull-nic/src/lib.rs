@@ -14,6 +14,7 @@
 //! | [`frame`] | the buffer and its pool |
 //! | [`mem`] | a pair of ports in one process |
 //! | [`tap`], [`namespace`] | the kernel as the peer, and a network namespace to have it in |
+//! | [`xdp`] | AF_XDP: some frames of an interface that stays the host's |
 //! | [`rss`] | which queue a frame goes to |
 //! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |

@@ -18,35 +18,34 @@
 //! frames count as verified.
 
 mod asm;
+mod bound;
 mod bpf;
 mod config;
 mod home;
 mod os;
 mod program;
 mod queue;
+mod receive;
 mod ring;
+mod send;
 mod setup;
+mod shared;
 mod socket;
 mod watch;
 
-use std::io;
-use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::eventfd::EventFdSink;
-use crate::line::Line;
 use crate::watchers::Watchers;
 use crate::wire::{ETHERNET, VLAN_TAG};
+use bound::{Bound, memlock_bytes};
 pub use bpf::XdpMode;
 pub use config::{RING_SLOTS_RANGE, VLAN_MAX, XdpAddress, XdpConfig};
-use home::{Home, KERNEL_HEADROOM_BYTES};
-use ring::holds_any;
+use home::KERNEL_HEADROOM_BYTES;
 pub use setup::XdpSetup;
-use socket::{Rings, Umem};
+use shared::{Shared, Socket};
 use watch::Watch;
 
 /// Bytes of a chunk at the usual MTU, and at larger ones: the kernel takes up to a page.
@@ -56,10 +55,6 @@ const LARGE_CHUNK_BYTES: usize = 4096;
 const HEADER_BYTES_MAX: usize = ETHERNET + VLAN_TAG;
 /// The longest frame that a chain of chunks holds (`MAX_SKB_FRAGS` of the kernel, at its usual value).
 const SEGMENTS_MAX: usize = 17;
-
-/// How long a queue may have the socket of a process that has just died: the kernel takes it back in its own time.
-const BIND_PATIENCE: Duration = Duration::from_secs(2);
-const BIND_PAUSE: Duration = Duration::from_millis(2);
 
 /// An interface of which AF_XDP sockets take frames.
 pub struct Xdp {
@@ -103,173 +98,14 @@ pub struct XdpReport {
     pub frame_bytes_max: usize,
     /// Pinned memory of each queue, in bytes.
     pub umem_bytes: usize,
+    /// What the process may pin, in bytes, unless it has CAP_IPC_LOCK; `None` without a limit.
+    pub memlock_bytes: Option<u64>,
+    /// The interface is a veth, whose peer is in this machine.
+    pub is_veth: bool,
     /// Busy polling of the driver.
     pub busy_poll: BusyPoll,
     /// What the kernel lost because its fill ring was empty, by queue. It counts tries.
     pub rx_fill_ring_empty: Vec<u64>,
-}
-
-/// Counters of one queue; each is written by the owner of one half.
-#[derive(Default)]
-struct QueueCounters {
-    rx_frames: AtomicU64,
-    rx_bytes: AtomicU64,
-    rx_errors: AtomicU64,
-    rx_syscalls: AtomicU64,
-    tx_frames: AtomicU64,
-    tx_bytes: AtomicU64,
-    tx_dropped: AtomicU64,
-    tx_syscalls: AtomicU64,
-}
-
-/// The socket of a queue.
-struct Socket {
-    fd: OwnedFd,
-    rings: Arc<Rings>,
-    umem: Arc<Umem>,
-    /// The chunks that are sent from; those before them are received into.
-    tx_chunks: Range<u32>,
-    zero_copy: bool,
-    counters: QueueCounters,
-    room: Line,
-    /// Transmit chunks that hold nothing: what the room interrupt goes by.
-    tx_free: AtomicU32,
-    /// The last doorbell left frames on the ring, which had let go of this many by then. Above `u32`: it left none.
-    stuck_at: AtomicU64,
-    /// The kernel's NAPI, once a frame has named it.
-    napi_id: AtomicU32,
-}
-
-const NOT_STUCK: u64 = u64::MAX;
-
-impl Socket {
-    fn is_stuck(&self) -> bool {
-        self.stuck_at.load(Ordering::Acquire) != NOT_STUCK
-    }
-
-    fn set_stuck(&self, is_stuck: bool) {
-        let at = if is_stuck { u64::from(self.rings.tx.consumer().load(Ordering::Acquire)) } else { NOT_STUCK };
-        self.stuck_at.store(at, Ordering::Release);
-    }
-
-    /// Whether calls on the socket poll the driver: the kernel names an instance only where that can be polled.
-    fn is_busy_polled(&self) -> bool {
-        self.napi_id.load(Ordering::Relaxed) != 0
-    }
-}
-
-/// What the device and its queues share.
-struct Shared {
-    name: String,
-    ifindex: u32,
-    mac: [u8; 6],
-    mode: XdpMode,
-    queues: Vec<u32>,
-    vlan: Option<u16>,
-    rx_ring: u32,
-    tx_ring: u32,
-    native_refused: Option<String>,
-    busy_poll_refused: Option<String>,
-    sockets: Vec<Socket>,
-    several_chunks: bool,
-    /// The interface is a veth.
-    peer_is_in_the_machine: bool,
-    control: OwnedFd,
-    events: OwnedFd,
-    wake: EventFdSink,
-    watch_stopped: AtomicBool,
-    /// The longest packet that the rings' memory is cut for.
-    mtu_bytes_max: usize,
-    mtu_bytes: AtomicUsize,
-    up: AtomicBool,
-    gone: AtomicBool,
-    watchers: Watchers,
-    /// The link and what else is only kept open.
-    _kept: Vec<OwnedFd>,
-}
-
-impl Shared {
-    fn gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
-    /// Whether frames cannot be sent at all.
-    fn is_dead(&self) -> bool {
-        self.gone() || !self.up.load(Ordering::Relaxed)
-    }
-
-    fn chunk_bytes(&self) -> usize {
-        self.sockets[0].umem.chunk_bytes()
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.mtu_bytes.load(Ordering::Relaxed).min(self.mtu_bytes_max) + HEADER_BYTES_MAX
-    }
-
-    /// Chunks that the longest frame takes.
-    fn segments_max(&self) -> usize {
-        (self.mtu_bytes_max + HEADER_BYTES_MAX).div_ceil(self.chunk_bytes())
-    }
-
-    /// Whether a transmitter that found no room, or whose doorbell left frames, would now get on.
-    fn has_room(&self, socket: &Socket) -> bool {
-        if self.is_dead() {
-            return true;
-        }
-        let stuck_at = socket.stuck_at.load(Ordering::Acquire);
-        if stuck_at != NOT_STUCK {
-            return stuck_at != u64::from(socket.rings.tx.consumer().load(Ordering::Acquire));
-        }
-        let completion = &socket.rings.completion;
-        let free = socket.tx_free.load(Ordering::Relaxed) as usize;
-        let completed = if holds_any(completion.producer(), completion.consumer()) {
-            let produced = completion.producer().load(Ordering::Acquire);
-            produced.wrapping_sub(completion.consumer().load(Ordering::Relaxed)) as usize
-        } else {
-            0
-        };
-        free + completed >= self.segments_max()
-    }
-
-    fn wake_watch(&self) {
-        crate::device::IrqSink::raise(&self.wake);
-    }
-
-    fn stop_watch(&self) {
-        self.watch_stopped.store(true, Ordering::Release);
-        self.wake_watch();
-    }
-
-    fn is_watch_stopped(&self) -> bool {
-        self.watch_stopped.load(Ordering::Acquire)
-    }
-
-    /// Asks the kernel how the interface is, and tells the watchers what is new.
-    fn look_again(&self) {
-        match os::state(&self.control, self.ifindex) {
-            Ok(state) => {
-                self.mtu_bytes.store(state.mtu_bytes, Ordering::Relaxed);
-                if self.up.swap(state.running, Ordering::Relaxed) != state.running && !self.gone() {
-                    self.watchers.tell(DeviceEvent::Link(if state.running { Link::Up } else { Link::Down }));
-                }
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
-                if !self.gone.swap(true, Ordering::Relaxed) {
-                    self.watchers.tell(DeviceEvent::Gone);
-                }
-            }
-            // Nothing is known then; the next change asks again.
-            Err(_) => {}
-        }
-        // Nobody waits for a device that takes and drops everything.
-        if self.is_dead() {
-            for socket in self.sockets.iter().filter(|socket| socket.room.vector.is_armed()) {
-                if socket.room.vector.take() {
-                    socket.room.fire();
-                }
-            }
-        }
-    }
 }
 
 impl Xdp {
@@ -371,97 +207,12 @@ impl Xdp {
             several_chunks: shared.several_chunks,
             frame_bytes_max: shared.frame_bytes_max(),
             umem_bytes: shared.sockets[0].umem.bytes(),
+            memlock_bytes: memlock_bytes(),
+            is_veth: shared.peer_is_in_the_machine,
             busy_poll,
             rx_fill_ring_empty: shared.sockets.iter().map(statistics).collect(),
         }
     }
-}
-
-/// A socket with its memory, bound to its queue.
-struct Bound {
-    socket: Socket,
-    home: (Arc<Home>, Arc<crate::frame::Origin>),
-    several_chunks: bool,
-}
-
-impl Bound {
-    fn make(
-        name: &str,
-        fd: OwnedFd,
-        ifindex: u32,
-        queue: u32,
-        (rx_ring, tx_ring): (u32, u32),
-        chunk_bytes: usize,
-    ) -> Result<Bound, DeviceError> {
-        let os = |what: String, remedy: &'static str, source| DeviceError::Os {
-            device: name.to_owned(),
-            what,
-            remedy,
-            source,
-        };
-        let rx_chunks = XdpConfig::rx_chunks(rx_ring);
-        let chunks = rx_chunks + tx_ring;
-        let kibibytes = chunks as usize * chunk_bytes / 1024;
-        let memory = format!("pin {kibibytes} KiB for the frames of queue {queue} ({})", memlock());
-        let memlock_remedy = "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), or take smaller rings or fewer queues";
-        let umem = Umem::new(chunks as usize, chunk_bytes)
-            .and_then(|umem| socket::register(&fd, &umem).map(|()| Arc::new(umem)))
-            .map_err(|source| os(memory, memlock_remedy, source))?;
-        let rings = Rings::make(&fd, rx_ring, tx_ring)
-            .map(Arc::new)
-            .map_err(|source| os(format!("make the rings of queue {queue}"), "take smaller rings", source))?;
-        let (home, origin) = Home::new(&umem, &rings, rx_chunks, rx_ring);
-        home.lock().refill();
-        let several_chunks = bind(&fd, ifindex, queue).map_err(|source| {
-            let remedy = match source.raw_os_error() {
-                Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program, or name other queues",
-                Some(libc::EINVAL) => "does the interface have that queue still? (ethtool -l)",
-                _ => "is the interface gone, or in another namespace? open it again",
-            };
-            os(format!("bind an AF_XDP socket to queue {queue}"), remedy, source)
-        })?;
-        let zero_copy = socket::is_zero_copy(&fd).unwrap_or(false);
-        let socket = Socket {
-            fd,
-            rings,
-            umem,
-            tx_chunks: rx_chunks..chunks,
-            zero_copy,
-            counters: QueueCounters::default(),
-            room: Line::new(),
-            tx_free: AtomicU32::new(tx_ring),
-            stuck_at: AtomicU64::new(NOT_STUCK),
-            napi_id: AtomicU32::new(0),
-        };
-        Ok(Bound { socket, home: (home, origin), several_chunks })
-    }
-}
-
-/// Binds the socket to its queue; whether frames may be in several chunks.
-fn bind(fd: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<bool> {
-    let deadline = Instant::now() + BIND_PATIENCE;
-    let mut flags = libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
-    loop {
-        let Err(error) = socket::bind(fd, ifindex, queue, flags) else {
-            return Ok(flags & libc::XDP_USE_SG != 0);
-        };
-        match error.raw_os_error() {
-            // Kernels before 6.6, and drivers that do zero-copy in one piece alone.
-            Some(libc::EINVAL | libc::EOPNOTSUPP) if flags & libc::XDP_USE_SG != 0 => flags &= !libc::XDP_USE_SG,
-            Some(libc::EBUSY) if Instant::now() < deadline => std::thread::sleep(BIND_PAUSE),
-            _ => return Err(error),
-        }
-    }
-}
-
-/// What the process may pin, in words.
-fn memlock() -> String {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` outlives the call, which fills it in.
-    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } < 0 || limit.rlim_cur == libc::RLIM_INFINITY {
-        return "RLIMIT_MEMLOCK is unlimited".to_owned();
-    }
-    format!("RLIMIT_MEMLOCK is {} KiB for all of this user's", limit.rlim_cur / 1024)
 }
 
 impl Device for Xdp {

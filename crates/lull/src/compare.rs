@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lull_core::{EpollOptions, Mode, mode};
-use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench};
+use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench, XdpBench};
 use lull_lab::cell::Load;
 use lull_lab::compare::{Comparison, compare};
 use lull_lab::load::{Arrivals, WorkloadConfig};
@@ -30,6 +30,8 @@ pub enum Nic {
     Mem,
     /// TAP: the load comes from the kernel's sockets, in a private network namespace.
     Tap,
+    /// AF_XDP: the load comes from the kernel's sockets over a veth pair between two network namespaces (root).
+    Xdp,
 }
 
 /// Whose delivery is compared.
@@ -128,7 +130,7 @@ pub struct Compare {
     #[arg(long)]
     buffer_bytes: Option<usize>,
     /// Interrupt moderation of the service's NIC as `ethtool -C` has it: microseconds that an interrupt may wait after the
-    /// first frame. The in-memory NIC has it, a TAP has none.
+    /// first frame. The in-memory NIC has it, the others have none.
     #[arg(long)]
     rx_usecs: Option<u32>,
     /// With --rx-usecs: frames after which the interrupt is raised nevertheless; 0 is no such limit.
@@ -190,6 +192,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
             lull_nic::namespace::enter_private()?;
             Box::new(TapBench::start(config)?)
         }
+        Nic::Xdp => Box::new(XdpBench::start(config)?),
     };
     let exempt = args.runs.is_some() && args.seconds.is_some() && args.limit.is_none();
     let report = compare(
@@ -204,6 +207,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
                 _ if args.plane == Plane::Kernel => "veth (kernel plane)",
                 Nic::Mem => "mem",
                 Nic::Tap => "tap",
+                Nic::Xdp => "veth (AF_XDP)",
             },
             workers: args.workers,
             connections: args.connections,

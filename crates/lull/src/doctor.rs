@@ -1,5 +1,7 @@
 //! `lull doctor`.
 
+mod xdp;
+
 use std::process::ExitCode;
 
 use clap::Args;
@@ -12,7 +14,8 @@ use crate::output::{WriteError, outln};
 /// Arguments of `lull doctor`.
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// The device; without one, the machine is looked at.
+    /// The device; without one, the machine is looked at. xdp:DEV says what AF_XDP has on DEV: it is opened for a moment,
+    /// with a program that takes no frame.
     dev: Option<String>,
     /// A program to look at.
     #[arg(long, allow_negative_numbers = true)]
@@ -26,7 +29,11 @@ pub struct DoctorArgs {
 
 /// Examines; status 1 says that something is wrong.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
-    let report = doctor(args.dev.as_deref(), args.pid, &args.state.options())?;
+    let report = match args.dev.as_deref().and_then(|dev| dev.strip_prefix("xdp:")) {
+        Some(_) if args.pid.is_some() => return Err("cannot look at a program with xdp:DEV: leave --pid out".into()),
+        Some(spec) => xdp::examine(spec)?,
+        None => doctor(args.dev.as_deref(), args.pid, &args.state.options())?,
+    };
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;
     } else {

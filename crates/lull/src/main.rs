@@ -31,6 +31,7 @@ mod target;
 mod tune;
 mod undo;
 mod units;
+mod xdp;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `lull serve`: the memcached service over a TAP, or on the in-memory NIC under the lab's own load.
+//! `lull serve`: the memcached service over a TAP or AF_XDP, or on the in-memory NIC under the lab's own load.
 
 mod mem;
 pub mod start;
@@ -23,6 +23,7 @@ use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::output::say;
 use crate::units;
+use crate::xdp::XdpArgs;
 
 /// Smallest and largest limit of an item (memcached's, for `-I`).
 const ITEM_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
@@ -33,8 +34,10 @@ const ITEM_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
 /// clients. Who needs memcached runs memcached.
 #[derive(Args)]
 pub struct Serve {
-    /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service), or mem (in memory, with the
-    /// lab's load generator at its other end: a line of figures a second, to watch a mode).
+    /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service); xdp:DEV or xdp:DEV:QUEUES (an
+    /// interface of the host, whose frames to --addr are taken by AF_XDP, all others staying the host's; QUEUES as
+    /// 0,2-3, by default all); or mem (in memory, with the lab's load generator at its other end: a line of figures a
+    /// second, to watch a mode).
     #[arg(long)]
     nic: String,
     /// The service's address with its prefix, such as 10.0.0.2/24. May be given more than once. With mem it is the lab's.
@@ -50,6 +53,8 @@ pub struct Serve {
     /// With mem, the connections that the load comes over; 64 by default.
     #[arg(long)]
     connections: Option<usize>,
+    #[command(flatten)]
+    xdp: XdpArgs,
     /// Give the kernel's end of a TAP this address, such as 10.0.0.1/24, and bring it up.
     #[arg(long)]
     peer_addr: Option<String>,
@@ -59,7 +64,7 @@ pub struct Serve {
     /// The delivery mode.
     #[arg(long, default_value = "base")]
     mode: String,
-    /// Worker threads, each with a queue of the NIC.
+    /// Worker threads, each with a queue of the NIC. With xdp:DEV the queues are dealt out to them in turn.
     #[arg(long, short = 't', default_value_t = 1)]
     threads: usize,
     /// Memory for items, in megabytes; 64 by default.

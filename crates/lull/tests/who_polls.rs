@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::Mode;
-use lull_lab::bench::kernel::pair::Pair;
+use lull_lab::bench::kernel::pair::{Pair, ServerStack};
 use lull_lab::bench::kernel::program::Program;
 use lull_lab::bench::{BenchConfig, ServiceKind};
 use lull_linux::Roots;
@@ -45,7 +45,7 @@ impl World {
 
     fn with_queues(test: &str, queues: usize) -> Option<World> {
         let skip = |reason: String| println!("SKIP: {test}: {reason}");
-        let pair = Pair::make(queues).map_err(|error| skip(error.to_string())).ok()?;
+        let pair = Pair::make(queues, ServerStack::Kernel).map_err(|error| skip(error.to_string())).ok()?;
         let trace = Polls::open(pair.server.device(), Options::default());
         drop(trace.map_err(|error| skip(error.to_string())).ok()?);
         let address = SocketAddr::new(pair.server.address(), 11211);

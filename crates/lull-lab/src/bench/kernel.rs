@@ -27,7 +27,7 @@ use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::plan::check_policy;
 use lull_linux::polls::{Options, Polls, Record, Switch};
 
-use self::pair::{Pair, linux};
+use self::pair::{Pair, ServerStack, linux};
 use self::program::{Program, ServiceKind};
 use self::traced::Traced;
 use self::usage::{Threads, Usage, ksoftirqds};
@@ -71,7 +71,7 @@ impl KernelBench {
     /// No root, no tracefs, more workers than cores, or what the service or the generator meets.
     pub fn start(config: BenchConfig, kind: ServiceKind) -> Result<KernelBench, BenchError> {
         let cores = Cores::split(&config)?;
-        let pair = Pair::make(config.queues())?;
+        let pair = Pair::make(config.queues(), ServerStack::Kernel)?;
         let address = SocketAddr::new(pair.server.address(), PORT);
         let options = Options { timers: true, buffer_kib: TRACE_KIB };
         let mut polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;

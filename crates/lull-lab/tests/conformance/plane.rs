@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lull_core::{EpollParams, NapiSettings, Stats};
 use lull_host::{Host, HostConfig, Worker};
-use lull_lab::bench::kernel::pair::Pair;
+use lull_lab::bench::kernel::pair::{Pair, ServerStack};
 use lull_linux::device::Device;
 use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::polls::{Accounts, Options, Polls, Who};
@@ -75,7 +75,7 @@ pub struct Linux {
 impl Linux {
     /// A pair of namespaces, if this process may make them and trace.
     pub fn new() -> Result<Linux, String> {
-        let pair = Pair::make(1).map_err(|error| error.to_string())?;
+        let pair = Pair::make(1, ServerStack::Kernel).map_err(|error| error.to_string())?;
         let polls = Polls::open(pair.server.device(), Options { timers: true, ..Options::default() });
         let polls = polls.map_err(|error| error.to_string())?;
         let (server_at, client_at) =

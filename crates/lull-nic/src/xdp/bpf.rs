@@ -11,7 +11,7 @@ use crate::eventfd::owned;
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 const PROG_TEST_RUN: libc::c_int = 10;
 const LINK_CREATE: libc::c_int = 28;
 const MAP_TYPE_HASH: u32 = 1;
@@ -193,7 +193,7 @@ pub(super) fn attach(program: &OwnedFd, ifindex: u32, mode: XdpMode) -> io::Resu
 }
 
 /// Runs the program over one frame; what it returned.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(super) fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<u32> {
     #[repr(C)]
     #[derive(Default)]

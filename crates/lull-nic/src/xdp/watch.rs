@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Shared;
 use super::os::drain;
+use super::shared::Shared;
 use crate::eventfd::writable;
 
 /// How long the first look for room waits, and the longest that a later one does. Each waits twice as long as the one

@@ -34,6 +34,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         "mem",
         "the lab sets that; serve on tap:NAME to choose it",
     )?;
+    refuse(&args.xdp.given(), "mem", "it is for xdp:DEV")?;
     let load = one_load(args.load.as_deref().unwrap_or("MAX"))?;
     let config = BenchConfig {
         workers: args.threads,

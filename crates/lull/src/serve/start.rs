@@ -6,15 +6,17 @@ use std::sync::atomic::AtomicBool;
 
 use lull_core::Mode;
 
-use super::{Serve, mem, wire};
+use super::wire::{self, Wire};
+use super::{Serve, mem};
 use crate::failure::Failure;
 
 /// Serves until a signal comes.
 pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let mode: Mode = args.mode.parse()?;
     match args.nic.split_once(':') {
-        Some(("tap", name)) => wire::run(&args, name, &mode, stop),
+        Some(("tap", name)) => wire::run(&args, &Wire::Tap(name), &mode, stop),
+        Some(("xdp", spec)) => wire::run(&args, &Wire::Xdp(spec), &mode, stop),
         None if args.nic == "mem" => mem::run(&args, &mode, stop),
-        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME or mem", args.nic).into()),
+        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME, xdp:DEV or mem", args.nic).into()),
     }
 }

@@ -1,4 +1,4 @@
-//! The service over a TAP: any memcached client reaches it.
+//! The service over a TAP or an interface of the host: any memcached client reaches it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -12,11 +12,14 @@ use lull_lab::bench::{PORT, Server, ServerConfig, check_cores};
 use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
 use lull_lab::service::Limits;
 use lull_net::NetworkConfig;
+use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::xdp::Xdp;
 
 use super::{Serve, address, decorated, offer, refuse};
 use crate::failure::Failure;
 use crate::output::{outln, say};
+use crate::xdp;
 
 /// memcached's defaults: memory for items (`-m`), and connections (`-c`).
 const MEMORY_MEGABYTES: u32 = 64;
@@ -24,13 +27,75 @@ const CONNECTIONS_MAX: u32 = 1024;
 /// Connections beyond the most that the stack has room for, so that who finds no slot is told.
 const REFUSALS_ROOM: usize = 64;
 
+/// What the clients come over.
+pub(super) enum Wire<'a> {
+    /// A TAP of this name.
+    Tap(&'a str),
+    /// `DEV[:QUEUES]` of the host, by AF_XDP.
+    Xdp(&'a str),
+}
+
+impl Wire<'_> {
+    /// Refuses the options of other NICs.
+    fn check(&self, args: &Serve) -> Result<(), Failure> {
+        let load = [("--load", args.load.is_some()), ("--connections", args.connections.is_some())];
+        match self {
+            Wire::Tap(_) => {
+                refuse(&load, "tap", "the load comes from clients over the TAP, such as `lull load`")?;
+                refuse(&args.xdp.given(), "tap", "it is for xdp:DEV")
+            }
+            Wire::Xdp(_) => {
+                refuse(&load, "xdp", "the load comes from clients over the interface, such as `lull load`")?;
+                let peer = [("--peer-addr", args.peer_addr.is_some())];
+                refuse(&peer, "xdp", "it is for tap:NAME; give the interface its address with `ip addr add`")
+            }
+        }
+    }
+
+    fn open(&self, args: &Serve, addresses: &[(IpAddr, u8)], port: u16) -> Result<Opened, Failure> {
+        match self {
+            Wire::Tap(name) => {
+                let config = TapConfig { name: (*name).to_owned(), queues: args.threads, ..TapConfig::default() };
+                let tap = Tap::open(config)?;
+                if let Some(peer) = &args.peer_addr {
+                    let (ip, prefix) = address(peer)?;
+                    tap.kernel_side(ip, prefix)?;
+                }
+                Ok(Opened { device: Arc::new(tap), words: (*name).to_owned(), xdp: None })
+            }
+            Wire::Xdp(spec) => {
+                let config = args.xdp.config(spec, addresses)?;
+                if !config.ports.is_empty() && !config.ports.contains(&port) {
+                    return Err(format!("cannot listen on port {port}, which is not among --ports: add it").into());
+                }
+                let xdp = Arc::new(Xdp::open(&config)?);
+                let (queues, words) = (xdp.info().queues, xdp::words(&xdp));
+                if queues < args.threads {
+                    return Err(format!(
+                        "cannot run {} workers on {queues} queues of {}: use -t 1 to -t {queues}, or give it more queues \
+                         (ethtool -L)",
+                        args.threads, config.name
+                    )
+                    .into());
+                }
+                let words = format!("{} ({words})", config.name);
+                Ok(Opened { device: xdp.clone(), words, xdp: Some(xdp) })
+            }
+        }
+    }
+}
+
+/// A NIC that was opened.
+struct Opened {
+    device: Arc<dyn Device>,
+    /// What stands for it in the line that says what is served.
+    words: String,
+    xdp: Option<Arc<Xdp>>,
+}
+
 /// Serves until a signal comes.
-pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> Result<ExitCode, Failure> {
-    refuse(
-        &[("--load", args.load.is_some()), ("--connections", args.connections.is_some())],
-        "tap",
-        "the load comes from clients over the TAP, such as `lull load`",
-    )?;
+pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    wire.check(args)?;
     if args.addr.is_empty() {
         return Err("cannot serve without an address: give one with --addr, such as --addr 10.0.0.2/24".into());
     }
@@ -60,12 +125,8 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
         .into());
     }
     let (gateway4, gateway6) = gateways(&args.gateway)?;
-    let tap = Tap::open(TapConfig { name: name.to_owned(), queues: args.threads, ..TapConfig::default() })?;
-    if let Some(peer) = &args.peer_addr {
-        let (ip, prefix) = address(peer)?;
-        tap.kernel_side(ip, prefix)?;
-    }
-    let device = decorated(args, Arc::new(tap))?;
+    let Opened { device, words: name, xdp } = wire.open(args, &addresses, port)?;
+    let device = decorated(args, device)?;
     // A service for every address of the host listens on the wildcard of the first one's family.
     let listen = SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, port);
     let server = Server::start(
@@ -104,6 +165,9 @@ pub(super) fn run(args: &Serve, name: &str, mode: &Mode, stop: &AtomicBool) -> R
     outln!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads)?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
+    }
+    if let Some(xdp) = xdp {
+        say!("lull: {}: {}", xdp.info().name, xdp::at_the_end(&xdp));
     }
     outln!("stopped")?;
     Ok(ExitCode::SUCCESS)

@@ -21,6 +21,15 @@ const PREFIX_BITS: u8 = 24;
 /// Hardware addresses of the server's and the client's end: fixed, so that neighbours need not be asked for.
 const HARDWARE: [&str; 2] = ["02:00:00:00:0a:02", "02:00:00:00:0a:01"];
 
+/// Whose network stack serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerStack {
+    /// The kernel's: it has the address, and GRO, so that there is a NAPI for each queue.
+    Kernel,
+    /// Lull's: the kernel has no address there.
+    Lull,
+}
+
 /// One end: a namespace and the device in it.
 #[derive(Debug)]
 pub struct Side {
@@ -63,19 +72,19 @@ impl Side {
 /// Both ends.
 #[derive(Debug)]
 pub struct Pair {
-    /// Where the server is: GRO on, so that its end has a NAPI for each queue.
+    /// Where the server is.
     pub server: Side,
     /// Where the load comes from: TSO off, so that what arrives carries its NAPI's id.
     pub client: Side,
 }
 
 impl Pair {
-    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that need not be
-    /// asked for. IPv6 is off, so that nothing but the load is on the line.
+    /// Makes both namespaces and the pair, with `queues` queues each way, addresses, and neighbours that the kernel need
+    /// not ask for. IPv6 is off, so that nothing but the load is on the line.
     ///
     /// # Errors
     /// No right to make namespaces, or no `ip` (iproute2).
-    pub fn make(queues: usize) -> Result<Pair, BenchError> {
+    pub fn make(queues: usize, stack: ServerStack) -> Result<Pair, BenchError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let side = |letter: char, last: u8| -> Result<Side, BenchError> {
@@ -95,16 +104,17 @@ impl Pair {
             fd = client.namespace.as_raw_fd(),
         );
         server.within(|| ip(&link))??;
-        server.within(|| offload::set(&server.device, Offload::Gro, true))?.map_err(linux)?;
+        if stack == ServerStack::Kernel {
+            server.within(|| offload::set(&server.device, Offload::Gro, true))?.map_err(linux)?;
+        }
         client.within(|| offload::set(&client.device, Offload::Tso, false))?.map_err(linux)?;
         for (side, other, hardware) in [(server, client, HARDWARE[1]), (client, server, HARDWARE[0])] {
             let device = &side.device;
-            let set_up = format!(
-                "addr add {}/{PREFIX_BITS} dev {device}\nlink set {device} up\nneigh replace {} lladdr {hardware} dev \
-                 {device} nud permanent\n",
-                side.address, other.address
-            );
-            side.within(|| ip(&set_up))??;
+            let address = format!("addr add {}/{PREFIX_BITS} dev {device}\n", side.address);
+            let neighbour = format!("neigh replace {} lladdr {hardware} dev {device} nud permanent\n", other.address);
+            let up = format!("link set {device} up\n");
+            let is_kernels = stack == ServerStack::Kernel || std::ptr::eq(side, client);
+            side.within(|| ip(&if is_kernels { address + &up + &neighbour } else { up }))??;
         }
         Ok(pair)
     }

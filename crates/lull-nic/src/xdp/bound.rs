@@ -1,0 +1,112 @@
+//! A socket with its memory, bound to its queue.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use super::XdpConfig;
+use super::home::Home;
+use super::shared::{NOT_STUCK, QueueCounters, Socket};
+use super::socket::{self, Rings, Umem};
+use crate::device::DeviceError;
+use crate::frame::Origin;
+use crate::line::Line;
+
+/// How long a queue may have the socket of a process that has just died: the kernel takes it back in its own time.
+const BIND_PATIENCE: Duration = Duration::from_secs(2);
+const BIND_PAUSE: Duration = Duration::from_millis(2);
+
+/// A socket with its memory, bound to its queue.
+pub(super) struct Bound {
+    pub(super) socket: Socket,
+    pub(super) home: (Arc<Home>, Arc<Origin>),
+    pub(super) several_chunks: bool,
+}
+
+impl Bound {
+    pub(super) fn make(
+        name: &str,
+        fd: OwnedFd,
+        ifindex: u32,
+        queue: u32,
+        (rx_ring, tx_ring): (u32, u32),
+        chunk_bytes: usize,
+    ) -> Result<Bound, DeviceError> {
+        let os = |what: String, remedy: &'static str, source| DeviceError::Os {
+            device: name.to_owned(),
+            what,
+            remedy,
+            source,
+        };
+        let rx_chunks = XdpConfig::rx_chunks(rx_ring);
+        let chunks = rx_chunks + tx_ring;
+        let kibibytes = chunks as usize * chunk_bytes / 1024;
+        let memory = format!("pin {kibibytes} KiB for the frames of queue {queue} ({})", memlock());
+        let memlock_remedy = "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), or take smaller rings or fewer queues";
+        let umem = Umem::new(chunks as usize, chunk_bytes)
+            .and_then(|umem| socket::register(&fd, &umem).map(|()| Arc::new(umem)))
+            .map_err(|source| os(memory, memlock_remedy, source))?;
+        let rings = Rings::make(&fd, rx_ring, tx_ring)
+            .map(Arc::new)
+            .map_err(|source| os(format!("make the rings of queue {queue}"), "take smaller rings", source))?;
+        let (home, origin) = Home::new(&umem, &rings, rx_chunks, rx_ring);
+        home.lock().refill();
+        let several_chunks = bind(&fd, ifindex, queue).map_err(|source| {
+            let remedy = match source.raw_os_error() {
+                Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program, or name other queues",
+                Some(libc::EINVAL) => "does the interface have that queue still? (ethtool -l)",
+                _ => "is the interface gone, or in another namespace? open it again",
+            };
+            os(format!("bind an AF_XDP socket to queue {queue}"), remedy, source)
+        })?;
+        let zero_copy = socket::is_zero_copy(&fd).unwrap_or(false);
+        let socket = Socket {
+            fd,
+            rings,
+            umem,
+            tx_chunks: rx_chunks..chunks,
+            zero_copy,
+            counters: QueueCounters::default(),
+            room: Line::new(),
+            tx_free: AtomicU32::new(tx_ring),
+            stuck_at: AtomicU64::new(NOT_STUCK),
+            napi_id: AtomicU32::new(0),
+        };
+        Ok(Bound { socket, home: (home, origin), several_chunks })
+    }
+}
+
+/// Binds the socket to its queue; whether frames may be in several chunks.
+fn bind(fd: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<bool> {
+    let deadline = Instant::now() + BIND_PATIENCE;
+    let mut flags = libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
+    loop {
+        let Err(error) = socket::bind(fd, ifindex, queue, flags) else {
+            return Ok(flags & libc::XDP_USE_SG != 0);
+        };
+        match error.raw_os_error() {
+            // Kernels before 6.6, and drivers that do zero-copy in one piece alone.
+            Some(libc::EINVAL | libc::EOPNOTSUPP) if flags & libc::XDP_USE_SG != 0 => flags &= !libc::XDP_USE_SG,
+            Some(libc::EBUSY) if Instant::now() < deadline => std::thread::sleep(BIND_PAUSE),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// RLIMIT_MEMLOCK; `None` without one.
+pub(super) fn memlock_bytes() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call, which fills it in.
+    let read = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
+    (read && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// The same in words.
+fn memlock() -> String {
+    match memlock_bytes() {
+        Some(bytes) => format!("RLIMIT_MEMLOCK is {} KiB for all of this user's", bytes / 1024),
+        None => "RLIMIT_MEMLOCK is unlimited".to_owned(),
+    }
+}
