@@ -55,7 +55,9 @@ fn print(report: &Report) -> Result<(), WriteError> {
             outln!("{:<8} -> {remedy}", "")?;
         }
     }
-    outln!()?;
+    if !report.modes.is_empty() {
+        outln!()?;
+    }
     for (modes, possible, reason) in by_reason(&report.modes) {
         let answer = if possible { "yes" } else { "no" };
         let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));

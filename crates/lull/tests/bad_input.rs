@@ -47,6 +47,17 @@ fn wrong_modes_and_loads() {
 fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);
     refused_in_one_line("serve --nic mem --addr 10.0.0.2/24", &["--addr", "mem", "tap:NAME"]);
+    refused_in_one_line("serve --nic xdp: --addr 10.0.0.2/24", &["xdp:DEV", "xdp:eth0"]);
+    refused_in_one_line("serve --nic xdp:nowhere:x --addr 10.0.0.2/24", &["'x'", "0,2-3"]);
+    refused_in_one_line("serve --nic xdp:nowhere --addr 10.0.0.2/24", &["nowhere", "find the interface", "ip link"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --rx-ring 1000", &["1000 slots", "power of two"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --vlan 4095", &["4095", "1 to 4094"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --ports 0", &["port 0", "1 to 65535"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --ports 80", &["11211", "--ports"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 127.0.0.1/24", &["127.0.0.1 is the host's own", "--ports"]);
+    refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24", &["--peer-addr", "xdp"]);
+    refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --ports 11211", &["--ports", "xdp:DEV"]);
+    refused_in_one_line("doctor xdp:lo --pid 1", &["--pid"]);
     refused_in_one_line("serve --nic mem --load 25%", &["25%", "200K"]);
     refused_in_one_line("attach --pid 1 --mode coalesce-20 --once", &["coalesce-20", "suspend20", "ethtool"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --load 1K", &["--load", "tap", "lull load"]);
