@@ -1,6 +1,6 @@
 //! From a world's description to what there is at time 0.
 
-use lull_core::{EpollBusy, NAPI_ID_MIN, Schedule, Threaded};
+use lull_core::{EpollBusy, NAPI_ID_MIN, Threaded};
 
 use crate::engine::app::epoll_worker::EpollWorker;
 use crate::engine::app::ksoftirqd::Ksoftirqd;
@@ -16,7 +16,7 @@ use crate::engine::id::{ContextId, CpuId, Id, QueueId, SourceId};
 use crate::engine::nic::Queue;
 use crate::engine::relay::Relay;
 use crate::engine::rng::{Component, Stream};
-use crate::engine::sim::{Sim, cx};
+use crate::engine::sim::Sim;
 use crate::engine::socket::Socket;
 use crate::engine::vcpu::Vcpu;
 use crate::engine::xsk::Xsk;
@@ -34,8 +34,8 @@ impl Sim {
             let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
             self.cpus[cpu].ksoftirqd = Some(thread);
         }
-        for index in 0..self.world.queues.len() {
-            let spec = &self.world.queues[index];
+        for index in 0..self.env.world.queues.len() {
+            let spec = &self.env.world.queues[index];
             let (has_thread, thread_cpu) = (has_thread(spec), spec.thread_cpu);
             let queue = Queue::new(QueueId::at(index), spec);
             queue.napi.enable(NAPI_ID_MIN + index as u32, None);
@@ -46,13 +46,13 @@ impl Sim {
                 self.nic.queues[queue].thread = Some(thread);
             }
         }
-        for spec in &self.world.contexts {
-            let ep = EpollBusy::new(&self.world.sysctl, spec.options);
+        for spec in &self.env.world.contexts {
+            let ep = EpollBusy::new(&self.env.world.sysctl, spec.options);
             // A world's parameters are its author's own, with every privilege.
             let _ = ep.set_params(&spec.params, true);
             self.contexts.push(Context::new(ep));
         }
-        for (index, spec) in self.world.connections.clone().iter().enumerate() {
+        for (index, spec) in self.env.world.connections.clone().iter().enumerate() {
             let first = self.clients.connections.next();
             let (queue, context) = (QueueId::new(spec.queue), ContextId::new(spec.context));
             // Packets of noise wake nobody, and need no context.
@@ -70,56 +70,58 @@ impl Sim {
             }
         }
         self.ends.first_socket = self.clients.connections.next();
-        for spec in &self.world.sockets {
+        for spec in &self.env.world.sockets {
             self.clients.connections.push(Connection::new(QueueId::new(spec.queue), None, None));
-            self.ends.sockets.push(Socket::new(spec, &self.world.sysctl));
+            self.ends.sockets.push(Socket::new(spec, &self.env.world.sysctl));
         }
         self.ends.first_xsk = self.clients.connections.next();
-        for spec in self.world.xsks.clone() {
+        for spec in self.env.world.xsks.clone() {
             let (queue, context) = (QueueId::new(spec.queue), spec.context.map(ContextId::new));
             self.clients.connections.push(Connection::new(queue, context, None));
             if let Some(context) = context {
                 // EPOLL_CTL_ADD notes the NAPI that the socket got when it was bound.
                 let _ = self.contexts[context].ep.note_napi(self.nic.queues[queue].napi.id());
             }
-            let xsk = self.ends.xsks.push(Xsk::new(&spec, &self.world.sysctl));
+            let xsk = self.ends.xsks.push(Xsk::new(&spec, &self.env.world.sysctl));
             self.nic.queues[queue].xsk = Some(xsk);
         }
         for queue in self.nic.queues.ids() {
-            self.unmask(queue);
+            self.nic.unmask(&mut self.env, &mut self.cpus, queue);
             if self.nic.queues[queue].spec.napi.threaded == Threaded::BusyPoll {
                 self.start_busy_thread(queue);
             }
         }
-        for spec in self.world.workers.clone() {
+        for spec in self.env.world.workers.clone() {
             let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
             self.start(cpu, Box::new(EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max)));
         }
-        for spec in self.world.peers.clone() {
+        for spec in self.env.world.peers.clone() {
             self.start(CpuId::new(spec.cpu), Box::new(Peer::new(&spec)));
         }
         self.build_flood(seed);
-        for spec in self.world.xsk_threads.clone() {
+        for spec in self.env.world.xsk_threads.clone() {
             self.start(CpuId::new(spec.cpu), Box::new(XskResponder::new(spec)));
         }
         for cpu in self.cpus.ids() {
-            self.dispatch(cpu);
+            self.cpus.dispatch(&mut self.env, cpu);
         }
-        self.start_load();
-        self.start_flood();
+        self.clients.start(&mut self.env);
+        if let Some(flood) = &self.flood {
+            flood.start(&mut self.env);
+        }
     }
 
     /// The guest's CPU, the relay to it, and the flood with its sinks.
     fn build_flood(&mut self, seed: u64) {
-        if let Some(spec) = self.world.vcpu.clone() {
+        if let Some(spec) = self.env.world.vcpu.clone() {
             let thread = self.start(CpuId::new(spec.host_cpu), Box::new(VcpuThread));
-            self.guest.vcpu = Some(Vcpu::new(&spec, thread));
+            self.cpus.vcpu = Some(Vcpu::new(&spec, thread));
         }
-        if let Some(spec) = self.world.relay.clone() {
+        if let Some(spec) = self.env.world.relay.clone() {
             let thread = self.start(CpuId::new(spec.cpu), Box::new(Vhost::new()));
-            self.guest.relay = Some(Relay::new(&spec, thread));
+            self.relay = Some(Relay::new(&spec, thread));
         }
-        if let Some(spec) = self.world.flood.clone() {
+        if let Some(spec) = self.env.world.flood.clone() {
             self.flood = Some(Flood::new(&spec, self.clients.connections.next(), seed));
             for flow in 0..spec.flows {
                 self.clients.connections.push(Connection::new(QueueId::new(spec.queues[0]), None, None));
@@ -131,8 +133,6 @@ impl Sim {
     /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never lets go.
     fn start_busy_thread(&mut self, queue: QueueId) {
         let cpu = CpuId::new(self.nic.queues[queue].spec.thread_cpu);
-        if let Schedule::Owned(owner) = self.nic.queues[queue].napi.schedule(&cx(self.now_ns, cpu, &self.sink)) {
-            self.route(owner, cpu);
-        }
+        self.nic.schedule(&mut self.env, &mut self.cpus, queue, cpu);
     }
 }

@@ -4,7 +4,7 @@ use lull_core::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};
 
 use crate::engine::id::{CpuId, QueueId, ThreadId};
 use crate::engine::recorder::Whom;
-use crate::engine::sim::{Sim, cx};
+use crate::engine::sim::Sim;
 use crate::engine::thread::{Next, Segment};
 use crate::engine::transition::Transition;
 
@@ -32,14 +32,14 @@ pub(crate) struct Busier {
 impl Busier {
     /// Begins a call; `None` if the id is gone.
     pub(crate) fn begin(sim: &mut Sim, plan: BusyPlan, cpu: CpuId) -> Option<(Busier, Next)> {
-        let Some(queue) = sim.lookup(plan.napi_id) else {
-            sim.tally.covered.add(Transition::BusyIdGone);
+        let Some(queue) = sim.nic.lookup(plan.napi_id) else {
+            sim.env.tally.covered.add(Transition::BusyIdGone);
             return None;
         };
-        let start_ns = sim.now_ns;
+        let start_ns = sim.env.now_ns;
         let mut busier = Busier { plan, queue, cpu, start_ns, stage: None, yielding: false, polls: 0 };
-        let cost_ns = u64::from(sim.world.costs.busy_call_ns);
-        let busy = BusyLoop::begin(&sim.nic.queues[queue].napi, &plan, &cx(sim.now_ns, cpu, &sim.sink));
+        let cost_ns = u64::from(sim.env.world.costs.busy_call_ns);
+        let busy = BusyLoop::begin(&sim.nic.queues[queue].napi, &plan, &sim.env.cx(cpu));
         let next = busier.round(sim, busy, cost_ns);
         Some((busier, next))
     }
@@ -55,21 +55,21 @@ impl Busier {
                 }
                 self.polls += 1;
                 let q = &sim.nic.queues[queue];
-                busy.polled(&q.napi, q.poll.work, &cx(sim.now_ns, cpu, &sim.sink));
+                busy.polled(&q.napi, q.poll.work, &sim.env.cx(cpu));
                 self.stage = Some(Stage::Between(busy));
                 // Bottom halves are on here: pending softirqs run before this segment.
-                Some(Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns))))
+                Some(Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns))))
             }
             Stage::Between(busy) => {
-                let over = ready || self.plan.end.reached(self.start_ns, sim.now_ns);
-                let resched = sim.need_resched(me);
+                let over = ready || self.plan.end.reached(self.start_ns, sim.env.now_ns);
+                let resched = sim.cpus.need_resched(me);
                 if !over && !resched {
                     return Some(self.round(sim, busy, 0));
                 }
                 self.yielding = !over;
-                sim.tally.transitions += 1;
-                let stop = busy.stop(&sim.nic.queues[queue].napi, &cx(sim.now_ns, cpu, &sim.sink));
-                sim.sync_timer(queue);
+                sim.env.tally.transitions += 1;
+                let stop = busy.stop(&sim.nic.queues[queue].napi, &sim.env.cx(cpu));
+                sim.nic.sync_timer(&mut sim.env, &mut sim.cpus, queue);
                 match stop {
                     Some(stop) => {
                         let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
@@ -89,22 +89,24 @@ impl Busier {
                 // I5: seen from outside, one round that wins ownership is two polls.
                 assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
                 let q = &sim.nic.queues[queue];
-                sim.tally.transitions += 1;
+                sim.env.tally.transitions += 1;
                 let gro_held = q.spec.gro_holds && q.poll.work > 0;
-                match stop.polled(&q.napi, q.poll.work, gro_held, &cx(sim.now_ns, cpu, &sim.sink), |_| ()) {
-                    BusyStopped::Completed(completion) => sim.completion(queue, completion, cpu),
-                    BusyStopped::ToSoftirq(owner) => sim.route(owner, cpu),
+                match stop.polled(&q.napi, q.poll.work, gro_held, &sim.env.cx(cpu), |_| ()) {
+                    BusyStopped::Completed(completion) => {
+                        sim.nic.completion(&mut sim.env, &mut sim.cpus, queue, completion, cpu)
+                    }
+                    BusyStopped::ToSoftirq(owner) => sim.nic.route(&mut sim.env, &mut sim.cpus, owner, cpu),
                 }
                 self.stopped()
             }
             Stage::Yielded => {
-                if ready || self.plan.end.reached(self.start_ns, sim.now_ns) {
+                if ready || self.plan.end.reached(self.start_ns, sim.env.now_ns) {
                     return None;
                 }
-                self.queue = sim.lookup(self.plan.napi_id)?;
-                sim.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
+                self.queue = sim.nic.lookup(self.plan.napi_id)?;
+                sim.env.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
                 let napi = &sim.nic.queues[self.queue].napi;
-                let busy = BusyLoop::begin(napi, &self.plan, &cx(sim.now_ns, cpu, &sim.sink));
+                let busy = BusyLoop::begin(napi, &self.plan, &sim.env.cx(cpu));
                 Some(self.round(sim, busy, 0))
             }
         }
@@ -119,9 +121,9 @@ impl Busier {
     }
 
     fn round(&mut self, sim: &mut Sim, mut busy: BusyLoop, extra_ns: u64) -> Next {
-        sim.tally.transitions += 1;
+        sim.env.tally.transitions += 1;
         let napi = &sim.nic.queues[self.queue].napi;
-        match busy.round(napi, &cx(sim.now_ns, self.cpu, &sim.sink)) {
+        match busy.round(napi, &sim.env.cx(self.cpu)) {
             BusyRound::Poll { budget } => {
                 let cost_ns = sim.poll_begins(self.queue, budget, self.cpu, false);
                 self.stage = Some(Stage::Polling(busy));
@@ -129,7 +131,7 @@ impl Busier {
             }
             BusyRound::Lost => {
                 self.stage = Some(Stage::Between(busy));
-                Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns) + extra_ns))
+                Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns) + extra_ns))
             }
         }
     }

@@ -4,10 +4,11 @@
 //! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
 
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::cpus::Cpus;
+use crate::engine::env::Env;
 use crate::engine::id::{ConnId, ContextId, CpuId, QueueId, SourceId, Table};
-use crate::engine::nic::Packet;
+use crate::engine::nic::{Nic, Packet};
 use crate::engine::rng::{Component, Stream};
-use crate::engine::sim::Sim;
 use crate::engine::thread::Segment;
 use crate::engine::traffic::GeneralizedPareto;
 use crate::world::{Load, NetSpec, World};
@@ -64,7 +65,9 @@ pub(crate) struct Clients {
     pub(crate) connections: Table<ConnId, Connection>,
     pub(crate) sources: Table<SourceId, Source>,
     /// How long answers and upstream servers take.
-    pub(crate) network: Stream,
+    network: Stream,
+    /// How long the service takes over a request.
+    pub(crate) service: Stream,
     /// Requests inside the server.
     pub(crate) inside: u64,
     /// Requests between a client and the server, or an upstream server and a proxy.
@@ -76,7 +79,16 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn new(seed: u64) -> Clients {
         let network = Stream::new(seed, Component::Network, 0);
-        Clients { connections: Table::new(), sources: Table::new(), network, inside: 0, on_wire: 0, backlog: 0 }
+        let service = Stream::new(seed, Component::Application, 0);
+        Clients {
+            connections: Table::new(),
+            sources: Table::new(),
+            network,
+            service,
+            inside: 0,
+            on_wire: 0,
+            backlog: 0,
+        }
     }
 
     /// Whether requests of this connection are not answered.
@@ -86,22 +98,22 @@ impl Clients {
     }
 }
 
-impl Sim {
+impl Clients {
     /// Begins the load.
-    pub(crate) fn start_load(&mut self) {
-        for source in self.clients.sources.ids() {
-            let Source { count, load, .. } = self.clients.sources[source];
-            let connections = self.clients.sources[source].connections();
+    pub(crate) fn start(&mut self, env: &mut Env) {
+        for source in self.sources.ids() {
+            let Source { count, load, .. } = self.sources[source];
+            let connections = self.sources[source].connections();
             match load {
                 Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
-                        self.next_arrival(source, per_s);
+                        self.next_arrival(env, source, per_s);
                     }
                 }
                 Load::Renewal { per_s, .. } => {
                     for conn in connections {
                         if per_s > 0.0 {
-                            self.next_request(source, conn, true);
+                            self.next_request(env, source, conn, true);
                         }
                     }
                 }
@@ -109,123 +121,118 @@ impl Sim {
                     for (nth, conn) in connections.enumerate() {
                         // Clients connect one after the other; the first answers spread them further.
                         let spread_ns = (nth as u64 + 1) * 2_000;
-                        self.clients.connections[conn].backlog = 1;
-                        self.agenda.push(self.now_ns + spread_ns, Event::Answer { conn });
+                        self.connections[conn].backlog = 1;
+                        env.agenda.push(env.now_ns + spread_ns, Event::Answer { conn });
                     }
                 }
             }
         }
     }
 
-    fn next_arrival(&mut self, source: SourceId, per_s: f64) {
-        let gap_ns = self.clients.sources[source].rng.exponential_ns(1e9 / per_s);
-        self.agenda.push(self.now_ns + gap_ns, Event::Issue { source });
+    fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
+        let gap_ns = self.sources[source].rng.exponential_ns(1e9 / per_s);
+        env.agenda.push(env.now_ns + gap_ns, Event::Issue { source });
     }
 
     /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
-    fn next_request(&mut self, source: SourceId, conn: ConnId, first: bool) {
-        let group = &mut self.clients.sources[source];
+    fn next_request(&mut self, env: &mut Env, source: SourceId, conn: ConnId, first: bool) {
+        let group = &mut self.sources[source];
         let Load::Renewal { per_s, shape } = group.load else { return };
         let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
         let gaps = if first { gaps.residual() } else { gaps };
         let gap_ns = gaps.draw(&mut group.rng) as u64;
-        self.agenda.push(self.now_ns + gap_ns, Event::Request { conn });
+        env.agenda.push(env.now_ns + gap_ns, Event::Request { conn });
     }
 
     /// The next request of a connection with gaps of its own.
-    pub(crate) fn request_due(&mut self, conn: ConnId) {
-        if self.faults.quiet {
+    pub(crate) fn request_due(&mut self, env: &mut Env, conn: ConnId) {
+        if env.faults.quiet {
             return;
         }
-        if let Some(source) = self.clients.connections[conn].source {
-            self.next_request(source, conn, false);
+        if let Some(source) = self.connections[conn].source {
+            self.next_request(env, source, conn, false);
         }
-        self.request_or_wait(conn);
+        self.request_or_wait(env, conn);
     }
 
     /// An arrival of an open loop: the connection issues it, or it waits for the answer to the one before.
-    fn request_or_wait(&mut self, conn: ConnId) {
-        if self.clients.connections[conn].outstanding {
-            self.clients.connections[conn].backlog += 1;
-            self.clients.backlog += 1;
+    fn request_or_wait(&mut self, env: &mut Env, conn: ConnId) {
+        if self.connections[conn].outstanding {
+            self.connections[conn].backlog += 1;
+            self.backlog += 1;
         } else {
-            self.issue(conn);
+            self.issue(env, conn);
         }
     }
 
     /// An arrival of an open loop, or a packet of noise.
-    pub(crate) fn arrival(&mut self, source: SourceId) {
-        if self.faults.quiet {
+    pub(crate) fn arrival(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic, source: SourceId) {
+        if env.faults.quiet {
             return;
         }
-        let group = &mut self.clients.sources[source];
+        let group = &mut self.sources[source];
         let conn = ConnId::new(group.first.raw() + group.rng.below(group.count));
         let load = group.load;
         match load {
             Load::Open { per_s } => {
-                self.next_arrival(source, per_s);
-                self.request_or_wait(conn);
+                self.next_arrival(env, source, per_s);
+                self.request_or_wait(env, conn);
             }
             Load::Noise { per_s } => {
-                self.next_arrival(source, per_s);
-                let queue = self.clients.connections[conn].queue;
-                let _ = self.packet_arrives(queue, Packet::new(conn, PacketKind::Ack));
+                self.next_arrival(env, source, per_s);
+                let queue = self.connections[conn].queue;
+                let _ = nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Ack));
             }
             Load::Datagrams { per_s } => {
-                self.next_arrival(source, per_s);
-                self.tally.counts.issued += 1;
-                let queue = self.clients.connections[conn].queue;
+                self.next_arrival(env, source, per_s);
+                env.tally.counts.issued += 1;
+                let queue = self.connections[conn].queue;
                 // A lost one is lost.
-                if self.packet_arrives(queue, Packet::new(conn, PacketKind::Request)) {
-                    self.clients.inside += 1;
+                if nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Request)) {
+                    self.inside += 1;
                 }
             }
             Load::Renewal { .. } | Load::Closed => {}
         }
     }
 
-    fn issue(&mut self, conn: ConnId) {
-        if self.faults.quiet {
+    fn issue(&mut self, env: &mut Env, conn: ConnId) {
+        if env.faults.quiet {
             return;
         }
-        let at_ns = self.now_ns + u64::from(self.world.net.request_ns);
-        let connection = &mut self.clients.connections[conn];
+        let at_ns = env.now_ns + u64::from(env.world.net.request_ns);
+        let connection = &mut self.connections[conn];
         connection.outstanding = true;
-        connection.start_ns = self.now_ns;
-        self.tally.counts.issued += 1;
-        self.clients.on_wire += 1;
-        self.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
+        connection.start_ns = env.now_ns;
+        env.tally.counts.issued += 1;
+        self.on_wire += 1;
+        env.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
     }
 
     /// A packet of a connection reaches the server's NIC.
-    pub(crate) fn arrive(&mut self, conn: ConnId, kind: PacketKind) {
-        if kind == PacketKind::Message {
-            self.message_arrives(conn);
-            return;
-        }
-        let queue = self.clients.connections[conn].queue;
-        let taken = self.packet_arrives(queue, Packet::new(conn, kind));
+    pub(crate) fn arrive(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic, conn: ConnId, kind: PacketKind) {
+        let queue = self.connections[conn].queue;
+        let taken = nic.packet_arrives(env, cpus, queue, Packet::new(conn, kind));
         if kind == PacketKind::Request {
             if taken {
-                self.clients.on_wire -= 1;
-                self.clients.inside += 1;
+                self.on_wire -= 1;
+                self.inside += 1;
             } else {
-                let at_ns = self.now_ns + self.world.net.retransmit_ns;
-                self.agenda.push(at_ns, Event::Arrive { conn, kind });
+                let at_ns = env.now_ns + env.world.net.retransmit_ns;
+                env.agenda.push(at_ns, Event::Arrive { conn, kind });
             }
         }
     }
 
     /// What serving the request of this connection costs now.
-    pub(crate) fn request_cost(&mut self, conn: ConnId, cpu: CpuId) -> Segment {
-        let costs = &self.world.costs;
-        let cpu = &mut self.cpus[cpu];
-        let connection = &mut self.clients.connections[conn];
-        let cold_ns =
-            self.coldness.of(self.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
+    pub(crate) fn request_cost(&mut self, env: &Env, cpus: &mut Cpus, conn: ConnId, cpu: CpuId) -> Segment {
+        let costs = &env.world.costs;
+        let cpu = &mut cpus[cpu];
+        let connection = &mut self.connections[conn];
+        let cold_ns = env.coldness.of(env.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
         cpu.touched += 1;
         connection.touched = cpu.touched;
-        if let Some(second) = self.world.second.filter(|_| is_second(&self.world, connection.source)) {
+        if let Some(second) = env.world.second.filter(|_| is_second(&env.world, connection.source)) {
             return Segment::mixed(u64::from(second.request_ns) + cold_ns, 0);
         }
         let random_ns = if costs.request_random_ns == 0 {
@@ -237,84 +244,84 @@ impl Sim {
     }
 
     /// A proxy's worker passed the request on: its answer comes as a request does. False if it has come.
-    fn pass_on(&mut self, conn: ConnId, cpu: CpuId) -> bool {
-        let connection = &mut self.clients.connections[conn];
-        let Some(upstream) = self.world.upstream.filter(|_| !is_second(&self.world, connection.source)) else {
+    fn pass_on(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) -> bool {
+        let connection = &mut self.connections[conn];
+        let Some(upstream) = env.world.upstream.filter(|_| !is_second(&env.world, connection.source)) else {
             return false;
         };
         connection.passed_on = !connection.passed_on;
         if !connection.passed_on {
             return false;
         }
-        self.tally.counts.tx_packets += 1;
-        self.clients.inside -= 1;
-        self.clients.on_wire += 1;
+        env.tally.counts.tx_packets += 1;
+        self.inside -= 1;
+        self.on_wire += 1;
         let mut answer_ns = u64::from(upstream.answer_ns);
         if upstream.random_ns != 0 {
-            answer_ns += self.clients.network.exponential_ns(f64::from(upstream.random_ns));
+            answer_ns += self.network.exponential_ns(f64::from(upstream.random_ns));
         }
-        let now_ns = self.now_ns;
-        if let Some(queue) = self.nic.tx_queue[cpu] {
-            self.agenda.push(now_ns + u64::from(self.world.net.tx_done_ns), Event::TxDone { queue });
+        let now_ns = env.now_ns;
+        if let Some(queue) = nic.tx_queue[cpu] {
+            env.agenda.push(now_ns + u64::from(env.world.net.tx_done_ns), Event::TxDone { queue });
         }
-        self.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
+        env.agenda.push(now_ns + answer_ns, Event::Arrive { conn, kind: PacketKind::Request });
         true
     }
 
     /// A worker has served a request, and wrote the answer.
-    pub(crate) fn answer(&mut self, conn: ConnId, cpu: CpuId) {
-        if self.pass_on(conn, cpu) {
+    pub(crate) fn answer(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) {
+        if self.pass_on(env, nic, conn, cpu) {
             return;
         }
-        self.tally.counts.served += 1;
-        self.clients.inside -= 1;
-        if self.clients.is_datagram(conn) {
+        env.tally.counts.served += 1;
+        self.inside -= 1;
+        if self.is_datagram(conn) {
             return;
         }
-        self.tally.counts.tx_packets += 1;
+        env.tally.counts.tx_packets += 1;
         // XPS: a core transmits on its own queue.
-        let queue = self.nic.tx_queue[cpu];
-        let now_ns = self.now_ns;
-        let (kernel_ns, program_ns) = client_ns(&self.world.net, &mut self.clients.network);
-        let net = &self.world.net;
+        let queue = nic.tx_queue[cpu];
+        let now_ns = env.now_ns;
+        let (kernel_ns, program_ns) = client_ns(&env.world.net, &mut self.network);
+        let net = &env.world.net;
         if let Some(queue) = queue {
-            self.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
+            env.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
         }
-        self.agenda.push(now_ns + program_ns, Event::Answer { conn });
+        env.agenda.push(now_ns + program_ns, Event::Answer { conn });
         let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
-        self.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
+        env.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
     }
 
     /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
-    pub(crate) fn frame_answers(&mut self, conn: ConnId, queue: QueueId) {
-        self.clients.inside -= 1;
-        self.tally.counts.tx_packets += 1;
-        let (_, program_ns) = client_ns(&self.world.net, &mut self.clients.network);
-        let tx_done_ns = u64::from(self.world.net.tx_done_ns);
-        self.agenda.push(self.now_ns + tx_done_ns, Event::TxDone { queue });
-        self.agenda.push(self.now_ns + program_ns, Event::Answer { conn });
+    pub(crate) fn frame_answers(&mut self, env: &mut Env, conn: ConnId, queue: QueueId) {
+        self.inside -= 1;
+        env.tally.counts.tx_packets += 1;
+        let (_, program_ns) = client_ns(&env.world.net, &mut self.network);
+        let tx_done_ns = u64::from(env.world.net.tx_done_ns);
+        env.agenda.push(env.now_ns + tx_done_ns, Event::TxDone { queue });
+        env.agenda.push(env.now_ns + program_ns, Event::Answer { conn });
     }
 
     /// The client has its answer.
-    pub(crate) fn answered(&mut self, conn: ConnId) {
-        let now_ns = self.now_ns;
-        let connection = &mut self.clients.connections[conn];
+    pub(crate) fn answered(&mut self, env: &mut Env, conn: ConnId) {
+        let now_ns = env.now_ns;
+        let connection = &mut self.connections[conn];
         if connection.outstanding {
             let latency_ns = now_ns - connection.start_ns;
             connection.outstanding = false;
-            match &mut self.tally.second {
-                Some(second) if is_second(&self.world, connection.source) => second.record(latency_ns),
-                _ => self.tally.answered(latency_ns),
+            match &mut env.tally.second {
+                Some(second) if is_second(&env.world, connection.source) => second.record(latency_ns),
+                _ => env.tally.answered(latency_ns),
             }
         }
         let source = connection.source;
-        let closed = source.is_some_and(|source| self.clients.sources[source].load == Load::Closed);
+        let closed = source.is_some_and(|source| self.sources[source].load == Load::Closed);
         if closed {
-            self.issue(conn);
+            self.issue(env, conn);
         } else if connection.backlog > 0 {
             connection.backlog -= 1;
-            self.clients.backlog -= 1;
-            self.issue(conn);
+            self.backlog -= 1;
+            self.issue(env, conn);
         }
     }
 }

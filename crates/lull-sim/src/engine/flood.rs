@@ -7,11 +7,13 @@
 
 use std::collections::VecDeque;
 
+use crate::costs::Costs;
 use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::cpus::Cpus;
+use crate::engine::env::Env;
 use crate::engine::id::{ConnId, CpuId, QueueId, ThreadId};
-use crate::engine::nic::Packet;
+use crate::engine::nic::{Nic, Packet};
 use crate::engine::rng::{Component, Stream};
-use crate::engine::sim::Sim;
 use crate::world::FloodSpec;
 
 /// IPv4 and UDP headers.
@@ -141,102 +143,81 @@ impl FloodSpec {
     }
 }
 
-impl Sim {
+impl Flood {
     /// Begins the flood.
-    pub(crate) fn start_flood(&mut self) {
-        if self.flood.is_some() {
-            self.agenda.push(self.now_ns + 1_000, Event::Flood);
-        }
+    pub(crate) fn start(&self, env: &mut Env) {
+        env.agenda.push(env.now_ns + 1_000, Event::Flood);
     }
 
     /// The next frame has passed the wire.
-    pub(crate) fn flood_due(&mut self) {
-        let now_ns = self.now_ns;
-        if self.faults.quiet {
+    pub(crate) fn due(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic) {
+        if env.faults.quiet {
             return;
         }
-        let Some(flood) = &mut self.flood else { return };
-        if flood.part == 0 {
-            flood.flow = flood.rng.below(flood.spec.flows);
-            flood.datagram = flood.datagram.wrapping_add(1);
-            self.tally.counts.issued += 1;
-            flood.next_ns += flood.rng.uniform_ns(0.5 * flood.gap_ns, 1.5 * flood.gap_ns);
+        if self.part == 0 {
+            self.flow = self.rng.below(self.spec.flows);
+            self.datagram = self.datagram.wrapping_add(1);
+            env.tally.counts.issued += 1;
+            self.next_ns += self.rng.uniform_ns(0.5 * self.gap_ns, 1.5 * self.gap_ns);
         }
-        let (flow, part) = (flood.flow, flood.part);
-        let packet = Packet {
-            conn: flood.first.plus(flow),
-            kind: PacketKind::Frame,
-            part: (flood.datagram << PART_BITS) | part,
-        };
-        flood.part = (part + 1) % flood.frames;
-        let last_next = flood.part + 1 == flood.frames;
-        let wire_free_ns = now_ns + flood.wire_ns[usize::from(last_next)];
-        let at_ns = if flood.part == 0 { wire_free_ns.max(flood.next_ns) } else { wire_free_ns };
+        let (flow, part) = (self.flow, self.part);
+        let packet =
+            Packet { conn: self.first.plus(flow), kind: PacketKind::Frame, part: (self.datagram << PART_BITS) | part };
+        self.part = (part + 1) % self.frames;
+        let last_next = self.part + 1 == self.frames;
+        let wire_free_ns = env.now_ns + self.wire_ns[usize::from(last_next)];
+        let at_ns = if self.part == 0 { wire_free_ns.max(self.next_ns) } else { wire_free_ns };
         // Senders run ahead of the wire by the datagram that their sockets hold, and no further.
-        if flood.part == 0 {
-            flood.next_ns = flood.next_ns.max(at_ns.saturating_sub(flood.datagram_wire_ns));
+        if self.part == 0 {
+            self.next_ns = self.next_ns.max(at_ns.saturating_sub(self.datagram_wire_ns));
         }
-        let queue = QueueId::new(flood.spec.queues[flow as usize % flood.spec.queues.len()]);
-        self.agenda.push(at_ns, Event::Flood);
-        let _ = self.packet_arrives(queue, packet);
+        let queue = QueueId::new(self.spec.queues[flow as usize % self.spec.queues.len()]);
+        env.agenda.push(at_ns, Event::Flood);
+        let _ = nic.packet_arrives(env, cpus, queue, packet);
     }
 
-    /// What receiving a frame costs a poll of this queue, without the driver's own.
-    pub(crate) fn frame_cost(&self, queue: QueueId) -> u64 {
-        if let Some(forward_ns) = self.forwards(queue) {
-            return forward_ns;
-        }
-        let Some(flood) = &self.flood else { return 0 };
-        let costs = &self.world.costs;
-        u64::from(costs.rx_frame_ns + if flood.is_fragmented() { costs.reassemble_ns } else { 0 })
+    /// What receiving a frame costs a poll, without the driver's own.
+    pub(crate) fn frame_cost(&self, costs: &Costs) -> u64 {
+        u64::from(costs.rx_frame_ns + if self.is_fragmented() { costs.reassemble_ns } else { 0 })
     }
 
     /// A frame has passed the stack.
-    pub(crate) fn frame_delivered(&mut self, queue: QueueId, packet: Packet, cpu: CpuId) {
-        if self.forwards(queue).is_some() {
-            self.forward(packet, cpu);
-            return;
-        }
-        let Some(flood) = &mut self.flood else { return };
-        let (datagram, frames) = (packet.part >> PART_BITS, flood.frames);
-        let flow = packet.conn.after(flood.first) as usize;
-        let socket = &mut flood.sockets[flow];
+    pub(crate) fn delivered(&mut self, env: &mut Env, cpus: &mut Cpus, packet: Packet, cpu: CpuId) {
+        let datagram = packet.part >> PART_BITS;
+        let flow = packet.conn.after(self.first) as usize;
+        let socket = &mut self.sockets[flow];
         if socket.datagram != datagram {
             (socket.datagram, socket.parts) = (datagram, 0);
         }
         socket.parts += 1;
-        if socket.parts < frames {
+        if socket.parts < self.frames {
             return;
         }
         // `sock_queue_rcv_skb`: what holds less than its limit takes one more.
-        if socket.ready.len() as u64 * u64::from(flood.datagram_bytes) >= u64::from(flood.spec.receive_buffer_bytes) {
-            self.tally.counts.socket_dropped += 1;
+        if socket.ready.len() as u64 * u64::from(self.datagram_bytes) >= u64::from(self.spec.receive_buffer_bytes) {
+            env.tally.counts.socket_dropped += 1;
             return;
         }
-        socket.ready.push_back(flood.received_bytes);
-        flood.received_bytes += u64::from(flood.datagram_bytes);
+        socket.ready.push_back(self.received_bytes);
+        self.received_bytes += u64::from(self.datagram_bytes);
         if let Some(thread) = socket.waiter.take() {
-            self.wake(thread, cpu);
+            cpus.wake(env, thread, cpu);
         }
     }
 
     /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came after it.
-    pub(crate) fn receive_cost_ns(&self, flow: u32) -> u64 {
-        let Some(flood) = &self.flood else { return 0 };
-        let bytes = u64::from(flood.spec.bytes);
-        let since_bytes = flood.sockets[flow as usize].ready.front().map_or(0, |came| flood.received_bytes - came);
-        let costs = &self.world.costs;
-        let cold_ns = self.coldness.of(self.world.cache.cold_request_ns, since_bytes / COLD_UNIT_BYTES);
-        u64::from(costs.recv_take_ns)
-            + bytes * u64::from(costs.copy_byte_ps) / 1_000
-            + cold_ns * u64::from(flood.frames)
+    pub(crate) fn receive_cost_ns(&self, env: &Env, flow: u32) -> u64 {
+        let bytes = u64::from(self.spec.bytes);
+        let since_bytes = self.sockets[flow as usize].ready.front().map_or(0, |came| self.received_bytes - came);
+        let costs = &env.world.costs;
+        let cold_ns = env.coldness.of(env.world.cache.cold_request_ns, since_bytes / COLD_UNIT_BYTES);
+        u64::from(costs.recv_take_ns) + bytes * u64::from(costs.copy_byte_ps) / 1_000 + cold_ns * u64::from(self.frames)
     }
 
     /// The sink of a flow has taken a datagram.
-    pub(crate) fn received(&mut self, flow: u32) {
-        let Some(flood) = &mut self.flood else { return };
-        if flood.sockets[flow as usize].ready.pop_front().is_some() {
-            self.tally.counts.served += 1;
+    pub(crate) fn received(&mut self, env: &mut Env, flow: u32) {
+        if self.sockets[flow as usize].ready.pop_front().is_some() {
+            env.tally.counts.served += 1;
         }
     }
 }

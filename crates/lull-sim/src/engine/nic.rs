@@ -11,12 +11,12 @@ use lull_core::{Napi, Stats};
 
 use crate::engine::agenda::{NEVER, PacketKind};
 use crate::engine::cpu::Irq;
+use crate::engine::cpus::Cpus;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
-use crate::engine::id::{ConnId, CpuId, Id, QueueId, Table, ThreadId, XskId};
+use crate::engine::env::Env;
+use crate::engine::id::{ConnId, CpuId, Id, QueueId, SocketId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::rng::{Component, Stream};
-use crate::engine::sim::{Sim, cx};
-use crate::engine::xsk::Frame;
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 
 /// A packet in a ring.
@@ -33,6 +33,15 @@ impl Packet {
     pub(crate) fn new(conn: ConnId, kind: PacketKind) -> Packet {
         Packet { conn, kind, part: 0 }
     }
+}
+
+/// A frame on its way through a responder, or in a transmit ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// A message of a request/response pair: its socket, and when its transaction began.
+    Message { socket: SocketId, begun_ns: u64 },
+    /// A client's request, or the answer to it.
+    Request { conn: ConnId },
 }
 
 /// Which completion queue.
@@ -208,35 +217,35 @@ impl Nic {
     }
 }
 
-impl Sim {
+impl Nic {
     /// A packet reaches the NIC. False if the ring was full.
-    pub(crate) fn packet_arrives(&mut self, queue: QueueId, packet: Packet) -> bool {
-        let q = &mut self.nic.queues[queue];
-        if q.ring.len() as u32 >= q.spec.ring_packets || self.faults.link_down {
-            self.tally.counts.dropped += 1;
+    pub(crate) fn packet_arrives(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, packet: Packet) -> bool {
+        let q = &mut self.queues[queue];
+        if q.ring.len() as u32 >= q.spec.ring_packets || env.faults.link_down {
+            env.tally.counts.dropped += 1;
             let cpu = q.cpu();
-            cx(self.now_ns, cpu, &self.sink).emit(queue.raw(), EventKind::Drop { frames: 1 });
+            env.cx(cpu).emit(queue.raw(), EventKind::Drop { frames: 1 });
             return false;
         }
         q.ring.push_back(packet);
-        q.unseen_since_ns = q.unseen_since_ns.min(self.now_ns);
-        self.tally.counts.rx_packets += 1;
-        self.tell(self.nic.queues[queue].cpu(), What::Packet(queue));
-        let bytes = self.world.frames.received(packet.kind, &mut self.nic.sizes);
-        self.completion_written(queue, Side::Rx, bytes);
+        q.unseen_since_ns = q.unseen_since_ns.min(env.now_ns);
+        env.tally.counts.rx_packets += 1;
+        env.tell(self.queues[queue].cpu(), What::Packet(queue));
+        let bytes = env.world.frames.received(packet.kind, &mut self.sizes);
+        self.completion_written(env, cpus, queue, Side::Rx, bytes);
         true
     }
 
     /// A frame has left.
-    pub(crate) fn frame_sent(&mut self, queue: QueueId) {
-        self.nic.queues[queue].tx_done += 1;
-        let bytes = self.world.frames.sent(&mut self.nic.sizes);
-        self.completion_written(queue, Side::Tx, bytes);
+    pub(crate) fn frame_sent(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
+        self.queues[queue].tx_done += 1;
+        let bytes = env.world.frames.sent(&mut self.sizes);
+        self.completion_written(env, cpus, queue, Side::Tx, bytes);
     }
 
-    fn completion_written(&mut self, queue: QueueId, side: Side, bytes: u64) {
-        let now_ns = self.now_ns;
-        let cq = self.nic.queues[queue].side(side);
+    fn completion_written(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side, bytes: u64) {
+        let now_ns = env.now_ns;
+        let cq = self.queues[queue].side(side);
         if cq.since == 0 {
             cq.first_ns = now_ns;
         }
@@ -245,16 +254,16 @@ impl Sim {
         cq.completions += 1;
         cq.bytes += bytes;
         if cq.armed {
-            self.moderate(queue, side);
+            self.moderate(env, cpus, queue, side);
         }
     }
 
     /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.
-    fn moderate(&mut self, queue: QueueId, side: Side) {
-        let now_ns = self.now_ns;
-        let spec = &self.nic.queues[queue].spec;
+    fn moderate(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side) {
+        let now_ns = env.now_ns;
+        let spec = &self.queues[queue].spec;
         let period = if side == Side::Rx { spec.rx_period } else { spec.tx_period };
-        let cq = self.nic.queues[queue].side(side);
+        let cq = self.queues[queue].side(side);
         let moderation = cq.moderation();
         let from_ns = match period {
             Period::Completion => cq.last_ns,
@@ -263,16 +272,16 @@ impl Sim {
         };
         let due_ns = from_ns + u64::from(moderation.usecs) * 1_000;
         if cq.since >= moderation.frames || due_ns <= now_ns {
-            self.raise(queue, side);
+            self.raise(env, cpus, queue, side);
         } else {
-            self.agenda.set(self.slots.moderation(queue, side), due_ns);
+            env.agenda.set(env.slots.moderation(queue, side), due_ns);
         }
     }
 
-    fn raise(&mut self, queue: QueueId, side: Side) {
-        self.agenda.set(self.slots.moderation(queue, side), NEVER);
-        let now_ns = self.now_ns;
-        let q = &mut self.nic.queues[queue];
+    fn raise(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side) {
+        env.agenda.set(env.slots.moderation(queue, side), NEVER);
+        let now_ns = env.now_ns;
+        let q = &mut self.queues[queue];
         let cpu = q.cpu();
         let stays_armed = q.spec.masking == Masking::Mask;
         let cq = q.side(side);
@@ -280,78 +289,78 @@ impl Sim {
         cq.armed = stays_armed;
         cq.since = 0;
         cq.events += 1;
-        self.interrupt(cpu, Irq::Device(queue));
+        cpus.interrupt(env, cpu, Irq::Device(queue));
     }
 
     /// The moderation timer ran out.
-    pub(crate) fn moderation_expired(&mut self, queue: QueueId, side: Side) {
-        if self.nic.queues[queue].side(side).armed {
-            self.raise(queue, side);
+    pub(crate) fn moderation_expired(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side) {
+        if self.queues[queue].side(side).armed {
+            self.raise(env, cpus, queue, side);
         }
     }
 
     /// The handler scheduled the NAPI: a device that is masked by its handler is masked now.
-    pub(crate) fn mask(&mut self, queue: QueueId) {
-        if self.nic.queues[queue].spec.masking == Masking::Mask {
-            self.shut(queue);
+    pub(crate) fn mask(&mut self, env: &mut Env, queue: QueueId) {
+        if self.queues[queue].spec.masking == Masking::Mask {
+            self.shut(env, queue);
         }
     }
 
     /// No interrupt comes until the queue is unmasked.
-    pub(crate) fn shut(&mut self, queue: QueueId) {
+    pub(crate) fn shut(&mut self, env: &mut Env, queue: QueueId) {
         for side in [Side::Rx, Side::Tx] {
-            self.agenda.set(self.slots.moderation(queue, side), NEVER);
-            self.nic.queues[queue].side(side).armed = false;
+            env.agenda.set(env.slots.moderation(queue, side), NEVER);
+            self.queues[queue].side(side).armed = false;
         }
     }
 
     /// The device is set up again: it looks at its rings, whatever its kind.
-    pub(crate) fn set_up(&mut self, queue: QueueId) {
-        let q = &mut self.nic.queues[queue];
+    pub(crate) fn set_up(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
+        let q = &mut self.queues[queue];
         (q.rx.since, q.tx.since) = (q.unpolled(Side::Rx), q.unpolled(Side::Tx));
-        self.unmask(queue);
+        self.unmask(env, cpus, queue);
     }
 
     /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are armed.
-    pub(crate) fn unmask(&mut self, queue: QueueId) {
+    pub(crate) fn unmask(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         for side in [Side::Tx, Side::Rx] {
-            self.adapt(queue, side);
+            self.adapt(env, queue, side);
         }
         for side in [Side::Rx, Side::Tx] {
-            let q = &mut self.nic.queues[queue];
+            let q = &mut self.queues[queue];
             // A masked device reports what came since, a disarmed one what lies in its rings.
             let unpolled = if q.spec.masking == Masking::Mask { q.side(side).since } else { q.unpolled(side) };
             let cq = q.side(side);
             cq.armed = true;
             cq.since = unpolled;
             if unpolled > 0 {
-                self.moderate(queue, side);
+                self.moderate(env, cpus, queue, side);
             }
         }
     }
 
-    fn adapt(&mut self, queue: QueueId, side: Side) {
-        let now_ns = self.now_ns;
-        let q = &mut self.nic.queues[queue];
+    fn adapt(&mut self, env: &mut Env, queue: QueueId, side: Side) {
+        let now_ns = env.now_ns;
+        let q = &mut self.queues[queue];
         let cq = q.side(side);
         if cq.spec != ModerationSpec::Adaptive {
             return;
         }
         let rung = cq.dim.rung();
         let changed = cq.dim.sample(now_ns, cq.completions, cq.bytes, cq.events);
-        self.tally.counts.moderation_changes += u64::from(changed);
+        env.tally.counts.moderation_changes += u64::from(changed);
         if changed && side == Side::Rx {
             let since_ns = std::mem::replace(&mut q.rung_since_ns, now_ns);
-            self.tally.rung_ns[rung] += now_ns - since_ns.max(self.tally.counting_since_ns).min(now_ns);
+            env.tally.rung_ns[rung] += now_ns - since_ns.max(env.tally.counting_since_ns).min(now_ns);
         }
     }
 
     /// Closes the account of rungs at the end of a run.
-    pub(crate) fn close_rungs(&mut self) {
-        for queue in self.nic.queues.iter() {
+    pub(crate) fn close_rungs(&self, env: &mut Env) {
+        for queue in self.queues.iter() {
             if let Some(rung) = queue.rx.rung() {
-                self.tally.rung_ns[rung] +=
-                    self.now_ns - queue.rung_since_ns.max(self.tally.counting_since_ns).min(self.now_ns);
+                env.tally.rung_ns[rung] +=
+                    env.now_ns - queue.rung_since_ns.max(env.tally.counting_since_ns).min(env.now_ns);
             }
         }
     }

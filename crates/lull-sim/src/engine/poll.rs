@@ -4,13 +4,9 @@
 //! chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
 
 use crate::engine::agenda::PacketKind;
-use crate::engine::epoll::Item;
 use crate::engine::id::{CpuId, QueueId};
-use crate::engine::nic::Packet;
 use crate::engine::sim::Sim;
 
-/// Datagrams that wait in the sockets of a context before more are dropped (SO_RCVBUF).
-const RECEIVE_BUFFER_DATAGRAMS: usize = 512;
 /// Packets per chunk.
 const CHUNK: u32 = 8;
 
@@ -26,11 +22,11 @@ impl Sim {
         let reaped = std::mem::take(&mut q.tx_done);
         std::mem::swap(&mut q.poll.sending, &mut q.tx_ring);
         let sends = q.poll.sending.len() as u64;
-        self.tally.transitions += 1;
-        let costs = &self.world.costs;
+        self.env.tally.transitions += 1;
+        let costs = &self.env.world.costs;
         let fixed_ns = u64::from(costs.poll_ns) + u64::from(reaped) * u64::from(costs.tx_done_ns);
         let sent_ns = sends * u64::from(costs.tx_frame_ns);
-        fixed_ns + sent_ns + self.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
+        fixed_ns + sent_ns + self.env.faults.slow_poll_ns() + self.take_chunk(queue, cpu)
     }
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
@@ -55,8 +51,10 @@ impl Sim {
             return Some(self.take_chunk(queue, cpu));
         }
         q.poll.looked_last = true;
-        self.guest_polled(queue, cpu);
-        let tail_ns = self.faults.tail_ns();
+        if let Some(relay) = &mut self.relay {
+            relay.guest_polled(&mut self.env, &mut self.cpus, &self.nic, queue, cpu);
+        }
+        let tail_ns = self.env.faults.tail_ns();
         (tail_ns > 0).then_some(tail_ns)
     }
 
@@ -64,18 +62,19 @@ impl Sim {
         if self.flood.is_some() {
             return self.take_frames(queue);
         }
-        let costs = &self.world.costs;
+        let costs = &self.env.world.costs;
         let q = &mut self.nic.queues[queue];
-        q.looked_at(self.now_ns);
+        q.looked_at(self.env.now_ns);
         let clock = self.cpus[cpu].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
-        let broken_ns = if q.poll.breaking_in { u64::from(self.world.cache.broken_packet_ns) } else { 0 };
+        let broken_ns = if q.poll.breaking_in { u64::from(self.env.world.cache.broken_packet_ns) } else { 0 };
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
             let connection = &mut self.clients.connections[packet.conn];
-            cost_ns += self.coldness.of(self.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
+            cost_ns +=
+                self.env.coldness.of(self.env.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
             connection.touched = clock;
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
@@ -90,7 +89,7 @@ impl Sim {
     /// [`Sim::take_chunk`] in a world with a flood, in which all packets are its frames.
     fn take_frames(&mut self, queue: QueueId) -> u64 {
         let q = &mut self.nic.queues[queue];
-        q.looked_at(self.now_ns);
+        q.looked_at(self.env.now_ns);
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let mut cost_ns = 0;
         let frame_ns = self.frame_cost(queue);
@@ -104,31 +103,11 @@ impl Sim {
         cost_ns
     }
 
-    /// A packet has passed the stack.
-    fn deliver(&mut self, queue: QueueId, packet: Packet, cpu: CpuId) {
-        if packet.kind == PacketKind::Frame {
-            self.frame_delivered(queue, packet, cpu);
-            return;
+    /// What receiving a frame of a flood costs a poll of this queue, without the driver's own.
+    fn frame_cost(&self, queue: QueueId) -> u64 {
+        if let Some(relay) = self.relay.as_ref().filter(|relay| relay.forwards(queue)) {
+            return relay.forward_cost_ns(&self.nic, queue);
         }
-        if packet.kind == PacketKind::Ack {
-            return;
-        }
-        if let Some(xsk) = self.nic.queues[self.clients.connections[packet.conn].queue].xsk {
-            self.xsk_delivered(xsk, packet, cpu);
-            return;
-        }
-        if packet.kind == PacketKind::Message {
-            self.message_delivered(packet.conn, cpu);
-            return;
-        }
-        // Only a socket's own connection is in no context, and its packets are messages.
-        let Some(context) = self.clients.connections[packet.conn].context else { return };
-        let waiting = self.contexts[context].ready.len();
-        if waiting >= RECEIVE_BUFFER_DATAGRAMS && self.clients.is_datagram(packet.conn) {
-            self.tally.counts.socket_dropped += 1;
-            self.clients.inside -= 1;
-            return;
-        }
-        self.make_ready(context, Item::Connection(packet.conn), cpu);
+        self.flood.as_ref().map_or(0, |flood| flood.frame_cost(&self.env.world.costs))
     }
 }

@@ -6,9 +6,11 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::cpus::Cpus;
+use crate::engine::env::Env;
+use crate::engine::flood::Flood;
 use crate::engine::id::{CpuId, QueueId, ThreadId};
-use crate::engine::nic::{Packet, Queue};
-use crate::engine::sim::Sim;
+use crate::engine::nic::{Nic, Packet, Queue};
 use crate::world::RelaySpec;
 
 /// What the vhost thread sleeps for.
@@ -41,81 +43,69 @@ impl Relay {
     pub(super) fn guest_queue(&self) -> QueueId {
         QueueId::new(self.spec.guest_queue)
     }
-}
 
-impl Sim {
-    /// What forwarding a frame costs if this queue is the hypervisor's.
-    pub(crate) fn forwards(&self, queue: QueueId) -> Option<u64> {
-        let relay = self.guest.relay.as_ref()?;
-        (queue != relay.guest_queue()).then(|| u64::from(relay.spec.forward_ns) + self.lock_ns(relay, queue))
+    /// Whether this queue is the hypervisor's, whose frames are forwarded.
+    pub(crate) fn forwards(&self, queue: QueueId) -> bool {
+        queue != self.guest_queue()
+    }
+
+    /// What forwarding a frame of this queue costs.
+    pub(crate) fn forward_cost_ns(&self, nic: &Nic, queue: QueueId) -> u64 {
+        u64::from(self.spec.forward_ns) + self.lock_ns(nic, queue)
     }
 
     /// What the lock of the device's queue costs whoever takes it: those who are forwarding come before, but for `own`.
-    fn lock_ns(&self, relay: &Relay, own: QueueId) -> u64 {
+    fn lock_ns(&self, nic: &Nic, own: QueueId) -> u64 {
         let forwards = |&(index, queue): &(QueueId, &Queue)| {
-            index != relay.guest_queue() && index != own && !queue.poll.batch.is_empty()
+            index != self.guest_queue() && index != own && !queue.poll.batch.is_empty()
         };
-        self.nic.queues.rows().filter(forwards).count() as u64 * u64::from(relay.spec.lock_ns)
+        nic.queues.rows().filter(forwards).count() as u64 * u64::from(self.spec.lock_ns)
     }
 
     /// The hypervisor's stack hands a frame to the guest's device.
-    pub(crate) fn forward(&mut self, packet: Packet, cpu: CpuId) {
-        let Some(relay) = &mut self.guest.relay else { return };
-        if relay.frames.len() >= relay.spec.queue_frames as usize {
-            self.tally.counts.dropped += 1;
+    pub(crate) fn forward(&mut self, env: &mut Env, cpus: &mut Cpus, packet: Packet, cpu: CpuId) {
+        if self.frames.len() >= self.spec.queue_frames as usize {
+            env.tally.counts.dropped += 1;
             return;
         }
-        relay.frames.push_back(packet);
-        if relay.waits == Waits::Frames {
-            relay.waits = Waits::No;
-            let thread = relay.thread;
-            self.wake(thread, cpu);
+        self.frames.push_back(packet);
+        if self.waits == Waits::Frames {
+            self.waits = Waits::No;
+            cpus.wake(env, self.thread, cpu);
         }
-    }
-
-    fn guest_ring_is_full(&self, guest_queue: QueueId) -> bool {
-        let queue = &self.nic.queues[guest_queue];
-        queue.ring.len() as u32 >= queue.spec.ring_packets
     }
 
     /// What copying the next frame costs, or what the thread has to wait for.
-    pub(crate) fn relay_next(&self) -> Result<u64, Waits> {
-        let Some(relay) = &self.guest.relay else { return Err(Waits::Frames) };
-        let Some(packet) = relay.frames.front() else { return Err(Waits::Frames) };
-        if self.guest_ring_is_full(relay.guest_queue()) {
+    pub(crate) fn next_ns(&self, env: &Env, nic: &Nic, flood: Option<&Flood>) -> Result<u64, Waits> {
+        let Some(packet) = self.frames.front() else { return Err(Waits::Frames) };
+        let guest = &nic.queues[self.guest_queue()];
+        if guest.ring.len() as u32 >= guest.spec.ring_packets {
             return Err(Waits::Room);
         }
-        let bytes = self.flood.as_ref().map_or(0, |flood| flood.packet_bytes(packet.part));
-        let copy_ns = u64::from(relay.spec.copy_ns) + self.lock_ns(relay, relay.guest_queue());
-        Ok(copy_ns + u64::from(bytes) * u64::from(self.world.costs.copy_byte_ps) / 1_000)
+        let bytes = flood.map_or(0, |flood| flood.packet_bytes(packet.part));
+        let copy_ns = u64::from(self.spec.copy_ns) + self.lock_ns(nic, self.guest_queue());
+        Ok(copy_ns + u64::from(bytes) * u64::from(env.world.costs.copy_byte_ps) / 1_000)
     }
 
     /// What interrupting the guest for the frame that was copied costs, if its NAPI waits for an interrupt.
-    pub(crate) fn signal_ns(&self) -> Option<u64> {
-        let relay = self.guest.relay.as_ref()?;
-        self.nic.queues[relay.guest_queue()].rx.armed.then_some(u64::from(relay.spec.signal_ns))
+    pub(crate) fn signal_ns(&self, nic: &Nic) -> Option<u64> {
+        nic.queues[self.guest_queue()].rx.armed.then_some(u64::from(self.spec.signal_ns))
     }
 
     /// A frame was copied, and the guest signalled if it waits: the interrupt is there at the end of that.
-    pub(crate) fn relayed(&mut self) {
-        let Some(relay) = &mut self.guest.relay else { return };
-        let Some(packet) = relay.frames.pop_front() else { return };
-        let queue = relay.guest_queue();
-        let _ = self.packet_arrives(queue, packet);
+    pub(crate) fn copied(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic) {
+        let Some(packet) = self.frames.pop_front() else { return };
+        let _ = nic.packet_arrives(env, cpus, self.guest_queue(), packet);
     }
 
     /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever waits for that.
-    pub(crate) fn guest_polled(&mut self, queue: QueueId, cpu: CpuId) {
-        let Some(relay) = &self.guest.relay else { return };
-        let q = &self.nic.queues[queue];
-        if relay.guest_queue() != queue || relay.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {
+    pub(crate) fn guest_polled(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &Nic, queue: QueueId, cpu: CpuId) {
+        let q = &nic.queues[queue];
+        if self.guest_queue() != queue || self.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {
             return;
         }
-        let thread = relay.thread;
-        if let Some(relay) = &mut self.guest.relay {
-            relay.waits = Waits::No;
-        }
-        self.cpus[cpu].debt_ns += self.guest.vm_exit_ns();
-        self.wake(thread, cpu);
+        self.waits = Waits::No;
+        cpus[cpu].debt_ns += cpus.vm_exit_ns();
+        cpus.wake(env, self.thread, cpu);
     }
 }

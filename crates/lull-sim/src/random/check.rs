@@ -76,7 +76,7 @@ impl Checker {
 
     /// Follows what the core said since the last step, then looks at the state.
     pub(crate) fn after_step(&mut self, sim: &mut Sim, script: &Script, recorder: &Recorder) -> Result<(), Violation> {
-        let at_ns = sim.now_ns;
+        let at_ns = sim.env.now_ns;
         for index in 0..recorder.len() {
             let packed = recorder.get(index);
             self.take_digest(at_ns, packed);
@@ -105,7 +105,7 @@ impl Checker {
         kind: EventKind,
     ) -> Result<(), Violation> {
         let broken = |rule, found: String| Err(Violation { rule, at_ns, found });
-        let covered = &mut sim.tally.covered;
+        let covered = &mut sim.env.tally.covered;
         match kind {
             EventKind::TimeSqueeze => {
                 covered.add(Transition::SoftirqSqueeze);
@@ -263,7 +263,7 @@ impl Checker {
             }
             _ => return Ok(()),
         };
-        sim.tally.covered.add(transition);
+        sim.env.tally.covered.add(transition);
         Ok(())
     }
 }
@@ -280,10 +280,10 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
                 "queue {index} {what} ({now:?}, interrupts armed {armed:?}, packets and sent frames {rings:?}, \
                  timer {timer:?})"
             );
-            Err(Violation { rule, at_ns: sim.now_ns, found })
+            Err(Violation { rule, at_ns: sim.env.now_ns, found })
         };
-        let alarm = sim.slots.napi_timer(index);
-        if timer.is_some() && sim.agenda.slot_ns(alarm) == NEVER && !sim.is_in_flight(Irq::NapiTimer(index)) {
+        let alarm = sim.env.slots.napi_timer(index);
+        if timer.is_some() && sim.env.agenda.slot_ns(alarm) == NEVER && !sim.cpus.is_in_flight(Irq::NapiTimer(index)) {
             return broken("executor", "has a timer without an alarm");
         }
         if now.has(state::SCHED_THREADED) && queue.thread.is_none() {
@@ -303,12 +303,13 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             continue;
         }
         let masked = !(queue.rx.armed && queue.tx.armed);
-        if masked && !sim.is_in_flight(Irq::Device(index)) {
+        if masked && !sim.cpus.is_in_flight(Irq::Device(index)) {
             return broken("I2", "is free and masked without a timer");
         }
         for side in [Side::Rx, Side::Tx] {
-            let waits = queue.unpolled(side) > 0 && sim.agenda.slot_ns(sim.slots.moderation(index, side)) == NEVER;
-            if waits && !sim.is_in_flight(Irq::Device(index)) {
+            let waits =
+                queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)) == NEVER;
+            if waits && !sim.cpus.is_in_flight(Irq::Device(index)) {
                 return broken("I2", "is free with something in its rings and neither interrupt nor timer");
             }
         }

@@ -107,7 +107,7 @@ impl Plan {
         let mut run = Run::new(self, keep);
         // A core that panics has broken a rule of its own: that is a finding like any other.
         let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
-        let now_ns = run.sim.now_ns;
+        let now_ns = run.sim.env.now_ns;
         let (stop, drain_ns) = match stopped {
             Ok(Ok(drain_ns)) => (None, drain_ns),
             Ok(Err(stop)) => (Some(stop), 0),
@@ -131,13 +131,13 @@ impl Plan {
         let verdict = WorldVerdict {
             violation,
             bound,
-            transitions: run.sim.tally.covered.transitions(),
-            events: run.sim.tally.events,
+            transitions: run.sim.env.tally.covered.transitions(),
+            events: run.sim.env.tally.events,
             time_ns: now_ns,
             drain_ns,
-            packets: (run.polled(), run.sim.tally.counts.dropped, flushed),
+            packets: (run.polled(), run.sim.env.tally.counts.dropped, flushed),
             unseen_max_ns: run.sim.nic.queues.iter().map(|queue| queue.unseen_max_ns).collect(),
-            covered: std::mem::take(&mut run.sim.tally.covered),
+            covered: std::mem::take(&mut run.sim.env.tally.covered),
             digest: run.checker.digest,
         };
         (verdict, (std::mem::take(&mut run.kept), run.total))
@@ -148,7 +148,7 @@ impl Run {
     fn new(plan: &Plan, keep: usize) -> Run {
         let recorder = Arc::new(Recorder::new(keep > 0));
         let mut sim = Sim::with_sink(&plan.world, plan.seed, Some(Box::new(Listener(recorder.clone()))));
-        sim.recorder = Some(recorder.clone());
+        sim.env.recorder = Some(recorder.clone());
         for reader in &plan.readers {
             let socket = SocketBusy::new(&plan.world.sysctl);
             // The generator keeps the limits; the simulated reader has every privilege.
@@ -159,7 +159,7 @@ impl Run {
                 (ContextId::new(reader.context), QueueId::new(reader.queue), CpuId::new(reader.cpu));
             let program = SocketReader::new(context, queue, cpu, socket, reader.nonblocking);
             sim.start(cpu, Box::new(program));
-            sim.interrupt(cpu, Irq::Resched);
+            sim.cpus.interrupt(&mut sim.env, cpu, Irq::Resched);
         }
         let script = Rc::new(RefCell::new(Script::new(&sim, plan.script.clone(), plan.persistent)));
         sim.operator = Some(Box::new(Operating(script.clone())));
@@ -175,16 +175,16 @@ impl Run {
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
         let mut barren = 0;
-        while self.sim.tally.covered.transitions() < plan.transitions_goal {
+        while self.sim.env.tally.covered.transitions() < plan.transitions_goal {
             self.script.borrow_mut().lap(&mut self.sim);
-            let end_ns = self.sim.now_ns + plan.lap_ns;
-            let before = self.sim.tally.covered.transitions();
-            while self.sim.now_ns < end_ns {
+            let end_ns = self.sim.env.now_ns + plan.lap_ns;
+            let before = self.sim.env.tally.covered.transitions();
+            while self.sim.env.now_ns < end_ns {
                 if !self.step()? {
                     break;
                 }
             }
-            barren = if self.sim.tally.covered.transitions() == before { barren + 1 } else { 0 };
+            barren = if self.sim.env.tally.covered.transitions() == before { barren + 1 } else { 0 };
             if barren == BARREN_LAPS_MAX {
                 // Nothing happens in this world any more.
                 break;
@@ -197,10 +197,10 @@ impl Run {
     fn step(&mut self) -> Result<bool, Stop> {
         let goes_on = self.sim.step();
         self.check()?;
-        if self.sim.tally.events >= self.sim.world.events_max {
-            return Err(Stop::Bound(Bound::Events(self.sim.world.events_max)));
+        if self.sim.env.tally.events >= self.sim.env.world.events_max {
+            return Err(Stop::Bound(Bound::Events(self.sim.env.world.events_max)));
         }
-        if self.sim.agenda.len() > AHEAD_MAX {
+        if self.sim.env.agenda.len() > AHEAD_MAX {
             return Err(Stop::Bound(Bound::Ahead(AHEAD_MAX)));
         }
         Ok(goes_on)
@@ -226,15 +226,15 @@ impl Run {
 
     /// No new requests: what is there must be delivered, within what I8 allows.
     fn drain(&mut self) -> Result<u64, Stop> {
-        self.sim.faults.quiet = true;
+        self.sim.env.faults.quiet = true;
         while self.script.borrow().ahead > 0 {
             if !self.step()? {
                 break;
             }
         }
-        let begin_ns = self.sim.now_ns;
+        let begin_ns = self.sim.env.now_ns;
         let longest_ns = self.script.borrow().timeout_max_ns.iter().copied().max().unwrap_or(0);
-        let spec = &self.sim.faults.spec;
+        let spec = &self.sim.env.faults.spec;
         let faults_ns = u64::from(spec.stall_max_ns) + u64::from(spec.timer_late_max_ns);
         let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS;
         loop {
@@ -245,8 +245,8 @@ impl Run {
             let left = self.left();
             match left {
                 None => break,
-                Some(left) if !goes_on || self.sim.now_ns > deadline_ns => {
-                    return Err(Stop::Broken(Violation { rule: "liveness", at_ns: self.sim.now_ns, found: left }));
+                Some(left) if !goes_on || self.sim.env.now_ns > deadline_ns => {
+                    return Err(Stop::Broken(Violation { rule: "liveness", at_ns: self.sim.env.now_ns, found: left }));
                 }
                 Some(_) => {}
             }
@@ -254,13 +254,13 @@ impl Run {
         // A busy poller may be amid a poll for ever: what it took so far counts.
         let amid = self.sim.nic.queues.iter().enumerate().filter(|&(index, _)| self.checker.is_polled(index));
         let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
-        let (arrived, polled) = (self.sim.tally.counts.rx_packets, self.polled() + amid);
+        let (arrived, polled) = (self.sim.env.tally.counts.rx_packets, self.polled() + amid);
         let flushed: u64 = self.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
         if arrived != polled + flushed {
             let found = format!("{arrived} packets arrived, {polled} were polled and {flushed} lost by resets");
-            return Err(Stop::Broken(Violation { rule: "conservation", at_ns: self.sim.now_ns, found }));
+            return Err(Stop::Broken(Violation { rule: "conservation", at_ns: self.sim.env.now_ns, found }));
         }
-        Ok(self.sim.now_ns - begin_ns)
+        Ok(self.sim.env.now_ns - begin_ns)
     }
 
     /// What is not delivered yet.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use lull_core::event::EventKind;
-use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings, Schedule, Threaded, ThreadedOff};
+use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings, Threaded, ThreadedOff};
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpu::Irq;
@@ -15,7 +15,7 @@ use crate::engine::epoll::Item;
 use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId};
 use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
-use crate::engine::sim::{Operator, Sim, cx};
+use crate::engine::sim::{Operator, Sim};
 use crate::engine::transition::Transition;
 use crate::random::action::Action;
 
@@ -118,7 +118,7 @@ impl Script {
     pub(crate) fn lap(&mut self, sim: &mut Sim) {
         for step in 0..self.steps.len() {
             if self.progress[step] == Progress::Fresh {
-                let at_ns = sim.now_ns + self.steps[step].at_ns;
+                let at_ns = sim.env.now_ns + self.steps[step].at_ns;
                 self.again(sim, step as u32, at_ns);
             }
         }
@@ -126,7 +126,7 @@ impl Script {
 
     fn again(&mut self, sim: &mut Sim, step: u32, at_ns: u64) {
         self.ahead += 1;
-        sim.agenda.push(at_ns, Event::Operator { step });
+        sim.env.agenda.push(at_ns, Event::Operator { step });
     }
 
     /// A step acts on its CPU.
@@ -136,12 +136,12 @@ impl Script {
         let before = std::mem::take(&mut self.progress[index]);
         let action = self.steps[index].action;
         if before == Progress::Fresh {
-            sim.tell(cpu, What::Step(step));
+            sim.env.tell(cpu, What::Step(step));
         }
         let after = self.act(sim, action, before, step, cpu);
         if let Some((progress, in_ns)) = after {
             self.progress[index] = progress;
-            self.again(sim, step, sim.now_ns + in_ns);
+            self.again(sim, step, sim.env.now_ns + in_ns);
         }
     }
 
@@ -165,13 +165,13 @@ impl Script {
                 return self.act_disable(sim, queue_of(queue), (down_ns, reset), before, step, cpu);
             }
             Action::Link { down_ns } => {
-                sim.faults.link_down = before == Progress::Fresh;
-                return sim.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
+                sim.env.faults.link_down = before == Progress::Fresh;
+                return sim.env.faults.link_down.then_some((Progress::Down, u64::from(down_ns)));
             }
             Action::Params { context, params } => {
                 // A world's parameters are its author's own, with every privilege; the generator keeps the limits.
                 let _ = sim.contexts[context_of(context)].ep.set_params(&params, true);
-                sim.note(cpu, Whom::Context(context_of(context)), Transition::EpollParams);
+                sim.env.note(cpu, Whom::Context(context_of(context)), Transition::EpollParams);
             }
             Action::Reopen { context } => return self.act_reopen(sim, context_of(context), before, step, cpu),
             Action::Other { context, count, gap_ns } => {
@@ -181,20 +181,22 @@ impl Script {
             }
             Action::Burst { queue, packets } => {
                 for _ in 0..packets {
-                    let _ = sim.packet_arrives(queue_of(queue), Packet::new(BURST_CONNECTION, PacketKind::Ack));
+                    let _ = sim.nic.packet_arrives(
+                        &mut sim.env,
+                        &mut sim.cpus,
+                        queue_of(queue),
+                        Packet::new(BURST_CONNECTION, PacketKind::Ack),
+                    );
                 }
             }
             Action::Kick { queue } => {
-                let cx = cx(sim.now_ns, cpu, &sim.sink);
-                if let Schedule::Owned(owner) = sim.nic.queues[queue_of(queue)].napi.schedule(&cx) {
-                    sim.route(owner, cpu);
-                }
+                sim.nic.schedule(&mut sim.env, &mut sim.cpus, queue_of(queue), cpu);
             }
             Action::Spurious { queue } => {
                 let cpu = sim.nic.queues[queue_of(queue)].cpu();
-                sim.interrupt(cpu, Irq::Device(queue_of(queue)));
+                sim.cpus.interrupt(&mut sim.env, cpu, Irq::Device(queue_of(queue)));
             }
-            Action::Stall { ns } => sim.faults.next_stall_ns = u64::from(ns),
+            Action::Stall { ns } => sim.env.faults.next_stall_ns = u64::from(ns),
         }
         None
     }
@@ -202,11 +204,11 @@ impl Script {
     fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: u32, cpu: CpuId) {
         if sim.nic.queues[queue].napi.id() == 0 {
             // Without an id there is nothing that netlink could name.
-            sim.tell(cpu, What::Skipped(step));
+            sim.env.tell(cpu, What::Skipped(step));
             return;
         }
         self.put(sim, queue, settings);
-        sim.note(cpu, Whom::Queue(queue), Transition::NapiSet);
+        sim.env.note(cpu, Whom::Queue(queue), Transition::NapiSet);
     }
 
     /// Overwrites every instance and every slot; `irq_suspend_timeout` has no device-level value.
@@ -219,7 +221,7 @@ impl Script {
                 let irq_suspend_timeout_ns = napi.settings().irq_suspend_timeout_ns;
                 self.put(sim, queue, &NapiSettings { irq_suspend_timeout_ns, ..*settings });
             }
-            sim.note(cpu, Whom::Queue(queue), Transition::DeviceSet);
+            sim.env.note(cpu, Whom::Queue(queue), Transition::DeviceSet);
         }
     }
 
@@ -239,7 +241,7 @@ impl Script {
         }
         let busy = std::mem::replace(&mut self.busy[queue.place()], true);
         if busy {
-            sim.tell(cpu, What::Skipped(step));
+            sim.env.tell(cpu, What::Skipped(step));
         }
         !busy
     }
@@ -267,21 +269,21 @@ impl Script {
         match threaded {
             Threaded::Off => {
                 if napi.threaded_off() == ThreadedOff::Owned {
-                    sim.note(cpu, whom, Transition::ThreadedOffWaits);
+                    sim.env.note(cpu, whom, Transition::ThreadedOffWaits);
                     return again;
                 }
                 if napi.thread_has_round() {
                     return again;
                 }
-                sim.note(cpu, whom, Transition::ThreadedOff);
+                sim.env.note(cpu, whom, Transition::ThreadedOff);
             }
             Threaded::On => {
                 napi.threaded_on(false);
-                sim.note(cpu, whom, Transition::ThreadedOn);
+                sim.env.note(cpu, whom, Transition::ThreadedOn);
             }
             Threaded::BusyPoll => {
                 napi.threaded_on(true);
-                sim.note(cpu, whom, Transition::ThreadedBusy);
+                sim.env.note(cpu, whom, Transition::ThreadedBusy);
             }
         }
         self.busy[queue.place()] = false;
@@ -309,17 +311,17 @@ impl Script {
             Progress::Fresh => sim.nic.queues[queue].napi.disable_begin(),
             Progress::Waiting(_) => {}
         }
-        let cx = cx(sim.now_ns, cpu, &sim.sink);
+        let cx = sim.env.cx(cpu);
         let napi = &sim.nic.queues[queue].napi;
         let id = napi.id();
         if napi.disable_claim() == DisableClaim::Owned {
-            sim.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
+            sim.env.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
             return Some((Progress::Waiting(0), DISABLE_RETRY_NS));
         }
         napi.disable_end(&cx);
-        sim.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
-        sim.sync_timer(queue);
-        sim.shut(queue);
+        sim.env.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
+        sim.nic.sync_timer(&mut sim.env, &mut sim.cpus, queue);
+        sim.nic.shut(&mut sim.env, queue);
         if reset {
             self.flush(sim, queue);
         }
@@ -336,9 +338,9 @@ impl Script {
         }
         sim.nic.queues[queue].napi.enable(id, Some(&settings));
         self.written(queue, &settings);
-        cx(sim.now_ns, cpu, &sim.sink).emit(queue.raw(), EventKind::Enable);
-        sim.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
-        sim.set_up(queue);
+        sim.env.cx(cpu).emit(queue.raw(), EventKind::Enable);
+        sim.env.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
+        sim.nic.set_up(&mut sim.env, &mut sim.cpus, queue);
     }
 
     /// A reset loses what lies in the rings; clients send their requests again.
@@ -347,7 +349,7 @@ impl Script {
         let q = &mut sim.nic.queues[queue];
         q.flushed += lost.len() as u64;
         q.tx_done = 0;
-        q.looked_at(sim.now_ns);
+        q.looked_at(sim.env.now_ns);
         for packet in lost {
             if packet.kind == PacketKind::Request {
                 sim.clients.inside -= 1;
@@ -355,8 +357,8 @@ impl Script {
                     continue;
                 }
                 sim.clients.on_wire += 1;
-                let at_ns = sim.now_ns + sim.world.net.retransmit_ns;
-                sim.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
+                let at_ns = sim.env.now_ns + sim.env.world.net.retransmit_ns;
+                sim.env.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
             }
         }
     }
@@ -371,22 +373,22 @@ impl Script {
     ) -> Option<(Progress, u64)> {
         if sim.contexts[context].inside > 0 {
             let tried = if let Progress::Waiting(tried) = before { tried + 1 } else { 1 };
-            if tried < CLOSE_RETRIES_MAX && !sim.faults.quiet {
+            if tried < CLOSE_RETRIES_MAX && !sim.env.faults.quiet {
                 return Some((Progress::Waiting(tried), CLOSE_RETRY_NS));
             }
-            sim.tell(cpu, What::Skipped(step));
+            sim.env.tell(cpu, What::Skipped(step));
             return None;
         }
         let left: Vec<u32> = sim.contexts[context].ep.free().collect();
-        sim.note(cpu, Whom::Context(context), Transition::EpollFreed);
+        sim.env.note(cpu, Whom::Context(context), Transition::EpollFreed);
         for id in left {
-            sim.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
-            sim.resume(id, cpu);
+            sim.env.note(cpu, Whom::Context(context), Transition::EpollFreedResumes);
+            sim.nic.resume(&mut sim.env, &mut sim.cpus, id, cpu);
         }
         let params = sim.contexts[context].ep.params();
-        let ep = EpollBusy::new(&sim.world.sysctl, sim.world.contexts[context.place()].options);
+        let ep = EpollBusy::new(&sim.env.world.sysctl, sim.env.world.contexts[context.place()].options);
         let _ = ep.set_params(&params, true);
-        let queue = sim.world.connections.iter().find(|group| group.context == context.raw() && group.count > 0);
+        let queue = sim.env.world.connections.iter().find(|group| group.context == context.raw() && group.count > 0);
         if let Some(queue) = queue.map(|group| QueueId::new(group.queue)) {
             // EPOLL_CTL_ADD notes the socket's NAPI.
             let _ = ep.note_napi(sim.nic.queues[queue].napi.id());

@@ -10,9 +10,10 @@ use crate::engine::app::xsk_responder::XskBatch;
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
 use crate::engine::id::{ContextId, CpuId, ThreadId};
+use crate::engine::program::Program;
 use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::thread::{Next, Segment};
 use crate::engine::transition::Transition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,33 +91,33 @@ impl EpollWorker {
                 }
                 WaitStep::Suspend(id) => {
                     self.note(sim, Transition::EpollSuspend);
-                    sim.suspend(id, self.cpu);
+                    sim.nic.suspend(&mut sim.env, &mut sim.cpus, id, self.cpu);
                 }
                 WaitStep::Resume(id) => {
                     self.note(sim, Transition::EpollResume);
-                    sim.resume(id, self.cpu);
+                    sim.nic.resume(&mut sim.env, &mut sim.cpus, id, self.cpu);
                     self.stage = Stage::Steps;
-                    return Next::Run(Segment::sys(u64::from(sim.world.costs.busy_round_ns)));
+                    return Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns)));
                 }
                 WaitStep::Sleep(until_ns) => {
                     self.sleep_until_ns = until_ns.unwrap_or(NEVER);
                     self.stage = Stage::Falling;
-                    return Next::Run(Segment::sys(u64::from(sim.world.costs.epoll_sleep_ns)));
+                    return Next::Run(Segment::sys(u64::from(sim.env.world.costs.epoll_sleep_ns)));
                 }
                 WaitStep::Done(0) => {
                     self.wait = None;
                     sim.contexts[self.context].inside -= 1;
                     let zero = self.timeout_ns == Some(0);
                     self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
-                    sim.tally.counts.epoll_timeouts += 1;
+                    sim.env.tally.counts.epoll_timeouts += 1;
                     self.stage = Stage::Call;
-                    return Next::Run(Segment::mixed(0, u64::from(sim.faults.spec.between_calls_ns)));
+                    return Next::Run(Segment::mixed(0, u64::from(sim.env.faults.spec.between_calls_ns)));
                 }
                 WaitStep::Done(events) => {
                     self.wait = None;
                     sim.contexts[self.context].inside -= 1;
-                    sim.tally.counts.epoll_calls += 1;
-                    sim.tally.counts.epoll_events += events as u64;
+                    sim.env.tally.counts.epoll_calls += 1;
+                    sim.env.tally.counts.epoll_events += events as u64;
                     self.stage = Stage::Serve(0);
                     return self.serve(sim, 0);
                 }
@@ -132,11 +133,11 @@ impl EpollWorker {
         let looked_at = count as u64 + u64::from(std::mem::take(&mut context.stale));
         context.stale = count as u32;
         self.stage = Stage::Copied(count);
-        Next::Run(Segment::sys(looked_at * u64::from(sim.world.costs.epoll_event_ns)))
+        Next::Run(Segment::sys(looked_at * u64::from(sim.env.world.costs.epoll_event_ns)))
     }
 
     fn note(&self, sim: &mut Sim, transition: Transition) {
-        sim.note(self.cpu, Whom::Context(self.context), transition);
+        sim.env.note(self.cpu, Whom::Context(self.context), transition);
     }
 
     fn note_busy(&self, sim: &mut Sim, plan: &BusyPlan) {
@@ -153,7 +154,7 @@ impl EpollWorker {
         let available = self.is_available(sim);
         self.note(sim, if available { Transition::EpollFound } else { Transition::EpollNothing });
         if let Some(wait) = &mut self.wait {
-            let done = BusyDone { available, gone, now_ns: sim.now_ns };
+            let done = BusyDone { available, gone, now_ns: sim.env.now_ns };
             self.owed = wait.busy_done(&sim.contexts[self.context].ep, done);
         }
     }
@@ -164,17 +165,17 @@ impl EpollWorker {
             return self.call(sim);
         }
         let Item::Connection(conn) = self.batch[place] else {
-            let stall_ns = sim.faults.stall_ns();
-            return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.request_user_ns) + stall_ns));
+            let stall_ns = sim.env.faults.stall_ns();
+            return Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.request_user_ns) + stall_ns));
         };
         if let Some(xsk) = sim.ends.xsk_of(conn) {
-            sim.xsk_returned(xsk);
+            sim.ends.xsk_returned(xsk);
             let Some((frames, next)) = XskBatch::begin(sim, xsk, self.cpu) else { return self.served(sim, place) };
             self.frames = Some(frames);
             return next;
         }
-        let mut segment = sim.request_cost(conn, self.cpu);
-        segment.cost_ns += sim.faults.stall_ns();
+        let mut segment = sim.clients.request_cost(&sim.env, &mut sim.cpus, conn, self.cpu);
+        segment.cost_ns += sim.env.faults.stall_ns();
         Next::Run(segment)
     }
 
@@ -185,7 +186,7 @@ impl EpollWorker {
 
     fn call(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Entered;
-        Next::Run(Segment::mixed(u64::from(sim.world.costs.epoll_call_ns), 0))
+        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.epoll_call_ns), 0))
     }
 }
 
@@ -206,7 +207,7 @@ impl Program for EpollWorker {
                 let available = self.is_available(sim);
                 sim.contexts[self.context].inside += 1;
                 let ep = &sim.contexts[self.context].ep;
-                self.wait = Some(EpollWait::begin(ep, self.timeout_ns, available, sim.now_ns));
+                self.wait = Some(EpollWait::begin(ep, self.timeout_ns, available, sim.env.now_ns));
                 self.steps(sim)
             }
             Stage::Steps => self.steps(sim),
@@ -231,7 +232,7 @@ impl Program for EpollWorker {
                 Next::Sleep(self.sleep_until_ns)
             }
             Stage::Slept => {
-                let timed_out = std::mem::take(&mut sim.threads[me].timed_out);
+                let timed_out = std::mem::take(&mut sim.cpus.threads[me].timed_out);
                 let context = &mut sim.contexts[self.context];
                 context.waiters.retain(|&waiter| waiter != me);
                 let available = context.is_available();
@@ -249,7 +250,7 @@ impl Program for EpollWorker {
                     return self.served(sim, place);
                 }
                 if let Item::Connection(conn) = self.batch[place] {
-                    sim.answer(conn, self.cpu);
+                    sim.clients.answer(&mut sim.env, &sim.nic, conn, self.cpu);
                 }
                 self.served(sim, place)
             }

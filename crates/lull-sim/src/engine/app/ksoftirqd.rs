@@ -2,8 +2,9 @@
 
 use crate::engine::agenda::NEVER;
 use crate::engine::id::{CpuId, ThreadId};
+use crate::engine::program::Program;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program};
+use crate::engine::thread::Next;
 
 #[derive(Debug)]
 pub(crate) struct Ksoftirqd {

@@ -4,8 +4,9 @@ use lull_core::{NapiThread, ThreadStep};
 
 use crate::engine::agenda::NEVER;
 use crate::engine::id::{CpuId, QueueId, ThreadId};
-use crate::engine::sim::{Sim, cx};
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::program::Program;
+use crate::engine::sim::Sim;
+use crate::engine::thread::{Next, Segment};
 
 /// The thread of one queue's NAPI.
 #[derive(Debug)]
@@ -35,10 +36,10 @@ impl Program for NapiThreadProgram {
             let q = &sim.nic.queues[queue];
             let work = q.poll.work;
             let gro_held = q.spec.gro_holds && work > 0;
-            sim.tally.transitions += 1;
-            let cx = cx(sim.now_ns, cpu, &sim.sink);
+            sim.env.tally.transitions += 1;
+            let cx = sim.env.cx(cpu);
             if let Some(completion) = self.napi_thread.polled(&q.napi, work, gro_held, &cx, |_| ()) {
-                sim.completion(queue, completion, cpu);
+                sim.nic.completion(&mut sim.env, &mut sim.cpus, queue, completion, cpu);
             }
             // Between rounds bottom halves are on and others may run.
             self.packets += work;
@@ -46,14 +47,14 @@ impl Program for NapiThreadProgram {
             if preemptible {
                 self.packets = 0;
             }
-            let between = Segment { preemptible, ..Segment::sys(u64::from(sim.world.costs.busy_round_ns)) };
+            let between = Segment { preemptible, ..Segment::sys(u64::from(sim.env.world.costs.busy_round_ns)) };
             return Next::Run(between);
         }
         let napi = &sim.nic.queues[queue].napi;
-        match self.napi_thread.next(napi, &cx(sim.now_ns, cpu, &sim.sink)) {
+        match self.napi_thread.next(napi, &sim.env.cx(cpu)) {
             ThreadStep::Sleep => Next::Sleep(NEVER),
             ThreadStep::Poll { budget } => {
-                sim.tally.transitions += 1;
+                sim.env.tally.transitions += 1;
                 self.polling = true;
                 Next::Run(Segment::bottom_halves_off(sim.poll_begins(queue, budget, cpu, false)))
             }

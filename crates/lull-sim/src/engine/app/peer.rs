@@ -7,8 +7,9 @@
 use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, SocketId, ThreadId};
+use crate::engine::program::Program;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::thread::{Next, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,24 +71,24 @@ impl Peer {
                 return self.take(sim);
             }
             self.stage = Stage::Look;
-            return Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns)));
+            return Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.spin_ns)));
         }
         // The ring of an AF_XDP socket is user memory: no call if there is something.
         if self.spec.receive == Receive::Call && self.is_ready(sim) {
             return self.take(sim);
         }
         self.stage = Stage::Called;
-        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns), 0))
+        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.recv_call_ns), 0))
     }
 
     fn take(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Taken;
-        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_take_ns), 0))
+        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.recv_take_ns), 0))
     }
 
     fn send(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Sent;
-        Next::Run(Segment::mixed(u64::from(sim.world.costs.send_ns), 0))
+        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.send_ns), 0))
     }
 
     /// In a receive call with nothing busy polling (any more).
@@ -99,7 +100,7 @@ impl Peer {
             return self.take(sim);
         }
         self.stage = Stage::Falling;
-        Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)))
+        Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)))
     }
 
     fn look_again(&mut self, sim: &Sim) -> Next {
@@ -107,7 +108,7 @@ impl Peer {
             return self.take(sim);
         }
         self.stage = Stage::Look;
-        Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns)))
+        Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.spin_ns)))
     }
 
     /// Busy polls as the socket's options say; `None` if they say nothing.
@@ -125,7 +126,7 @@ impl Peer {
         match self.spec.kind {
             PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
             PeerKind::Requester if self.begun_ns == 0 => {
-                self.begun_ns = sim.now_ns;
+                self.begun_ns = sim.env.now_ns;
                 self.send(sim)
             }
             _ => self.look(sim),
@@ -134,16 +135,16 @@ impl Peer {
 
     fn delay(&mut self, sim: &Sim, until_ns: u64) -> Next {
         // The application watches the clock: what breaks into it does not make it longer.
-        let rest_ns = until_ns.saturating_sub(sim.now_ns);
+        let rest_ns = until_ns.saturating_sub(sim.env.now_ns);
         if rest_ns == 0 {
             return self.look(sim);
         }
         self.stage = Stage::Delay(until_ns);
-        Next::Run(Segment::mixed(0, rest_ns.min(u64::from(sim.world.costs.spin_ns).max(1))))
+        Next::Run(Segment::mixed(0, rest_ns.min(u64::from(sim.env.world.costs.spin_ns).max(1))))
     }
 
     fn pace(&mut self, sim: &Sim, period_ns: u64) -> Next {
-        let now_ns = sim.now_ns;
+        let now_ns = sim.env.now_ns;
         if self.next_ns == 0 {
             self.next_ns = now_ns + period_ns;
         }
@@ -198,30 +199,31 @@ impl Program for Peer {
                 self.begun_ns = begun_ns;
                 match self.spec.kind {
                     PeerKind::Responder => {
-                        sim.tally.counts.served += 1;
+                        sim.env.tally.counts.served += 1;
                         self.send(sim)
                     }
                     PeerKind::Requester => {
-                        sim.transaction_over(begun_ns);
-                        self.begun_ns = sim.now_ns;
+                        sim.env.tally.answered(sim.env.now_ns - begun_ns);
+                        self.begun_ns = sim.env.now_ns;
                         self.send(sim)
                     }
                     PeerKind::Taker { delay_ns } => {
-                        sim.transaction_over(begun_ns);
-                        self.delay(sim, sim.now_ns + delay_ns)
+                        sim.env.tally.answered(sim.env.now_ns - begun_ns);
+                        self.delay(sim, sim.env.now_ns + delay_ns)
                     }
                     PeerKind::Pacer { .. } | PeerKind::Poller => self.look(sim),
                 }
             }
             Stage::Sent => {
-                sim.tally.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
-                sim.send(self.socket(), self.begun_ns, CpuId::new(self.spec.cpu));
+                sim.env.tally.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
+                let cpu = CpuId::new(self.spec.cpu);
+                sim.ends.send(&mut sim.env, &mut sim.cpus, &mut sim.nic, self.socket(), self.begun_ns, cpu);
                 if sim.ends.sockets[self.socket()].spec.transmit != Transmit::BusyPoll {
                     return self.sent(sim);
                 }
                 // The frame can be seen by whoever polls; this thread is on its way to do so.
                 self.stage = Stage::Kick;
-                let cold_ns = if std::mem::take(&mut self.slept) { sim.world.costs.cold_busy_ns } else { 0 };
+                let cold_ns = if std::mem::take(&mut self.slept) { sim.env.world.costs.cold_busy_ns } else { 0 };
                 Next::Run(Segment::sys(u64::from(cold_ns)))
             }
             Stage::Kick => {

@@ -8,9 +8,10 @@ use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
 use crate::engine::id::{ContextId, CpuId, QueueId, ThreadId};
+use crate::engine::program::Program;
 use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::thread::{Next, Segment};
 use crate::engine::transition::Transition;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +49,9 @@ impl SocketReader {
     fn take(&mut self, sim: &mut Sim) -> Option<Next> {
         let item = sim.contexts[self.context].ready.pop_front()?;
         self.stage = Stage::Serve(item);
-        let stall_ns = sim.faults.stall_ns();
+        let stall_ns = sim.env.faults.stall_ns();
         let Item::Connection(conn) = item else { return Some(Next::Run(Segment::mixed(0, stall_ns))) };
-        let mut segment = sim.request_cost(conn, self.cpu);
+        let mut segment = sim.clients.request_cost(&sim.env, &mut sim.cpus, conn, self.cpu);
         segment.cost_ns += stall_ns;
         Some(Next::Run(segment))
     }
@@ -63,7 +64,7 @@ impl SocketReader {
         if let Some(plan) = self.socket.plan(napi_id, self.nonblocking) {
             let spins = plan.end != BusyEnd::OneRound;
             let transition = if spins { Transition::SocketSpin } else { Transition::SocketOneRound };
-            sim.note(self.cpu, Whom::Context(self.context), transition);
+            sim.env.note(self.cpu, Whom::Context(self.context), transition);
             if let Some((busier, next)) = Busier::begin(sim, plan, self.cpu) {
                 self.busier = Some(busier);
                 return next;
@@ -78,10 +79,10 @@ impl SocketReader {
         }
         if self.nonblocking {
             self.stage = Stage::Call;
-            return Next::Run(Segment::mixed(0, u64::from(sim.faults.spec.between_calls_ns)));
+            return Next::Run(Segment::mixed(0, u64::from(sim.env.faults.spec.between_calls_ns)));
         }
         self.stage = Stage::Falling;
-        Next::Run(Segment::sys(u64::from(sim.world.costs.epoll_sleep_ns)))
+        Next::Run(Segment::sys(u64::from(sim.env.world.costs.epoll_sleep_ns)))
     }
 }
 
@@ -109,7 +110,7 @@ impl Program for SocketReader {
             Stage::Slept => self.call(sim),
             Stage::Serve(item) => {
                 if let Item::Connection(conn) = item {
-                    sim.answer(conn, self.cpu);
+                    sim.clients.answer(&mut sim.env, &sim.nic, conn, self.cpu);
                 }
                 self.stage = Stage::Call;
                 self.call(sim)

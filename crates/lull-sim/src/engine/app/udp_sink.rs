@@ -2,8 +2,9 @@
 
 use crate::engine::agenda::NEVER;
 use crate::engine::id::ThreadId;
+use crate::engine::program::Program;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::thread::{Next, Segment};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -35,16 +36,18 @@ impl UdpSink {
 impl Program for UdpSink {
     fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
         if self.stage == Stage::Taken {
-            sim.received(self.flow);
+            if let Some(flood) = &mut sim.flood {
+                flood.received(&mut sim.env, self.flow);
+            }
         }
         if self.is_ready(sim) {
             self.stage = Stage::Taken;
-            let cost_ns = sim.receive_cost_ns(self.flow);
-            return Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns) + cost_ns, 0));
+            let cost_ns = sim.flood.as_ref().map_or(0, |flood| flood.receive_cost_ns(&sim.env, self.flow));
+            return Next::Run(Segment::mixed(u64::from(sim.env.world.costs.recv_call_ns) + cost_ns, 0));
         }
         if self.stage != Stage::Falling {
             self.stage = Stage::Falling;
-            return Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)));
+            return Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)));
         }
         if let Some(flood) = &mut sim.flood {
             flood.sockets[self.flow as usize].waiter = Some(me);

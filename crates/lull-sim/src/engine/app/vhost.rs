@@ -2,9 +2,10 @@
 
 use crate::engine::agenda::NEVER;
 use crate::engine::id::ThreadId;
+use crate::engine::program::Program;
 use crate::engine::relay::Waits;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
+use crate::engine::thread::{Next, Segment};
 
 /// Longer than anything that runs: the guest's thread goes on until something stops it.
 const WHOLE_NS: u64 = 1_000_000_000_000;
@@ -31,22 +32,29 @@ impl Vhost {
 
 impl Program for Vhost {
     fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
-        if let (Stage::Copied, Some(signal_ns)) = (self.stage, sim.signal_ns()) {
+        let signal_ns = sim.relay.as_ref().and_then(|relay| relay.signal_ns(&sim.nic));
+        if let (Stage::Copied, Some(signal_ns)) = (self.stage, signal_ns) {
             self.stage = Stage::Signalled;
             return Next::Run(Segment::mixed(signal_ns, 0));
         }
         if matches!(self.stage, Stage::Copied | Stage::Signalled) {
-            sim.relayed();
+            if let Some(relay) = &mut sim.relay {
+                relay.copied(&mut sim.env, &mut sim.cpus, &mut sim.nic);
+            }
         }
-        match (sim.relay_next(), self.stage) {
+        let next = match &sim.relay {
+            Some(relay) => relay.next_ns(&sim.env, &sim.nic, sim.flood.as_ref()),
+            None => Err(Waits::Frames),
+        };
+        match (next, self.stage) {
             (Ok(cost_ns), _) => {
                 self.stage = Stage::Copied;
                 // No two frames cost the same; if they did, vhost and guest would fall into step.
-                let cost_ns = sim.service.uniform_ns(0.5 * cost_ns as f64, 1.5 * cost_ns as f64);
+                let cost_ns = sim.clients.service.uniform_ns(0.5 * cost_ns as f64, 1.5 * cost_ns as f64);
                 Next::Run(Segment::mixed(cost_ns, 0))
             }
             (Err(waits), Stage::Falling) => {
-                if let Some(relay) = &mut sim.guest.relay {
+                if let Some(relay) = &mut sim.relay {
                     relay.waits = waits;
                 }
                 self.stage = Stage::Look;
@@ -54,7 +62,7 @@ impl Program for Vhost {
             }
             (Err(Waits::No | Waits::Frames | Waits::Room), _) => {
                 self.stage = Stage::Falling;
-                Next::Run(Segment::sys(u64::from(sim.world.costs.recv_sleep_ns)))
+                Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)))
             }
         }
     }
@@ -66,6 +74,6 @@ pub(crate) struct VcpuThread;
 
 impl Program for VcpuThread {
     fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
-        if sim.guest_is_idle() { Next::Sleep(NEVER) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
+        if sim.cpus.guest_is_idle() { Next::Sleep(NEVER) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
     }
 }

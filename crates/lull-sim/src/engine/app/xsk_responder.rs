@@ -6,9 +6,10 @@
 
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, ThreadId, XskId};
+use crate::engine::nic::Frame;
+use crate::engine::program::Program;
 use crate::engine::sim::Sim;
-use crate::engine::thread::{Next, Program, Segment};
-use crate::engine::xsk::Frame;
+use crate::engine::thread::{Next, Segment};
 use crate::world::{Transmit, XskThreadSpec, XskWait};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl XskBatch {
         if count == 0 {
             return None;
         }
-        let handle_ns = count as u64 * u64::from(sim.world.costs.recv_take_ns) + sim.faults.stall_ns();
+        let handle_ns = count as u64 * u64::from(sim.env.world.costs.recv_take_ns) + sim.env.faults.stall_ns();
         let batch = XskBatch { xsk, cpu, stage: Stage::Handled(count), answers: Vec::new(), busier: None };
         Some((batch, Next::Run(Segment::mixed(0, handle_ns))))
     }
@@ -55,9 +56,9 @@ impl XskBatch {
         match self.stage {
             Stage::Handled(count) => {
                 self.answers.extend(sim.ends.xsks[self.xsk].ready.drain(..count));
-                sim.tally.counts.served += count as u64;
+                sim.env.tally.counts.served += count as u64;
                 self.stage = Stage::Sent;
-                Some(Next::Run(Segment::sys(u64::from(sim.world.costs.send_ns))))
+                Some(Next::Run(Segment::sys(u64::from(sim.env.world.costs.send_ns))))
             }
             Stage::Sent => {
                 let socket = &sim.ends.xsks[self.xsk].spec;
@@ -65,7 +66,7 @@ impl XskBatch {
                 sim.nic.queues[queue].tx_ring.append(&mut self.answers);
                 self.stage = Stage::Kicked;
                 match transmit {
-                    Transmit::Wakeup => sim.xsk_wakeup(queue, self.cpu),
+                    Transmit::Wakeup => sim.nic.xsk_wakeup(&mut sim.env, &mut sim.cpus, queue, self.cpu),
                     Transmit::BusyPoll => {
                         if let Some((busier, next)) = busy(sim, self.xsk, self.cpu) {
                             self.busier = Some(busier);
@@ -136,7 +137,7 @@ impl XskResponder {
             return spin(sim);
         }
         self.called = true;
-        Next::Run(Segment::mixed(u64::from(sim.world.costs.recv_call_ns), 0))
+        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.recv_call_ns), 0))
     }
 
     /// After a receive call.
@@ -146,7 +147,7 @@ impl XskResponder {
 }
 
 fn spin(sim: &Sim) -> Next {
-    Next::Run(Segment::mixed(0, u64::from(sim.world.costs.spin_ns).max(1)))
+    Next::Run(Segment::mixed(0, u64::from(sim.env.world.costs.spin_ns).max(1)))
 }
 
 impl Program for XskResponder {

@@ -1,0 +1,45 @@
+//! Programs: step machines that say what a thread executes next.
+
+use std::fmt;
+
+use crate::engine::id::{CpuId, ThreadId};
+use crate::engine::sim::Sim;
+use crate::engine::thread::Next;
+
+/// A thread's program. Its steps make system calls, and a system call may reach every part of the world.
+pub(crate) trait Program: fmt::Debug {
+    /// The segment before ended (or the thread was woken): do its effects and say what comes next.
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next;
+
+    /// An event that the program asked for.
+    fn event(&mut self, _sim: &mut Sim, _me: ThreadId, _token: u32) {}
+
+    /// Gives up what it owns at the end of a run.
+    fn abandon(self: Box<Self>) {}
+}
+
+impl Sim {
+    /// Adds a thread for a program, asleep.
+    pub(crate) fn spawn(&mut self, cpu: CpuId, program: Box<dyn Program>) -> ThreadId {
+        self.programs.push(Some(program));
+        self.cpus.spawn(&mut self.env, cpu)
+    }
+
+    /// Adds a thread that runs from now on; its CPU learns of it when it is dispatched next.
+    pub(crate) fn start(&mut self, cpu: CpuId, program: Box<dyn Program>) -> ThreadId {
+        let thread = self.spawn(cpu, program);
+        self.cpus.start(thread);
+        thread
+    }
+
+    /// Asks the program what comes next.
+    pub(super) fn thread_step(&mut self, thread: ThreadId) {
+        let cpu = self.cpus.threads[thread].cpu;
+        // A segment's end is where bottom halves go on again: what was left to ksoftirqd may run here.
+        self.cpus[cpu].softirq_handed_over = false;
+        let Some(mut program) = self.programs[thread].take() else { return };
+        let next = program.step(self, thread);
+        self.programs[thread] = Some(program);
+        self.cpus.goes_on(&mut self.env, thread, next);
+    }
+}
