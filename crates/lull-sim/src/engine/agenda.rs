@@ -6,12 +6,12 @@
 //! store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they were
 //! made, then slots by index: the order of a run follows from the world and the seed alone.
 
-use crate::engine::id::{ConnId, QueueId, SourceId, ThreadId};
+use crate::engine::id::{ConnId, QueueId, SourceId, StepId, ThreadId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A slot that is not armed.
-pub const NEVER: u64 = u64::MAX;
+/// The word of a slot that is not armed, later than every time.
+const NEVER: u64 = u64::MAX;
 /// Bits of a slot's word that hold its number: as many as the largest world that a file can describe has. The rest reaches
 /// 2^51 ns, 26 days of virtual time.
 const SLOT_BITS: u32 = 13;
@@ -63,8 +63,8 @@ pub enum Event {
     End,
     /// A step of whoever acts on the world from outside.
     Operator {
-        /// Its number.
-        step: u32,
+        /// Which.
+        step: StepId,
     },
     /// The end of a completion that was held up between release and settling.
     Settle {
@@ -126,19 +126,25 @@ impl Agenda {
         }
     }
 
-    /// Arms, moves or (with [`NEVER`]) disarms a slot.
+    /// Arms or moves a slot.
     #[inline]
     pub fn set(&mut self, slot: u32, at_ns: u64) {
         // Later times are brought down to the latest: no run gets there.
         let at = at_ns.min((NEVER >> SLOT_BITS) - 1);
-        self.slots[slot as usize] = if at_ns == NEVER { NEVER } else { (at << SLOT_BITS) | u64::from(slot) };
+        self.slots[slot as usize] = (at << SLOT_BITS) | u64::from(slot);
     }
 
-    /// When a slot is due; [`NEVER`] if it is not armed.
+    /// Disarms a slot.
     #[inline]
-    pub fn slot_ns(&self, slot: u32) -> u64 {
+    pub fn clear(&mut self, slot: u32) {
+        self.slots[slot as usize] = NEVER;
+    }
+
+    /// When a slot is due, if it is armed.
+    #[inline]
+    pub fn slot_ns(&self, slot: u32) -> Option<u64> {
         let word = self.slots[slot as usize];
-        if word == NEVER { NEVER } else { word >> SLOT_BITS }
+        (word != NEVER).then_some(word >> SLOT_BITS)
     }
 
     /// One-shot events that lie ahead.
@@ -213,7 +219,7 @@ mod tests {
         agenda.set(0, 50);
         agenda.set(0, 70);
         agenda.set(1, 60);
-        agenda.set(1, NEVER);
+        agenda.clear(1);
         assert_eq!(agenda.pop(), Some((70, Due::Slot(0))));
         assert_eq!(agenda.pop(), None);
     }

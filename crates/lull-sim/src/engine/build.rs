@@ -12,7 +12,7 @@ use crate::engine::app::xsk_responder::XskResponder;
 use crate::engine::client::{Connection, Source};
 use crate::engine::epoll::Context;
 use crate::engine::flood::Flood;
-use crate::engine::id::{ContextId, CpuId, Id, QueueId, SourceId};
+use crate::engine::id::{ContextId, CpuId, FlowId, Id, QueueId, SourceId};
 use crate::engine::nic::Queue;
 use crate::engine::relay::Relay;
 use crate::engine::rng::{Component, Stream};
@@ -20,12 +20,6 @@ use crate::engine::sim::Sim;
 use crate::engine::socket::Socket;
 use crate::engine::vcpu::Vcpu;
 use crate::engine::xsk::Xsk;
-use crate::world::QueueSpec;
-
-/// Whether a queue's NAPI has a thread.
-pub(super) fn has_thread(queue: &QueueSpec) -> bool {
-    queue.has_thread || queue.napi.threaded != Threaded::Off
-}
 
 impl Sim {
     /// Makes everything that the world describes, and begins the load.
@@ -34,14 +28,12 @@ impl Sim {
             let thread = self.spawn(cpu, Box::new(Ksoftirqd { cpu }));
             self.cpus[cpu].ksoftirqd = Some(thread);
         }
-        for index in 0..self.env.world.queues.len() {
-            let spec = &self.env.world.queues[index];
-            let (has_thread, thread_cpu) = (has_thread(spec), spec.thread_cpu);
-            let queue = Queue::new(QueueId::at(index), spec);
-            queue.napi.enable(NAPI_ID_MIN + index as u32, None);
+        for spec in self.env.world.queues.clone() {
+            let queue = Queue::new(self.nic.queues.next(), &spec);
+            queue.napi.enable(NAPI_ID_MIN + queue.napi.index(), None);
             let queue = self.nic.queues.push(queue);
-            if has_thread {
-                let cpu = CpuId::new(thread_cpu);
+            if spec.may_have_thread() {
+                let cpu = CpuId::new(spec.thread_cpu);
                 let thread = self.spawn(cpu, Box::new(NapiThreadProgram::new(queue, cpu)));
                 self.nic.queues[queue].thread = Some(thread);
             }
@@ -125,7 +117,7 @@ impl Sim {
             self.flood = Some(Flood::new(&spec, self.clients.connections.next(), seed));
             for flow in 0..spec.flows {
                 self.clients.connections.push(Connection::new(QueueId::new(spec.queues[0]), None, None));
-                self.start(CpuId::new(spec.sink_cpu), Box::new(UdpSink::new(flow)));
+                self.start(CpuId::new(spec.sink_cpu), Box::new(UdpSink::new(FlowId::new(flow))));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use lull_core::{NetRx, Owner, SoftirqRun, Softnet};
 
-use crate::engine::id::{QueueId, ThreadId};
+use crate::engine::id::{QueueId, StepId, ThreadId};
 use crate::engine::idle::Idle;
 use crate::engine::metrics::CpuUse;
 
@@ -20,7 +20,7 @@ pub(crate) enum Irq {
     /// Another CPU woke a thread here.
     Resched,
     /// Whoever acts on the world from outside does so here: this step.
-    Call(u32),
+    Call(StepId),
 }
 
 /// What a CPU executes.

@@ -6,7 +6,6 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::engine::agenda::NEVER;
 use crate::engine::cpu::{Cpu, Irq, Level};
 use crate::engine::env::Env;
 use crate::engine::id::{CpuId, QueueId, Table, ThreadId};
@@ -102,9 +101,9 @@ impl Cpus {
     /// Stops what the CPU executes; the rest of its segment is kept.
     pub(crate) fn pause(&mut self, env: &mut Env, cpu: CpuId) {
         let slot = env.slots.cpu(cpu);
-        let rest_ns = env.agenda.slot_ns(slot).saturating_sub(env.now_ns);
+        let rest_ns = env.agenda.slot_ns(slot).map_or(0, |at_ns| at_ns - env.now_ns);
         self.account(env, cpu);
-        env.agenda.set(slot, NEVER);
+        env.agenda.clear(slot);
         match self.cpus[cpu].level {
             Level::Thread => {
                 let thread = self.cpus[cpu].running();
@@ -265,7 +264,7 @@ impl Cpus {
     fn enter_idle(&mut self, env: &mut Env, at: CpuId) {
         let cpu = at;
         if self.cpus[cpu].level != Level::Idle {
-            let timer_ns = self.next_timer_ns(cpu).saturating_sub(env.now_ns);
+            let timer_ns = self.next_timer_ns(cpu).map(|at_ns| at_ns.saturating_sub(env.now_ns));
             let expected_ns = self.cpus[cpu].idle.expected_ns(timer_ns);
             let deep = expected_ns >= u64::from(env.world.costs.idle_deep_residency_ns);
             let cpu = &mut self.cpus[cpu];
@@ -299,22 +298,22 @@ impl Cpus {
         u64::from(exit_ns)
     }
 
-    /// When the next timer of this CPU fires.
-    fn next_timer_ns(&self, cpu: CpuId) -> u64 {
+    /// When the next timer of this CPU fires, if one is pending.
+    fn next_timer_ns(&self, cpu: CpuId) -> Option<u64> {
         let napi = self.napi_timers.iter().flatten().filter(|&&(_, on)| on == cpu);
-        napi.map(|&(at_ns, _)| at_ns).min().unwrap_or(NEVER)
+        napi.map(|&(at_ns, _)| at_ns).min()
     }
 
     /// The timer of a NAPI is due at that time on that CPU, or was cancelled.
     pub(crate) fn set_napi_timer(&mut self, env: &mut Env, queue: QueueId, pending: Option<(u64, CpuId)>) {
         self.napi_timers[queue] = pending;
-        let late_ns = if pending.is_some() { env.faults.timer_late_ns() } else { 0 };
-        let at_ns = pending.map_or(NEVER, |(deadline_ns, _)| deadline_ns.max(env.now_ns).saturating_add(late_ns));
         let slot = env.slots.napi_timer(queue);
-        if let Some((_, cpu)) = pending
-            && env.world.costs.timer_start_ns != 0
-            && env.agenda.slot_ns(slot) != at_ns
-        {
+        let Some((deadline_ns, cpu)) = pending else {
+            env.agenda.clear(slot);
+            return;
+        };
+        let at_ns = deadline_ns.max(env.now_ns).saturating_add(env.faults.timer_late_ns());
+        if env.world.costs.timer_start_ns != 0 && env.agenda.slot_ns(slot) != Some(at_ns) {
             self.cpus[cpu].debt_ns += u64::from(env.world.costs.timer_start_ns);
         }
         env.agenda.set(slot, at_ns);

@@ -11,7 +11,7 @@ use crate::costs::Costs;
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
-use crate::engine::id::{ConnId, CpuId, QueueId, ThreadId};
+use crate::engine::id::{ConnId, CpuId, FlowId, QueueId, Table, ThreadId};
 use crate::engine::nic::{Nic, Packet};
 use crate::engine::rng::{Component, Stream};
 use crate::world::FloodSpec;
@@ -86,7 +86,7 @@ pub(crate) struct SinkSocket {
 pub(crate) struct Flood {
     pub(crate) spec: FloodSpec,
     rng: Stream,
-    pub(crate) sockets: Vec<SinkSocket>,
+    pub(crate) sockets: Table<FlowId, SinkSocket>,
     /// The connection of the first flow.
     pub(crate) first: ConnId,
     /// Memory that a datagram holds in a receive buffer.
@@ -108,7 +108,7 @@ impl Flood {
         let frames = spec.frames();
         Flood {
             rng: Stream::new(seed, Component::Load, first.raw()),
-            sockets: vec![SinkSocket::default(); spec.flows as usize],
+            sockets: (0..spec.flows).map(|_| SinkSocket::default()).collect(),
             first,
             datagram_bytes: (0..frames).map(|part| spec.frame_memory(part)).sum(),
             received_bytes: 0,
@@ -184,7 +184,7 @@ impl Flood {
     /// A frame has passed the stack.
     pub(crate) fn delivered(&mut self, env: &mut Env, cpus: &mut Cpus, packet: Packet, cpu: CpuId) {
         let datagram = packet.part >> PART_BITS;
-        let flow = packet.conn.after(self.first) as usize;
+        let flow = FlowId::new(packet.conn.after(self.first));
         let socket = &mut self.sockets[flow];
         if socket.datagram != datagram {
             (socket.datagram, socket.parts) = (datagram, 0);
@@ -206,17 +206,17 @@ impl Flood {
     }
 
     /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came after it.
-    pub(crate) fn receive_cost_ns(&self, env: &Env, flow: u32) -> u64 {
+    pub(crate) fn receive_cost_ns(&self, env: &Env, flow: FlowId) -> u64 {
         let bytes = u64::from(self.spec.bytes);
-        let since_bytes = self.sockets[flow as usize].ready.front().map_or(0, |came| self.received_bytes - came);
+        let since_bytes = self.sockets[flow].ready.front().map_or(0, |came| self.received_bytes - came);
         let costs = &env.world.costs;
         let cold_ns = env.coldness.of(env.world.cache.cold_request_ns, since_bytes / COLD_UNIT_BYTES);
         u64::from(costs.recv_take_ns) + bytes * u64::from(costs.copy_byte_ps) / 1_000 + cold_ns * u64::from(self.frames)
     }
 
     /// The sink of a flow has taken a datagram.
-    pub(crate) fn received(&mut self, env: &mut Env, flow: u32) {
-        if self.sockets[flow as usize].ready.pop_front().is_some() {
+    pub(crate) fn received(&mut self, env: &mut Env, flow: FlowId) {
+        if self.sockets[flow].ready.pop_front().is_some() {
             env.tally.counts.served += 1;
         }
     }

@@ -1,6 +1,5 @@
 //! A guest's CPU among the others: what stops it, what lets it run, what wakes it.
 
-use crate::engine::agenda::NEVER;
 use crate::engine::cpu::Level;
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
@@ -42,8 +41,8 @@ impl Cpus {
         };
         self.account(env, guest);
         let slot = env.slots.cpu(guest);
-        let rest_ns = env.agenda.slot_ns(slot).saturating_sub(env.now_ns);
-        env.agenda.set(slot, NEVER);
+        let rest_ns = env.agenda.slot_ns(slot).map_or(0, |at_ns| at_ns - env.now_ns);
+        env.agenda.clear(slot);
         if let Some(vcpu) = &mut self.vcpu {
             vcpu.frozen = true;
             vcpu.rest_ns = rest_ns;

@@ -70,6 +70,17 @@ ids! {
     SocketId(u32);
     /// An AF_XDP socket.
     XskId(u32);
+    /// A flow of a flood, with a sink's socket.
+    FlowId(u32);
+    /// A step of whoever acts on the world from outside.
+    StepId(u32);
+}
+
+/// Which completion queue of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Rx,
+    Tx,
 }
 
 impl ConnId {

@@ -29,9 +29,10 @@ impl Idle {
         self.next = (self.next + 1) % IDLE_HISTORY;
     }
 
-    pub(super) fn expected_ns(&self, timer_ns: u64) -> u64 {
+    pub(super) fn expected_ns(&self, timer_ns: Option<u64>) -> u64 {
         let mut sorted = self.history_ns;
         sorted.sort_unstable();
-        sorted[IDLE_HISTORY / 2].min(timer_ns)
+        let middle_ns = sorted[IDLE_HISTORY / 2];
+        timer_ns.map_or(middle_ns, |timer_ns| middle_ns.min(timer_ns))
     }
 }

@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 use lull_core::event::EventKind;
 use lull_core::{Napi, Stats};
 
-use crate::engine::agenda::{NEVER, PacketKind};
+use crate::engine::agenda::PacketKind;
 use crate::engine::cpu::Irq;
 use crate::engine::cpus::Cpus;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
 use crate::engine::env::Env;
-use crate::engine::id::{ConnId, CpuId, Id, QueueId, SocketId, Table, ThreadId, XskId};
+use crate::engine::id::{ConnId, CpuId, Id, QueueId, Side, SocketId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::rng::{Component, Stream};
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
@@ -42,13 +42,6 @@ pub(crate) enum Frame {
     Message { socket: SocketId, begun_ns: u64 },
     /// A client's request, or the answer to it.
     Request { conn: ConnId },
-}
-
-/// Which completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Rx,
-    Tx,
 }
 
 /// One completion queue.
@@ -133,7 +126,7 @@ pub(crate) struct Queue {
     /// Its NAPI thread.
     pub(crate) thread: Option<ThreadId>,
     /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
-    unseen_since_ns: u64,
+    unseen_since_ns: Option<u64>,
     pub(crate) unseen_max_ns: u64,
     /// Completions that are held up between release and settling, with their CPU.
     pub(crate) unsettled: VecDeque<(lull_core::Release, CpuId)>,
@@ -157,7 +150,7 @@ impl Queue {
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
             thread: None,
-            unseen_since_ns: NEVER,
+            unseen_since_ns: None,
             unseen_max_ns: 0,
             unsettled: VecDeque::new(),
             flushed: 0,
@@ -181,8 +174,9 @@ impl Queue {
     /// A poll looks at the ring.
     #[inline]
     pub(crate) fn looked_at(&mut self, now_ns: u64) {
-        let since_ns = std::mem::replace(&mut self.unseen_since_ns, NEVER);
-        self.unseen_max_ns = self.unseen_max_ns.max(now_ns.saturating_sub(since_ns));
+        if let Some(since_ns) = self.unseen_since_ns.take() {
+            self.unseen_max_ns = self.unseen_max_ns.max(now_ns - since_ns);
+        }
     }
 
     pub(crate) fn unpolled(&self, side: Side) -> u32 {
@@ -228,7 +222,7 @@ impl Nic {
             return false;
         }
         q.ring.push_back(packet);
-        q.unseen_since_ns = q.unseen_since_ns.min(env.now_ns);
+        q.unseen_since_ns.get_or_insert(env.now_ns);
         env.tally.counts.rx_packets += 1;
         env.tell(self.queues[queue].cpu(), What::Packet(queue));
         let bytes = env.world.frames.received(packet.kind, &mut self.sizes);
@@ -279,7 +273,7 @@ impl Nic {
     }
 
     fn raise(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, side: Side) {
-        env.agenda.set(env.slots.moderation(queue, side), NEVER);
+        env.agenda.clear(env.slots.moderation(queue, side));
         let now_ns = env.now_ns;
         let q = &mut self.queues[queue];
         let cpu = q.cpu();
@@ -309,7 +303,7 @@ impl Nic {
     /// No interrupt comes until the queue is unmasked.
     pub(crate) fn shut(&mut self, env: &mut Env, queue: QueueId) {
         for side in [Side::Rx, Side::Tx] {
-            env.agenda.set(env.slots.moderation(queue, side), NEVER);
+            env.agenda.clear(env.slots.moderation(queue, side));
             self.queues[queue].side(side).armed = false;
         }
     }

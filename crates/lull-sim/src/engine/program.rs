@@ -1,22 +1,7 @@
-//! Programs: step machines that say what a thread executes next.
-
-use std::fmt;
+//! Threads and the programs that they run.
 
 use crate::engine::id::{CpuId, ThreadId};
-use crate::engine::sim::Sim;
-use crate::engine::thread::Next;
-
-/// A thread's program. Its steps make system calls, and a system call may reach every part of the world.
-pub(crate) trait Program: fmt::Debug {
-    /// The segment before ended (or the thread was woken): do its effects and say what comes next.
-    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next;
-
-    /// An event that the program asked for.
-    fn event(&mut self, _sim: &mut Sim, _me: ThreadId, _token: u32) {}
-
-    /// Gives up what it owns at the end of a run.
-    fn abandon(self: Box<Self>) {}
-}
+use crate::engine::sim::{Program, Sim};
 
 impl Sim {
     /// Adds a thread for a program, asleep.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
 
-use crate::engine::id::{ContextId, CpuId, QueueId};
+use crate::engine::id::{ContextId, CpuId, QueueId, StepId};
 use crate::engine::transition::Transition;
 
 /// Whom a remark is about.
@@ -30,9 +30,9 @@ pub(crate) enum What {
     /// A packet reached this queue's ring.
     Packet(QueueId),
     /// A step of the script acts.
-    Step(u32),
+    Step(StepId),
     /// A step of the script could not act.
-    Skipped(u32),
+    Skipped(StepId),
 }
 
 /// One entry of a timeline.

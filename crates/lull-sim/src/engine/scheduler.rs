@@ -4,7 +4,6 @@
 //! little before the others and preempts a current thread that is ahead by more than the granularity; a thread that used
 //! up its slice makes room.
 
-use crate::engine::agenda::NEVER;
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
@@ -63,7 +62,7 @@ impl Cpus {
                 self.threads[thread].timed_out = false;
                 self.threads[thread].segment = Segment::default();
                 self.cpus[cpu].current = None;
-                if until_ns != NEVER {
+                if let Some(until_ns) = until_ns {
                     env.agenda.set(env.slots.thread(thread), until_ns.max(env.now_ns));
                 }
             }
@@ -81,7 +80,7 @@ impl Cpus {
             return;
         }
         self.threads[thread].state = ThreadState::Running;
-        env.agenda.set(env.slots.thread(thread), NEVER);
+        env.agenda.clear(env.slots.thread(thread));
         self.cpus[by].debt_ns += u64::from(env.world.costs.wake_ns);
         let cpu = self.threads[thread].cpu;
         let floor_ns = self.cpus[cpu].vruntime_min_ns.saturating_sub(SLEEPER_CREDIT_NS);

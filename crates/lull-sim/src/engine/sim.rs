@@ -1,7 +1,6 @@
 //! A run: the state of a world in time, and the loop that takes one appointment after the other.
 
 use crate::engine::agenda::{Agenda, Due, Event, PacketKind};
-use crate::engine::build::has_thread;
 use crate::engine::cache::Coldness;
 use crate::engine::client::Clients;
 use crate::engine::cpu::Irq;
@@ -13,13 +12,13 @@ use crate::engine::epoll::Context;
 use crate::engine::error::RunError;
 use crate::engine::faults::Faults;
 use crate::engine::flood::Flood;
-use crate::engine::id::{ContextId, CpuId, Table, ThreadId};
+use crate::engine::id::{ContextId, CpuId, StepId, Table, ThreadId};
 use crate::engine::metrics::{CpuUse, Outcome};
 use crate::engine::nic::Nic;
-use crate::engine::program::Program;
 use crate::engine::relay::Relay;
 use crate::engine::slots::{SlotOwner, Slots};
 use crate::engine::tally::Tally;
+use crate::engine::thread::Next;
 use crate::world::World;
 
 /// Somebody who acts on a running world from outside: an operator, a device that is reset, another program.
@@ -28,10 +27,22 @@ use crate::world::World;
 /// The engine knows when a step is due and where; what it does is the operator's own affair.
 pub(crate) trait Operator: std::fmt::Debug {
     /// The CPU on which this step acts.
-    fn cpu_of(&self, step: u32) -> CpuId;
+    fn cpu_of(&self, step: StepId) -> CpuId;
 
     /// The step acts.
-    fn act(&mut self, sim: &mut Sim, step: u32, cpu: CpuId);
+    fn act(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId);
+}
+
+/// A thread's program. Its steps make system calls, and a system call may reach every part of the world.
+pub(crate) trait Program: std::fmt::Debug {
+    /// The segment before ended (or the thread was woken): do its effects and say what comes next.
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next;
+
+    /// An event that the program asked for.
+    fn event(&mut self, _sim: &mut Sim, _me: ThreadId, _token: u32) {}
+
+    /// Gives up what it owns at the end of a run.
+    fn abandon(self: Box<Self>) {}
 }
 
 /// See the [module](self).
@@ -70,7 +81,7 @@ impl Sim {
 
     /// A world at time 0, and somebody who is told what the core does.
     pub fn with_sink(world: &World, seed: u64, sink: Sink) -> Sim {
-        let threaded = world.queues.iter().filter(|queue| has_thread(queue)).count();
+        let threaded = world.queues.iter().filter(|queue| queue.may_have_thread()).count();
         let slots = Slots {
             cpus: world.cpus.len() as u32,
             queues: world.queues.len() as u32,
@@ -163,7 +174,7 @@ impl Sim {
             Due::Event(Event::Answer { conn }) => (3 << 40) | u64::from(conn.raw()),
             Due::Event(Event::Issue { source }) => (4 << 40) | u64::from(source.raw()),
             Due::Event(Event::End) => 5 << 40,
-            Due::Event(Event::Operator { step }) => (7 << 40) | u64::from(step),
+            Due::Event(Event::Operator { step }) => (7 << 40) | u64::from(step.raw()),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue.raw()),
             Due::Event(Event::Flood) => 9 << 40,
             Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn.raw()),
@@ -205,7 +216,7 @@ impl Sim {
     }
 
     /// The time of an operator's step has come.
-    fn operator_due(&mut self, step: u32) {
+    fn operator_due(&mut self, step: StepId) {
         if let Some(operator) = &self.operator {
             let cpu = operator.cpu_of(step);
             self.cpus.interrupt(&mut self.env, cpu, Irq::Call(step));
@@ -213,7 +224,7 @@ impl Sim {
     }
 
     /// An operator's step acts on its CPU.
-    pub(crate) fn operator_acts(&mut self, step: u32, cpu: CpuId) {
+    pub(crate) fn operator_acts(&mut self, step: StepId, cpu: CpuId) {
         if let Some(mut operator) = self.operator.take() {
             operator.act(self, step, cpu);
             self.operator = Some(operator);

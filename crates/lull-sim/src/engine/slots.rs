@@ -1,7 +1,6 @@
 //! The slots of the agenda: an alarm for each CPU, NAPI timer, moderation timer and thread.
 
-use crate::engine::id::{CpuId, QueueId, ThreadId};
-use crate::engine::nic::Side;
+use crate::engine::id::{CpuId, QueueId, Side, ThreadId};
 
 /// Which slot of the agenda is whose.
 #[derive(Clone, Copy, Debug)]

@@ -42,8 +42,8 @@ pub enum Next {
     Run(Segment),
     /// Let others run first if any wait, then execute this.
     Yield(Segment),
-    /// Sleep until woken or until this time ([`NEVER`](crate::engine::agenda::NEVER): no timeout), then step again.
-    Sleep(u64),
+    /// Sleep until woken, or until this time at the latest, then step again.
+    Sleep(Option<u64>),
     /// Run the CPU's pending softirqs in this thread (ksoftirqd), then step again.
     Softirqs,
 }

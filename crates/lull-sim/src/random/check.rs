@@ -7,10 +7,8 @@
 use lull_core::event::EventKind;
 use lull_core::state;
 
-use crate::engine::agenda::NEVER;
 use crate::engine::cpu::Irq;
-use crate::engine::id::QueueId;
-use crate::engine::nic::Side;
+use crate::engine::id::{QueueId, Side, Table};
 use crate::engine::recorder::{Packed, Recorder};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
@@ -64,14 +62,14 @@ struct Followed {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Checker {
-    followed: Vec<Followed>,
+    followed: Table<QueueId, Followed>,
     /// A digest of the core's events: equal for equal runs.
     pub(crate) digest: u64,
 }
 
 impl Checker {
     pub(crate) fn new(queues: usize) -> Checker {
-        Checker { followed: vec![Followed::default(); queues], digest: 0xcbf2_9ce4_8422_2325 }
+        Checker { followed: (0..queues).map(|_| Followed::default()).collect(), digest: 0xcbf2_9ce4_8422_2325 }
     }
 
     /// Follows what the core said since the last step, then looks at the state.
@@ -88,7 +86,7 @@ impl Checker {
     }
 
     /// Whether a poll of this queue goes on.
-    pub(crate) fn is_polled(&self, queue: usize) -> bool {
+    pub(crate) fn is_polled(&self, queue: QueueId) -> bool {
         self.followed[queue].polling.is_some()
     }
 
@@ -117,7 +115,7 @@ impl Checker {
             }
             _ => {}
         }
-        let it = &mut self.followed[napi as usize];
+        let it = &mut self.followed[QueueId::new(napi)];
         let transition = match kind {
             EventKind::Schedule { missed } => {
                 it.rounds = None;
@@ -201,7 +199,7 @@ impl Checker {
                 if rearm { Transition::CompleteUnmask } else { Transition::CompleteDefer }
             }
             EventKind::TimerArm { deadline_ns } => {
-                let longest_ns = script.timeout_max_ns[napi as usize];
+                let longest_ns = script.timeout_max_ns[QueueId::new(napi)];
                 if deadline_ns > at_ns + longest_ns + TIMER_UNIT_NS {
                     return broken(
                         "I8",
@@ -283,7 +281,7 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             Err(Violation { rule, at_ns: sim.env.now_ns, found })
         };
         let alarm = sim.env.slots.napi_timer(index);
-        if timer.is_some() && sim.env.agenda.slot_ns(alarm) == NEVER && !sim.cpus.is_in_flight(Irq::NapiTimer(index)) {
+        if timer.is_some() && sim.env.agenda.slot_ns(alarm).is_none() && !sim.cpus.is_in_flight(Irq::NapiTimer(index)) {
             return broken("executor", "has a timer without an alarm");
         }
         if now.has(state::SCHED_THREADED) && queue.thread.is_none() {
@@ -308,7 +306,7 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
         }
         for side in [Side::Rx, Side::Tx] {
             let waits =
-                queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)) == NEVER;
+                queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)).is_none();
             if waits && !sim.cpus.is_in_flight(Irq::Device(index)) {
                 return broken("I2", "is free with something in its rings and neither interrupt nor timer");
             }

@@ -252,7 +252,7 @@ impl Run {
             }
         }
         // A busy poller may be amid a poll for ever: what it took so far counts.
-        let amid = self.sim.nic.queues.iter().enumerate().filter(|&(index, _)| self.checker.is_polled(index));
+        let amid = self.sim.nic.queues.rows().filter(|&(index, _)| self.checker.is_polled(index));
         let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
         let (arrived, polled) = (self.sim.env.tally.counts.rx_packets, self.polled() + amid);
         let flushed: u64 = self.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
@@ -266,7 +266,7 @@ impl Run {
     /// What is not delivered yet.
     fn left(&self) -> Option<String> {
         let sim = &self.sim;
-        for (index, queue) in sim.nic.queues.iter().enumerate() {
+        for (index, queue) in sim.nic.queues.rows() {
             let now = queue.napi.snapshot();
             if !queue.ring.is_empty() || queue.tx_done > 0 {
                 let (packets, sent) = (queue.ring.len(), queue.tx_done);

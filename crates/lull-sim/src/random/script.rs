@@ -12,7 +12,7 @@ use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpu::Irq;
 use crate::engine::epoll::Item;
-use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId};
+use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId, StepId, Table};
 use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::{Operator, Sim};
@@ -52,10 +52,10 @@ enum Progress {
 /// A script in execution.
 #[derive(Debug)]
 pub(crate) struct Script {
-    pub(crate) steps: Vec<Step>,
-    progress: Vec<Progress>,
+    pub(crate) steps: Table<StepId, Step>,
+    progress: Table<StepId, Progress>,
     /// Of each queue: a step that takes it down or changes its thread is in progress.
-    busy: Vec<bool>,
+    busy: Table<QueueId, bool>,
     config: DeviceConfig,
     next_id: u32,
     /// Steps that are to come again, or ever.
@@ -63,13 +63,13 @@ pub(crate) struct Script {
     /// Writes of settings so far.
     pub(crate) writes: u32,
     /// The longest timeouts ever in force, per queue: what I8 allows.
-    pub(crate) timeout_max_ns: Vec<u64>,
+    pub(crate) timeout_max_ns: Table<QueueId, u64>,
 }
 
 impl Script {
     /// These settings are in force from now on.
     fn written(&mut self, queue: QueueId, settings: &NapiSettings) {
-        let longest = &mut self.timeout_max_ns[queue.place()];
+        let longest = &mut self.timeout_max_ns[queue];
         *longest = (*longest).max(longest_ns(settings));
         self.writes += 1;
     }
@@ -80,11 +80,11 @@ impl Script {
 pub(crate) struct Operating(pub(crate) Rc<RefCell<Script>>);
 
 impl Operator for Operating {
-    fn cpu_of(&self, step: u32) -> CpuId {
-        CpuId::new(self.0.borrow().steps[step as usize].cpu)
+    fn cpu_of(&self, step: StepId) -> CpuId {
+        CpuId::new(self.0.borrow().steps[step].cpu)
     }
 
-    fn act(&mut self, sim: &mut Sim, step: u32, cpu: CpuId) {
+    fn act(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId) {
         self.0.borrow_mut().step(sim, step, cpu);
     }
 }
@@ -94,18 +94,18 @@ impl Script {
     pub(crate) fn new(sim: &Sim, steps: Vec<Step>, persistent: bool) -> Script {
         let queues = sim.nic.queues.len();
         let mut config = DeviceConfig::new(queues, persistent);
-        let mut timeout_max_ns = Vec::new();
-        for (index, queue) in sim.nic.queues.iter().enumerate() {
+        let mut timeout_max_ns = Table::new();
+        for (index, queue) in sim.nic.queues.rows() {
             // The settings were put in force unchecked at the begin; a slot keeps them all the same.
-            let _ = config.set_queue(index, &queue.spec.napi);
+            let _ = config.set_queue(index.place(), &queue.spec.napi);
             let id = queue.napi.id();
-            let _ = config.enabled(index, || id);
+            let _ = config.enabled(index.place(), || id);
             timeout_max_ns.push(longest_ns(&queue.spec.napi));
         }
         Script {
-            progress: vec![Progress::Fresh; steps.len()],
-            steps,
-            busy: vec![false; queues],
+            progress: steps.iter().map(|_| Progress::Fresh).collect(),
+            steps: steps.into_iter().collect(),
+            busy: (0..queues).map(|_| false).collect(),
             config,
             next_id: NAPI_ID_MIN + queues as u32,
             ahead: 0,
@@ -116,31 +116,30 @@ impl Script {
 
     /// Every step once more, from now on.
     pub(crate) fn lap(&mut self, sim: &mut Sim) {
-        for step in 0..self.steps.len() {
+        for step in self.steps.ids() {
             if self.progress[step] == Progress::Fresh {
                 let at_ns = sim.env.now_ns + self.steps[step].at_ns;
-                self.again(sim, step as u32, at_ns);
+                self.again(sim, step, at_ns);
             }
         }
     }
 
-    fn again(&mut self, sim: &mut Sim, step: u32, at_ns: u64) {
+    fn again(&mut self, sim: &mut Sim, step: StepId, at_ns: u64) {
         self.ahead += 1;
         sim.env.agenda.push(at_ns, Event::Operator { step });
     }
 
     /// A step acts on its CPU.
-    fn step(&mut self, sim: &mut Sim, step: u32, cpu: CpuId) {
-        let index = step as usize;
+    fn step(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId) {
         self.ahead -= 1;
-        let before = std::mem::take(&mut self.progress[index]);
-        let action = self.steps[index].action;
+        let before = std::mem::take(&mut self.progress[step]);
+        let action = self.steps[step].action;
         if before == Progress::Fresh {
             sim.env.tell(cpu, What::Step(step));
         }
         let after = self.act(sim, action, before, step, cpu);
         if let Some((progress, in_ns)) = after {
-            self.progress[index] = progress;
+            self.progress[step] = progress;
             self.again(sim, step, sim.env.now_ns + in_ns);
         }
     }
@@ -151,7 +150,7 @@ impl Script {
         sim: &mut Sim,
         action: Action,
         before: Progress,
-        step: u32,
+        step: StepId,
         cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         let (queue_of, context_of) = (QueueId::new, ContextId::new);
@@ -201,7 +200,7 @@ impl Script {
         None
     }
 
-    fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: u32, cpu: CpuId) {
+    fn set_queue(&mut self, sim: &mut Sim, queue: QueueId, settings: &NapiSettings, step: StepId, cpu: CpuId) {
         if sim.nic.queues[queue].napi.id() == 0 {
             // Without an id there is nothing that netlink could name.
             sim.env.tell(cpu, What::Skipped(step));
@@ -235,11 +234,11 @@ impl Script {
     }
 
     /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
-    fn begins(&mut self, sim: &mut Sim, queue: QueueId, before: Progress, step: u32, cpu: CpuId) -> bool {
+    fn begins(&mut self, sim: &mut Sim, queue: QueueId, before: Progress, step: StepId, cpu: CpuId) -> bool {
         if before != Progress::Fresh {
             return true;
         }
-        let busy = std::mem::replace(&mut self.busy[queue.place()], true);
+        let busy = std::mem::replace(&mut self.busy[queue], true);
         if busy {
             sim.env.tell(cpu, What::Skipped(step));
         }
@@ -252,7 +251,7 @@ impl Script {
         queue: QueueId,
         threaded: Threaded,
         before: Progress,
-        step: u32,
+        step: StepId,
         cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         if !self.begins(sim, queue, before, step, cpu) {
@@ -286,7 +285,7 @@ impl Script {
                 sim.env.note(cpu, whom, Transition::ThreadedBusy);
             }
         }
-        self.busy[queue.place()] = false;
+        self.busy[queue] = false;
         None
     }
 
@@ -296,7 +295,7 @@ impl Script {
         queue: QueueId,
         (down_ns, reset): (u32, bool),
         before: Progress,
-        step: u32,
+        step: StepId,
         cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         if !self.begins(sim, queue, before, step, cpu) {
@@ -305,7 +304,7 @@ impl Script {
         match before {
             Progress::Down => {
                 self.enable(sim, queue, cpu);
-                self.busy[queue.place()] = false;
+                self.busy[queue] = false;
                 return None;
             }
             Progress::Fresh => sim.nic.queues[queue].napi.disable_begin(),
@@ -368,7 +367,7 @@ impl Script {
         sim: &mut Sim,
         context: ContextId,
         before: Progress,
-        step: u32,
+        step: StepId,
         cpu: CpuId,
     ) -> Option<(Progress, u64)> {
         if sim.contexts[context].inside > 0 {

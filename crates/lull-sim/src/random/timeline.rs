@@ -4,6 +4,7 @@ use std::fmt;
 
 use lull_core::event::EventKind;
 
+use crate::engine::id::Id;
 use crate::engine::recorder::{Entry, What, Whom};
 use crate::random::plan::Plan;
 use crate::random::run::WorldVerdict;
@@ -74,8 +75,8 @@ fn tell(entry: &Entry, script: &[Step]) -> String {
             line(entry, &whom, transition.name())
         }
         What::Packet(queue) => line(entry, &format!("queue {queue}"), "a packet in the ring"),
-        What::Step(step) => line(entry, "script", &script[step as usize].action.to_string()),
-        What::Skipped(step) => line(entry, "script", &format!("not possible now: {}", script[step as usize].action)),
+        What::Step(step) => line(entry, "script", &script[step.place()].action.to_string()),
+        What::Skipped(step) => line(entry, "script", &format!("not possible now: {}", script[step.place()].action)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Queues of the NIC: rings, moderation, and the NAPI of each.
 
-use lull_core::NapiSettings;
+use lull_core::{NapiSettings, Threaded};
 
 use crate::engine::dim::Moderation;
 
@@ -89,5 +89,10 @@ impl QueueSpec {
             has_thread: false,
             vector: None,
         }
+    }
+
+    /// Whether its NAPI has a thread, now or later.
+    pub fn may_have_thread(&self) -> bool {
+        self.has_thread || self.napi.threaded != Threaded::Off
     }
 }

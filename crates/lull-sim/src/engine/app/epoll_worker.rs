@@ -5,14 +5,12 @@
 
 use lull_core::{BusyDone, BusyEnd, BusyPlan, EpollWait, WaitStep};
 
-use crate::engine::agenda::NEVER;
 use crate::engine::app::xsk_responder::XskBatch;
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
 use crate::engine::id::{ContextId, CpuId, ThreadId};
-use crate::engine::program::Program;
 use crate::engine::recorder::Whom;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::engine::transition::Transition;
 
@@ -47,7 +45,7 @@ pub(crate) struct EpollWorker {
     batch: Vec<Item>,
     /// Frames of an AF_XDP socket, the event that is being served.
     frames: Option<XskBatch>,
-    sleep_until_ns: u64,
+    sleep_until_ns: Option<u64>,
 }
 
 impl EpollWorker {
@@ -63,7 +61,7 @@ impl EpollWorker {
             busier: None,
             batch: Vec::with_capacity(1_024),
             frames: None,
-            sleep_until_ns: NEVER,
+            sleep_until_ns: None,
         }
     }
 
@@ -100,7 +98,7 @@ impl EpollWorker {
                     return Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns)));
                 }
                 WaitStep::Sleep(until_ns) => {
-                    self.sleep_until_ns = until_ns.unwrap_or(NEVER);
+                    self.sleep_until_ns = until_ns;
                     self.stage = Stage::Falling;
                     return Next::Run(Segment::sys(u64::from(sim.env.world.costs.epoll_sleep_ns)));
                 }

@@ -1,9 +1,7 @@
 //! ksoftirqd: runs what softirq left over, as a fair-scheduled thread.
 
-use crate::engine::agenda::NEVER;
 use crate::engine::id::{CpuId, ThreadId};
-use crate::engine::program::Program;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::Next;
 
 #[derive(Debug)]
@@ -13,6 +11,6 @@ pub(crate) struct Ksoftirqd {
 
 impl Program for Ksoftirqd {
     fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
-        if sim.cpus[self.cpu].softnet.is_raised() { Next::Softirqs } else { Next::Sleep(NEVER) }
+        if sim.cpus[self.cpu].softnet.is_raised() { Next::Softirqs } else { Next::Sleep(None) }
     }
 }

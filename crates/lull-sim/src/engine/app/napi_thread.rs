@@ -2,10 +2,8 @@
 
 use lull_core::{NapiThread, ThreadStep};
 
-use crate::engine::agenda::NEVER;
 use crate::engine::id::{CpuId, QueueId, ThreadId};
-use crate::engine::program::Program;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 
 /// The thread of one queue's NAPI.
@@ -52,7 +50,7 @@ impl Program for NapiThreadProgram {
         }
         let napi = &sim.nic.queues[queue].napi;
         match self.napi_thread.next(napi, &sim.env.cx(cpu)) {
-            ThreadStep::Sleep => Next::Sleep(NEVER),
+            ThreadStep::Sleep => Next::Sleep(None),
             ThreadStep::Poll { budget } => {
                 sim.env.tally.transitions += 1;
                 self.polling = true;

@@ -4,16 +4,16 @@
 //! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after the other);
 //! whether a call polls the device is the core's (`SocketBusy`).
 
-use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, SocketId, ThreadId};
-use crate::engine::program::Program;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Who speaks first has not spoken yet.
+    Begin,
     /// At the begin of its loop.
     Look,
     /// In a receive call, at its begin.
@@ -50,8 +50,7 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(spec: &PeerSpec) -> Peer {
         let first = match spec.kind {
-            PeerKind::Requester => Stage::Kicked,
-            PeerKind::Pacer { .. } => Stage::Paced,
+            PeerKind::Requester | PeerKind::Pacer { .. } => Stage::Begin,
             PeerKind::Responder | PeerKind::Taker { .. } | PeerKind::Poller => Stage::Look,
         };
         Peer { spec: spec.clone(), stage: first, busier: None, begun_ns: 0, next_ns: 0, slept: false }
@@ -121,14 +120,24 @@ impl Peer {
         Some(next)
     }
 
-    /// After a send call, and at the begin.
-    fn sent(&mut self, sim: &Sim) -> Next {
+    /// The first step of who speaks first.
+    fn begin(&mut self, sim: &Sim) -> Next {
         match self.spec.kind {
-            PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
-            PeerKind::Requester if self.begun_ns == 0 => {
+            PeerKind::Pacer { period_ns } => {
+                self.next_ns = sim.env.now_ns + period_ns;
+                self.pace(sim, period_ns)
+            }
+            _ => {
                 self.begun_ns = sim.env.now_ns;
                 self.send(sim)
             }
+        }
+    }
+
+    /// After a send call.
+    fn sent(&mut self, sim: &Sim) -> Next {
+        match self.spec.kind {
+            PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),
             _ => self.look(sim),
         }
     }
@@ -145,13 +154,10 @@ impl Peer {
 
     fn pace(&mut self, sim: &Sim, period_ns: u64) -> Next {
         let now_ns = sim.env.now_ns;
-        if self.next_ns == 0 {
-            self.next_ns = now_ns + period_ns;
-        }
         if now_ns < self.next_ns {
             self.stage = Stage::Paced;
             self.slept = true;
-            return Next::Sleep(self.next_ns);
+            return Next::Sleep(Some(self.next_ns));
         }
         self.next_ns += period_ns;
         self.begun_ns = now_ns;
@@ -172,6 +178,7 @@ impl Program for Peer {
             }
         }
         match self.stage {
+            Stage::Begin => self.begin(sim),
             Stage::Look => self.look(sim),
             Stage::Called => {
                 if self.is_ready(sim) && self.spec.receive == Receive::Block {
@@ -189,7 +196,7 @@ impl Program for Peer {
                 }
                 sim.ends.sockets[self.socket()].waiter = Some(me);
                 self.stage = Stage::Slept;
-                Next::Sleep(NEVER)
+                Next::Sleep(None)
             }
             Stage::Slept => self.take(sim),
             Stage::Taken => {

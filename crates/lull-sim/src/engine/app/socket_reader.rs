@@ -4,13 +4,11 @@
 
 use lull_core::{BusyEnd, SocketBusy};
 
-use crate::engine::agenda::NEVER;
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
 use crate::engine::id::{ContextId, CpuId, QueueId, ThreadId};
-use crate::engine::program::Program;
 use crate::engine::recorder::Whom;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::engine::transition::Transition;
 
@@ -105,7 +103,7 @@ impl Program for SocketReader {
                 }
                 sim.contexts[self.context].waiters.push(me);
                 self.stage = Stage::Slept;
-                Next::Sleep(NEVER)
+                Next::Sleep(None)
             }
             Stage::Slept => self.call(sim),
             Stage::Serve(item) => {

@@ -1,9 +1,7 @@
 //! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`, UDP_STREAM).
 
-use crate::engine::agenda::NEVER;
-use crate::engine::id::ThreadId;
-use crate::engine::program::Program;
-use crate::engine::sim::Sim;
+use crate::engine::id::{FlowId, ThreadId};
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,17 +17,17 @@ enum Stage {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct UdpSink {
-    flow: u32,
+    flow: FlowId,
     stage: Stage,
 }
 
 impl UdpSink {
-    pub(crate) fn new(flow: u32) -> UdpSink {
+    pub(crate) fn new(flow: FlowId) -> UdpSink {
         UdpSink { flow, stage: Stage::Look }
     }
 
     fn is_ready(&self, sim: &Sim) -> bool {
-        sim.flood.as_ref().is_some_and(|flood| flood.sockets[self.flow as usize].ready.front().is_some())
+        sim.flood.as_ref().is_some_and(|flood| flood.sockets[self.flow].ready.front().is_some())
     }
 }
 
@@ -50,9 +48,9 @@ impl Program for UdpSink {
             return Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)));
         }
         if let Some(flood) = &mut sim.flood {
-            flood.sockets[self.flow as usize].waiter = Some(me);
+            flood.sockets[self.flow].waiter = Some(me);
         }
         self.stage = Stage::Look;
-        Next::Sleep(NEVER)
+        Next::Sleep(None)
     }
 }

@@ -1,10 +1,8 @@
 //! The threads of a hypervisor: vhost, which copies frames to the guest, and the thread that the guest's CPU is.
 
-use crate::engine::agenda::NEVER;
 use crate::engine::id::ThreadId;
-use crate::engine::program::Program;
 use crate::engine::relay::Waits;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 
 /// Longer than anything that runs: the guest's thread goes on until something stops it.
@@ -58,7 +56,7 @@ impl Program for Vhost {
                     relay.waits = waits;
                 }
                 self.stage = Stage::Look;
-                Next::Sleep(NEVER)
+                Next::Sleep(None)
             }
             (Err(Waits::No | Waits::Frames | Waits::Room), _) => {
                 self.stage = Stage::Falling;
@@ -74,6 +72,6 @@ pub(crate) struct VcpuThread;
 
 impl Program for VcpuThread {
     fn step(&mut self, sim: &mut Sim, _me: ThreadId) -> Next {
-        if sim.cpus.guest_is_idle() { Next::Sleep(NEVER) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
+        if sim.cpus.guest_is_idle() { Next::Sleep(None) } else { Next::Run(Segment::mixed(0, WHOLE_NS)) }
     }
 }

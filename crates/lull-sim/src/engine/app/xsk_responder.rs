@@ -7,8 +7,7 @@
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, ThreadId, XskId};
 use crate::engine::nic::Frame;
-use crate::engine::program::Program;
-use crate::engine::sim::Sim;
+use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::world::{Transmit, XskThreadSpec, XskWait};
 
