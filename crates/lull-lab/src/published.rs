@@ -1,5 +1,9 @@
 //! Published tables, simulated, beside what was published: as text, and as files.
 
+mod cells;
+mod earlier;
+mod rows;
+
 use std::time::Instant;
 
 use lull_core::Mode;
@@ -8,8 +12,8 @@ use lull_sim::RunError;
 use lull_sim::params::Params;
 use lull_sim::published::rows::Row;
 use lull_sim::published::{
-    Budget, LOADS, Simulated, Table, V4_CSV, V6_CSV, cells, rows, simulate, statements, summary, tcp_rr, udp_stream,
-    v4, xsk_rr,
+    Budget, COLUMNS, Cell, Column, LOADS, Simulated, Table, V4_CSV, V6_CSV, simulate, statements, summary, tcp_rr,
+    udp_stream, xsk_rr,
 };
 use serde_json::{Value, json};
 
@@ -55,15 +59,15 @@ pub fn irq(params: &Params, seed: u64) -> Result<PublishedTable, RunError> {
     let elapsed_s = begun.elapsed().as_secs_f64();
     let judged = summary::judge(&simulated.table, &v6);
     let sections = [
-        ("The 72 cells", summary::table_text(&simulated.table, &v6)),
-        ("By column", summary::columns_text(&simulated.table, &v6)),
-        ("Goals", summary::goals_text(&judged)),
-        ("Predicted values that miss their goal", summary::misses_text(&judged)),
+        ("The 72 cells", cells::table_text(&simulated.table, &v6)),
+        ("By column", cells::columns_text(&simulated.table, &v6)),
+        ("Goals", cells::goals_text(&judged)),
+        ("Predicted values that miss their goal", cells::misses_text(&judged)),
         (
             "Statements (NEAR: missed, but by less than a cell's goal allows)",
-            statements::check(&simulated).iter().map(|statement| statement.line() + "\n").collect(),
+            statements::check(&simulated).iter().map(|statement| rows::line(statement) + "\n").collect(),
         ),
-        ("The earlier run", v4::text(&simulated.table, &earlier)),
+        ("The earlier run", earlier::text(&simulated.table, &earlier)),
         ("Rejected designs", rejected_text(&simulated, &rejected)),
     ];
     let mut text: String = sections.iter().map(|(title, text)| format!("{title}\n\n{text}\n")).collect();
@@ -109,7 +113,7 @@ pub fn udp_stream(params: &Params, seed: u64) -> Result<PublishedTable, RunError
     let simulated = udp_stream::simulate(params, udp_stream::FULL, seed)?;
     let elapsed_s = begun.elapsed().as_secs_f64();
     let text = rows::text(&simulated, "thousands/s", &udp_stream::statements(&simulated));
-    let text = format!("{text}\n{}", udp_stream::columns_text(&simulated));
+    let text = format!("{text}\n{}", rows::columns_text(&simulated));
     let modes = udp_stream::MODES.map(udp_stream::Threads::name);
     let mut table = of_rows("UDP_STREAM, thousands of datagrams per second", &simulated, "kpps", &modes, &text);
     table.text += &format!("{elapsed_s:.1} s\n");
@@ -136,13 +140,13 @@ fn of_rows(title: &str, simulated: &[Row], unit: &str, groups: &[&str], text: &s
 
 /// Every cell with the simulated and the published value of every column; what was not published is null.
 fn cells_json(simulated: &Table, published: &Table) -> Value {
-    let cell = |cell: &cells::Cell| {
+    let cell = |cell: &Cell| {
         let reference = published.cell(&cell.case, &cell.load);
-        let column = |(column, name): &(cells::Column, &str)| {
+        let column = |(column, name): &(Column, &str)| {
             let published = reference.map(|reference| reference.get(*column));
             ((*name).to_owned(), json!({ "simulated": cell.get(*column), "published": published }))
         };
-        let values: serde_json::Map<String, Value> = cells::COLUMNS.iter().map(column).collect();
+        let values: serde_json::Map<String, Value> = COLUMNS.iter().map(column).collect();
         json!({ "testcase": cell.case, "load": cell.load, "values": values })
     };
     Value::Array(simulated.cells.iter().map(cell).collect())
@@ -151,7 +155,7 @@ fn cells_json(simulated: &Table, published: &Table) -> Value {
 fn rejected_text(simulated: &Simulated, rejected: &Simulated) -> String {
     let rows = ["base", "suspend20", "suspend200"].iter().map(|case| (&simulated.table, *case));
     let rows = rows.chain(COUNTER_DESIGNS.iter().map(|case| (&rejected.table, *case)));
-    summary::cases_text(&rows.collect::<Vec<_>>())
+    cells::cases_text(&rows.collect::<Vec<_>>())
 }
 
 fn shipped(csv: &str) -> Table {

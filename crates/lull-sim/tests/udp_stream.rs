@@ -41,7 +41,7 @@ fn the_published_values_hold_the_statements() {
         row.simulated = row.published;
     }
     for verdict in statements(&rows) {
-        assert!(verdict.broken.is_empty(), "{}", verdict.line());
+        assert!(verdict.broken.is_empty(), "{verdict:?}");
     }
     // Vanilla instead of threads, and they do not.
     for row in &mut rows {

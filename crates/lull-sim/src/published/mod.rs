@@ -33,7 +33,7 @@ pub mod v4;
 mod worlds;
 pub mod xsk_rr;
 
-pub use cells::{Cell, Column, Table, TableError};
+pub use cells::{COLUMNS, Cell, Column, Table, TableError};
 pub use run::{Budget, Simulated, simulate};
 pub use worlds::{KNOWN, service_world};
 

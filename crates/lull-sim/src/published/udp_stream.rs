@@ -15,7 +15,6 @@
 //! Softirq is that of Linux 4.6, which is also today's: it runs at the return of interrupts and wherever a system call turns bottom
 //! halves on, ksoftirqd or not. Calibration sees ten of the thirty rows, from a file that holds no others.
 
-use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -284,30 +283,6 @@ pub fn simulate(params: &Params, span: Span, seed: u64) -> Result<Vec<Row>, RunE
 pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(usize, f64)) -> Result<Fit, RunError> {
     let simulate = |params: &Params| run(params, CALIBRATION_CSV, SHORT, seed);
     fit_rows(start, &FITTED, evaluations, seed, simulate, progress)
-}
-
-/// Fitted and predicted errors of each column, one line each.
-pub fn columns_text(rows: &[Row]) -> String {
-    let mut out = String::new();
-    for mode in MODES {
-        for (label, fitted) in [("fitted", true), ("predicted", false)] {
-            let mut errors: Vec<f64> = rows
-                .iter()
-                .filter(|row| row.fitted == fitted && row.name.ends_with(&format!(", {}", mode.name())))
-                .map(|row| row.error_percent().abs())
-                .collect();
-            errors.sort_by(f64::total_cmp);
-            if let (Some(worst), Some(median)) = (errors.last(), errors.get(errors.len() / 2)) {
-                let count = errors.len();
-                let _ = writeln!(
-                    out,
-                    "{:14}  {label:9}  {count:2} values, |error| median {median:5.1} %, worst {worst:5.1} %",
-                    mode.name()
-                );
-            }
-        }
-    }
-    out
 }
 
 /// Half of the table's last digit, as a share of a value near 18 thousand per second.

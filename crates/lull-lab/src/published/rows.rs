@@ -1,0 +1,95 @@
+//! Rows of a small published table as text and as CSV.
+
+use std::fmt::Write as _;
+
+use lull_sim::published::rows::Row;
+use lull_sim::published::statements::{Standing, StatementVerdict};
+use lull_sim::published::udp_stream::MODES;
+
+/// Rows, then fitted and predicted ones summed up apart, then the statements.
+pub(super) fn text(rows: &[Row], unit: &str, verdicts: &[StatementVerdict]) -> String {
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    let mut out = format!("{:width$}  {:>10}  {:>10}  {:>7}\n", "", "published", "simulated", "error");
+    for row in rows {
+        let kind = if row.fitted { "  fitted" } else { "" };
+        let _ = writeln!(
+            out,
+            "{:width$}  {:>10.0}  {:>10.0}  {:>+6.1}%{kind}",
+            row.name,
+            row.published,
+            row.simulated,
+            row.error_percent()
+        );
+    }
+    out.push('\n');
+    for (label, fitted) in [("fitted", true), ("predicted", false)] {
+        let mut errors: Vec<f64> =
+            rows.iter().filter(|row| row.fitted == fitted).map(|row| row.error_percent().abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        if let (Some(worst), Some(median)) = (errors.last(), errors.get(errors.len() / 2)) {
+            let count = errors.len();
+            let _ =
+                writeln!(out, "{label}: {count} values in {unit}, |error| median {median:.1} %, worst {worst:.1} %");
+        }
+    }
+    out.push('\n');
+    for verdict in verdicts {
+        out.push_str(&line(verdict));
+        out.push('\n');
+    }
+    out
+}
+
+/// Rows as CSV.
+pub(super) fn to_csv(rows: &[Row], unit: &str) -> String {
+    let mut out = format!("row,published_{unit},simulated_{unit},error_percent,calibration\n");
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "\"{}\",{},{:.1},{:.1},{}",
+            row.name,
+            row.published,
+            row.simulated,
+            row.error_percent(),
+            if row.fitted { "fitted" } else { "predicted" }
+        );
+    }
+    out
+}
+
+/// One line: PASS, NEAR or FAIL, the statement, and the first things that do not hold.
+pub(super) fn line(verdict: &StatementVerdict) -> String {
+    let word = match verdict.standing() {
+        Standing::Holds => return format!("PASS {:>2}  {}", verdict.number, verdict.says),
+        Standing::Near => "NEAR",
+        Standing::Broken => "FAIL",
+    };
+    let shown = verdict.broken.iter().chain(&verdict.near).take(3).cloned().collect::<Vec<_>>().join("; ");
+    let more = (verdict.broken.len() + verdict.near.len()).saturating_sub(3);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{word} {:>2}  {}: {shown}{more}", verdict.number, verdict.says)
+}
+
+/// Fitted and predicted errors of each column, one line each.
+pub(super) fn columns_text(rows: &[Row]) -> String {
+    let mut out = String::new();
+    for mode in MODES {
+        for (label, fitted) in [("fitted", true), ("predicted", false)] {
+            let mut errors: Vec<f64> = rows
+                .iter()
+                .filter(|row| row.fitted == fitted && row.name.ends_with(&format!(", {}", mode.name())))
+                .map(|row| row.error_percent().abs())
+                .collect();
+            errors.sort_by(f64::total_cmp);
+            if let (Some(worst), Some(median)) = (errors.last(), errors.get(errors.len() / 2)) {
+                let count = errors.len();
+                let _ = writeln!(
+                    out,
+                    "{:14}  {label:9}  {count:2} values, |error| median {median:5.1} %, worst {worst:5.1} %",
+                    mode.name()
+                );
+            }
+        }
+    }
+    out
+}
