@@ -4,15 +4,15 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use lull_core::Mode;
-use lull_sim::{Load, Sim, World};
+use lull_sim::{Sim, Traffic, World};
 
 fn main() {
     divan::main();
 }
 
-fn world(mode: &str, load: Load) -> World {
+fn world(mode: &str, traffic: Traffic) -> World {
     let mode: Mode = mode.parse().unwrap_or_else(|error| unreachable!("{error}"));
-    let mut world = World::epoll_service(1, &mode, 560, load);
+    let mut world = World::epoll_service(1, &mode, 560, traffic);
     world.warmup_ns = 0;
     world.window_ns = 20_000_000;
     world
@@ -30,11 +30,11 @@ fn bench(bencher: Bencher<'_, '_>, world: &World) {
 /// Interrupts, softirq, wake-ups: the most work per event.
 #[divan::bench(args = ["base", "defer10", "suspend20", "fullbusy"])]
 fn events_at_50k(bencher: Bencher<'_, '_>, mode: &str) {
-    bench(bencher, &world(mode, Load::Open { per_s: 50_000.0 }));
+    bench(bencher, &world(mode, Traffic::Open { per_s: 50_000.0 }));
 }
 
 /// Saturated.
 #[divan::bench(args = ["base", "suspend20"])]
 fn events_closed_loop(bencher: Bencher<'_, '_>, mode: &str) {
-    bench(bencher, &world(mode, Load::Closed));
+    bench(bencher, &world(mode, Traffic::Closed));
 }

@@ -27,11 +27,11 @@
 //!
 //! ```
 //! use lull_core::Mode;
-//! use lull_sim::{Load, Sim, World};
+//! use lull_sim::{Traffic, Sim, World};
 //!
 //! let run = |mode: &str| {
 //!     let mode: Mode = mode.parse().expect("a mode");
-//!     let world = World::epoll_service(1, &mode, 64, Load::Open { per_s: 50_000.0 });
+//!     let world = World::epoll_service(1, &mode, 64, Traffic::Open { per_s: 50_000.0 });
 //!     Sim::new(&world, 1).run().expect("within its bounds")
 //! };
 //! let (base, suspended) = (run("base"), run("suspend20"));
@@ -62,8 +62,8 @@ pub use engine::sim::Sim;
 pub use engine::{agenda, cache, dim, faults, metrics, rng, sim, traffic, transition};
 pub use predict::{Job, Offered, PredictError};
 pub use world::{
-    ConnectionsSpec, ContextSpec, FloodSpec, Load, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec,
-    Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, FloodSpec, ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
+    RelaySpec, SecondSpec, SenderSpec, SocketSpec, Traffic, Transmit, UpstreamSpec, VcpuSpec, WorkerSpec, World,
     XskSpec, XskThreadSpec, XskWait,
 };
 pub use worldfile::{WorldFile, WorldFileError};

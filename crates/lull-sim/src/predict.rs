@@ -5,7 +5,7 @@
 use lull_core::Mode;
 
 use crate::engine::metrics::Outcome;
-use crate::world::Load;
+use crate::world::Traffic;
 use crate::worldfile::{WIRE_SHARE_MAX, WorldFile};
 use crate::{RunError, Sim};
 use lull_units::rate_text;
@@ -82,9 +82,9 @@ pub fn run(file: &WorldFile, job: &Job) -> Result<Outcome, PredictError> {
     let load = match job.offered {
         Offered::PerSecond(per_s) => {
             fits_wire(file, per_s)?;
-            Load::Open { per_s }
+            Traffic::Open { per_s }
         }
-        Offered::Max => Load::Closed,
+        Offered::Max => Traffic::Closed,
     };
     file.can_offer(load).map_err(PredictError::Load)?;
     let world = file.world(&job.mode, load, job.window_ns);

@@ -9,9 +9,9 @@ use lull_core::{EpollOptions, EpollParams, NapiSettings};
 use lull_sim::random::action::Action;
 use lull_sim::random::plan::ReaderSpec;
 use lull_sim::random::script::Step;
-use lull_sim::random::{Plan, WorldVerdict};
+use lull_sim::random::{Plan, WorldOutcome};
 use lull_sim::transition::Transition;
-use lull_sim::{ConnectionsSpec, ContextSpec, Costs, FaultSpec, Load, QueueSpec, WorkerSpec, World};
+use lull_sim::{ConnectionsSpec, ContextSpec, Costs, FaultSpec, QueueSpec, Traffic, WorkerSpec, World};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u
         ..NapiSettings::default()
     };
     let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
-    let connections = |queue| ConnectionsSpec { count: 4, queue, context: 0, load: Load::Datagrams { per_s } };
+    let connections = |queue| ConnectionsSpec { count: 4, queue, context: 0, traffic: Traffic::Datagrams { per_s } };
     let world = World {
         cpus: vec![true; 2],
         costs: Costs { request_user_ns: service_ns, ..Costs::default() },
@@ -46,10 +46,10 @@ fn plan(seed: u64, queues: u32, options: EpollOptions, per_s: f64, service_ns: u
 }
 
 /// Runs it; the longest time that a poll kept a queue's packets waiting, over all queues.
-fn longest_ns(plan: &Plan) -> (u64, WorldVerdict) {
-    let verdict = plan.run();
-    assert_eq!((&verdict.violation, verdict.bound), (&None, None), "seed {}", plan.seed);
-    (verdict.unseen_max_ns.iter().copied().max().expect("a queue"), verdict)
+fn longest_ns(plan: &Plan) -> (u64, WorldOutcome) {
+    let outcome = plan.run();
+    assert_eq!((&outcome.violation, outcome.bound), (&None, None), "seed {}", plan.seed);
+    (outcome.unseen_max_ns.iter().copied().max().expect("a queue"), outcome)
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn edge_14_an_id_change_leaves_the_suspended_queue_to_its_timer_unless_it_is_res
         let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
         assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { resume_on_id_change: true, ..EpollOptions::strict_linux() };
-        let (mended_ns, verdict) = longest_ns(&world(mended));
+        let (mended_ns, outcome) = longest_ns(&world(mended));
         // The worker's own work keeps a suspended queue waiting, as it should: a batch of requests, not the timer.
         assert!(mended_ns < SUSPEND_NS / 2, "seed {seed}: {mended_ns}");
-        assert!(verdict.covered.count(Transition::EpollLeftBehind) > 0);
+        assert!(outcome.covered.count(Transition::EpollLeftBehind) > 0);
     }
 }
 
@@ -74,11 +74,11 @@ fn edge_15_on_four_queues_those_that_are_not_the_last_wait_for_their_timers_unle
         let (strict_ns, _) = longest_ns(&world(EpollOptions::strict_linux()));
         assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { every_napi: true, ..EpollOptions::strict_linux() };
-        let (mended_ns, verdict) = longest_ns(&world(mended));
+        let (mended_ns, outcome) = longest_ns(&world(mended));
         // A queue waits for the work of one batch, as the only queue of a context does.
         let (one_ns, _) = longest_ns(&plan(seed, 1, EpollOptions::strict_linux(), 4.0 * 700.0, 300_000));
         assert!(mended_ns < SUSPEND_NS && mended_ns < 2 * one_ns, "seed {seed}: {mended_ns}, with one queue {one_ns}");
-        assert!(verdict.covered.count(Transition::EpollSuspend) > 0);
+        assert!(outcome.covered.count(Transition::EpollSuspend) > 0);
     }
 }
 
@@ -101,10 +101,10 @@ fn edge_18_other_events_starve_the_queue_unless_it_is_polled_after_some_returns(
         // Every return stretches the timer anew: the queue waits for far longer than any timeout.
         assert!(strict_ns > 10 * SUSPEND_NS, "seed {seed}: {strict_ns}");
         let mended = EpollOptions { poll_after_returns: RETURNS, ..EpollOptions::strict_linux() };
-        let (mended_ns, verdict) = longest_ns(&world(mended));
+        let (mended_ns, outcome) = longest_ns(&world(mended));
         let bound_ns = u64::from(RETURNS) * (u64::from(WORK_NS) + CALL_NS) + SLACK_NS;
         assert!(mended_ns < bound_ns, "seed {seed}: {mended_ns} of {strict_ns}");
-        assert!(verdict.covered.count(Transition::EpollCapPolls) > 0);
+        assert!(outcome.covered.count(Transition::EpollCapPolls) > 0);
     }
 }
 
@@ -117,12 +117,12 @@ fn edge_19_a_loop_with_timeout_0_leaves_the_queue_to_its_timer_unless_it_polls()
             plan.world.faults = FaultSpec { between_calls_ns: 20_000, ..FaultSpec::default() };
             plan
         };
-        let (strict_ns, verdict) = longest_ns(&world(EpollOptions::strict_linux()));
+        let (strict_ns, outcome) = longest_ns(&world(EpollOptions::strict_linux()));
         assert!(strict_ns > SUSPEND_NS / 2, "seed {seed}: {strict_ns}");
-        assert_eq!(verdict.covered.count(Transition::EpollResume), 0);
+        assert_eq!(outcome.covered.count(Transition::EpollResume), 0);
         let mended = EpollOptions { timeout_zero: TimeoutZero::PollOnce, ..EpollOptions::strict_linux() };
-        let (mended_ns, verdict) = longest_ns(&world(mended));
+        let (mended_ns, outcome) = longest_ns(&world(mended));
         assert!(mended_ns < GRO_FLUSH_NS + SLACK_NS, "seed {seed}: {mended_ns}");
-        assert!(verdict.covered.count(Transition::EpollZeroPolls) > 0);
+        assert!(outcome.covered.count(Transition::EpollZeroPolls) > 0);
     }
 }

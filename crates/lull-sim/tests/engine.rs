@@ -2,7 +2,7 @@
 
 use lull_core::Mode;
 use lull_core::mode::PUBLISHED;
-use lull_sim::{Costs, Load, NetSpec, Outcome, Sim, World};
+use lull_sim::{Costs, NetSpec, Outcome, Sim, Traffic, World};
 
 fn mode(name: &str) -> Mode {
     name.parse().expect("a mode")
@@ -15,7 +15,7 @@ fn run(world: &World, seed: u64) -> Outcome {
 #[test]
 fn a_run_is_its_world_and_its_seed() {
     for name in PUBLISHED {
-        let world = World::epoll_service(2, &mode(name), 100, Load::Open { per_s: 120_000.0 });
+        let world = World::epoll_service(2, &mode(name), 100, Traffic::Open { per_s: 120_000.0 });
         let (first, again, other) = (run(&world, 7), run(&world, 7), run(&world, 8));
         assert_eq!(first.digest, again.digest, "{name}");
         assert_eq!((first.counts, first.napi, first.cpu), (again.counts, again.napi, again.cpu), "{name}");
@@ -26,7 +26,7 @@ fn a_run_is_its_world_and_its_seed() {
 #[test]
 fn requests_are_answered_inside_or_on_the_wire() {
     for name in PUBLISHED {
-        for load in [Load::Open { per_s: 90_000.0 }, Load::Open { per_s: 400_000.0 }, Load::Closed] {
+        for load in [Traffic::Open { per_s: 90_000.0 }, Traffic::Open { per_s: 400_000.0 }, Traffic::Closed] {
             let world = World { warmup_ns: 0, ..World::epoll_service(1, &mode(name), 64, load) };
             let out = run(&world, 3);
             let counts = out.counts;
@@ -40,7 +40,7 @@ fn requests_are_answered_inside_or_on_the_wire() {
 #[test]
 fn the_cpu_is_always_doing_something() {
     for name in PUBLISHED {
-        let world = World::epoll_service(2, &mode(name), 100, Load::Open { per_s: 150_000.0 });
+        let world = World::epoll_service(2, &mode(name), 100, Traffic::Open { per_s: 150_000.0 });
         let out = run(&world, 5);
         let cpu = out.cpu;
         assert_eq!(cpu.busy_ns() + cpu.idle_ns, 2 * world.window_ns, "{name}: {cpu:?}");
@@ -49,7 +49,7 @@ fn the_cpu_is_always_doing_something() {
 
 /// One connection, closed loop, an idle machine: every request takes the same way.
 fn one_at_a_time(name: &str, costs: Costs, net: NetSpec) -> Outcome {
-    let world = World { costs, net, ..World::epoll_service(1, &mode(name), 1, Load::Closed) };
+    let world = World { costs, net, ..World::epoll_service(1, &mode(name), 1, Traffic::Closed) };
     run(&world, 1)
 }
 
@@ -101,7 +101,7 @@ fn deferral_makes_one_request_wait_for_the_timer() {
 fn each_mode_is_in_force_by_its_counters() {
     for name in PUBLISHED {
         let mode = mode(name);
-        let world = World::epoll_service(1, &mode, 64, Load::Open { per_s: 100_000.0 });
+        let world = World::epoll_service(1, &mode, 64, Traffic::Open { per_s: 100_000.0 });
         let out = run(&world, 11);
         let (napi, counts) = (out.napi, out.counts);
         let masked = mode.deferral_ns().is_some();
@@ -118,7 +118,7 @@ fn each_mode_is_in_force_by_its_counters() {
 
 #[test]
 fn a_world_that_takes_too_many_events_is_stopped() {
-    let world = World { events_max: 1_000, ..World::epoll_service(1, &mode("base"), 8, Load::Closed) };
+    let world = World { events_max: 1_000, ..World::epoll_service(1, &mode("base"), 8, Traffic::Closed) };
     let error = Sim::new(&world, 1).run().unwrap_err().to_string();
     assert!(error.contains("1000 events") && error.contains("events_max"), "{error}");
 }

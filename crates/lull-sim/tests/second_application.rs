@@ -9,7 +9,9 @@
 //!   (`maxevents`) is the bound.
 
 use lull_core::{EpollOptions, EpollParams, Mode};
-use lull_sim::{ConnectionsSpec, ContextSpec, Latencies, Load, Outcome, QueueSpec, SecondSpec, Sim, WorkerSpec, World};
+use lull_sim::{
+    ConnectionsSpec, ContextSpec, Latencies, Outcome, QueueSpec, SecondSpec, Sim, Traffic, WorkerSpec, World,
+};
 
 /// Cost of a request of the first application in these worlds, system calls included, in microseconds.
 const REQUEST_US: f64 = 5.0;
@@ -22,7 +24,7 @@ const MS: u64 = 1_000_000;
 /// The first application saturates its core; the second has a core of its own and one queue for both.
 fn world(mode: &str, events_max: u32, budget: u32, options: EpollOptions) -> World {
     let mode: Mode = mode.parse().expect("a mode");
-    let mut world = World::epoll_service(1, &mode, CONNECTIONS, Load::Closed);
+    let mut world = World::epoll_service(1, &mode, CONNECTIONS, Traffic::Closed);
     world.costs.request_sys_ns = 4_000;
     world.costs.request_user_ns = 1_000;
     world.cpus = vec![true; 2];
@@ -31,7 +33,12 @@ fn world(mode: &str, events_max: u32, budget: u32, options: EpollOptions) -> Wor
     world.contexts = vec![ContextSpec { params, options }, ContextSpec::default()];
     world.workers[0].events_max = events_max;
     world.workers.push(WorkerSpec { cpu: 1, context: 1, timeout_ns: None, events_max: 64 });
-    world.connections.push(ConnectionsSpec { count: 4, queue: 0, context: 1, load: Load::Open { per_s: 2_000.0 } });
+    world.connections.push(ConnectionsSpec {
+        count: 4,
+        queue: 0,
+        context: 1,
+        traffic: Traffic::Open { per_s: 2_000.0 },
+    });
     world.second = Some(SecondSpec { first_group: 1, request_ns: SECOND_NS });
     world.warmup_ns = 100 * MS;
     world.window_ns = 500 * MS;

@@ -4,7 +4,7 @@
 //! `cargo test -p lull-sim --test several_napis -- --nocapture` prints the table.
 
 use lull_core::{EpollOptions, Mode};
-use lull_sim::{ConnectionsSpec, Load, Outcome, QueueSpec, Sim, World};
+use lull_sim::{ConnectionsSpec, Outcome, QueueSpec, Sim, Traffic, World};
 
 const MS: u64 = 1_000_000;
 const CONNECTIONS: u32 = 80;
@@ -13,14 +13,14 @@ const LOADS: [f64; 3] = [30_000.0, 60_000.0, 90_000.0];
 
 fn world(mode: &str, napis: u32, per_s: f64, options: EpollOptions) -> World {
     let mode: Mode = mode.parse().expect("a mode");
-    let mut world = World::epoll_service(1, &mode, CONNECTIONS, Load::Open { per_s });
+    let mut world = World::epoll_service(1, &mode, CONNECTIONS, Traffic::Open { per_s });
     world.queues = (0..napis).map(|_| QueueSpec { napi: mode.napi, ..QueueSpec::new(0) }).collect();
     world.contexts[0].options = options;
     let group = |queue| ConnectionsSpec {
         count: CONNECTIONS / napis,
         queue,
         context: 0,
-        load: Load::Open { per_s: per_s / f64::from(napis) },
+        traffic: Traffic::Open { per_s: per_s / f64::from(napis) },
     };
     world.connections = (0..napis).map(group).collect();
     world.warmup_ns = 100 * MS;

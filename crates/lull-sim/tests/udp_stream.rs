@@ -40,14 +40,14 @@ fn the_published_values_hold_the_statements() {
     for row in &mut rows {
         row.simulated = row.published;
     }
-    for verdict in statements(&rows) {
-        assert!(verdict.broken.is_empty(), "{verdict:?}");
+    for statement in statements(&rows) {
+        assert!(statement.broken.is_empty(), "{statement:?}");
     }
     // Vanilla instead of threads, and they do not.
     for row in &mut rows {
         row.simulated = 1.0;
     }
-    assert!(statements(&rows).iter().any(|verdict| !verdict.broken.is_empty()));
+    assert!(statements(&rows).iter().any(|statement| !statement.broken.is_empty()));
 }
 
 #[test]

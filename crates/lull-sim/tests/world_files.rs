@@ -2,7 +2,7 @@
 
 use lull_core::Mode;
 use lull_sim::worldfile::EXAMPLES;
-use lull_sim::{Load, RunError, Sim, World, WorldFile};
+use lull_sim::{RunError, Sim, Traffic, World, WorldFile};
 
 fn example(name: &str) -> WorldFile {
     let (name, text) = EXAMPLES.iter().find(|(known, _)| *known == name).unwrap();
@@ -34,9 +34,9 @@ fn every_example_is_read_and_serves_half_of_its_maximum() {
     for (name, text) in EXAMPLES {
         let file = WorldFile::parse(name, text).unwrap();
         let run = |load| Sim::new(&file.world(&mode("base"), load, 30_000_000), 1).run().unwrap();
-        let max = run(Load::Closed);
+        let max = run(Traffic::Closed);
         assert!(10 * max.busiest_ns > 9 * max.window_ns, "{name}: saturated");
-        let half = run(Load::Open { per_s: 0.5 * max.qps() });
+        let half = run(Traffic::Open { per_s: 0.5 * max.qps() });
         let share = half.qps() / max.qps();
         assert!((0.45..0.55).contains(&share), "{name}: {share}");
         assert!(half.latency_mean_us() < max.latency_mean_us(), "{name}");
@@ -50,7 +50,7 @@ fn every_example_is_read_and_serves_half_of_its_maximum() {
 fn the_measured_cost_is_the_cost_shown() {
     let busy = |text: &str| {
         let file = WorldFile::parse("small.toml", text).unwrap();
-        let out = Sim::new(&file.world(&mode("base"), Load::Closed, 100_000_000), 9).run().unwrap();
+        let out = Sim::new(&file.world(&mode("base"), Traffic::Closed, 100_000_000), 9).run().unwrap();
         let per = |ns: u64| ns as f64 / out.counts.served as f64;
         (per(out.cpu.user_ns + out.cpu.sys_ns), per(out.cpu.busy_ns()))
     };
@@ -66,7 +66,7 @@ fn the_measured_cost_is_the_cost_shown() {
 #[test]
 fn a_proxy_serves_a_request_twice_and_waits_for_the_server_behind() {
     let proxy = example("proxy.toml");
-    let out = Sim::new(&proxy.world(&mode("base"), Load::Open { per_s: 20_000.0 }, 100_000_000), 1).run().unwrap();
+    let out = Sim::new(&proxy.world(&mode("base"), Traffic::Open { per_s: 20_000.0 }, 100_000_000), 1).run().unwrap();
     let times = out.counts.tx_packets as f64 / out.counts.served as f64;
     assert!((1.9..2.1).contains(&times), "{times}");
     assert_eq!(out.counts.dropped, 0);
@@ -85,7 +85,7 @@ fn queues_and_workers_need_not_be_as_many() {
             .replace("[service]", &format!("[service]\nworkers = {workers}"));
         let file = WorldFile::parse("small.toml", &text).unwrap();
         for name in ["base", "defer20", "threaded"] {
-            let world = file.world(&mode(name), Load::Open { per_s: 30_000.0 }, 50_000_000);
+            let world = file.world(&mode(name), Traffic::Open { per_s: 30_000.0 }, 50_000_000);
             assert_eq!(world.connections.iter().map(|group| group.count).sum::<u32>(), 32);
             let out = Sim::new(&world, 1).run().unwrap();
             assert!((out.qps() - 30_000.0).abs() < 3_000.0, "{cores} {workers} {queues} {name}: {}", out.qps());
@@ -99,7 +99,7 @@ fn queues_and_workers_need_not_be_as_many() {
 fn suspension_over_several_queues_on_one_epoll_stalls_as_on_linux() {
     let text = SMALL.replace("[nic]", "[nic]\nqueues = 3").replace("cores = 1", "cores = 2");
     let file = WorldFile::parse("small.toml", &text.replace("[service]", "[service]\nworkers = 1")).unwrap();
-    let world = |name: &str| file.world(&mode(name), Load::Open { per_s: 30_000.0 }, 100_000_000);
+    let world = |name: &str| file.world(&mode(name), Traffic::Open { per_s: 30_000.0 }, 100_000_000);
     let p99_us = |name: &str| Sim::new(&world(name), 1).run().unwrap().latency_us(99.0);
     assert!(p99_us("suspend20") > 10_000.0 && p99_us("defer20") < 1_000.0);
 }
@@ -253,7 +253,7 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     let run = |bounds: &str, per_s: f64| {
         let text = SMALL.replace("warmup = \"5ms\"", bounds);
         let file = WorldFile::parse("small.toml", &text).unwrap();
-        Sim::new(&file.world(&mode("base"), Load::Open { per_s }, 2_000_000_000), 1).run().unwrap_err()
+        Sim::new(&file.world(&mode("base"), Traffic::Open { per_s }, 2_000_000_000), 1).run().unwrap_err()
     };
     let error = run("events_max = 10000", 50_000.0);
     assert!(matches!(error, RunError::TooManyEvents { bound: 10_000, .. }), "{error}");
@@ -261,7 +261,7 @@ fn a_world_that_explodes_says_which_bound_it_hit() {
     assert!(matches!(error, RunError::Backlog { bound: 1_000, .. }), "{error}");
     assert!(error.to_string().contains("backlog_max") && error.to_string().contains("bound of 1000"), "{error}");
     let file = WorldFile::parse("small.toml", SMALL).unwrap();
-    let world = file.world(&mode("base"), Load::Open { per_s: 100_000.0 }, 2_000_000_000);
+    let world = file.world(&mode("base"), Traffic::Open { per_s: 100_000.0 }, 2_000_000_000);
     assert_eq!(world.pending_max, (1 << 30) / 64);
     let error = Sim::new(&World { pending_max: 3, ..world }, 1).run().unwrap_err();
     assert!(matches!(error, RunError::TooManyPending { bound: 3, .. }), "{error}");
@@ -275,7 +275,7 @@ fn the_largest_machine_that_a_file_can_describe_is_simulated() {
     let text = text.replace("[nic]", "[nic]\nqueues = 256").replace("[service]", "[service]\nworkers = 256");
     let file = WorldFile::parse("small.toml", &text).unwrap();
     for name in ["base", "threaded"] {
-        let world = file.world(&mode(name), Load::Open { per_s: 100_000.0 }, 1_000_000);
+        let world = file.world(&mode(name), Traffic::Open { per_s: 100_000.0 }, 1_000_000);
         assert!(Sim::new(&world, 1).run().unwrap().counts.answered > 50, "{name}");
     }
     let twins = text
@@ -283,7 +283,7 @@ fn the_largest_machine_that_a_file_can_describe_is_simulated() {
     let twins = twins
         .replace("workers = 256", "workers = 128\npolling = \"separate\"\nhandle_cost = \"1us\"\nclient = \"twin\"");
     let file = WorldFile::parse("small.toml", &twins.replace("queues = 256", "queues = 128")).unwrap();
-    let world = file.world(&mode("busyread"), Load::Open { per_s: 100_000.0 }, 20_000);
+    let world = file.world(&mode("busyread"), Traffic::Open { per_s: 100_000.0 }, 20_000);
     let out = Sim::new(&World { warmup_ns: 0, ..world }, 1).run().unwrap();
     assert_eq!(out.counts.dropped, 0);
 }
@@ -333,7 +333,7 @@ fn a_second_application_shares_the_queues_and_is_reported_apart() {
             .replace("[service]", &format!("[service]\nworkers = 1\n{service}"))
             .replace("[run]", SECOND);
         let file = WorldFile::parse("small.toml", &text).unwrap();
-        let out = Sim::new(&file.world(&mode(mode_name), Load::Closed, 200_000_000), 1).run().unwrap();
+        let out = Sim::new(&file.world(&mode(mode_name), Traffic::Closed, 200_000_000), 1).run().unwrap();
         let second = out.second.clone().unwrap();
         // 2000 a second, for a fifth of a second; none of them among the answers of the service.
         assert!((320..480).contains(&second.ns.len()), "{}", second.ns.len());

@@ -1,7 +1,7 @@
 //! Random worlds in bulk: the invariants hold in all of them, every transition of the core is covered, and a seed
 //! replays.
 
-use lull_sim::Load;
+use lull_sim::Traffic;
 use lull_sim::random::{Bound, Plan, Tally, report};
 
 /// Worlds of a default run; LULL_WORLDS asks for more.
@@ -40,10 +40,10 @@ fn a_world_that_does_not_end_is_stopped_at_its_bound_and_says_so() {
     let mut plan = Plan::random(1);
     plan.transitions_goal = u64::MAX;
     plan.world.events_max = 5_000;
-    let verdict = plan.run();
-    assert_eq!((&verdict.violation, verdict.bound), (&None, Some(Bound::Events(5_000))));
+    let outcome = plan.run();
+    assert_eq!((&outcome.violation, outcome.bound), (&None, Some(Bound::Events(5_000))));
     let mut tally = Tally::default();
-    tally.add(1, &verdict);
+    tally.add(1, &outcome);
     assert!(
         tally.to_string().contains("seed 1 stopped at its bound of 5000 events: its end was not checked"),
         "{tally}"
@@ -53,7 +53,7 @@ fn a_world_that_does_not_end_is_stopped_at_its_bound_and_says_so() {
 #[test]
 fn what_nobody_receives_is_missed_at_the_end_and_shrinks_to_a_smaller_world() {
     let mut plan = Plan::random(1);
-    assert!(plan.world.connections.iter().any(|group| matches!(group.load, Load::Datagrams { .. })));
+    assert!(plan.world.connections.iter().any(|group| matches!(group.traffic, Traffic::Datagrams { .. })));
     plan.world.workers.clear();
     plan.readers.clear();
     plan.transitions_goal = 1;

@@ -55,17 +55,17 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
     outln!("{plan}")?;
     let timeline = plan.timeline(args.limit as usize);
     outln!("{timeline}")?;
-    let verdict = &timeline.verdict;
-    let (polled, dropped, flushed) = verdict.packets;
+    let outcome = &timeline.outcome;
+    let (polled, dropped, flushed) = outcome.packets;
     outln!(
         "{} ms of virtual time, {} transitions of the core, {} events; {polled} packets polled, {dropped} dropped, \
          {flushed} lost by resets; digest {:016x}",
-        verdict.time_ns / 1_000_000,
-        verdict.transitions,
-        verdict.events,
-        verdict.digest
+        outcome.time_ns / 1_000_000,
+        outcome.transitions,
+        outcome.events,
+        outcome.digest
     )?;
-    match (&verdict.violation, verdict.bound) {
+    match (&outcome.violation, outcome.bound) {
         (Some(violation), _) => {
             outln!("FAILED, {violation}")?;
             Ok(ExitCode::FAILURE)
@@ -77,7 +77,7 @@ pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
         (None, None) => {
             outln!(
                 "every invariant held, and everything was delivered {} us after the last request",
-                verdict.drain_ns / 1_000
+                outcome.drain_ns / 1_000
             )?;
             Ok(ExitCode::SUCCESS)
         }
@@ -96,9 +96,9 @@ pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
             say!("stopped after {} worlds", tally.worlds);
             break;
         }
-        let verdict = Plan::random(seed).run();
-        tally.add(seed, &verdict);
-        if verdict.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
+        let outcome = Plan::random(seed).run();
+        tally.add(seed, &outcome);
+        if outcome.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
             out!("{}", report(seed))?;
         }
         if tally.worlds.is_multiple_of(PROGRESS_EVERY) && tally.worlds < args.count {

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use lull_sim::published::rows::Row;
-use lull_sim::published::statements::{Standing, StatementVerdict};
+use lull_sim::published::statements::{Standing, Statement};
 use lull_sim::published::udp_stream::MODES;
 
 /// Rows, then fitted and predicted ones summed up apart, then the statements.
-pub(super) fn text(rows: &[Row], unit: &str, verdicts: &[StatementVerdict]) -> String {
+pub(super) fn text(rows: &[Row], unit: &str, statements: &[Statement]) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut out = format!("{:width$}  {:>10}  {:>10}  {:>7}\n", "", "published", "simulated", "error");
     for row in rows {
@@ -33,8 +33,8 @@ pub(super) fn text(rows: &[Row], unit: &str, verdicts: &[StatementVerdict]) -> S
         }
     }
     out.push('\n');
-    for verdict in verdicts {
-        out.push_str(&line(verdict));
+    for statement in statements {
+        out.push_str(&line(statement));
         out.push('\n');
     }
     out
@@ -58,16 +58,16 @@ pub(super) fn to_csv(rows: &[Row], unit: &str) -> String {
 }
 
 /// One line: PASS, NEAR or FAIL, the statement, and the first things that do not hold.
-pub(super) fn line(verdict: &StatementVerdict) -> String {
-    let word = match verdict.standing() {
-        Standing::Holds => return format!("PASS {:>2}  {}", verdict.number, verdict.says),
+pub(super) fn line(statement: &Statement) -> String {
+    let word = match statement.standing() {
+        Standing::Holds => return format!("PASS {:>2}  {}", statement.number, statement.says),
         Standing::Near => "NEAR",
         Standing::Broken => "FAIL",
     };
-    let shown = verdict.broken.iter().chain(&verdict.near).take(3).cloned().collect::<Vec<_>>().join("; ");
-    let more = (verdict.broken.len() + verdict.near.len()).saturating_sub(3);
+    let shown = statement.broken.iter().chain(&statement.near).take(3).cloned().collect::<Vec<_>>().join("; ");
+    let more = (statement.broken.len() + statement.near.len()).saturating_sub(3);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    format!("{word} {:>2}  {}: {shown}{more}", verdict.number, verdict.says)
+    format!("{word} {:>2}  {}: {shown}{more}", statement.number, statement.says)
 }
 
 /// Fitted and predicted errors of each column, one line each.

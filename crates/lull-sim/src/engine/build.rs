@@ -53,7 +53,7 @@ impl Sim {
                 self.clients.connections.push(Connection::new(queue, context, Some(SourceId::at(index))));
             }
             let rng = Stream::new(seed, Component::Load, index as u32);
-            self.clients.sources.push(Source::new(first, spec.count, spec.load, rng));
+            self.clients.sources.push(Source::new(first, spec.count, spec.traffic, rng));
             if let Some(context) = context
                 && spec.count > 0
             {

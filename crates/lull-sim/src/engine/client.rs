@@ -11,7 +11,7 @@ use crate::engine::nic::{Nic, Packet};
 use crate::engine::rng::{Component, Stream};
 use crate::engine::thread::Segment;
 use crate::engine::traffic::GeneralizedPareto;
-use crate::world::{Load, NetSpec, World};
+use crate::world::{NetSpec, Traffic, World};
 
 /// One connection.
 #[derive(Debug)]
@@ -36,13 +36,13 @@ pub(crate) struct Connection {
 pub(crate) struct Source {
     first: ConnId,
     count: u32,
-    load: Load,
+    traffic: Traffic,
     rng: Stream,
 }
 
 impl Source {
-    pub(crate) fn new(first: ConnId, count: u32, load: Load, rng: Stream) -> Source {
-        Source { first, count, load, rng }
+    pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream) -> Source {
+        Source { first, count, traffic, rng }
     }
 }
 
@@ -94,7 +94,7 @@ impl Clients {
     /// Whether requests of this connection are not answered.
     pub(crate) fn is_datagram(&self, conn: ConnId) -> bool {
         let source = self.connections[conn].source;
-        source.is_some_and(|source| matches!(self.sources[source].load, Load::Datagrams { .. }))
+        source.is_some_and(|source| matches!(self.sources[source].traffic, Traffic::Datagrams { .. }))
     }
 }
 
@@ -102,22 +102,22 @@ impl Clients {
     /// Begins the load.
     pub(crate) fn start(&mut self, env: &mut Env) {
         for source in self.sources.ids() {
-            let Source { count, load, .. } = self.sources[source];
+            let Source { count, traffic, .. } = self.sources[source];
             let connections = self.sources[source].connections();
-            match load {
-                Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } => {
+            match traffic {
+                Traffic::Open { per_s } | Traffic::Noise { per_s } | Traffic::Datagrams { per_s } => {
                     if per_s > 0.0 && count > 0 {
                         self.next_arrival(env, source, per_s);
                     }
                 }
-                Load::Renewal { per_s, .. } => {
+                Traffic::Renewal { per_s, .. } => {
                     for conn in connections {
                         if per_s > 0.0 {
                             self.next_request(env, source, conn, true);
                         }
                     }
                 }
-                Load::Closed => {
+                Traffic::Closed => {
                     for (nth, conn) in connections.enumerate() {
                         // Clients connect one after the other; the first answers spread them further.
                         let spread_ns = (nth as u64 + 1) * 2_000;
@@ -137,7 +137,7 @@ impl Clients {
     /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
     fn next_request(&mut self, env: &mut Env, source: SourceId, conn: ConnId, first: bool) {
         let group = &mut self.sources[source];
-        let Load::Renewal { per_s, shape } = group.load else { return };
+        let Traffic::Renewal { per_s, shape } = group.traffic else { return };
         let gaps = GeneralizedPareto::with_mean(1e9 * f64::from(group.count) / per_s, shape);
         let gaps = if first { gaps.residual() } else { gaps };
         let gap_ns = gaps.draw(&mut group.rng) as u64;
@@ -172,18 +172,18 @@ impl Clients {
         }
         let group = &mut self.sources[source];
         let conn = ConnId::new(group.first.raw() + group.rng.below(group.count));
-        let load = group.load;
-        match load {
-            Load::Open { per_s } => {
+        let traffic = group.traffic;
+        match traffic {
+            Traffic::Open { per_s } => {
                 self.next_arrival(env, source, per_s);
                 self.request_or_wait(env, conn);
             }
-            Load::Noise { per_s } => {
+            Traffic::Noise { per_s } => {
                 self.next_arrival(env, source, per_s);
                 let queue = self.connections[conn].queue;
                 let _ = nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Ack));
             }
-            Load::Datagrams { per_s } => {
+            Traffic::Datagrams { per_s } => {
                 self.next_arrival(env, source, per_s);
                 env.tally.counts.issued += 1;
                 let queue = self.connections[conn].queue;
@@ -192,7 +192,7 @@ impl Clients {
                     self.inside += 1;
                 }
             }
-            Load::Renewal { .. } | Load::Closed => {}
+            Traffic::Renewal { .. } | Traffic::Closed => {}
         }
     }
 
@@ -315,7 +315,7 @@ impl Clients {
             }
         }
         let source = connection.source;
-        let closed = source.is_some_and(|source| self.sources[source].load == Load::Closed);
+        let closed = source.is_some_and(|source| self.sources[source].traffic == Traffic::Closed);
         if closed {
             self.issue(env, conn);
         } else if connection.backlog > 0 {

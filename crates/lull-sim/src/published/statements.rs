@@ -11,7 +11,7 @@ use crate::published::summary::{GOALS, QPS_SATURATED};
 
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StatementVerdict {
+pub struct Statement {
     /// The statement's number.
     pub number: u32,
     /// What it says.
@@ -33,7 +33,7 @@ pub enum Standing {
     Broken,
 }
 
-impl StatementVerdict {
+impl Statement {
     /// How the statement stands.
     pub fn standing(&self) -> Standing {
         match (self.broken.is_empty(), self.near.is_empty()) {
@@ -253,13 +253,13 @@ const CHECKS: [Check; 10] = [
 ];
 
 /// Checks all ten.
-pub fn check(simulated: &Simulated) -> Vec<StatementVerdict> {
+pub fn check(simulated: &Simulated) -> Vec<Statement> {
     CHECKS
         .iter()
         .map(|(number, says, check)| {
             let mut checker = Checker { simulated, broken: Vec::new(), near: Vec::new() };
             check(&mut checker);
-            StatementVerdict { number: *number, says, broken: checker.broken, near: checker.near }
+            Statement { number: *number, says, broken: checker.broken, near: checker.near }
         })
         .collect()
 }
@@ -282,10 +282,10 @@ mod tests {
 
     #[test]
     fn every_statement_holds_in_the_published_table() {
-        let verdicts = check(&published());
-        assert_eq!(verdicts.len(), 10);
-        for verdict in verdicts {
-            assert_eq!(verdict.standing(), Standing::Holds, "{verdict:?}");
+        let statements = check(&published());
+        assert_eq!(statements.len(), 10);
+        for statement in statements {
+            assert_eq!(statement.standing(), Standing::Holds, "{statement:?}");
         }
     }
 
@@ -321,8 +321,8 @@ mod tests {
         }
         let broken: Vec<u32> = check(&simulated)
             .iter()
-            .filter(|verdict| !verdict.broken.is_empty())
-            .map(|verdict| verdict.number)
+            .filter(|statement| !statement.broken.is_empty())
+            .map(|statement| statement.number)
             .collect();
         for number in [1, 2, 3, 4, 5] {
             assert!(broken.contains(&number), "{number} not in {broken:?}");

@@ -17,7 +17,7 @@ use crate::engine::metrics::Outcome;
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
-use crate::published::statements::StatementVerdict;
+use crate::published::statements::Statement;
 use crate::world::{
     ModerationSpec, NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SocketSpec, Transmit, World,
 };
@@ -177,7 +177,7 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
 }
 
 /// What the published table says, checked on the simulated one (in the order of [`simulate`]).
-pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
+pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let per_s = |index: usize| rows.get(index).map_or(f64::NAN, |row| row.simulated);
     let us = |index: usize| 1e6 / per_s(index);
     let mut waits = Vec::new();
@@ -187,13 +187,13 @@ pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
     within(&mut busy, "busy polling over default coalescing", per_s(3) / per_s(0), 3.6, 4.4);
     within(&mut busy, "busy polling over rx-usecs 1", per_s(3) / per_s(1), 1.7, 2.1);
     vec![
-        StatementVerdict {
+        Statement {
             number: 1,
             says: "rx-usecs 16 to 1 saves 30.1 us a transaction (10 % allowed): one wait in each direction",
             broken: waits,
             near: Vec::new(),
         },
-        StatementVerdict {
+        Statement {
             number: 2,
             says: "busy polling is 3.6 (4.11: 4.4) times interrupts at default coalescing, 1.7 (2.1) at rx-usecs 1",
             broken: busy,

@@ -26,7 +26,7 @@ use crate::engine::dim::Moderation;
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
-use crate::published::statements::StatementVerdict;
+use crate::published::statements::Statement;
 use crate::world::{FloodSpec, ModerationSpec, Period, QueueSpec, RelaySpec, SenderSpec, VcpuSpec, World};
 use crate::{RunError, Sim};
 
@@ -290,7 +290,7 @@ const ROUNDING: f64 = 0.03;
 
 /// What the published table says, checked on the simulated one (in the order of [`simulate`]), with the figures of the statements and
 /// room for the rounding of these figures only.
-pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
+pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let kpps = |size: usize, flows: usize, mode: Threads| {
         let index = (size * FLOWS.len() + flows) * MODES.len() + mode as usize;
         rows.get(index).map_or(f64::NAN, |row| row.simulated)
@@ -321,15 +321,15 @@ pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
             }
         }
     }
-    let verdict = |number: u32, says: &'static str, broken: Vec<String>| StatementVerdict {
-        number,
-        says,
-        broken,
-        near: Vec::new(),
-    };
+    let statement =
+        |number: u32, says: &'static str, broken: Vec<String>| Statement { number, says, broken, near: Vec::new() };
     vec![
-        verdict(1, "from 25 flows guest-threaded is 1.2 to 3.8 times vanilla up to 4096 B, equal at 64000 B", guest),
-        verdict(2, "threading the hypervisor too adds 0 to 70 %, except at 1438/1 and 4096/1", both),
-        verdict(3, "at 200 flows throughput keeps 0.66 to 0.95 of its peak (vanilla 0.24 to 0.60 up to 4096 B)", kept),
+        statement(1, "from 25 flows guest-threaded is 1.2 to 3.8 times vanilla up to 4096 B, equal at 64000 B", guest),
+        statement(2, "threading the hypervisor too adds 0 to 70 %, except at 1438/1 and 4096/1", both),
+        statement(
+            3,
+            "at 200 flows throughput keeps 0.66 to 0.95 of its peak (vanilla 0.24 to 0.60 up to 4096 B)",
+            kept,
+        ),
     ]
 }

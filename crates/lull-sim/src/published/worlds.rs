@@ -7,7 +7,7 @@ use crate::engine::cache::CacheSpec;
 use crate::engine::dim::Moderation;
 use crate::engine::traffic::{FrameSizes, KeyValueSizes};
 use crate::params::Params;
-use crate::world::{ConnectionsSpec, Load, ModerationSpec, NetSpec, Period, QueueSpec, World};
+use crate::world::{ConnectionsSpec, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, World};
 
 /// The parameters of the published world and their units.
 pub const KNOWN: [(&str, &str); 38] = [
@@ -86,11 +86,11 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
 /// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop.
 pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
     let per_connection = qps.map(|qps| qps / f64::from(ALL_CONNECTIONS));
-    let load = |count: u32| match per_connection {
-        Some(per_s) => Load::Renewal { per_s: per_s * f64::from(count), shape: GAP_SHAPE },
-        None => Load::Closed,
+    let traffic = |count: u32| match per_connection {
+        Some(per_s) => Traffic::Renewal { per_s: per_s * f64::from(count), shape: GAP_SHAPE },
+        None => Traffic::Closed,
     };
-    let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Load::Closed);
+    let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Traffic::Closed);
     world.queues = (0..CONNECTIONS.len() as u16).map(|cpu| queue(mode, cpu)).collect();
     for (worker, cpu) in world.workers.iter_mut().zip(WORKER_CPUS) {
         worker.cpu = cpu;
@@ -98,7 +98,12 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
     world.connections = CONNECTIONS
         .iter()
         .enumerate()
-        .map(|(core, &count)| ConnectionsSpec { count, queue: core as u32, context: core as u32, load: load(count) })
+        .map(|(core, &count)| ConnectionsSpec {
+            count,
+            queue: core as u32,
+            context: core as u32,
+            traffic: traffic(count),
+        })
         .collect();
     world.costs = costs(params);
     world.cache = CacheSpec {
@@ -152,12 +157,12 @@ fn costs(params: &Params) -> Costs {
 
 /// One queue before and after the load, while connections are opened and closed.
 pub(crate) fn unloaded_world(params: &Params, mode: &Mode, window_ns: u64) -> World {
-    let noise = Load::Noise { per_s: params.get("openings_per_s") };
+    let noise = Traffic::Noise { per_s: params.get("openings_per_s") };
     World {
         cpus: vec![false],
         costs: costs(params),
         queues: vec![queue(mode, 0)],
-        connections: vec![ConnectionsSpec { count: 1, queue: 0, context: 0, load: noise }],
+        connections: vec![ConnectionsSpec { count: 1, queue: 0, context: 0, traffic: noise }],
         warmup_ns: 200_000_000,
         window_ns,
         ..World::default()

@@ -20,7 +20,7 @@ use crate::engine::metrics::Outcome;
 use crate::fit::Fit;
 use crate::params::Params;
 use crate::published::rows::{Row, fit_rows, within};
-use crate::published::statements::StatementVerdict;
+use crate::published::statements::Statement;
 use crate::world::{NetSpec, PeerKind, PeerSpec, QueueSpec, Receive, SocketSpec, Transmit, World};
 use crate::{RunError, Sim};
 
@@ -228,7 +228,7 @@ const FIT_WINDOW_NS: u64 = 10_000_000;
 
 /// What the published table says, checked on the simulated one (in the order of [`simulate`]). A difference may be off by 0.3 us,
 /// three times the table's resolution.
-pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
+pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let us = |point: usize, mode: Polling, percentile: usize| {
         let index = (point * MODES.len() + mode as usize) * PERCENTILES.len() + percentile;
         rows.get(index).map_or(f64::NAN, |row| row.simulated / 1_000.0)
@@ -257,17 +257,13 @@ pub fn statements(rows: &[Row]) -> Vec<StatementVerdict> {
         let value = p50(point, Polling::Interrupts) - p50(0, Polling::Interrupts);
         within(&mut interrupts, &format!("added at {rate}/s, {delay} us"), value, added - 0.3, added + 0.3);
     }
-    let verdict = |number: u32, says: &'static str, broken: Vec<String>| StatementVerdict {
-        number,
-        says,
-        broken,
-        near: Vec::new(),
-    };
+    let statement =
+        |number: u32, says: &'static str, broken: Vec<String>| Statement { number, says, broken, near: Vec::new() };
     vec![
-        verdict(1, "threaded busy polling is lowest in every row, p50 spread and p99 - p5 at most 0.3 us", lowest),
-        verdict(2, "a separate core polling from user space spreads 0.9 us (0.3 us allowed)", separate),
-        verdict(3, "inline polling costs 3.2 to 3.7 us (0.3 us allowed) once there is an application delay", inline),
-        verdict(
+        statement(1, "threaded busy polling is lowest in every row, p50 spread and p99 - p5 at most 0.3 us", lowest),
+        statement(2, "a separate core polling from user space spreads 0.9 us (0.3 us allowed)", separate),
+        statement(3, "inline polling costs 3.2 to 3.7 us (0.3 us allowed) once there is an application delay", inline),
+        statement(
             4,
             "interrupts +8.6 us at 25K/38 us, +6.8 at 32K/30 us, -0.1 at 12K/78 us (0.3 us allowed)",
             interrupts,

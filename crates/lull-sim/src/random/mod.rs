@@ -15,9 +15,9 @@
 //! ```
 //! use lull_sim::random::Plan;
 //!
-//! let verdict = Plan::random(7).run();
-//! assert_eq!(verdict.violation, None);
-//! assert_eq!(verdict.digest, Plan::random(7).run().digest);
+//! let outcome = Plan::random(7).run();
+//! assert_eq!(outcome.violation, None);
+//! assert_eq!(outcome.digest, Plan::random(7).run().digest);
 //! ```
 
 pub mod action;
@@ -31,7 +31,7 @@ mod words;
 
 pub use check::Violation;
 pub use plan::Plan;
-pub use run::{Bound, WorldVerdict};
+pub use run::{Bound, WorldOutcome};
 pub use shrink::Shrunk;
 pub use timeline::Timeline;
 
@@ -78,21 +78,21 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds the verdict of the world of `seed`.
-    pub fn add(&mut self, seed: u64, verdict: &WorldVerdict) {
+    /// Adds the outcome of the world of `seed`.
+    pub fn add(&mut self, seed: u64, outcome: &WorldOutcome) {
         self.worlds += 1;
-        self.transitions += verdict.transitions;
-        self.events += verdict.events;
+        self.transitions += outcome.transitions;
+        self.events += outcome.events;
         let min = if self.worlds == 1 { u64::MAX } else { self.transitions_min };
-        self.transitions_min = min.min(verdict.transitions);
-        self.drain_max_ns = self.drain_max_ns.max(verdict.drain_ns);
-        let (polled, dropped, flushed) = verdict.packets;
+        self.transitions_min = min.min(outcome.transitions);
+        self.drain_max_ns = self.drain_max_ns.max(outcome.drain_ns);
+        let (polled, dropped, flushed) = outcome.packets;
         self.packets = (self.packets.0 + polled, self.packets.1 + dropped, self.packets.2 + flushed);
-        self.covered.merge(&verdict.covered);
-        if let Some(bound) = verdict.bound {
+        self.covered.merge(&outcome.covered);
+        if let Some(bound) = outcome.bound {
             self.bounded.push((seed, bound));
         }
-        if let Some(violation) = &verdict.violation {
+        if let Some(violation) = &outcome.violation {
             self.failed.push((seed, violation.clone()));
         }
     }

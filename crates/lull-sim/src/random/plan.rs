@@ -9,7 +9,7 @@ use crate::random::action::Action;
 use crate::random::script::Step;
 use crate::random::words::{params, settings};
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, Masking, ModerationSpec, NetSpec, Period, QueueSpec, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, Masking, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, WorkerSpec, World,
 };
 use crate::{Costs, FaultSpec};
 
@@ -266,14 +266,14 @@ fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts:
         let bearable = 10 * world.cpus.len() as u32;
         let highest = if draw.chance(12) { 60 } else { bearable };
         let per_s = f64::from(draw.between(1, highest)) * 1_000.0;
-        let load = match draw.between(if first { 2 } else { 0 }, 15) {
-            0 => Load::Closed,
-            1 => Load::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000])) },
-            2..=8 => Load::Datagrams { per_s },
-            _ => Load::Open { per_s },
+        let traffic = match draw.between(if first { 2 } else { 0 }, 15) {
+            0 => Traffic::Closed,
+            1 => Traffic::Noise { per_s: f64::from(draw.one_of(&[2_000, 10_000, 50_000])) },
+            2..=8 => Traffic::Datagrams { per_s },
+            _ => Traffic::Open { per_s },
         };
         let count = draw.one_of(&[1, 2, 8, 32]);
-        world.connections.push(ConnectionsSpec { count, queue, context, load });
+        world.connections.push(ConnectionsSpec { count, queue, context, traffic });
     };
     for context in 0..contexts {
         for _ in 0..draw.one_of(&[1, 1, 2, 3]) {
@@ -355,8 +355,8 @@ impl std::fmt::Display for Plan {
             writeln!(f)?;
         }
         for group in connections {
-            let ConnectionsSpec { count, queue, context, load } = group;
-            writeln!(f, "  {count} connections of queue {queue} in context {context}: {load:?}")?;
+            let ConnectionsSpec { count, queue, context, traffic } = group;
+            writeln!(f, "  {count} connections of queue {queue} in context {context}: {traffic:?}")?;
         }
         writeln!(f, "  {faults:?}")?;
         let mut script: Vec<&Step> = self.script.iter().collect();

@@ -46,7 +46,7 @@ impl std::fmt::Display for Bound {
 
 /// How a run went.
 #[derive(Clone, Debug)]
-pub struct WorldVerdict {
+pub struct WorldOutcome {
     /// The invariant that broke.
     pub violation: Option<Violation>,
     /// The bound that ended it early.
@@ -98,12 +98,12 @@ pub(crate) type Kept = (VecDeque<Entry>, u64);
 
 impl Plan {
     /// Runs it.
-    pub fn run(&self) -> WorldVerdict {
+    pub fn run(&self) -> WorldOutcome {
         self.run_keeping(0).0
     }
 
     /// Runs it and keeps the last `keep` entries.
-    pub(crate) fn run_keeping(&self, keep: usize) -> (WorldVerdict, Kept) {
+    pub(crate) fn run_keeping(&self, keep: usize) -> (WorldOutcome, Kept) {
         let mut run = Run::new(self, keep);
         // A core that panics has broken a rule of its own: that is a finding like any other.
         let stopped = catch_unwind(AssertUnwindSafe(|| run.all(self)));
@@ -128,7 +128,7 @@ impl Plan {
             Some(Stop::Bound(bound)) => (None, Some(bound)),
         };
         let flushed = run.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
-        let verdict = WorldVerdict {
+        let outcome = WorldOutcome {
             violation,
             bound,
             transitions: run.sim.env.tally.covered.transitions(),
@@ -140,7 +140,7 @@ impl Plan {
             covered: std::mem::take(&mut run.sim.env.tally.covered),
             digest: run.checker.digest,
         };
-        (verdict, (std::mem::take(&mut run.kept), run.total))
+        (outcome, (std::mem::take(&mut run.kept), run.total))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::FaultSpec;
 use crate::random::action::Action;
 use crate::random::check::Violation;
 use crate::random::plan::Plan;
-use crate::world::{Load, ModerationSpec};
+use crate::world::{ModerationSpec, Traffic};
 
 /// Worlds tried at most.
 const TRIES_MAX: u32 = 600;
@@ -26,11 +26,11 @@ type Change = Box<dyn Fn(&mut Plan) -> bool>;
 impl Plan {
     /// Shrinks a world that fails; `None` if it does not.
     pub fn shrink(&self) -> Option<Shrunk> {
-        let verdict = self.run();
-        let violation = verdict.violation?;
+        let outcome = self.run();
+        let violation = outcome.violation?;
         let mut best = Shrunk { plan: self.clone(), violation, tries: 1 };
         // A smaller world may fail later than the first one did, but not without end.
-        best.plan.transitions_goal = (2 * verdict.transitions).min(self.transitions_goal);
+        best.plan.transitions_goal = (2 * outcome.transitions).min(self.transitions_goal);
         loop {
             let before = best.tries;
             let mut smaller = false;
@@ -55,10 +55,10 @@ impl Shrunk {
             return false;
         }
         self.tries += 1;
-        let verdict = plan.run();
-        match verdict.violation {
+        let outcome = plan.run();
+        match outcome.violation {
             Some(violation) if violation.rule == self.violation.rule => {
-                plan.transitions_goal = (2 * verdict.transitions).min(plan.transitions_goal);
+                plan.transitions_goal = (2 * outcome.transitions).min(plan.transitions_goal);
                 self.plan = plan;
                 self.violation = violation;
                 true
@@ -219,12 +219,12 @@ fn plain_queue(plan: &mut Plan, index: usize) -> bool {
 
 fn fewer_packets(plan: &mut Plan, index: usize) -> bool {
     let Some(group) = plan.world.connections.get_mut(index) else { return false };
-    match &mut group.load {
-        Load::Open { per_s } | Load::Noise { per_s } | Load::Datagrams { per_s } if *per_s > 100.0 => {
+    match &mut group.traffic {
+        Traffic::Open { per_s } | Traffic::Noise { per_s } | Traffic::Datagrams { per_s } if *per_s > 100.0 => {
             *per_s /= 4.0;
             true
         }
-        Load::Closed if group.count > 1 => {
+        Traffic::Closed if group.count > 1 => {
             group.count /= 2;
             true
         }

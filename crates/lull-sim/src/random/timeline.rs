@@ -7,7 +7,7 @@ use lull_core::event::EventKind;
 use crate::engine::id::Id;
 use crate::engine::recorder::{Entry, What, Whom};
 use crate::random::plan::Plan;
-use crate::random::run::WorldVerdict;
+use crate::random::run::WorldOutcome;
 use crate::random::script::Step;
 
 /// The last events of a run.
@@ -17,13 +17,13 @@ pub struct Timeline {
     /// Events before these.
     pub left_out: u64,
     /// How the run went.
-    pub verdict: WorldVerdict,
+    pub outcome: WorldOutcome,
 }
 
 impl Plan {
     /// Runs it and tells its last `limit` events.
     pub fn timeline(&self, limit: usize) -> Timeline {
-        let (verdict, (kept, total)) = self.run_keeping(limit);
+        let (outcome, (kept, total)) = self.run_keeping(limit);
         let left_out = total - kept.len() as u64;
         let mut lines: Vec<String> = Vec::with_capacity(kept.len());
         let mut packets = (0, None);
@@ -43,7 +43,7 @@ impl Plan {
             }
             lines.push(tell(entry, &self.script));
         }
-        Timeline { lines, left_out, verdict }
+        Timeline { lines, left_out, outcome }
     }
 }
 

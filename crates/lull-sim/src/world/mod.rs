@@ -1,13 +1,13 @@
 //! A world: what there is, before anything happens. A run is a world and a seed.
 
+mod clients;
 mod flood;
-mod load;
 mod pair;
 mod queue;
 mod xsk;
 
+pub use clients::{ConnectionsSpec, NetSpec, SecondSpec, Traffic, UpstreamSpec};
 pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
-pub use load::{ConnectionsSpec, Load, NetSpec, SecondSpec, UpstreamSpec};
 pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
 pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
 pub use xsk::{XskSpec, XskThreadSpec, XskWait};
@@ -131,14 +131,14 @@ impl Default for World {
 impl World {
     /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections a
     /// core: the shape of memcached with `-t N -N N`.
-    pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, load: Load) -> World {
+    pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, traffic: Traffic) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,
             AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
         };
-        let per_core = match load {
-            Load::Open { per_s } => Load::Open { per_s: per_s / f64::from(cores) },
-            Load::Renewal { per_s, shape } => Load::Renewal { per_s: per_s / f64::from(cores), shape },
+        let per_core = match traffic {
+            Traffic::Open { per_s } => Traffic::Open { per_s: per_s / f64::from(cores) },
+            Traffic::Renewal { per_s, shape } => Traffic::Renewal { per_s: per_s / f64::from(cores), shape },
             other => other,
         };
         World {
@@ -155,7 +155,7 @@ impl World {
                     count: connections,
                     queue: u32::from(cpu),
                     context: u32::from(cpu),
-                    load: per_core,
+                    traffic: per_core,
                 })
                 .collect(),
             ..World::default()

@@ -6,15 +6,15 @@ use super::file::{AGENDA_EVENT_BYTES, EVENTS_DEFAULT, Second, WorldFile};
 use super::responder::{AfXdp, BUSY_BUDGET, Wait};
 use crate::engine::dim::Moderation;
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Load, ModerationSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SecondSpec,
-    SocketSpec, Transmit, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
+    ConnectionsSpec, ContextSpec, ModerationSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SecondSpec,
+    SocketSpec, Traffic, Transmit, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
 };
 
 /// CPUs of a twin: receiver, sender, poller.
 const TWIN_CPUS: u16 = 3;
 impl WorldFile {
-    /// The world in a mode under a load: [`Load::Open`] over all connections, or [`Load::Closed`].
-    pub fn world(&self, mode: &Mode, load: Load, window_ns: u64) -> World {
+    /// The world in a mode under a load: [`Traffic::Open`] over all connections, or [`Traffic::Closed`].
+    pub fn world(&self, mode: &Mode, traffic: Traffic, window_ns: u64) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,
             AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
@@ -51,7 +51,7 @@ impl WorldFile {
             queues: (0..self.queues).map(queue).collect(),
             contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
             workers: (0..self.workers).map(worker).collect(),
-            connections: self.groups(load),
+            connections: self.groups(traffic),
             net: self.net.clone(),
             upstream: self.upstream,
             warmup_ns: self.warmup_ns,
@@ -62,7 +62,7 @@ impl WorldFile {
             ..World::default()
         };
         match (&self.xdp, &self.second) {
-            (Some(xdp), _) => xdp.complete(self, mode, load, world),
+            (Some(xdp), _) => xdp.complete(self, mode, traffic, world),
             (None, Some(second)) => self.with_second(world, second),
             (None, None) => world,
         }
@@ -79,7 +79,7 @@ impl WorldFile {
             let count = second.connections / queues + u32::from(queue < second.connections % queues);
             let per_s = f64::from(second.per_s) * f64::from(count) / f64::from(second.connections);
             if count > 0 {
-                world.connections.push(ConnectionsSpec { count, queue, context, load: Load::Open { per_s } });
+                world.connections.push(ConnectionsSpec { count, queue, context, traffic: Traffic::Open { per_s } });
             }
         }
         world
@@ -87,21 +87,21 @@ impl WorldFile {
 
     /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers
     /// several, with fewer a queue has several workers.
-    fn groups(&self, load: Load) -> Vec<ConnectionsSpec> {
+    fn groups(&self, traffic: Traffic) -> Vec<ConnectionsSpec> {
         let count = self.workers.max(self.queues);
         let counts = self.connections_by_group(count);
         let group = |index: u16| {
             let count = counts[usize::from(index)];
             let share = f64::from(count) / f64::from(self.connections);
-            let load = match load {
-                Load::Open { per_s } => Load::Open { per_s: per_s * share },
+            let traffic = match traffic {
+                Traffic::Open { per_s } => Traffic::Open { per_s: per_s * share },
                 other => other,
             };
             ConnectionsSpec {
                 count,
                 queue: u32::from(index % self.queues),
                 context: u32::from(index % self.workers),
-                load,
+                traffic,
             }
         };
         (0..count).map(group).filter(|group| group.count > 0).collect()
@@ -131,7 +131,7 @@ impl WorldFile {
 
 impl AfXdp {
     /// Its half of the world: sockets, threads, and clients that are twins.
-    fn complete(&self, file: &WorldFile, mode: &Mode, load: Load, mut world: World) -> World {
+    fn complete(&self, file: &WorldFile, mode: &Mode, traffic: Traffic, mut world: World) -> World {
         let calls = mode.socket_busy_poll_usecs != 0;
         let transmit = match mode.napi.threaded {
             Threaded::BusyPoll => Transmit::Poll,
@@ -161,8 +161,10 @@ impl AfXdp {
             }
         }
         world.contexts.clear();
-        match (self.twin_delay_ns, load) {
-            (Some(delay_ns), Load::Open { per_s }) => self.with_twins(file, per_s, delay_ns, (mode, transmit), world),
+        match (self.twin_delay_ns, traffic) {
+            (Some(delay_ns), Traffic::Open { per_s }) => {
+                self.with_twins(file, per_s, delay_ns, (mode, transmit), world)
+            }
             _ => world,
         }
     }

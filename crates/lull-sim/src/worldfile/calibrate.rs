@@ -9,7 +9,7 @@ use lull_core::Mode;
 
 use super::file::{Bounds, RequestCost, WorldFile};
 use crate::engine::sim::Sim;
-use crate::world::Load;
+use crate::world::Traffic;
 use lull_units::time_text;
 
 /// Runs at most.
@@ -105,7 +105,7 @@ fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     };
     let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| error.to_string())?;
     let window_ns = REQUESTS * u64::from(measured_ns) / u64::from(lanes);
-    let mut world = lane.world(&base, Load::Closed, window_ns);
+    let mut world = lane.world(&base, Traffic::Closed, window_ns);
     world.warmup_ns = window_ns / 4 + 4 * u64::from(world.net.request_ns);
     let outcome = Sim::new(&world, SEED).run().map_err(|error| error.to_string())?;
     let spent_ns = match file.request_cost {

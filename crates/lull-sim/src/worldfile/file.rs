@@ -6,7 +6,7 @@ use super::responder::AfXdp;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::profile::Profile;
-use crate::world::{Load, ModerationSpec, NetSpec, Period, UpstreamSpec};
+use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec};
 
 /// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
 pub(super) const EVENTS_DEFAULT: u32 = 1_024;
@@ -152,8 +152,8 @@ impl WorldFile {
     ///
     /// # Errors
     /// Why not.
-    pub fn can_offer(&self, load: Load) -> Result<(), String> {
-        self.xdp.as_ref().map_or(Ok(()), |xdp| xdp.can_offer(load))
+    pub fn can_offer(&self, traffic: Traffic) -> Result<(), String> {
+        self.xdp.as_ref().map_or(Ok(()), |xdp| xdp.can_offer(traffic))
     }
 
     /// Requests per second that the wire carries, in the direction that is full first.

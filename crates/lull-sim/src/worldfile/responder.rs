@@ -4,7 +4,7 @@ use lull_core::{Mode, Threaded};
 use lull_units::time_text;
 
 use crate::costs::Costs;
-use crate::world::Load;
+use crate::world::Traffic;
 
 /// Packets a round of busy polling, as AF_XDP programs ask for.
 pub(super) const BUSY_BUDGET: u32 = 64;
@@ -66,10 +66,10 @@ impl AfXdp {
     }
 
     /// Whether its clients can be asked for this load.
-    pub(super) fn can_offer(&self, load: Load) -> Result<(), String> {
-        match (self.twin_delay_ns, load) {
-            (Some(_), Load::Open { per_s }) if per_s >= TWIN_PER_S_MIN => Ok(()),
-            (Some(_), Load::Open { .. }) => {
+    pub(super) fn can_offer(&self, traffic: Traffic) -> Result<(), String> {
+        match (self.twin_delay_ns, traffic) {
+            (Some(_), Traffic::Open { per_s }) if per_s >= TWIN_PER_S_MIN => Ok(()),
+            (Some(_), Traffic::Open { .. }) => {
                 Err(format!("a twin client sends {TWIN_PER_S_MIN} frames a second at the least: ask for more"))
             }
             (Some(_), _) => Err("a twin client sends at a fixed rate and has no maximum, nor shares of one: ask for \

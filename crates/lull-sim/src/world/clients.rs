@@ -10,12 +10,12 @@ pub struct ConnectionsSpec {
     /// The context that watches them.
     pub context: u32,
     /// How they are loaded.
-    pub load: Load,
+    pub traffic: Traffic,
 }
 
 /// How a group of connections is loaded. A connection has at most one request outstanding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum Traffic {
     /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still waits
     /// is issued when its answer has come; its latency counts from then on, as mutilate counts.
     Open {
