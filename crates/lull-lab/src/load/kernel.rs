@@ -122,11 +122,7 @@ impl KernelClient {
         duration: Duration,
         stop: &AtomicBool,
     ) -> Result<(Summary, Recorder), LoadError> {
-        if let Pace::Open { qps, .. } = load
-            && !(qps.is_finite() && qps > 0.0)
-        {
-            return Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") });
-        }
+        load.check()?;
         let failed = AtomicBool::new(false);
         let run = Run { load, warmup, duration, stop, failed: &failed, threads: self.workers.len() };
         self.in_threads(|worker| {

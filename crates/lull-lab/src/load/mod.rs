@@ -67,6 +67,19 @@ impl Pace {
         Pace::Open { qps, arrivals: Arrivals::Exponential, depth: 1 }
     }
 
+    /// Refuses a rate that is none.
+    ///
+    /// # Errors
+    /// [`LoadError::Invalid`], with the rate.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        match *self {
+            Pace::Open { qps, .. } if !(qps.is_finite() && qps > 0.0) => {
+                Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Requests that a connection may have outstanding, between 1 and [`DEPTH_MAX`].
     pub fn depth(&self) -> u16 {
         let (Pace::Open { depth, .. } | Pace::Closed { depth } | Pace::Preload { depth }) = *self;

@@ -224,6 +224,13 @@ impl Clients {
         }
     }
 
+    /// A packet was lost that was inside the server: the client sends it again when it has waited long enough.
+    pub(crate) fn send_again(&mut self, env: &mut Env, conn: ConnId, kind: PacketKind) {
+        self.inside -= 1;
+        self.on_wire += 1;
+        env.agenda.push(env.now_ns + env.world.net.retransmit_ns, Event::Arrive { conn, kind });
+    }
+
     /// What serving the request of this connection costs now.
     pub(crate) fn request_cost(&mut self, env: &Env, cpus: &mut Cpus, conn: ConnId, cpu: CpuId) -> Segment {
         let costs = &env.world.costs;

@@ -3,7 +3,7 @@
 //!
 //! These steps take the whole world, because a packet may be for anything in it.
 
-use crate::engine::agenda::{Event, PacketKind};
+use crate::engine::agenda::PacketKind;
 use crate::engine::epoll::Item;
 use crate::engine::id::{ContextId, CpuId, QueueId, XskId};
 use crate::engine::nic::{Frame, Packet};
@@ -86,10 +86,7 @@ impl Sim {
         if self.ends.xsks[xsk].ready.len() >= RING_FRAMES {
             self.env.tally.counts.socket_dropped += 1;
             if let Frame::Request { conn } = frame {
-                // The client sends it again, as after a drop in the NIC.
-                (self.clients.inside, self.clients.on_wire) = (self.clients.inside - 1, self.clients.on_wire + 1);
-                let at_ns = self.env.now_ns + self.env.world.net.retransmit_ns;
-                self.env.agenda.push(at_ns, Event::Arrive { conn, kind: packet.kind });
+                self.clients.send_again(&mut self.env, conn, packet.kind);
             }
             return;
         }

@@ -4,23 +4,29 @@
 //! What there is comes from a [`crate::World`]; every delivery rule is `lull-core`'s. Nothing here knows of world files,
 //! published tables or random worlds: those stand above.
 //!
-//! [`sim::Sim`] owns the parts; what concerns one part alone is that part's own method, and what crosses parts is a step of
-//! `Sim`, in the file of the part at which it begins. In the order in which a request meets them:
+//! [`sim::Sim`] owns the parts. A step is a method of the part at which it begins, and takes the parts that it crosses into,
+//! the environment first: `cpus.interrupt(env, ..)`, `nic.packet_arrives(env, cpus, ..)`. The whole `Sim` is for the dispatcher
+//! (`sim`, `segment`), for polls and what they deliver, for programs, and for whoever acts from outside. In the order in which a
+//! request meets them:
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`sim`], `build` | the run, and how a world becomes one |
+//! | [`sim`], `build`, `segment` | the run and its parts, how a world becomes one, the end of what a CPU executed |
+//! | `env` | what every step needs: time, what is due, the world's description, counts, listeners |
 //! | [`agenda`], `slots` | the queue of events; which alarm is whose |
 //! | [`id`] | indices, each of a type of its own |
-//! | `client` | load, connections, network and client latency |
+//! | `client` | connections, their traffic, network and client latency |
 //! | `flood` | a flood of datagrams, the wire, and the sinks' sockets |
-//! | `guest`, `relay`, `vcpu` | a hypervisor between the NIC and a guest |
+//! | `relay` | a hypervisor between the NIC and a guest |
 //! | `nic`, [`dim`] | rings, completion queues, arming; adaptive moderation |
-//! | `cpu`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
+//! | `napi` | the NIC's NAPI instances: schedule, completion, settling, timers, suspend and resume |
+//! | `cpu`, `cpus`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
+//! | `guest`, `vcpu` | a guest's CPU, which is a thread of another |
 //! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
-//! | `epoll` | contexts: ready lists and waiters; suspend and resume |
-//! | `ends`, `socket`, `xsk` | sockets that are no client's: ends of a pair, AF_XDP |
-//! | `thread`, `app`, `busy` | the fair scheduler; programs; the busy loop in a thread |
+//! | `deliver` | the way of a packet from a poll to its socket, its context and a waiting thread |
+//! | `epoll`, `ends`, `socket`, `xsk` | contexts; sockets that are no client's: ends of a pair, AF_XDP |
+//! | `thread`, `scheduler` | what threads execute; the fair scheduler |
+//! | `program`, `app`, `busy` | programs, which threads run; the busy loop in a thread |
 //! | [`cache`] | what delivery and application cost each other |
 //! | [`rng`], [`traffic`] | random numbers; gaps and sizes |
 //! | [`faults`] | what goes wrong |

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use lull_core::SocketBusy;
+use lull_core::{SocketBusy, Sysctl};
 
 use crate::engine::id::ThreadId;
 use crate::world::SocketSpec;
@@ -27,13 +27,19 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(spec: &SocketSpec, sysctl: &lull_core::Sysctl) -> Socket {
-        let busy = SocketBusy::new(sysctl);
-        // A world's options are its author's own, with every privilege; those beyond the limits stay at their defaults.
-        let _ = busy.set_usecs(spec.busy_poll_usecs);
-        let _ = busy.set_prefer(spec.prefer_busy_poll, true);
-        let _ = busy.set_budget(spec.busy_poll_budget, true);
+    pub(crate) fn new(spec: &SocketSpec, sysctl: &Sysctl) -> Socket {
+        let busy = busy_options(sysctl, spec.busy_poll_usecs, spec.prefer_busy_poll, spec.busy_poll_budget);
         let empty = VecDeque::new;
         Socket { spec: spec.clone(), busy, wire: empty(), ring: empty(), ready: empty(), waiter: None }
     }
+}
+
+/// The busy-poll options that a world gives a socket. They are its author's own, set with every privilege; one that is beyond
+/// its limit stays at its default.
+pub(crate) fn busy_options(sysctl: &Sysctl, usecs: u32, prefer: bool, budget: u32) -> SocketBusy {
+    let busy = SocketBusy::new(sysctl);
+    let _ = busy.set_usecs(usecs);
+    let _ = busy.set_prefer(prefer, true);
+    let _ = busy.set_budget(budget, true);
+    busy
 }

@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 
-use lull_core::SocketBusy;
+use lull_core::{SocketBusy, Sysctl};
 
 use crate::engine::nic::Frame;
+use crate::engine::socket::busy_options;
 use crate::world::XskSpec;
 
 /// Frames that a receive ring of a socket holds (`XSK_RING_CONS__DEFAULT_NUM_DESCS` of libxdp); more are dropped.
@@ -26,12 +27,8 @@ pub(crate) struct Xsk {
 }
 
 impl Xsk {
-    pub(crate) fn new(spec: &XskSpec, sysctl: &lull_core::Sysctl) -> Xsk {
-        let busy = SocketBusy::new(sysctl);
-        // A world's options are its author's own, with every privilege; those beyond the limits stay at their defaults.
-        let _ = busy.set_usecs(spec.busy_poll_usecs);
-        let _ = busy.set_prefer(spec.prefer_busy_poll, true);
-        let _ = busy.set_budget(spec.busy_poll_budget, true);
+    pub(crate) fn new(spec: &XskSpec, sysctl: &Sysctl) -> Xsk {
+        let busy = busy_options(sysctl, spec.busy_poll_usecs, spec.prefer_busy_poll, spec.busy_poll_budget);
         Xsk { spec: spec.clone(), busy, ready: VecDeque::with_capacity(RING_FRAMES), queued: false }
     }
 }

@@ -6,13 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use lull_core::{SocketBusy, state};
+use lull_core::state;
 
 use crate::engine::app::socket_reader::SocketReader;
 use crate::engine::cpu::Irq;
 use crate::engine::id::{ContextId, CpuId, QueueId};
 use crate::engine::recorder::{Entry, Listener, Recorder};
 use crate::engine::sim::Sim;
+use crate::engine::socket::busy_options;
 use crate::engine::transition::Coverage;
 use crate::random::check::{Checker, Violation};
 use crate::random::plan::{AHEAD_MAX, Plan};
@@ -150,11 +151,7 @@ impl Run {
         let mut sim = Sim::with_sink(&plan.world, plan.seed, Some(Box::new(Listener(recorder.clone()))));
         sim.env.recorder = Some(recorder.clone());
         for reader in &plan.readers {
-            let socket = SocketBusy::new(&plan.world.sysctl);
-            // The generator keeps the limits; the simulated reader has every privilege.
-            let _ = socket.set_usecs(reader.usecs);
-            let _ = socket.set_prefer(reader.prefer, true);
-            let _ = socket.set_budget(reader.budget, true);
+            let socket = busy_options(&plan.world.sysctl, reader.usecs, reader.prefer, reader.budget);
             let (context, queue, cpu) =
                 (ContextId::new(reader.context), QueueId::new(reader.queue), CpuId::new(reader.cpu));
             let program = SocketReader::new(context, queue, cpu, socket, reader.nonblocking);

@@ -350,14 +350,13 @@ impl Script {
         q.tx_done = 0;
         q.looked_at(sim.env.now_ns);
         for packet in lost {
-            if packet.kind == PacketKind::Request {
+            if packet.kind != PacketKind::Request {
+                continue;
+            }
+            if sim.clients.is_datagram(packet.conn) {
                 sim.clients.inside -= 1;
-                if sim.clients.is_datagram(packet.conn) {
-                    continue;
-                }
-                sim.clients.on_wire += 1;
-                let at_ns = sim.env.now_ns + sim.env.world.net.retransmit_ns;
-                sim.env.agenda.push(at_ns, Event::Arrive { conn: packet.conn, kind: packet.kind });
+            } else {
+                sim.clients.send_again(&mut sim.env, packet.conn, packet.kind);
             }
         }
     }

@@ -46,11 +46,7 @@ impl<C: Clock> WireClient<C> {
     /// # Errors
     /// [`LoadError::Invalid`] if the load is outside its limits.
     pub fn begin(&mut self, load: Pace, warmup: Duration, duration: Duration) -> Result<(), LoadError> {
-        if let Pace::Open { qps, .. } = load
-            && !(qps.is_finite() && qps > 0.0)
-        {
-            return Err(LoadError::Invalid { what: "load", why: format!("{qps} requests a second") });
-        }
+        load.check()?;
         let now_ns = self.clock.now_ns();
         // What an earlier run left unanswered must not be taken for this one's answers.
         for connection in 0..self.connections.len() as u32 {
