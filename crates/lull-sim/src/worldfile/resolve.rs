@@ -14,6 +14,7 @@ use super::check::{Check, LATENCY};
 use super::error::{Source, WorldFileError};
 use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, RequestCost, Second, WorldFile};
 use super::raw::Raw;
+use crate::costs::Costs;
 use crate::engine::dim::Moderation;
 use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Time};
@@ -62,18 +63,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let profile = profile_of(&check, raw)?;
     let (mut costs, cache) = profile.costs();
     let overridden = raw.costs.put_over(&mut costs, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
-    if let Some(idle) = &raw.machine.idle {
-        match idle.get_ref().as_str() {
-            "deep" => {}
-            "shallow" => costs.idle_deep_residency_ns = u32::MAX,
-            "poll" => (costs.idle_deep_residency_ns, costs.idle_shallow_exit_ns) = (u32::MAX, 0),
-            other => {
-                let problem =
-                    format!("'{other}' is no idle-state profile: allowed are \"deep\", \"shallow\" and \"poll\"");
-                return Err(check.error("machine.idle", idle, problem));
-            }
-        }
-    }
+    idle(&check, raw, &mut costs)?;
     let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
     let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
     let queues = check.count_or("nic.queues", &raw.nic.queues, &CORES, workers)? as u16;
@@ -82,22 +72,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         false => None,
     };
     let has_twins = xdp.is_some_and(|(xdp, _)| xdp.twin_delay_ns.is_some());
-    let connections = match &raw.service.connections {
-        Some(connections) => check.count("service.connections", connections, &CONNECTIONS)? as u32,
-        None if has_twins => 0,
-        None => {
-            let problem = "missing, and it has no default: over how many connections clients ask";
-            return Err(check.error("service.connections", &raw.service.kind, problem));
-        }
-    };
-    if let (Some(value), true) = (&raw.service.connections, connections < u32::from(workers.max(queues))) {
-        let problem = format!(
-            "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} \
-             or more",
-            workers.max(queues)
-        );
-        return Err(check.error("service.connections", value, problem));
-    }
+    let connections = connections(&check, raw, (workers, queues), has_twins)?;
     let frequency = raw.machine.frequency.as_ref();
     let hz = frequency.map_or(Ok(profile.hz), |hz| {
         check.within("machine.frequency", hz, hz.get_ref().0, &HZ, |hz| format!("{}GHz", hz as f64 / 1e9))
@@ -117,54 +92,16 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         None => (upstream(&check, raw)?, request(&check, raw)?),
         Some((_, cost)) => (None, (cost, Division { user_permille: 1_000, random_permille: 0 })),
     };
-    let workers_elsewhere = match &raw.service.worker_cores {
-        None => false,
-        Some(place) => match place.get_ref().as_str() {
-            "queue" => false,
-            "other" if workers.min(cores) < 2 => {
-                let problem = "there is no other core that has a worker: allowed with two workers on two cores or more";
-                return Err(check.error("service.worker_cores", place, problem));
-            }
-            "other" => true,
-            other => {
-                let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
-                return Err(check.error("service.worker_cores", place, problem));
-            }
-        },
-    };
-    let rss_spread = match &raw.nic.rss {
-        None => true,
-        Some(rss) => match rss.get_ref().as_str() {
-            "hash" => true,
-            "even" => false,
-            other => {
-                let problem =
-                    format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
-                return Err(check.error("nic.rss", rss, problem));
-            }
-        },
-    };
+    let workers_elsewhere = workers_elsewhere(&check, raw, workers.min(cores))?;
+    let rss_spread = rss_spread(&check, raw)?;
     let ring_packets = check.count_or("nic.ring", &raw.nic.ring, &RING, 1_024u64)? as u32;
-    let default = Bounds::default();
-    let memory = &raw.run.memory_max;
-    let bounds = Bounds {
-        events_max: check.count_or("run.events_max", &raw.run.events_max, &EVENTS, default.events_max)?,
-        memory_max_bytes: check.bytes_or("run.memory_max", memory, &MEMORY, default.memory_max_bytes)?,
-        backlog_max: check.count_or("run.backlog_max", &raw.run.backlog_max, &BACKLOG, default.backlog_max)?,
-    };
-    let needed_bytes = u64::from(connections) * CONNECTION_BYTES
-        + u64::from(queues) * u64::from(ring_packets) * PACKET_BYTES
+    let bounds = bounds(&check, raw)?;
+    let packets = u64::from(queues) * u64::from(ring_packets);
+    let memory_bytes = u64::from(connections) * CONNECTION_BYTES
+        + packets * PACKET_BYTES
         + u64::from(cores.max(workers).max(queues)) * CORE_BYTES;
-    if needed_bytes > bounds.memory_max_bytes {
-        let problem = format!(
-            "{connections} connections on {queues} queues take about {} MiB, and run.memory_max allows {} MiB",
-            needed_bytes >> 20,
-            bounds.memory_max_bytes >> 20
-        );
-        return Err(match &raw.service.connections {
-            Some(connections) => check.error("service.connections", connections, problem),
-            None => check.error("service.kind", &raw.service.kind, problem),
-        });
+    if memory_bytes > bounds.memory_max_bytes {
+        return Err(too_large(&check, raw, (connections, queues), (memory_bytes, bounds.memory_max_bytes)));
     }
     let warmup_ns = match &raw.run.warmup {
         None => WARMUP_DEFAULT_NS,
@@ -217,6 +154,110 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         }
     })?;
     Ok(file)
+}
+
+/// What idle states cost: `machine.idle` leaves the deep one out, or both.
+fn idle(check: &Check<'_>, raw: &Raw, costs: &mut Costs) -> Result<(), WorldFileError> {
+    let Some(idle) = &raw.machine.idle else { return Ok(()) };
+    match idle.get_ref().as_str() {
+        "deep" => {}
+        "shallow" => costs.idle_deep_residency_ns = u32::MAX,
+        "poll" => (costs.idle_deep_residency_ns, costs.idle_shallow_exit_ns) = (u32::MAX, 0),
+        other => {
+            let problem = format!("'{other}' is no idle-state profile: allowed are \"deep\", \"shallow\" and \"poll\"");
+            return Err(check.error("machine.idle", idle, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need none.
+fn connections(
+    check: &Check<'_>,
+    raw: &Raw,
+    (workers, queues): (u16, u16),
+    has_twins: bool,
+) -> Result<u32, WorldFileError> {
+    let connections = match &raw.service.connections {
+        Some(connections) => check.count("service.connections", connections, &CONNECTIONS)? as u32,
+        None if has_twins => 0,
+        None => {
+            let problem = "missing, and it has no default: over how many connections clients ask";
+            return Err(check.error("service.connections", &raw.service.kind, problem));
+        }
+    };
+    if let (Some(value), true) = (&raw.service.connections, connections < u32::from(workers.max(queues))) {
+        let problem = format!(
+            "{connections} connections leave some of {workers} workers on {queues} queues without any: allowed is {} \
+             or more",
+            workers.max(queues)
+        );
+        return Err(check.error("service.connections", value, problem));
+    }
+    Ok(connections)
+}
+
+/// Whether workers run on other cores than their queues' interrupts, of the `places` that have both.
+fn workers_elsewhere(check: &Check<'_>, raw: &Raw, places: u16) -> Result<bool, WorldFileError> {
+    match &raw.service.worker_cores {
+        None => Ok(false),
+        Some(place) => match place.get_ref().as_str() {
+            "queue" => Ok(false),
+            "other" if places < 2 => {
+                let problem = "there is no other core that has a worker: allowed with two workers on two cores or more";
+                Err(check.error("service.worker_cores", place, problem))
+            }
+            "other" => Ok(true),
+            other => {
+                let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
+                Err(check.error("service.worker_cores", place, problem))
+            }
+        },
+    }
+}
+
+/// Whether queues have as many connections as a hash gives them.
+fn rss_spread(check: &Check<'_>, raw: &Raw) -> Result<bool, WorldFileError> {
+    match &raw.nic.rss {
+        None => Ok(true),
+        Some(rss) => match rss.get_ref().as_str() {
+            "hash" => Ok(true),
+            "even" => Ok(false),
+            other => {
+                let problem =
+                    format!("'{other}' is no way of spreading connections: allowed are \"hash\" and \"even\"");
+                Err(check.error("nic.rss", rss, problem))
+            }
+        },
+    }
+}
+
+fn bounds(check: &Check<'_>, raw: &Raw) -> Result<Bounds, WorldFileError> {
+    let default = Bounds::default();
+    let memory = &raw.run.memory_max;
+    Ok(Bounds {
+        events_max: check.count_or("run.events_max", &raw.run.events_max, &EVENTS, default.events_max)?,
+        memory_max_bytes: check.bytes_or("run.memory_max", memory, &MEMORY, default.memory_max_bytes)?,
+        backlog_max: check.count_or("run.backlog_max", &raw.run.backlog_max, &BACKLOG, default.backlog_max)?,
+    })
+}
+
+/// What refuses a world that takes more memory than a run may.
+fn too_large(
+    check: &Check<'_>,
+    raw: &Raw,
+    (connections, queues): (u32, u16),
+    (memory_bytes, memory_max_bytes): (u64, u64),
+) -> WorldFileError {
+    let problem = format!(
+        "{connections} connections on {queues} queues take about {} MiB, and run.memory_max allows {} MiB",
+        memory_bytes >> 20,
+        memory_max_bytes >> 20
+    );
+    match &raw.service.connections {
+        Some(connections) => check.error("service.connections", connections, problem),
+        None => check.error("service.kind", &raw.service.kind, problem),
+    }
 }
 
 /// The file's name without directories and ending.
