@@ -42,7 +42,7 @@ pub struct Costs {
     pub request_sys_ns: u32,
     /// The user-space part of a request.
     pub request_user_ns: u32,
-    /// What a request costs besides, at random: mean of an exponential part (system time).
+    /// The mean of a random (exponential) system time that a request takes besides.
     pub request_random_ns: u32,
     /// A receive call on a socket: entry and return.
     pub recv_call_ns: u32,
@@ -58,7 +58,7 @@ pub struct Costs {
     pub copy_byte_ps: u32,
     /// A send call on a socket, until the device has the frame (TCP) or the transmit ring has it (AF_XDP).
     pub send_ns: u32,
-    /// Until the busy polling of a send call is under way in a thread that has slept: its core has nothing of it in its caches.
+    /// Starting to busy poll from a send call after the thread has slept, with cold caches.
     pub cold_busy_ns: u32,
     /// Sending one frame of a transmit ring within a poll.
     pub tx_frame_ns: u32,

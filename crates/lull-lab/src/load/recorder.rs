@@ -149,7 +149,7 @@ impl Recorder {
         self.doorbells
     }
 
-    /// Of the doorbells' time, this went into raising interrupts on the peer's behalf.
+    /// The part of the doorbells' time that went into raising interrupts on the peer's behalf.
     pub fn set_raise_ns(&mut self, raise_ns: u64) {
         self.raise_ns = raise_ns;
     }
@@ -241,7 +241,7 @@ pub struct Summary {
     pub received: u64,
     /// Reads that found their record.
     pub hits: u64,
-    /// Reads that did not.
+    /// Reads that found no record.
     pub misses: u64,
     /// Updates that were stored.
     pub stored: u64,

@@ -6,23 +6,23 @@ use crate::engine::rng::{Component, Stream};
 /// How often and how badly. Shares are in 1/1024; times in nanoseconds, drawn uniformly up to the maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSpec {
-    /// How late a NAPI's timer interrupts at most.
+    /// How late the timer of a NAPI interrupts at the most.
     pub timer_late_max_ns: u32,
     /// Share of polls that are slow.
     pub slow_poll_share: u32,
     /// How much longer they take at most.
     pub slow_poll_max_ns: u32,
-    /// How long a poll goes on at most after it last looked at the ring: what arrives then, it does not see.
+    /// How long a poll goes on at the most after it last looked at the ring. It does not see what arrives then.
     pub tail_max_ns: u32,
-    /// Share of completions that are held up between the release and what is owed (timer, interrupt).
+    /// Share of completions that are held up between the release and what is owed then (a timer or an interrupt).
     pub settle_late_share: u32,
-    /// How long at most.
+    /// How long they are held up at the most.
     pub settle_late_max_ns: u32,
     /// Share of requests over which the application stalls.
     pub stall_share: u32,
-    /// How long at most.
+    /// How long it stalls at the most.
     pub stall_max_ns: u32,
-    /// What an application does between two calls that found nothing.
+    /// How long an application works between two calls that found nothing.
     pub between_calls_ns: u32,
 }
 

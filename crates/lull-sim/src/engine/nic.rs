@@ -24,7 +24,7 @@ use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 pub(crate) struct Packet {
     pub(crate) conn: ConnId,
     pub(crate) kind: PacketKind,
-    /// Of a flood's frame: the datagram's number and the frame's in it.
+    /// If it is a frame of a flood: the number of its datagram, and its own in it. Otherwise 0.
     pub(crate) part: u32,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct CompletionQueue {
     last_ns: u64,
     /// When it interrupted last.
     event_ns: u64,
-    /// Totals.
+    /// What it has seen since the world began, which adaptive moderation compares.
     completions: u64,
     bytes: u64,
     events: u64,
@@ -104,7 +104,7 @@ pub(crate) struct Poll {
     pub(crate) looked_last: bool,
     /// Frames that it sends.
     pub(crate) sending: Vec<Frame>,
-    /// It broke into a thread.
+    /// It breaks into a thread, which makes each packet dearer.
     pub(crate) breaking_in: bool,
 }
 

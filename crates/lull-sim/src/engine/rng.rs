@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Component {
-    /// Arrival times and the choice of connections.
+    /// When clients send, and on which connections.
     Load = 1,
     /// Service times.
     Application = 2,

@@ -24,8 +24,8 @@ impl GeneralizedPareto {
         GeneralizedPareto { location: 0.0, scale: mean * (1.0 - shape), shape }
     }
 
-    /// The time to the next event, for somebody who looks at a stream of events with these gaps at any moment. For one that
-    /// begins at 0.
+    /// The distribution of the time to the next event, for somebody who looks at a stream of events with these gaps at a random
+    /// moment. The gaps have to begin at 0.
     pub fn residual(&self) -> GeneralizedPareto {
         let rest = 1.0 - self.shape;
         GeneralizedPareto { location: 0.0, scale: self.scale / rest, shape: self.shape / rest }
@@ -43,7 +43,7 @@ impl GeneralizedPareto {
 /// Sizes of frames, in bytes with all headers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FrameSizes {
-    /// All alike.
+    /// All frames have the same size.
     Same(u32),
     /// Those of a key-value service.
     KeyValue(KeyValueSizes),

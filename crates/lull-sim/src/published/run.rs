@@ -17,9 +17,9 @@ fn unloaded_ns(mode: &Mode) -> u64 {
     (mode.napi.gro_flush_timeout_ns * UNLOADED_TIMEOUTS).clamp(UNLOADED_NS[0], UNLOADED_NS[1])
 }
 
-/// In timeouts, which is what its polls take.
+/// How many of its timeouts a queue without load is simulated for: it is polled once a timeout.
 const UNLOADED_TIMEOUTS: u64 = 1_000_000;
-/// At least and at most.
+/// The least and the most that it is simulated for, in nanoseconds.
 const UNLOADED_NS: [u64; 2] = [10_000_000_000, 200_000_000_000];
 
 /// Length of the published counters' window, in seconds.
@@ -28,13 +28,13 @@ const COUNTED_S: f64 = 30.0;
 /// How long each cell is simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// Before counting, in milliseconds.
+    /// The virtual time that passes before anything is counted, in milliseconds.
     pub warmup_ms: u64,
-    /// Counted at open loop, in milliseconds.
+    /// The virtual time that counts in open loop, in milliseconds.
     pub open_ms: u64,
-    /// Counted at 1000K and at closed loop, in milliseconds: busier, and slower to simulate.
+    /// The virtual time that counts at 1000K and in closed loop, in milliseconds: these are slower to simulate.
     pub busy_ms: u64,
-    /// Simulated cells at once.
+    /// How many cells are simulated at once.
     pub threads: usize,
 }
 

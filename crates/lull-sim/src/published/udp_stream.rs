@@ -220,7 +220,7 @@ fn costs(params: &Params) -> Costs {
 /// What is simulated of a cell, in nanoseconds of virtual time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Before anything is counted: until the sockets hold what they hold in the long run.
+    /// What passes before anything is counted, until the sockets hold what they hold in the long run.
     pub warmup_ns: u64,
     /// What is counted.
     pub window_ns: u64,

@@ -37,12 +37,12 @@ pub enum Action {
         /// Whether the device is reset: what lies in its rings is lost.
         reset: bool,
     },
-    /// The link is down for so long, in nanoseconds: packets are lost.
+    /// The link goes down, and packets are lost until it is up again.
     Link {
-        /// How long.
+        /// How long it is down, in nanoseconds.
         down_ns: u32,
     },
-    /// EPIOCSPARAMS.
+    /// Sets the parameters of an epoll context (EPIOCSPARAMS).
     Params {
         /// On which context.
         context: u32,
@@ -80,9 +80,9 @@ pub enum Action {
         /// For which queue.
         queue: u32,
     },
-    /// The next request takes an application so much longer, in nanoseconds.
+    /// The application stalls over the next request.
     Stall {
-        /// How much.
+        /// How long, in nanoseconds.
         ns: u32,
     },
 }

@@ -20,7 +20,7 @@ const TIMER_UNIT_NS: u64 = 16;
 /// An invariant that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which one.
+    /// The number of the invariant in §14, or the name of another check.
     pub rule: &'static str,
     /// When, in nanoseconds of the world.
     pub at_ns: u64,

@@ -32,11 +32,11 @@ const BURST_CONNECTION: ConnId = ConnId::new(0);
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When, in nanoseconds after the begin of a lap of the script.
+    /// When it acts, in nanoseconds after the beginning of a lap of the script.
     pub at_ns: u64,
-    /// On which CPU.
+    /// The CPU on which it acts.
     pub cpu: u16,
-    /// What.
+    /// What it does.
     pub action: Action,
 }
 
@@ -54,7 +54,7 @@ enum Progress {
 pub(crate) struct Script {
     pub(crate) steps: Table<StepId, Step>,
     progress: Table<StepId, Progress>,
-    /// Of each queue: a step that takes it down or changes its thread is in progress.
+    /// Whether a step is in progress that takes the queue down or changes its thread.
     busy: Table<QueueId, bool>,
     config: DeviceConfig,
     next_id: u32,

@@ -6,10 +6,11 @@ use super::tried::{Objective, Tried};
 /// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
 /// those the one with the lowest latency wins.
 const CPU_TIE_PERCENT: f64 = 1.0;
-/// And of those only such whose cores are idle about as long: timers that accounting does not see still take the time.
+/// Of equally cheap settings those are left out whose cores are idle for less than the others', by this much in percent:
+/// accounting does not see every timer, which takes its time all the same.
 const BUSY_TIE_PERCENT: f64 = 5.0;
-/// What values that are not the mode's own have to earn: so many points of CPU less, or so much lower a latency at no more CPU,
-/// in percent. Less is within what seeds and the model's error make of it, and nobody should have to type it.
+/// What values other than the mode's own have to earn: so many points of CPU less, or a latency that is lower by so many percent
+/// at no more CPU. A smaller gain may be due to the seeds or the model's error, and is not worth typing.
 const REFINED_CPU_PERCENT: f64 = 1.0;
 const REFINED_LATENCY_PERCENT: f64 = 5.0;
 /// The best of what meets the objective on average with something to spare, or else of what just meets it.

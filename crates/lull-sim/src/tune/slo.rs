@@ -45,7 +45,7 @@ impl fmt::Display for Statistic {
 /// One bound: the statistic stays below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Of what.
+    /// What is bounded.
     pub statistic: Statistic,
     /// The limit, in nanoseconds.
     pub limit_ns: u64,

@@ -3,17 +3,17 @@
 /// A group of connections of one queue, watched by one context.
 #[derive(Clone, Debug)]
 pub struct ConnectionsSpec {
-    /// How many.
+    /// How many connections the group has.
     pub count: u32,
-    /// Their queue.
+    /// The queue on which their packets arrive.
     pub queue: u32,
     /// The context that watches them.
     pub context: u32,
-    /// How they are loaded.
+    /// What their clients send.
     pub traffic: Traffic,
 }
 
-/// How a group of connections is loaded. A connection has at most one request outstanding.
+/// What the clients of a group of connections send. A connection has at most one request outstanding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
     /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still waits
@@ -51,19 +51,19 @@ pub struct NetSpec {
     pub request_ns: u32,
     /// From the server's NIC until the answer is in the client's NIC and handled there, without what follows.
     pub answer_ns: u32,
-    /// Further time until the client's program has it: mean of an exponential part.
+    /// The mean of a random (exponential) time that passes then until the client's program has the answer.
     pub client_random_ns: u32,
-    /// Share of answers that the client takes longer for (its interrupt moderation, its other connections), in 1/1024.
+    /// The share of answers for which the client takes longer (its interrupt moderation, its other connections), in 1/1024.
     pub slow_share: u32,
-    /// How much longer: from.
+    /// How much longer it takes for them at the least.
     pub slow_min_ns: u32,
-    /// How much longer: to.
+    /// How much longer it takes for them at the most.
     pub slow_max_ns: u32,
     /// From the answer's arrival in the client until its acknowledgement is in the server's NIC.
     pub ack_ns: u32,
     /// From the server's doorbell until the transmit completion is written.
     pub tx_done_ns: u32,
-    /// After which a lost request is sent again.
+    /// How long a client waits before it sends a lost request again.
     pub retransmit_ns: u64,
 }
 
@@ -89,7 +89,7 @@ impl Default for NetSpec {
 pub struct UpstreamSpec {
     /// From the proxy's NIC to the server behind it and back.
     pub answer_ns: u32,
-    /// Further time: mean of an exponential part.
+    /// The mean of a random (exponential) time that comes on top.
     pub random_ns: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct UpstreamSpec {
 /// application alone, between two of its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondSpec {
-    /// Groups of connections from this one on are its.
+    /// The first of its groups of connections: those behind it are its, too.
     pub first_group: u32,
     /// What a request costs it, in nanoseconds; the first application's is [`Costs::request_sys_ns`](crate::Costs::request_sys_ns) and
     /// [`Costs::request_user_ns`](crate::Costs::request_user_ns).

@@ -3,11 +3,11 @@
 /// The machine that a flood comes from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SenderSpec {
-    /// A send call of one frame, without its bytes, in nanoseconds.
+    /// What a send call of one frame costs without its bytes, in nanoseconds.
     pub datagram_ns: u32,
-    /// Each further frame of a datagram, in nanoseconds.
+    /// What each further frame of a datagram costs, in nanoseconds.
     pub fragment_ns: u32,
-    /// A byte, in picoseconds.
+    /// What each byte costs, in picoseconds.
     pub byte_ps: u32,
     /// Senders that make progress at once, at most: its cores, less what they take from each other.
     pub cores: f64,
@@ -26,7 +26,7 @@ pub struct FloodSpec {
     pub wire_bits_per_s: u64,
     /// The queues that the flows arrive on, in turn. Fragments carry no ports: their flows have one queue.
     pub queues: Vec<u32>,
-    /// The senders.
+    /// The machine that sends.
     pub sender: SenderSpec,
     /// The CPU of the sinks.
     pub sink_cpu: u16,
@@ -34,7 +34,7 @@ pub struct FloodSpec {
     pub receive_buffer_bytes: u32,
     /// Memory that a packet takes in it (`truesize`), in bytes.
     pub buffer_small_bytes: u32,
-    /// What is added to that by a packet that is not copied into its head, in bytes.
+    /// The memory that a packet takes besides if it is not copied into its head, in bytes.
     pub buffer_large_bytes: u32,
     /// Packets up to this size are copied into their head, in bytes.
     pub copied_bytes: u32,
@@ -68,13 +68,13 @@ pub struct RelaySpec {
     pub guest_queue: u32,
     /// Frames that the guest's device holds in the hypervisor (tun).
     pub queue_frames: u32,
-    /// Receiving a frame and handing it to that device, in nanoseconds.
+    /// What it costs to receive a frame and hand it to that device, in nanoseconds.
     pub forward_ns: u32,
-    /// Copying a frame to the guest, without its bytes, in nanoseconds.
+    /// What it costs to copy a frame to the guest, without its bytes, in nanoseconds.
     pub copy_ns: u32,
     /// How long a CPU holds the lock of the device's queue, with the lock's way between caches, in nanoseconds.
     pub lock_ns: u32,
-    /// Interrupting the guest, in nanoseconds of the thread that does.
+    /// What it costs the thread that does it to interrupt the guest, in nanoseconds.
     pub signal_ns: u32,
 }
 
@@ -87,6 +87,6 @@ pub struct VcpuSpec {
     pub host_cpu: u16,
     /// The hypervisor's CPU that interrupts it, and wakes its thread.
     pub interrupted_by: u16,
-    /// Leaving the guest and coming back, in nanoseconds.
+    /// What it costs to leave the guest and come back, in nanoseconds.
     pub exit_ns: u32,
 }

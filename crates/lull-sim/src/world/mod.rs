@@ -37,7 +37,7 @@ pub struct WorkerSpec {
     pub context: u32,
     /// Timeout of its `epoll_wait`, in nanoseconds; `None` waits for ever.
     pub timeout_ns: Option<u64>,
-    /// Events per call at most.
+    /// How many events a call returns at the most.
     pub events_max: u32,
 }
 
@@ -48,7 +48,7 @@ pub struct World {
     pub cpus: Vec<bool>,
     /// What things cost.
     pub costs: Costs,
-    /// Interference.
+    /// What delivery and application cost each other through the caches.
     pub cache: CacheSpec,
     /// System-wide settings.
     pub sysctl: Sysctl,
@@ -58,15 +58,15 @@ pub struct World {
     pub contexts: Vec<ContextSpec>,
     /// Workers.
     pub workers: Vec<WorkerSpec>,
-    /// Ends of request/response pairs.
+    /// The sockets at the ends of request/response pairs.
     pub sockets: Vec<SocketSpec>,
-    /// Their threads.
+    /// The threads on these sockets.
     pub peers: Vec<PeerSpec>,
     /// AF_XDP sockets of responders, at most one a queue.
     pub xsks: Vec<XskSpec>,
-    /// Their threads that do not wait in epoll.
+    /// The threads on AF_XDP sockets that do not wait in epoll.
     pub xsk_threads: Vec<XskThreadSpec>,
-    /// Connections.
+    /// The clients' connections, group by group.
     pub connections: Vec<ConnectionsSpec>,
     /// Which connections are a second application's, if there is one.
     pub second: Option<SecondSpec>,
@@ -80,19 +80,19 @@ pub struct World {
     pub net: NetSpec,
     /// Sizes of frames, which adaptive moderation looks at.
     pub frames: FrameSizes,
-    /// What goes wrong.
+    /// What goes wrong, and how often.
     pub faults: FaultSpec,
-    /// Before anything is counted.
+    /// The virtual time that passes before anything is counted, in nanoseconds.
     pub warmup_ns: u64,
-    /// What is counted.
+    /// The virtual time in which a run counts, in nanoseconds.
     pub window_ns: u64,
     /// A server behind the service that every request is passed on to, if the service is a proxy.
     pub upstream: Option<UpstreamSpec>,
-    /// Bound of a run: events of the agenda.
+    /// The bound of a run's events.
     pub events_max: u64,
-    /// Bound of a run: events that lie ahead at the same time, which is what a run's memory grows with.
+    /// The bound of the events that lie ahead at the same time: a run's memory grows with them.
     pub pending_max: u64,
-    /// Bound of a run: open-loop arrivals that wait because their connection still waits for an answer.
+    /// The bound of the open-loop requests that wait because their connection still waits for an answer.
     pub backlog_max: u64,
 }
 

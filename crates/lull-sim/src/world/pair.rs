@@ -3,14 +3,14 @@
 /// How the frames of a socket reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// Within the send call (TCP).
+    /// The send call hands it to the device (TCP).
     Doorbell,
-    /// By the next poll of the NAPI, whoever makes it: the program makes no call.
+    /// The next poll of the NAPI sends it, whoever polls: the program makes no call.
     Poll,
-    /// By a poll that the send call schedules on its own CPU (`ndo_xsk_wakeup` of drivers that call `napi_schedule`, as gve).
+    /// The send call schedules a poll on its own CPU, which sends it (`ndo_xsk_wakeup` of drivers that call `napi_schedule`, as gve).
     Wakeup,
-    /// By the round of busy polling that the send call makes (`xsk_sendmsg` of a socket with SO_BUSY_POLL); by the owner if
-    /// somebody else polls.
+    /// The send call makes a round of busy polling, which sends it (`xsk_sendmsg` of a socket with SO_BUSY_POLL). If somebody
+    /// else owns the NAPI, that owner's poll does.
     BusyPoll,
 }
 
@@ -25,7 +25,7 @@ pub struct SocketSpec {
     pub peer: u32,
     /// How its frames reach the device.
     pub transmit: Transmit,
-    /// From the device's doorbell to the other end's ring.
+    /// How long a frame takes from the device's doorbell to the other end's ring, in nanoseconds.
     pub wire_ns: u32,
     /// SO_BUSY_POLL, in microseconds; 0 is off.
     pub busy_poll_usecs: u32,
@@ -59,11 +59,11 @@ pub enum PeerKind {
 /// How a thread waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receive {
-    /// In a blocking call, which busy polls first if the socket's options say so.
+    /// It blocks in a call, which busy polls first if the socket's options say so.
     Block,
-    /// By looking at the socket's ring in user space.
+    /// It looks at the socket's ring in user space.
     Spin,
-    /// By non-blocking calls while the ring is empty.
+    /// It makes non-blocking calls while the ring is empty.
     Call,
 }
 

@@ -15,36 +15,36 @@ pub enum ModerationSpec {
     Adaptive,
 }
 
-/// From when a moderation period runs.
+/// When a moderation period begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// From each completion anew: it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
+    /// It begins anew with each completion, so it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
     Completion,
-    /// From the first completion that was not reported yet.
+    /// It begins with the first completion that was not reported yet.
     First,
-    /// From the interrupt before: it bounds the rate of interrupts (mlx5's transmit queues).
+    /// It begins with the interrupt before, so it bounds the rate of interrupts (mlx5's transmit queues).
     Interrupt,
 }
 
 /// One queue pair of the NIC, with its NAPI.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
-    /// Where its interrupt goes.
+    /// The CPU that its interrupt goes to.
     pub cpu: u16,
     /// The settings of its NAPI.
     pub napi: NapiSettings,
-    /// Where its NAPI thread runs, if it is threaded.
+    /// The CPU that its NAPI thread runs on, if it has one.
     pub thread_cpu: u16,
-    /// Packets after which its NAPI thread, while it goes on polling, lets other threads run. 0: after each poll, as Linux since
+    /// How many packets its NAPI thread takes before it lets other threads run. 0 stands for a poll's packets, as in Linux since
     /// 5.12; for the letter of 2016 `netdev_budget` is assumed.
     pub thread_packets: u32,
     /// Moderation of the receive completions.
     pub rx: ModerationSpec,
     /// Moderation of the transmit completions.
     pub tx: ModerationSpec,
-    /// From when the receive side's moderation period runs.
+    /// When a moderation period of the receive side begins.
     pub rx_period: Period,
-    /// From when the transmit side's does.
+    /// When one of the transmit side begins.
     pub tx_period: Period,
     /// Packets that the receive ring holds; more are dropped.
     pub ring_packets: u32,
@@ -63,11 +63,11 @@ pub struct QueueSpec {
 /// How a device's interrupt is masked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Masking {
-    /// Raising disarms it, arming looks at the ring (completion queues of mlx5).
+    /// Raising the interrupt disarms it, and arming it looks at the ring (completion queues of mlx5).
     #[default]
     Disarm,
-    /// The handler masks it after it scheduled; unmasking reports what came while it was masked, and does not look at the
-    /// ring (message-signalled interrupts of most others).
+    /// The handler masks it after it has scheduled the NAPI. Unmasking reports what came in the meantime, and does not look at
+    /// the ring (message-signalled interrupts of most others).
     Mask,
 }
 

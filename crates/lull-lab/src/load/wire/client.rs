@@ -34,13 +34,13 @@ const NOBODY: u32 = u32::MAX;
 /// What the run is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No load.
+    /// There is no load.
     Idle,
     /// Sending until this time.
     Sending { until_ns: u64 },
     /// Waiting for the last answers, until this time at the latest.
     Draining { until_ns: u64 },
-    /// Over.
+    /// The load has ended.
     Done,
 }
 

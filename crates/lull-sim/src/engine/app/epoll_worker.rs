@@ -18,13 +18,13 @@ use crate::engine::transition::Transition;
 enum Stage {
     /// Before `epoll_wait`.
     Call,
-    /// In it, at its begin.
+    /// It has just entered `epoll_wait`.
     Entered,
-    /// Between two steps of it.
+    /// It is between two steps of `epoll_wait`.
     Steps,
     /// Events were copied.
     Copied(usize),
-    /// About to sleep.
+    /// It is about to sleep.
     Falling,
     Slept,
     /// Serving the event at this place of the batch.

@@ -14,11 +14,11 @@ use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 enum Stage {
     /// Who speaks first has not spoken yet.
     Begin,
-    /// At the begin of its loop.
+    /// It stands at the beginning of its loop.
     Look,
-    /// In a receive call, at its begin.
+    /// It has just entered a receive call.
     Called,
-    /// About to sleep in it.
+    /// It is about to sleep in the call.
     Falling,
     Slept,
     /// A message was copied out.
