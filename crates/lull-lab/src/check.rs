@@ -32,9 +32,9 @@ pub struct Evidence {
 /// How often NAPI threads had nothing to do, as far as a plane shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadsRest {
-    /// lull's own stack: interrupts taken. A thread that busy polls leaves them masked.
+    /// lull's own stack shows the interrupts that were taken: a thread that busy polls leaves them masked.
     Interrupts(u64),
-    /// The kernel's: times that they went to sleep, and polls of theirs that found nothing. A thread that busy polls
+    /// The kernel shows how often they went to sleep, and how many of their polls found nothing. A thread that busy polls
     /// never sleeps (`napi_threaded_poll_loop`), and where it did, for a lock of a real-time kernel, it still polls in
     /// vain for most of the time. A thread that is woken for its work finds some, and sleeps after it.
     Sleeps {

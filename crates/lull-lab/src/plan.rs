@@ -106,7 +106,7 @@ pub enum StepKind {
 /// One run to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What for.
+    /// What it is for.
     pub kind: StepKind,
     /// The test case.
     pub mode: String,

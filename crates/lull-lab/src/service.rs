@@ -36,14 +36,14 @@ use worker::Shared;
 pub struct Limits {
     /// Connections of a worker; further clients are told so and closed.
     pub connections_max: usize,
-    /// A connection that asked for nothing for so long is closed; `None`: never.
+    /// How long a connection may ask for nothing before it is closed; `None` keeps it for ever.
     pub idle_timeout: Option<Duration>,
     /// Whether silent clients are probed, and closed when they are gone (`SO_KEEPALIVE`).
     pub keepalive: bool,
 }
 
 impl Default for Limits {
-    /// None, as for clients that are the lab's own.
+    /// Nothing is bounded, as suits clients that are the lab's own.
     fn default() -> Limits {
         Limits { connections_max: usize::MAX, idle_timeout: None, keepalive: false }
     }

@@ -46,7 +46,7 @@ const TRACE_KIB: u32 = 64 * 1024;
 
 /// A service on the kernel's stack, with a generator at the other end of a veth pair.
 pub struct KernelBench {
-    // In the order in which they have to go.
+    // The fields stand in the order in which they have to be dropped.
     client: KernelClient,
     program: Program,
     polls: Polls,
@@ -213,7 +213,7 @@ impl KernelBench {
         let used = window.after.since(&window.before, cores);
         let evidence = traced.evidence(server, window.summary.received, used.napi_sleeps);
         let total = traced.account.total();
-        // A trace with holes still shows that something was; how much of it there was it does not.
+        // A trace with holes still shows that something happened, but not how often.
         let whole = traced.lost == 0;
         let counted = Counted {
             seconds: used.seconds,

@@ -63,7 +63,7 @@ impl ServerConfig {
 
 /// A memcached service on a device, with what is needed to measure it. Stops when it is dropped.
 pub struct Server {
-    // In the order in which they have to go.
+    // The fields stand in the order in which they have to be dropped.
     service: OwnService,
     network: Network,
     host: Host,

@@ -35,7 +35,7 @@ impl Clock for TscClock {
 /// A service and polling generators at the two ends of an in-memory NIC.
 pub struct MemBench {
     clients: Vec<(usize, WireClient<TscClock>)>,
-    // After the clients: they hold queues of its peer.
+    // It is dropped after the clients, which hold queues of its peer.
     server: Server,
     _client_port: Arc<MemPort>,
     cores: Cores,

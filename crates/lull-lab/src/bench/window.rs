@@ -88,7 +88,7 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
     let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
     let queries = summary.qps * seconds;
     let cpu_percent = 100.0 * cpu_s / (seconds * counted.cores as f64).max(f64::MIN_POSITIVE);
-    // Counted everywhere or nowhere: a column does not mix the two.
+    // The hardware counts the cycles of all runs or of none: a column does not mix the two.
     let cycles = match crate::hardware::availability() {
         Ok(()) => counted.hardware.map(|counts| counts.cycles as f64),
         Err(_) => counted.tsc_khz.map(|khz| cpu_s * khz as f64 * 1e3),

@@ -14,7 +14,7 @@ pub(super) const LISTENER: u64 = u64::MAX;
 /// The key of a notification's event.
 pub(super) const NOTICE: u64 = u64::MAX - 1;
 
-/// A vanished client is noticed after this: silence before the first probe, between probes, and probes.
+/// When a vanished client is noticed: the silence before the first probe, the time between two probes, and how many there are.
 pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) const KEEPALIVE_PROBES: u32 = 4;
@@ -27,7 +27,7 @@ pub trait Stream {
     fn send(&self, data: &[u8]) -> io::Result<usize>;
     /// Touches what the next call will need, where that is this process's memory.
     fn touch(&self) {}
-    /// Has calls that find nothing busy poll for so long (`SO_BUSY_POLL`).
+    /// Lets calls that find nothing busy poll for so long (`SO_BUSY_POLL`).
     fn set_busy_poll(&self, usecs: u32) -> io::Result<()>;
 }
 

@@ -35,7 +35,7 @@ impl<T> Slots<T> {
         self.slots[slot] = Some(kept);
     }
 
-    /// What is kept there: nothing where an event comes for what was closed in the same batch.
+    /// What is kept there. Nothing is if the event is for a connection that was closed earlier in the same batch.
     pub fn get(&self, slot: usize) -> Option<&T> {
         self.slots.get(slot)?.as_ref()
     }
@@ -61,7 +61,7 @@ impl<T> Slots<T> {
         kept.filter(|(_, slot)| slot.as_ref().is_some_and(&wanted)).map(|(slot, _)| slot).collect()
     }
 
-    /// Nobody is left: the memory of the most that ever were here is given back.
+    /// Gives the memory back when nobody is left, because it is that of the most connections that were ever here.
     fn give_back(&mut self) {
         if self.free.len() == self.slots.len() {
             *self = Slots::new();

@@ -31,11 +31,11 @@ struct Waiting {
 /// What a connection asks for after it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// To be told when there is more to read.
+    /// It wants to be told when there is more to read.
     Read,
-    /// To be told when there is room to send.
+    /// It wants to be told when there is room to send.
     Write,
-    /// To be closed.
+    /// It is to be closed.
     Close,
 }
 
@@ -94,7 +94,7 @@ impl Talk {
         }
     }
 
-    /// Answers what was read. Not while output waits ([`Talk::is_writing`]).
+    /// Answers what was read. It must not be called while output waits ([`Talk::is_writing`]).
     pub fn answer(&mut self, stream: &impl Stream, mut input: &[u8], desk: &mut Desk<'_>) -> Next {
         loop {
             desk.output.clear();

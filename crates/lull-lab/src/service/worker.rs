@@ -58,7 +58,7 @@ struct Connection<S> {
     stream: S,
     talk: Talk,
     busy_poll_usecs: u64,
-    /// When it last had something to be served; `None` where nobody asks.
+    /// When it last had something to be served; `None` where idle connections are not closed.
     served_at: Option<Instant>,
 }
 
