@@ -33,10 +33,10 @@ impl UdpSink {
 
 impl Program for UdpSink {
     fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
-        if self.stage == Stage::Taken {
-            if let Some(flood) = &mut sim.flood {
-                flood.received(&mut sim.env, self.flow);
-            }
+        if self.stage == Stage::Taken
+            && let Some(flood) = &mut sim.flood
+        {
+            flood.received(&mut sim.env, self.flow);
         }
         if self.is_ready(sim) {
             self.stage = Stage::Taken;

@@ -35,10 +35,10 @@ impl Program for Vhost {
             self.stage = Stage::Signalled;
             return Next::Run(Segment::mixed(signal_ns, 0));
         }
-        if matches!(self.stage, Stage::Copied | Stage::Signalled) {
-            if let Some(relay) = &mut sim.relay {
-                relay.copied(&mut sim.env, &mut sim.cpus, &mut sim.nic);
-            }
+        if matches!(self.stage, Stage::Copied | Stage::Signalled)
+            && let Some(relay) = &mut sim.relay
+        {
+            relay.copied(&mut sim.env, &mut sim.cpus, &mut sim.nic);
         }
         let next = match &sim.relay {
             Some(relay) => relay.next_ns(&sim.env, &sim.nic, sim.flood.as_ref()),
