@@ -1,6 +1,6 @@
 //! Clients and network: who asks when, and how long the way takes.
 //!
-//! As mutilate: a connection has one request outstanding at most. An open-loop arrival for a connection that waits is issued
+//! As with mutilate, a connection has one request outstanding at the most. An open-loop arrival for a connection that waits is issued
 //! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
 
 use crate::engine::agenda::{Event, PacketKind};
@@ -19,7 +19,7 @@ pub(crate) struct Connection {
     pub(crate) queue: QueueId,
     /// The epoll context that it is in; none if it is a socket's own.
     pub(crate) context: Option<ContextId>,
-    /// Who loads it, if a group of clients does.
+    /// The group of clients that sends on it, if one does.
     source: Option<SourceId>,
     outstanding: bool,
     /// Open-loop arrivals that wait for the answer.

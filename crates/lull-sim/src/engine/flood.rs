@@ -19,7 +19,7 @@ use crate::world::FloodSpec;
 /// IPv4 and UDP headers.
 const IP_BYTES: u32 = 20;
 const UDP_BYTES: u32 = 8;
-/// Payload of an Ethernet frame at least.
+/// The least payload of an Ethernet frame.
 const FRAME_PAYLOAD_MIN: u32 = 46;
 /// Ethernet header and checksum, preamble, gap.
 const FRAME_BYTES: u32 = 14 + 4 + 8 + 12;

@@ -1,8 +1,8 @@
 //! The published IRQ suspension runs as a world, and the tables that it is held against.
 //!
 //! **The machine.** memcached with eight workers on eight cores, a queue and a NAPI each, 4480 connections, seven client machines.
-//! Two spreads. RSS: the connections fall on eight queues binomially, with a standard deviation of 22, so the queues get 529 to 591,
-//! and load and connections go together. Placement: memcached's workers are not pinned, so a worker need not run on the core
+//! Two things are uneven. The first is RSS: the connections fall on eight queues binomially, with a standard deviation of 22, so the queues get 529 to 591,
+//! and load and connections go together. The second is placement: memcached's workers are not pinned, so a worker need not run on the core
 //! that its queue's interrupts go to; three of the eight do, two have changed places, three go round in a ring. Without that,
 //! `defer200` and `base` return two to three times as many events per `epoll_wait` as published: only a worker on another core runs
 //! while softirq delivers.

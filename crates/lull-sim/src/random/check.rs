@@ -1,6 +1,6 @@
 //! The invariants of `napi_semantics` §14, looked at after every step of a world.
 //!
-//! Two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the
+//! There are two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the
 //! state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check: the
 //! timer is one word.
 
@@ -55,7 +55,7 @@ struct Followed {
     rounds: Option<Rounds>,
     thread_busy: bool,
     yielding: bool,
-    /// It was released with its interrupt: a timer that settling starts is for GRO alone.
+    /// It was released with its interrupt unmasked, so a timer that settling starts is for GRO alone.
     unmasking: bool,
 }
 
@@ -296,7 +296,7 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
         if now.has(state::SCHED_THREADED) {
             return broken("I4", "has a thread's round without an owner");
         }
-        // A timer will look; or the completing context is about to see to timer and interrupt; or a disable takes it.
+        // Somebody will look: a timer, the context that is completing it, or a disable that takes it.
         if timer.is_some() || now.has(state::DISABLE) || !queue.unsettled.is_empty() {
             continue;
         }

@@ -257,12 +257,12 @@ impl Plan {
     }
 }
 
-/// Connections: every context and every reader has some; several queues may meet in one context.
+/// Draws the connections: every context and every reader has some, and several queues may meet in one context.
 fn connect(draw: &mut Draw, world: &mut World, readers: &[ReaderSpec], contexts: u32) {
     let queues = world.queues.len() as u32;
     let mut group = |draw: &mut Draw, queue, context| {
         let first = world.connections.is_empty();
-        // Mostly a load that the CPUs can bear: then delivery goes through its states all the time.
+        // Most loads are such that the CPUs can bear them, so that delivery goes through its states all the time.
         let bearable = 10 * world.cpus.len() as u32;
         let highest = if draw.chance(12) { 60 } else { bearable };
         let per_s = f64::from(draw.between(1, highest)) * 1_000.0;

@@ -168,7 +168,7 @@ impl Run {
         self.sim.nic.queues.iter().map(|queue| queue.napi.stats().work).sum()
     }
 
-    /// All of it; how long the end took.
+    /// Runs all of it, and returns how long the end took.
     fn all(&mut self, plan: &Plan) -> Result<u64, Stop> {
         self.check()?;
         let mut barren = 0;
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// No new requests: what is there must be delivered, within what I8 allows.
+    /// Ends the load: without new requests all that is there must be delivered, within what I8 allows.
     fn drain(&mut self) -> Result<u64, Stop> {
         self.sim.env.faults.quiet = true;
         while self.script.borrow().ahead > 0 {
@@ -248,7 +248,7 @@ impl Run {
                 Some(_) => {}
             }
         }
-        // A busy poller may be amid a poll for ever: what it took so far counts.
+        // A busy poller may never end its poll, so what it took so far counts.
         let amid = self.sim.nic.queues.rows().filter(|&(index, _)| self.checker.is_polled(index));
         let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
         let (arrived, polled) = (self.sim.env.tally.counts.rx_packets, self.polled() + amid);

@@ -1,4 +1,4 @@
-//! What an operator, a device and other programs do to a world while it runs: a list of steps at times.
+//! What an operator, a device and other programs do to a world while it runs: a list of steps, each with its time.
 //!
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
 //! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
@@ -26,7 +26,7 @@ const THREADED_RETRY_NS: u64 = 200_000;
 /// How long a closing waits for the threads inside of `epoll_wait`, and how often.
 const CLOSE_RETRY_NS: u64 = 7_000;
 const CLOSE_RETRIES_MAX: u32 = 400;
-/// Whose packets a burst is said to be. Nobody serves them.
+/// The connection that the packets of a burst are said to be of. Nobody serves them.
 const BURST_CONNECTION: ConnId = ConnId::new(0);
 
 /// One step.
@@ -58,7 +58,7 @@ pub(crate) struct Script {
     busy: Table<QueueId, bool>,
     config: DeviceConfig,
     next_id: u32,
-    /// Steps that are to come again, or ever.
+    /// How many steps lie ahead, first ones and those that come again.
     pub(crate) ahead: u32,
     /// Writes of settings so far.
     pub(crate) writes: u32,
@@ -144,7 +144,7 @@ impl Script {
         }
     }
 
-    /// Acts; what is left to do, and when.
+    /// Acts, and returns what is left to do and after how long.
     fn act(
         &mut self,
         sim: &mut Sim,

@@ -87,7 +87,7 @@ fn changes(plan: &Plan) -> Vec<Change> {
     }
     for index in (0..plan.world.connections.len()).rev() {
         all.push(Box::new(move |plan| {
-            // Bursts need one connection to be said to be of; load may be none.
+            // The packets of a burst need a connection that they are said to be of, though nobody may send on it.
             let groups = &mut plan.world.connections;
             groups.len() > 1 && index < groups.len() && {
                 groups.remove(index);
@@ -167,7 +167,7 @@ fn queues(plan: &mut Plan) -> Vec<&mut u32> {
     all
 }
 
-/// Nobody names `index`: the numbers above it move down. False if somebody does.
+/// Closes the gap that `index` leaves: the numbers above it move down. Returns false if somebody still names it.
 fn close_gap(mut named: Vec<&mut u32>, index: usize) -> bool {
     if named.iter().any(|number| **number as usize == index) {
         return false;

@@ -1,4 +1,4 @@
-//! A run, readable: one line an event, with its time, its CPU, and whom it is about.
+//! A run to be read: a line for each event, with its time, its CPU, and whom it is about.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::random::script::Step;
 #[derive(Debug)]
 pub struct Timeline {
     lines: Vec<String>,
-    /// Events before these.
+    /// How many events came before these.
     pub left_out: u64,
     /// How the run went.
     pub outcome: WorldOutcome,

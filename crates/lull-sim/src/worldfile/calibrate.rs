@@ -65,8 +65,8 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         }
         *if shown_ns < measured_ns { &mut below } else { &mut above } = Some((own_ns, shown_ns));
         own_ns = match (below, above) {
-            // How delivery and application fall into step changes with the cost: the way is steep in places, and a
-            // straight line is not enough.
+            // Delivery and application fall into step in other ways as the cost changes, so the figure jumps in places and a
+            // straight line between two points misses it.
             (Some(below), Some(above)) => f64::midpoint(below.0, above.0),
             _ => (own_ns + (measured_ns - shown_ns) / times_served).max(OWN_MIN_NS),
         };

@@ -84,10 +84,10 @@ pub struct WorldFile {
     pub rx: ModerationSpec,
     /// The same for transmit completions (default: as receive).
     pub tx: ModerationSpec,
-    /// From when the receive side's moderation period runs (`nic.restart`: whether each completion starts it again;
-    /// default: as adaptive).
+    /// When a moderation period of the receive side begins (`nic.restart` says whether each completion begins it anew; by
+    /// default it does if moderation is adaptive).
     pub rx_period: Period,
-    /// From when the transmit side's does.
+    /// When one of the transmit side begins.
     pub tx_period: Period,
     /// Packets that a receive ring holds (`nic.ring`; default 1024).
     pub ring_packets: u32,
@@ -97,7 +97,7 @@ pub struct WorldFile {
     pub bits_per_s: u64,
     /// A request and its answer on the wire, in bits, frames and headers included.
     pub bits: (u64, u64),
-    /// Network and clients.
+    /// The network and the clients.
     pub net: NetSpec,
     /// The server behind, if the service is a proxy.
     pub upstream: Option<UpstreamSpec>,
@@ -118,11 +118,11 @@ pub struct WorldFile {
     pub overridden: Vec<&'static str>,
     /// Costs, with the calibrated request.
     pub costs: Costs,
-    /// Interference.
+    /// What delivery and application cost each other through the caches.
     pub cache: CacheSpec,
     /// Virtual time before anything is counted (`run.warmup`; default 50 ms).
     pub warmup_ns: u64,
-    /// Bounds.
+    /// The bounds of a run.
     pub bounds: Bounds,
 }
 

@@ -14,9 +14,9 @@ const TWIN_PER_S_MIN: f64 = 10.0;
 /// How the program waits for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// In `epoll_wait` (`service.wait = "epoll"`, the default).
+    /// It waits in `epoll_wait` (`service.wait = "epoll"`, the default).
     Epoll,
-    /// By looking at its ring in user space (`service.wait = "spin"`).
+    /// It looks at its ring in user space (`service.wait = "spin"`).
     Spin,
 }
 
