@@ -83,8 +83,8 @@ impl BenchConfig {
         self.queues.unwrap_or(self.workers)
     }
 
-    /// What the reader of a table has to know where epoll contexts have sockets on several NAPIs, with what a context then
-    /// does; `None` where none has.
+    /// What the reader of a table has to know where epoll contexts have sockets on several NAPIs, with what a context
+    /// then does; `None` where none has.
     pub(crate) fn several_napis(&self, rule: &str) -> Option<String> {
         let (workers, queues) = (self.workers, self.queues());
         let contexts = if workers == 1 { "context" } else { "contexts" };

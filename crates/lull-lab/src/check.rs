@@ -1,8 +1,8 @@
 //! Whether the mode that was asked for was in force, by counters and by clocks, on either plane.
 //!
-//! A mode that is not in force must never look as if it were: a suspended cell shows suspensions, `base` shows none, and a
-//! mode that leans on a timer has it only if the timer's median lateness is under half its timeout. lull's own stack counts
-//! itself; of the kernel's the trace of a run tells. Both come to the same [`Evidence`].
+//! A mode that is not in force must never look as if it were: a suspended cell shows suspensions, `base` shows none,
+//! and a mode that leans on a timer has it only if the timer's median lateness is under half its timeout. lull's own
+//! stack counts itself; of the kernel's the trace of a run tells. Both come to the same [`Evidence`].
 
 use lull_core::{Mode, Stats, Threaded};
 
@@ -34,9 +34,9 @@ pub struct Evidence {
 pub enum ThreadsRest {
     /// lull's own stack shows the interrupts that were taken: a thread that busy polls leaves them masked.
     Interrupts(u64),
-    /// The kernel shows how often they went to sleep, and how many of their polls found nothing. A thread that busy polls
-    /// never sleeps (`napi_threaded_poll_loop`), and where it did, for a lock of a real-time kernel, it still polls in
-    /// vain for most of the time. A thread that is woken for its work finds some, and sleeps after it.
+    /// The kernel shows how often they went to sleep, and how many of their polls found nothing. A thread that busy
+    /// polls never sleeps (`napi_threaded_poll_loop`), and where it did, for a lock of a real-time kernel, it still
+    /// polls in vain for most of the time. A thread that is woken for its work finds some, and sleeps after it.
     Sleeps {
         /// Times that they went to sleep.
         sleeps: u64,

@@ -1,8 +1,9 @@
 //! The table as a file: the columns of the published IRQ suspension table, then what happened inside, then the verdict.
 //!
-//! The first nine columns are those of the published table (`lull_sim::published::V6_LETTER_CSV`), which this module reads too, so that whatever plots
-//! the one plots the other. A field is empty where nothing was measured. `cycles_per_query` is
-//! counted by the hardware where it counts, else it is TSC frequency times server CPU time; the JSON says which.
+//! The first nine columns are those of the published table (`lull_sim::published::V6_LETTER_CSV`), which this module
+//! reads too, so that whatever plots the one plots the other. A field is empty where nothing was measured.
+//! `cycles_per_query` is counted by the hardware where it counts, else it is TSC frequency times server CPU time; the
+//! JSON says which.
 
 pub mod atomic;
 

@@ -1,6 +1,6 @@
-//! The processor's own counters of cycles and instructions (`perf_event_open`). Some machines of a kind have them, others
-//! of the same kind hide them, and some kernels refuse them: the lab asks once, uses them where they count, and says so
-//! where they do not.
+//! The processor's own counters of cycles and instructions (`perf_event_open`). Some machines of a kind have them,
+//! others of the same kind hide them, and some kernels refuse them: the lab asks once, uses them where they count, and
+//! says so where they do not.
 
 use std::io;
 use std::sync::OnceLock;
@@ -57,7 +57,8 @@ pub fn availability() -> Result<(), &'static str> {
     AVAILABLE.get_or_init(probe).as_ref().copied().map_err(String::as_str)
 }
 
-/// Opens them on the calling thread and looks whether work moves them: under some hypervisors they open and stand still.
+/// Opens them on the calling thread and looks whether work moves them: under some hypervisors they open and stand
+/// still.
 fn probe() -> Result<(), String> {
     let mut counters = HardwareCounters::try_open(&[0]).map_err(|error| refusal(&error))?;
     crate::speed::work();

@@ -1,16 +1,17 @@
 //! The lab: workloads, load generators, measuring, statistics, tables and reports.
 //!
 //! [`compare`] runs every delivery mode over the same service under the same load and makes one [`cell::Report`] of it.
-//! Three types to know: [`bench::Bench`] (a service and a load generator that can run one cell), [`cell::RunResult`] (what a
-//! run measured), [`cell::Report`] (the table).
+//! Three types to know: [`bench::Bench`] (a service and a load generator that can run one cell), [`cell::RunResult`]
+//! (what a run measured), [`cell::Report`] (the table).
 //!
 //! The modules in the order that a comparison passes them: [`plan`] (what runs when), [`mod@bench`] (a service with its
-//! generator, on the in-memory NIC, on TAP, or on the kernel's stack), [`service`] (the memcached workers on lull sockets) with [`memcached`] (protocol
-//! and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and instructions, where the
-//! processor counts them, and how fast the machine is just now), [`check`] (whether the mode asked for was in force), [`cell`] and [`stats`] (results and
-//! their intervals), [`table`], [`csv`], [`json`], [`html`]. [`simulated`] makes the same report of a world that is
-//! simulated, [`tuning`] tells which mode and timeout meet an objective there, and
-//! [`published`] holds simulated tables against published ones. Whatever is written to files is a [`document::Document`].
+//! generator, on the in-memory NIC, on TAP, or on the kernel's stack), [`service`] (the memcached workers on lull
+//! sockets) with [`memcached`] (protocol and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and
+//! instructions, where the processor counts them, and how fast the machine is just now), [`check`] (whether the mode
+//! asked for was in force), [`cell`] and [`stats`] (results and their intervals), [`table`], [`csv`], [`json`],
+//! [`html`]. [`simulated`] makes the same report of a world that is simulated, [`tuning`] tells which mode and timeout
+//! meet an objective there, and [`published`] holds simulated tables against published ones. Whatever is written to
+//! files is a [`document::Document`].
 #![forbid(unsafe_code)]
 
 pub mod bench;

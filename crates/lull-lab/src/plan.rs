@@ -1,7 +1,8 @@
 //! Which case runs when, and how long that takes.
 //!
 //! Runs are interleaved: every run goes through all loads, and at each load through all modes, so that the runs to be
-//! compared are neighbours in time (A B A B) and a comparison that is cut short has seen every cell as often as it could.
+//! compared are neighbours in time (A B A B) and a comparison that is cut short has seen every cell as often as it
+//! could.
 //!
 //! ```
 //! use std::time::Duration;

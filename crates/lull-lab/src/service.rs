@@ -67,8 +67,8 @@ struct Running<C> {
 }
 
 impl OwnService {
-    /// Starts one worker per CPU that takes interrupts of `network`, each with one epoll context, listening on `address`
-    /// for the connections of that CPU's queues.
+    /// Starts one worker per CPU that takes interrupts of `network`, each with one epoll context, listening on
+    /// `address` for the connections of that CPU's queues.
     ///
     /// # Errors
     /// The address is in use or not the network's; a thread or its descriptors cannot be made.

@@ -184,9 +184,8 @@ pub(crate) fn mixed_queues(file: &WorldFile, modes: &[Mode]) -> Option<String> {
     mixed.then(|| {
         format!(
             "{} workers have the connections of {} queues: an epoll context follows one NAPI at a time, and a \
-             suspended queue \
-             that it leaves waits for irq_suspend_timeout. Steer each queue's connections to one worker \
-             (SO_INCOMING_NAPI_ID).",
+             suspended queue that it leaves waits for irq_suspend_timeout. Steer each queue's connections to one \
+             worker (SO_INCOMING_NAPI_ID).",
             file.workers, file.queues
         )
     })

@@ -30,8 +30,8 @@ pub struct Interval {
     pub low: f64,
     /// Upper bound.
     pub high: f64,
-    /// The probability, before measuring, that such an interval covers the truth. [`COVERAGE`] for means and ratios; for
-    /// medians what the order statistics reach, which with fewer than six runs is less.
+    /// The probability, before measuring, that such an interval covers the truth. [`COVERAGE`] for means and ratios;
+    /// for medians what the order statistics reach, which with fewer than six runs is less.
     pub coverage: f64,
 }
 
@@ -131,7 +131,8 @@ pub fn paired_ratio_covered(numerator: &[f64], denominator: &[f64], coverage: f6
 
 /// Spearman's rank correlation of two equally long series, from -1 (reversed order) to 1 (same order).
 ///
-/// Ties share their mean rank. `None` with fewer than three values, with lengths that differ, or if one side is constant.
+/// Ties share their mean rank. `None` with fewer than three values, with lengths that differ, or if one side is
+/// constant.
 pub fn spearman(left: &[f64], right: &[f64]) -> Option<f64> {
     if left.len() != right.len() || left.len() < 3 {
         return None;

@@ -70,7 +70,8 @@ pub struct Costs {
     pub idle_deep_exit_ns: u32,
     /// Expected idle time from which the governor takes the deep state.
     pub idle_deep_residency_ns: u32,
-    /// Share of what runs between an interrupt out of idle and the next thread that accounting does not charge, in 1/1024.
+    /// Share of what runs between an interrupt out of idle and the next thread that accounting does not charge, in
+    /// 1/1024.
     pub uncharged_in_idle: u32,
 }
 

@@ -1,10 +1,10 @@
 //! Calibration: parameters from the cells that calibration may see, and from nothing else.
 //!
-//! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that the model
-//! cannot reach count little more than one that it misses, so that it does not bend the others. Every evaluation uses the same
-//! seed and a short window. Parameters are scaled to their plausible ranges. The many parameters of this table are found one at a
-//! time (`descend`), until [`REFINED`] of the evaluations are left; CMA-ES, seeded, takes those, and the small fits of the other
-//! tables alone.
+//! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that
+//! the model cannot reach count little more than one that it misses, so that it does not bend the others. Every
+//! evaluation uses the same seed and a short window. Parameters are scaled to their plausible ranges. The many
+//! parameters of this table are found one at a time (`descend`), until [`REFINED`] of the evaluations are left; CMA-ES,
+//! seeded, takes those, and the small fits of the other tables alone.
 
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
@@ -120,8 +120,8 @@ pub fn fit(
     Ok(Fit { before: coarse.before, ..fine })
 }
 
-/// Searches the named parameters one after the other, over and over: a step in the direction that was right last time, else one in the
-/// other. A parameter's steps grow while they are right and shrink when neither is.
+/// Searches the named parameters one after the other, over and over: a step in the direction that was right last time,
+/// else one in the other. A parameter's steps grow while they are right and shrink when neither is.
 fn descend(
     start: &Params,
     names: &[&str],

@@ -1,8 +1,9 @@
 //! The delivery state machine under virtual time: a simulated world around `lull-core`.
 //!
-//! A run is a [`World`] and a seed, and replays bit for bit on any machine: virtual nanoseconds, one seeded generator per
-//! component, no wall clock, no threads inside a run, no hash-map order, no logarithm of the system's. Every delivery rule is
-//! the core's own; this crate executes the core's step machines as `lull-host` does on real threads, and gives each step a cost.
+//! A run is a [`World`] and a seed, and replays bit for bit on any machine: virtual nanoseconds, one seeded generator
+//! per component, no wall clock, no threads inside a run, no hash-map order, no logarithm of the system's. Every
+//! delivery rule is the core's own; this crate executes the core's step machines as `lull-host` does on real threads,
+//! and gives each step a cost.
 //!
 //! Three types to know:
 //!

@@ -1,5 +1,5 @@
-//! Parameters of a calibrated world: one file, each with unit, value, plausible range and meaning. A value outside its range is
-//! an error: it would be a fit of the model's faults, not of the machine.
+//! Parameters of a calibrated world: one file, each with unit, value, plausible range and meaning. A value outside its
+//! range is an error: it would be a fit of the model's faults, not of the machine.
 
 use std::collections::BTreeMap;
 

@@ -247,8 +247,8 @@ impl Server {
     }
 }
 
-/// What the reader of a table has to know of the contexts' NAPIs (§13 edges 14, 15 and 17); `None` where each has one and
-/// follows Linux.
+/// What the reader of a table has to know of the contexts' NAPIs (§13 edges 14, 15 and 17); `None` where each has one
+/// and follows Linux.
 pub(super) fn epoll_note(config: &BenchConfig) -> Option<String> {
     match (config.epoll.every_napi, config.queues() > config.workers) {
         (false, _) => config.several_napis(

@@ -21,8 +21,8 @@ pub(super) struct Windowed<M> {
     pub hardware: Option<HardwareCounts>,
 }
 
-/// Runs the load, has the hardware count `threads`, and reads `mark` around its window; `end` runs when the window is over, while the generator may still
-/// wait for its last answers.
+/// Runs the load, has the hardware count `threads`, and reads `mark` around its window; `end` runs when the window is
+/// over, while the generator may still wait for its last answers.
 pub(super) fn around<M>(
     run: &Run<'_>,
     threads: &[i32],

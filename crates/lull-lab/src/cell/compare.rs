@@ -192,8 +192,8 @@ fn share_of_base(load: Load) -> Option<f64> {
     load.offered_qps(Some(1.0)).filter(|_| load.needs_base())
 }
 
-/// The published value of a test case at a share of the published maximum of `base`, linear between the published loads.
-/// `None` outside them: nothing is extrapolated.
+/// The published value of a test case at a share of the published maximum of `base`, linear between the published
+/// loads. `None` outside them: nothing is extrapolated.
 pub fn published_at(metric: Metric, testcase: &str, share: f64) -> Option<f64> {
     let base_qps_max = published().iter().find(|r| r.testcase == "base" && r.load == Load::Max)?.qps?;
     let qps = share * base_qps_max;

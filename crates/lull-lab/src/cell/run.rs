@@ -6,8 +6,8 @@ use super::{Enforcement, Load};
 
 /// What one run of one test case at one load measured.
 ///
-/// Counts are totals over the measured window, [`window_s`](RunResult::window_s); everything optional is `None` where it
-/// was not or could not be measured, never zero.
+/// Counts are totals over the measured window, [`window_s`](RunResult::window_s); everything optional is `None` where
+/// it was not or could not be measured, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// Name of the test case, such as `suspend20`.

@@ -139,8 +139,8 @@ impl CellSummary {
         self.verdict.shows_mode() && self.standing.counts()
     }
 
-    /// What a reader of the row has to know, empty if nothing: why it is not in force, which timeout it had, why it does
-    /// not count, and whether the server fell short of the load.
+    /// What a reader of the row has to know, empty if nothing: why it is not in force, which timeout it had, why it
+    /// does not count, and whether the server fell short of the load.
     pub fn note(&self) -> String {
         let mut notes = Vec::new();
         match &self.verdict {

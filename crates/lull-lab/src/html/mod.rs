@@ -1,5 +1,5 @@
-//! The report as one page: charts, words, table. Nothing is loaded from elsewhere, and without scripts only tooltips and
-//! switches are missing.
+//! The report as one page: charts, words, table. Nothing is loaded from elsewhere, and without scripts only tooltips
+//! and switches are missing.
 //!
 //! | module | holds |
 //! | --- | --- |

@@ -1,7 +1,8 @@
 //! What a comparison shows, in words computed from it.
 //!
-//! Every sentence is about cells that are usable: the mode was in force and the generator was not the limit. A difference
-//! is stated only where the interval of the paired ratio excludes equality; what remains open is said to be open.
+//! Every sentence is about cells that are usable: the mode was in force and the generator was not the limit. A
+//! difference is stated only where the interval of the paired ratio excludes equality; what remains open is said to be
+//! open.
 
 use crate::cell::compare::{Metric, Order, against_base, low_load, order, ratio};
 use crate::cell::drift::Drift;

@@ -91,8 +91,7 @@ fn charts(answer: &Answer) -> String {
          <div class=\"charts\">\n",
     );
     let caption = "Lower left is better; the stepped line is the frontier. Ringed: recommended. Hollow: misses the \
-    objective. \
-                   Left out: what does not carry the load.";
+    objective. Left out: what does not carry the load.";
     let title = format!("What {first} costs, at {}", rate_text(answer.objective.per_s));
     out += &figure(&title, &both, caption);
     out += &moved(answer, first);

@@ -28,7 +28,8 @@ enum State {
     /// Before the first byte of an answer.
     #[default]
     Start,
-    /// In the first line. Kept of it are its first two bytes, the number of blanks, and the number after the last blank.
+    /// In the first line. Kept of it are its first two bytes, the number of blanks, and the number after the last
+    /// blank.
     Line { head: [u8; 2], blanks: u8, number: u32 },
     /// In the value of a hit and its line end.
     Value { left: u32, right_size: bool },

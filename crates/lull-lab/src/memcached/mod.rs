@@ -38,6 +38,6 @@ pub use stats::{Counters, StoreStats};
 pub use store::{MEMORY_BYTES_MIN, Store, StoreConfig};
 
 /// What `version` answers. Clients gate commands on the numbers, and some accept nothing else in their place: they are
-/// those of the first memcached that answers mistakes as this does (libmemcached's `memccapable` expects other answers of
-/// older ones). The rest says what this is.
+/// those of the first memcached that answers mistakes as this does (libmemcached's `memccapable` expects other answers
+/// of older ones). The rest says what this is.
 pub const VERSION: &str = "1.6.0-lull-lab";

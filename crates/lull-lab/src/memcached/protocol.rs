@@ -37,11 +37,11 @@ pub struct Fed {
 /// the item limit), the keys of a retrieval whose output is too much to make at once. How the input was cut into
 /// pieces does not change the output.
 ///
-/// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was
-/// cut; flags beyond 32 bits are refused, not truncated; a NUL byte in a line is an error (memcached ends the line there);
-/// a line that begins with an HTTP method closes the connection, as one that ends with its version does; a retrieval line longer
-/// than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the meta commands, slab and crawler control
-/// and UDP do not exist (`ERROR`).
+/// Differences from memcached 1.6.18: whether a long line closes the connection does not depend on how it was cut;
+/// flags beyond 32 bits are refused, not truncated; a NUL byte in a line is an error (memcached ends the line there); a
+/// line that begins with an HTTP method closes the connection, as one that ends with its version does; a retrieval line
+/// longer than [`LINE_BYTES_MAX`] prints the items before a key that is too long; the meta commands, slab and crawler
+/// control and UDP do not exist (`ERROR`).
 #[derive(Debug, Default)]
 pub struct Session {
     state: State,

@@ -105,8 +105,8 @@ impl Store {
         (lock(&self.shards[index].0), hash)
     }
 
-    /// Asks for the memory that look-ups of `keys` will touch, so that their cache misses overlap. Changes nothing that can
-    /// be seen.
+    /// Asks for the memory that look-ups of `keys` will touch, so that their cache misses overlap. Changes nothing that
+    /// can be seen.
     pub fn look_ahead<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
         const BATCH: usize = 64;
         let mut found = [(0, 0); BATCH];

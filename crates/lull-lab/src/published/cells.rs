@@ -76,8 +76,8 @@ pub(super) fn cases_text(rows: &[(&Table, &str)]) -> String {
     text
 }
 
-/// One line per column: median and worst absolute error of fitted and of predicted cells, and the rank correlation over the
-/// cases at each load.
+/// One line per column: median and worst absolute error of fitted and of predicted cells, and the rank correlation over
+/// the cases at each load.
 pub(super) fn columns_text(simulated: &Table, published: &Table) -> String {
     let mut text =
         format!("{:<22}{:>8}{:>8}{:>10}{:>8}   rank correlation at", "column", "fitted", "worst", "predicted", "worst");

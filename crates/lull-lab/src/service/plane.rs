@@ -14,7 +14,8 @@ pub(super) const LISTENER: u64 = u64::MAX;
 /// The key of a notification's event.
 pub(super) const NOTICE: u64 = u64::MAX - 1;
 
-/// When a vanished client is noticed: the silence before the first probe, the time between two probes, and how many there are.
+/// When a vanished client is noticed: the silence before the first probe, the time between two probes, and how many
+/// there are.
 pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 pub(super) const KEEPALIVE_PROBES: u32 = 4;

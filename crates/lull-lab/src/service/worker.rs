@@ -211,8 +211,8 @@ impl<S: Stream> WorkerDesk<S> {
         if !ahead.is_empty() {
             next = talk.answer(stream, ahead, &mut desk);
         }
-        // What was read ahead was all that there was, unless it filled its place. A call that finds nothing is what busy
-        // polls by SO_BUSY_POLL, and memcached reads until it does.
+        // What was read ahead was all that there was, unless it filled its place. A call that finds nothing is what
+        // busy polls by SO_BUSY_POLL, and memcached reads until it does.
         if next == Next::Read && (ahead.is_empty() || ahead.len() == AHEAD_BYTES || busy_poll_usecs != 0) {
             next = talk.serve(stream, &mut desk);
         }

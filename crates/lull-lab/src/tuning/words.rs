@@ -146,8 +146,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
     let first = objective.slo.first();
     reasons.push(format!(
         "Confirmed: each of {} seeds ({} to {}, {} of virtual time each) meets every bound; a further one stays below \
-         {} {} \
-         with 95 %.",
+         {} {} with 95 %.",
         recommended.runs.len(),
         objective.seed,
         objective.seed + u64::from(objective.seeds) - 1,
@@ -163,8 +162,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         let advice = if margin < FIT_GOAL_P99_PERCENT { ": measure before you rely on it" } else { "" };
         reasons.push(format!(
             "The tightest bound is kept with {margin:.0} % to spare; the fit of the costs aims at \
-             {FIT_GOAL_P99_PERCENT:.0} % \
-             for p99 on the machine that they were fitted to{advice}."
+             {FIT_GOAL_P99_PERCENT:.0} % for p99 on the machine that they were fitted to{advice}."
         ));
     }
     reasons
@@ -175,8 +173,8 @@ fn is_left_out(tried: &Tried) -> bool {
     matches!(tried.error, Some(PredictError::Mode(_)))
 }
 
-/// What other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own do, in a sentence; `None` if none were
-/// tried.
+/// What other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own do, in a sentence; `None` if
+/// none were tried.
 fn refinement(answer: &Answer) -> Option<String> {
     let tried = answer.tried.iter().filter(|tried| tried.setting.is_refined() && !tried.runs.is_empty()).count();
     if tried == 0 {
@@ -196,9 +194,8 @@ fn refinement(answer: &Answer) -> Option<String> {
         }
         ((_, None), true) => format!("{searched}: with the modes' own values nothing meets the objective."),
         ((Some(other), _), false) => format!(
-            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, \
-            or 5 % \
-             of latency at no more CPU).",
+            "{searched}: the best of those, {}, is not better than {} by what it would have to be (a point of CPU, or \
+            5 % of latency at no more CPU).",
             figures(other),
             figures(recommended)
         ),

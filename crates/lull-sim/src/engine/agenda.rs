@@ -1,10 +1,10 @@
 //! What happens next: the queue of the simulator's events.
 //!
-//! Two kinds of appointment. *One-shot events* (a packet on the wire, an answer on its way) lie in a binary heap, keyed by
-//! (time, sequence number). *Slots* are alarms that exist for ever and are moved all the time (the end of what a CPU
-//! executes, the one timer of a NAPI, a moderation timer): an array, looked through linearly, so that moving one costs a
-//! store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they were
-//! made, then slots by index: the order of a run follows from the world and the seed alone.
+//! Two kinds of appointment. *One-shot events* (a packet on the wire, an answer on its way) lie in a binary heap, keyed
+//! by (time, sequence number). *Slots* are alarms that exist for ever and are moved all the time (the end of what a CPU
+//! executes, the one timer of a NAPI, a moderation timer): an array, looked through linearly, so that moving one costs
+//! a store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they
+//! were made, then slots by index: the order of a run follows from the world and the seed alone.
 
 use crate::engine::id::{ConnId, QueueId, SourceId, StepId, ThreadId};
 use std::cmp::Reverse;
@@ -12,8 +12,8 @@ use std::collections::BinaryHeap;
 
 /// The word of a slot that is not armed, later than every time.
 const NEVER: u64 = u64::MAX;
-/// Bits of a slot's word that hold its number: as many as the largest world that a file can describe has. The rest reaches
-/// 2^51 ns, 26 days of virtual time.
+/// Bits of a slot's word that hold its number: as many as the largest world that a file can describe has. The rest
+/// reaches 2^51 ns, 26 days of virtual time.
 const SLOT_BITS: u32 = 13;
 
 /// A packet's meaning to the receiving side.

@@ -122,7 +122,8 @@ impl Sim {
         }
     }
 
-    /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never lets go.
+    /// A busy-polling thread is there from the start: enabling such an instance schedules it once, and the thread never
+    /// lets go.
     fn start_busy_thread(&mut self, queue: QueueId) {
         let cpu = CpuId::new(self.nic.queues[queue].spec.thread_cpu);
         self.nic.schedule(&mut self.env, &mut self.cpus, queue, cpu);

@@ -1,13 +1,13 @@
 //! Interference: what delivery and application cost each other through the caches of their core.
 //!
-//! The published cycles say that it is memory and not work: base to fullbusy at saturation costs 15 % fewer cycles for the same
-//! instructions. A core has a clock that counts the requests it worked on. Two effects are computed from it:
+//! The published cycles say that it is memory and not work: base to fullbusy at saturation costs 15 % fewer cycles for
+//! the same instructions. A core has a clock that counts the requests it worked on. Two effects are computed from it:
 //!
-//! - **Waiting goes cold.** A connection is touched when its acknowledgement, its request, and its turn in the application come.
-//!   What the core worked on since the last touch has pushed the connection's data out of the nearer caches: a touch after
-//!   `d` requests costs `(1 - exp(-d / capacity))` of its full cold price.
-//! - **Interruption goes cold.** Delivery that breaks into a running thread pays for each packet, and the thread pays when it
-//!   goes on.
+//! - **Waiting goes cold.** A connection is touched when its acknowledgement, its request, and its turn in the
+//!   application come. What the core worked on since the last touch has pushed the connection's data out of the nearer
+//!   caches: a touch after `d` requests costs `(1 - exp(-d / capacity))` of its full cold price.
+//! - **Interruption goes cold.** Delivery that breaks into a running thread pays for each packet, and the thread pays
+//!   when it goes on.
 
 /// Parameters of interference.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,8 +16,9 @@ pub struct CacheSpec {
     pub cold_packet_ns: u32,
     /// Added to serving a request whose data has gone cold since its delivery.
     pub cold_request_ns: u32,
-    /// Requests that have to be worked on in between until 63 % of a connection's data is cold. In a world with a flood: KiB of
-    /// datagrams received since, and `cold_request_ns` is added to a receive call for each frame of its datagram.
+    /// Requests that have to be worked on in between until 63 % of a connection's data is cold. In a world with a
+    /// flood: KiB of datagrams received since, and `cold_request_ns` is added to a receive call for each frame of its
+    /// datagram.
     pub capacity_requests: u32,
     /// Added to every packet that is delivered by breaking into a thread.
     pub broken_packet_ns: u32,

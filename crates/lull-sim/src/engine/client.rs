@@ -1,7 +1,8 @@
 //! Clients and network: who asks when, and how long the way takes.
 //!
-//! As with mutilate, a connection has one request outstanding at the most. An open-loop arrival for a connection that waits is issued
-//! when the answer has come, and its latency counts from then on; that is why latencies stay finite in overload.
+//! As with mutilate, a connection has one request outstanding at the most. An open-loop arrival for a connection that
+//! waits is issued when the answer has come, and its latency counts from then on; that is why latencies stay finite in
+//! overload.
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;

@@ -1,8 +1,9 @@
 //! The CPUs: hard interrupts above softirq above threads above idle.
 //!
-//! What a CPU executes is a *segment*: a stretch of work with a cost, at whose end its effects happen. A hard interrupt stops
-//! the segment of softirq or of a thread where it is, and the rest runs later. Softirq runs when an interrupt returns, when a
-//! thread turns bottom halves back on, or in ksoftirqd. [`Cpus::dispatch`] holds the order of precedence.
+//! What a CPU executes is a *segment*: a stretch of work with a cost, at whose end its effects happen. A hard interrupt
+//! stops the segment of softirq or of a thread where it is, and the rest runs later. Softirq runs when an interrupt
+//! returns, when a thread turns bottom halves back on, or in ksoftirqd. [`Cpus::dispatch`] holds the order of
+//! precedence.
 
 use std::ops::{Index, IndexMut};
 
@@ -133,8 +134,8 @@ impl Cpus {
                 cpu.used.softirq_ns += paid_ns;
                 cpu.used.idle_ns += spent_ns - paid_ns;
             }
-            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never sees; of the
-            // softirq that follows it sees most.
+            // Accounting samples at ticks: an interrupt that finds the CPU idle, and the way out of idle, it never
+            // sees; of the softirq that follows it sees most.
             Level::Hard if cpu.from_idle => cpu.used.uncharged_ns += spent_ns,
             Level::Hard | Level::Soft => {
                 if cpu.from_idle {
@@ -142,7 +143,8 @@ impl Cpus {
                     cpu.used.uncharged_ns += uncharged_ns;
                     cpu.used.softirq_ns += spent_ns - uncharged_ns;
                 } else if let Some(thread) = cpu.current.filter(|_| cpu.current == cpu.ksoftirqd) {
-                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU; its scheduler counts it.
+                    // ksoftirqd's time is system time in its thread clock, softirq time for the CPU; its scheduler
+                    // counts it.
                     cpu.used.softirq_ns += spent_ns;
                     if cpu.level == Level::Soft {
                         self.threads[thread].vruntime_ns += spent_ns;

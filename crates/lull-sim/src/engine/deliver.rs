@@ -1,5 +1,5 @@
-//! The way of a packet above the NIC: to the socket that it is for, the context that the socket is in, and whoever waits there;
-//! and of a frame that a poll sends.
+//! The way of a packet above the NIC: to the socket that it is for, the context that the socket is in, and whoever
+//! waits there; and of a frame that a poll sends.
 //!
 //! These steps take the whole world, because a packet may be for anything in it.
 
@@ -103,8 +103,8 @@ impl Sim {
         }
     }
 
-    /// The program has taken what it takes at a time. Level-triggered: with frames left the socket stays ready, and an event
-    /// whose frames were taken meanwhile is not returned.
+    /// The program has taken what it takes at a time. Level-triggered: with frames left the socket stays ready, and an
+    /// event whose frames were taken meanwhile is not returned.
     pub(crate) fn xsk_taken(&mut self, xsk: XskId, cpu: CpuId) {
         let socket = &mut self.ends.xsks[xsk];
         if let (Some(context), true, true) = (socket.spec.context, socket.queued, socket.ready.is_empty()) {

@@ -1,9 +1,10 @@
 //! Adaptive interrupt moderation: the kernel's DIM (`lib/dim/net_dim.c`), which mlx5 and most server NICs use.
 //!
-//! Every 64 interrupts of a completion queue it compares throughput and interrupt rate with the sample before and walks one
-//! step along a ladder of five moderation profiles, left or right, until it stands on top of a hill or is tired. The walk
-//! reacts to differences of more than 10 %, which at moderate packet rates is within the noise of 64 interrupts: so the
-//! profile wanders although the load is constant, and that wandering is most of `base`'s latency at low load.
+//! Every 64 interrupts of a completion queue it compares throughput and interrupt rate with the sample before and walks
+//! one step along a ladder of five moderation profiles, left or right, until it stands on top of a hill or is tired.
+//! The walk reacts to differences of more than 10 %, which at moderate packet rates is within the noise of 64
+//! interrupts: so the profile wanders although the load is constant, and that wandering is most of `base`'s latency at
+//! low load.
 
 /// One rung of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The sockets of a world that are no connection of a client: the ends of request/response pairs, and AF_XDP sockets.
 //!
-//! Each has a connection of its own all the same, by which its packets are known: those of message sockets come after the
-//! clients', those of AF_XDP sockets after them.
+//! Each has a connection of its own all the same, by which its packets are known: those of message sockets come after
+//! the clients', those of AF_XDP sockets after them.
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;

@@ -1,5 +1,5 @@
-//! What every step of a run needs, whatever part it moves: the world as it was described, the time, what is due, what goes
-//! wrong, what is counted, and who listens.
+//! What every step of a run needs, whatever part it moves: the world as it was described, the time, what is due, what
+//! goes wrong, what is counted, and who listens.
 
 use std::sync::Arc;
 

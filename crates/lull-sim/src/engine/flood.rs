@@ -1,9 +1,10 @@
 //! A flood of datagrams: its senders, the wire, and the sockets of the sinks.
 //!
-//! Senders are closed-loop programs (`netperf -t UDP_STREAM`): each sends as fast as a send call lets it, so many at a time as
-//! their machine has cores, and all of them no faster than the wire, on which a datagram larger than the MTU is several frames.
-//! What the receiving side cannot take is lost, at the first full queue that it meets: the ring, the hypervisor's device
-//! ([`crate::engine::relay`]), or the socket's receive buffer. A datagram of which one frame is lost is lost as a whole.
+//! Senders are closed-loop programs (`netperf -t UDP_STREAM`): each sends as fast as a send call lets it, so many at a
+//! time as their machine has cores, and all of them no faster than the wire, on which a datagram larger than the MTU is
+//! several frames. What the receiving side cannot take is lost, at the first full queue that it meets: the ring, the
+//! hypervisor's device ([`crate::engine::relay`]), or the socket's receive buffer. A datagram of which one frame is
+//! lost is lost as a whole.
 
 use std::collections::VecDeque;
 
@@ -72,7 +73,8 @@ impl FloodSpec {
 /// The socket of a sink, by flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SinkSocket {
-    /// Datagrams that a receive call would return: what had been received by all sockets, in bytes of memory, when each came.
+    /// Datagrams that a receive call would return: what had been received by all sockets, in bytes of memory, when each
+    /// came.
     pub(crate) ready: VecDeque<u64>,
     /// The thread asleep in it.
     pub(crate) waiter: Option<ThreadId>,
@@ -205,7 +207,8 @@ impl Flood {
         }
     }
 
-    /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came after it.
+    /// What taking the next datagram of this flow out of its socket costs. Its buffers are the colder, the more came
+    /// after it.
     pub(crate) fn receive_cost_ns(&self, env: &Env, flow: FlowId) -> u64 {
         let bytes = u64::from(self.spec.bytes);
         let since_bytes = self.sockets[flow].ready.front().map_or(0, |came| self.received_bytes - came);

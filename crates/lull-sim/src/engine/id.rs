@@ -1,5 +1,5 @@
-//! Indices into the tables of a run, each of a type of its own: a queue is not taken for a thread, and what may be absent
-//! is an `Option` and no number.
+//! Indices into the tables of a run, each of a type of its own: a queue is not taken for a thread, and what may be
+//! absent is an `Option` and no number.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};

@@ -10,8 +10,8 @@ pub(crate) enum IdleState {
 /// Idle times that the governor remembers.
 const IDLE_HISTORY: usize = 8;
 
-/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer if that
-/// is shorter (the two inputs of the kernel's menu governor).
+/// The idle governor: expects the next idle time to be the middle one of the last eight, or the time to the next timer
+/// if that is shorter (the two inputs of the kernel's menu governor).
 #[derive(Debug)]
 pub(crate) struct Idle {
     history_ns: [u64; IDLE_HISTORY],

@@ -12,7 +12,8 @@ pub struct CpuUse {
     pub sys_ns: u64,
     /// Softirq, with the interrupts that raised it.
     pub softirq_ns: u64,
-    /// Busy, but charged to nobody: interrupts that found the CPU idle, and what they did before a thread was switched to.
+    /// Busy, but charged to nobody: interrupts that found the CPU idle, and what they did before a thread was switched
+    /// to.
     pub uncharged_ns: u64,
     /// Idle.
     pub idle_ns: u64,
@@ -126,7 +127,8 @@ pub struct Outcome {
     pub latency_ns: Histogram<u64>,
     /// Sum of them.
     pub latency_sum_ns: u128,
-    /// Latencies of the second application's answers, if there is one. Answers and latencies elsewhere are the first's alone.
+    /// Latencies of the second application's answers, if there is one. Answers and latencies elsewhere are the first's
+    /// alone.
     pub second: Option<Latencies>,
     /// Counters in the window.
     pub counts: Counts,

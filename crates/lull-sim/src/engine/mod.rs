@@ -1,13 +1,13 @@
-//! The simulated world in time: CPUs, the NIC, threads and their programs, load, and the loop that takes one appointment
-//! after the other.
+//! The simulated world in time: CPUs, the NIC, threads and their programs, load, and the loop that takes one
+//! appointment after the other.
 //!
-//! What there is comes from a [`crate::World`]; every delivery rule is `lull-core`'s. Nothing here knows of world files,
-//! published tables or random worlds: those stand above.
+//! What there is comes from a [`crate::World`]; every delivery rule is `lull-core`'s. Nothing here knows of world
+//! files, published tables or random worlds: those stand above.
 //!
-//! [`sim::Sim`] owns the parts. A step is a method of the part at which it begins, and takes the parts that it crosses into,
-//! the environment first: `cpus.interrupt(env, ..)`, `nic.packet_arrives(env, cpus, ..)`. The whole `Sim` is for the dispatcher
-//! (`sim`, `segment`), for polls and what they deliver, for programs, and for whoever acts from outside. In the order in which a
-//! request meets them:
+//! [`sim::Sim`] owns the parts. A step is a method of the part at which it begins, and takes the parts that it crosses
+//! into, the environment first: `cpus.interrupt(env, ..)`, `nic.packet_arrives(env, cpus, ..)`. The whole `Sim` is for
+//! the dispatcher (`sim`, `segment`), for polls and what they deliver, for programs, and for whoever acts from outside.
+//! In the order in which a request meets them:
 //!
 //! | module | what |
 //! | --- | --- |

@@ -118,7 +118,8 @@ impl Nic {
         self.schedule(env, cpus, queue, cpu);
     }
 
-    /// A hard interrupt: the device reports events of this queue, and of those that share its vector and have reported since.
+    /// A hard interrupt: the device reports events of this queue, and of those that share its vector and have reported
+    /// since.
     pub(crate) fn interrupted(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
         self.device_interrupts(env, cpus, queue, cpu);
         while let Some(sharing) = self.pending_on_vector(cpus, queue, cpu) {

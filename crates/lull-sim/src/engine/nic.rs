@@ -1,8 +1,8 @@
 //! The NIC: rings, completion queues and their moderated interrupts.
 //!
-//! A queue pair has two completion queues, receive and transmit, that share an interrupt vector and a NAPI (as mlx5's channels).
-//! Each is armed when the NAPI completes; an armed queue raises the interrupt when its moderation says so, and is disarmed by
-//! that. Masking a queue's interrupt therefore means: not armed.
+//! A queue pair has two completion queues, receive and transmit, that share an interrupt vector and a NAPI (as mlx5's
+//! channels). Each is armed when the NAPI completes; an armed queue raises the interrupt when its moderation says so,
+//! and is disarmed by that. Masking a queue's interrupt therefore means: not armed.
 
 use std::collections::VecDeque;
 
@@ -315,7 +315,8 @@ impl Nic {
         self.unmask(env, cpus, queue);
     }
 
-    /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are armed.
+    /// The NAPI completed and gives the queue back to its interrupts: moderation adapts, both completion queues are
+    /// armed.
     pub(crate) fn unmask(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
         for side in [Side::Tx, Side::Rx] {
             self.adapt(env, queue, side);

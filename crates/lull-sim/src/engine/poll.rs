@@ -1,7 +1,7 @@
 //! One poll of a queue by whoever owns it: transmit completions are reaped, packets taken off the ring and delivered.
 //!
-//! A poll goes on while its budget lasts and the ring has packets, those included that arrive meanwhile. It is executed in
-//! chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
+//! A poll goes on while its budget lasts and the ring has packets, those included that arrive meanwhile. It is executed
+//! in chunks, at whose end their packets are delivered: eight, as the stack receives them (`gro_normal_batch`).
 
 use crate::engine::agenda::PacketKind;
 use crate::engine::id::{CpuId, QueueId};

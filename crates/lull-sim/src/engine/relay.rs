@@ -1,8 +1,9 @@
 //! A hypervisor's relay between its NIC and a guest's: the device's queue (tun) and the thread that empties it (vhost).
 //!
-//! The hypervisor's NAPI (softirq or thread) forwards every frame into the device's queue, and drops what finds it full. The vhost
-//! thread copies one frame after the other into the guest's ring while that has room, interrupts the guest if its NAPI asked for
-//! it, and sleeps when there is nothing to copy or nowhere to copy to; a guest that has made room wakes it (a kick, which is an exit).
+//! The hypervisor's NAPI (softirq or thread) forwards every frame into the device's queue, and drops what finds it
+//! full. The vhost thread copies one frame after the other into the guest's ring while that has room, interrupts the
+//! guest if its NAPI asked for it, and sleeps when there is nothing to copy or nowhere to copy to; a guest that has
+//! made room wakes it (a kick, which is an exit).
 
 use std::collections::VecDeque;
 
@@ -98,7 +99,8 @@ impl Relay {
         let _ = nic.packet_arrives(env, cpus, self.guest_queue(), packet);
     }
 
-    /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever waits for that.
+    /// A poll of the guest's ring ended, on its CPU: it fills the ring up when half of it is empty, and kicks whoever
+    /// waits for that.
     pub(crate) fn guest_polled(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &Nic, queue: QueueId, cpu: CpuId) {
         let q = &nic.queues[queue];
         if self.guest_queue() != queue || self.waits != Waits::Room || 2 * q.ring.len() as u32 > q.spec.ring_packets {

@@ -1,7 +1,8 @@
-//! Random numbers: one stream per component, so that a change in one part of a world does not shift the draws of another.
+//! Random numbers: one stream per component, so that a change in one part of a world does not shift the draws of
+//! another.
 //!
-//! A stream's seed is made of the run's seed and the component's number. Logarithms come from `libm`, not from the system,
-//! so that a run gives the same bits on every machine.
+//! A stream's seed is made of the run's seed and the component's number. Logarithms come from `libm`, not from the
+//! system, so that a run gives the same bits on every machine.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

@@ -1,8 +1,8 @@
 //! The fair scheduler of a CPU.
 //!
-//! Scheduling is by virtual run time, as the kernel's fair class: whoever ran least runs next; a woken thread is placed a
-//! little before the others and preempts a current thread that is ahead by more than the granularity; a thread that used
-//! up its slice makes room.
+//! Scheduling is by virtual run time, as the kernel's fair class: whoever ran least runs next; a woken thread is placed
+//! a little before the others and preempts a current thread that is ahead by more than the granularity; a thread that
+//! used up its slice makes room.
 
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::cpus::Cpus;

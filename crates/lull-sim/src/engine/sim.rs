@@ -23,8 +23,8 @@ use crate::world::World;
 
 /// Somebody who acts on a running world from outside: an operator, a device that is reset, another program.
 ///
-/// A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any interrupt.
-/// The engine knows when a step is due and where; what it does is the operator's own affair.
+/// A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
+/// interrupt. The engine knows when a step is due and where; what it does is the operator's own affair.
 pub(crate) trait Operator: std::fmt::Debug {
     /// The CPU on which this step acts.
     fn cpu_of(&self, step: StepId) -> CpuId;

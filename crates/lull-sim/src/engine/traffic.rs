@@ -1,8 +1,9 @@
 //! What clients send besides its rate: the gaps between the requests of a connection, and the sizes of frames.
 //!
-//! The published runs were loaded by mutilate with `-i fb_ia -K fb_key -V fb_value -u 0.03`, which are distributions measured at
-//! Facebook (Atikoglu et al., SIGMETRICS 2012): gaps and most values follow a generalised Pareto distribution. Sizes matter to
-//! adaptive moderation alone, which looks at bytes before it looks at packets and interrupts.
+//! The published runs were loaded by mutilate with `-i fb_ia -K fb_key -V fb_value -u 0.03`, which are distributions
+//! measured at Facebook (Atikoglu et al., SIGMETRICS 2012): gaps and most values follow a generalised Pareto
+//! distribution. Sizes matter to adaptive moderation alone, which looks at bytes before it looks at packets and
+//! interrupts.
 
 use crate::engine::agenda::PacketKind;
 use crate::engine::rng::Stream;
@@ -24,8 +25,8 @@ impl GeneralizedPareto {
         GeneralizedPareto { location: 0.0, scale: mean * (1.0 - shape), shape }
     }
 
-    /// The distribution of the time to the next event, for somebody who looks at a stream of events with these gaps at a random
-    /// moment. The gaps have to begin at 0.
+    /// The distribution of the time to the next event, for somebody who looks at a stream of events with these gaps at
+    /// a random moment. The gaps have to begin at 0.
     pub fn residual(&self) -> GeneralizedPareto {
         let rest = 1.0 - self.shape;
         GeneralizedPareto { location: 0.0, scale: self.scale / rest, shape: self.shape / rest }
@@ -49,7 +50,8 @@ pub enum FrameSizes {
     KeyValue(KeyValueSizes),
 }
 
-/// Frames of a key-value service: requests carry a key, answers a value; a share of requests is updates, which carry the value.
+/// Frames of a key-value service: requests carry a key, answers a value; a share of requests is updates, which carry
+/// the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyValueSizes {
     /// A pure acknowledgement.
@@ -69,8 +71,8 @@ pub struct KeyValueSizes {
 }
 
 impl KeyValueSizes {
-    /// mutilate's `fb_key` and `fb_value` with 3 % updates over TCP with timestamps. 44 % of `fb_value` are a table of values below 15
-    /// bytes with a mean of 5.
+    /// mutilate's `fb_key` and `fb_value` with 3 % updates over TCP with timestamps. 44 % of `fb_value` are a table of
+    /// values below 15 bytes with a mean of 5.
     pub const FACEBOOK: KeyValueSizes = KeyValueSizes {
         ack: 66,
         request: 108,

@@ -1,7 +1,8 @@
 //! AF_XDP sockets of a responder, bound to a queue: an XDP program hands them every request and message of it.
 //!
-//! Zero-copy, as `socket`: what the program puts into the transmit ring leaves with the next poll of the NAPI, whoever makes it.
-//! In epoll the socket is one event, however many frames it has; level-triggered, so it is ready as long as it has any.
+//! Zero-copy, as `socket`: what the program puts into the transmit ring leaves with the next poll of the NAPI, whoever
+//! makes it. In epoll the socket is one event, however many frames it has; level-triggered, so it is ready as long as
+//! it has any.
 
 use std::collections::VecDeque;
 

@@ -1,26 +1,28 @@
 //! The published IRQ suspension runs as a world, and the tables that it is held against.
 //!
-//! **The machine.** memcached with eight workers on eight cores, a queue and a NAPI each, 4480 connections, seven client machines.
-//! Two things are uneven. The first is RSS: the connections fall on eight queues binomially, with a standard deviation of 22, so the queues get 529 to 591,
-//! and load and connections go together. The second is placement: memcached's workers are not pinned, so a worker need not run on the core
-//! that its queue's interrupts go to; three of the eight do, two have changed places, three go round in a ring. Without that,
-//! `defer200` and `base` return two to three times as many events per `epoll_wait` as published: only a worker on another core runs
-//! while softirq delivers.
+//! **The machine.** memcached with eight workers on eight cores, a queue and a NAPI each, 4480 connections, seven
+//! client machines. Two things are uneven. The first is RSS: the connections fall on eight queues binomially, with a
+//! standard deviation of 22, so the queues get 529 to 591, and load and connections go together. The second is
+//! placement: memcached's workers are not pinned, so a worker need not run on the core that its queue's interrupts go
+//! to; three of the eight do, two have changed places, three go round in a ring. Without that, `defer200` and `base`
+//! return two to three times as many events per `epoll_wait` as published: only a worker on another core runs while
+//! softirq delivers.
 //!
-//! **The load** is mutilate's with `-i fb_ia -K fb_key -V fb_value -u 0.03` (the series' run script): gaps of every connection and
-//! sizes are its distributions ([`crate::engine::traffic`]).
+//! **The load** is mutilate's with `-i fb_ia -K fb_key -V fb_value -u 0.03` (the series' run script): gaps of every
+//! connection and sizes are its distributions ([`crate::engine::traffic`]).
 //!
-//! **What may be fitted.** The cells of [`CALIBRATION_CASES`], from a file that holds no others (`irqsuspend_v6_calibration.csv`). All other
-//! cells are predictions.
+//! **What may be fitted.** The cells of [`CALIBRATION_CASES`], from a file that holds no others
+//! (`irqsuspend_v6_calibration.csv`). All other cells are predictions.
 //!
-//! **What the counters count besides.** With a deferred interrupt of 10 us there are twenty times as many interrupts as with 200 us, at
-//! every load; a queue under load is never quiet for the hundred timeouts after which its interrupt is armed again. But the run
-//! script reads the interrupt counters, starts the clients, and reads again: the counters hold the time before and after the load, in
-//! which each of the 4480 connections is opened once and closed once. The packets of an opening or closing come within a round
-//! trip, and interrupt if none came to the queue in the hundred timeouts before. So the interrupts are a share of 8960, which follows
-//! from one parameter, the rate of openings and closings on a queue. Reading the counters itself interrupts (commands to the
-//! NIC), and so does each step of adaptive moderation. Polls are counted by a trace over more time without load, and over all NAPIs of the
-//! machine: what it counts beyond the packets of the queues is the same in every cell.
+//! **What the counters count besides.** With a deferred interrupt of 10 us there are twenty times as many interrupts as
+//! with 200 us, at every load; a queue under load is never quiet for the hundred timeouts after which its interrupt is
+//! armed again. But the run script reads the interrupt counters, starts the clients, and reads again: the counters hold
+//! the time before and after the load, in which each of the 4480 connections is opened once and closed once. The
+//! packets of an opening or closing come within a round trip, and interrupt if none came to the queue in the hundred
+//! timeouts before. So the interrupts are a share of 8960, which follows from one parameter, the rate of openings and
+//! closings on a queue. Reading the counters itself interrupts (commands to the NIC), and so does each step of adaptive
+//! moderation. Polls are counted by a trace over more time without load, and over all NAPIs of the machine: what it
+//! counts beyond the packets of the queues is the same in every cell.
 
 pub mod cells;
 pub mod rows;

@@ -67,8 +67,8 @@ pub struct Simulated {
     pub transitions: u64,
 }
 
-/// Runs the cells of these cases and loads. Cells are independent, so they run on several threads; the result does not depend on
-/// how many.
+/// Runs the cells of these cases and loads. Cells are independent, so they run on several threads; the result does not
+/// depend on how many.
 ///
 /// # Errors
 /// A cell that hit its bound.

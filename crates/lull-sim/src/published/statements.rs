@@ -1,9 +1,9 @@
 //! What the published table says, statement by statement, checked on a simulated table.
 //!
-//! Each check has the statement's own figures: the range that it gives for the later run (v6), and for the earlier one (v4) if it gives
-//! both, with half a unit of the last digit. A single figure has two standard errors of the runs that it comes from, where these are
-//! known. A statement whose figures are missed by no more than a cell's goal allows, in the same direction, is near: its band is not
-//! widened.
+//! Each check has the statement's own figures: the range that it gives for the later run (v6), and for the earlier one
+//! (v4) if it gives both, with half a unit of the last digit. A single figure has two standard errors of the runs that
+//! it comes from, where these are known. A statement whose figures are missed by no more than a cell's goal allows, in
+//! the same direction, is near: its band is not widened.
 
 use crate::published::cells::Column;
 use crate::published::run::Simulated;
@@ -55,8 +55,8 @@ struct Checker<'t> {
     near: Vec<String>,
 }
 
-/// What a cell's goal allows in this column; a column without a goal (p95, softirq) has that of the mean latency. Cells at
-/// MAX are saturated.
+/// What a cell's goal allows in this column; a column without a goal (p95, softirq) has that of the mean latency. Cells
+/// at MAX are saturated.
 fn goal(column: Column, load: &str) -> f64 {
     let of = |column| GOALS.iter().find(|goal| goal.column == column).map(|goal| goal.allowed);
     match column {
@@ -75,8 +75,8 @@ impl Checker<'_> {
         place.map_or(f64::NAN, |place| self.simulated.busy_ns_per_query[place])
     }
 
-    /// `value` is within the range, or `what` is near it or broken. Near is no further off than `allowed`, and on the same side of
-    /// `same`, the value of two equal cells.
+    /// `value` is within the range, or `what` is near it or broken. Near is no further off than `allowed`, and on the
+    /// same side of `same`, the value of two equal cells.
     fn within(&mut self, what: &str, value: f64, (low, high): (f64, f64), allowed: f64, same: f64) {
         if (low..=high).contains(&value) {
             return;

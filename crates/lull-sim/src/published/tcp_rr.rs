@@ -1,13 +1,14 @@
-//! The published TCP_RR figures (E. Dumazet, netdev 2.1) as a world: one connection, one transaction at a time, interrupts against
-//! busy polling of the receiving socket.
+//! The published TCP_RR figures (E. Dumazet, netdev 2.1) as a world: one connection, one transaction at a time,
+//! interrupts against busy polling of the receiving socket.
 //!
-//! Two hosts of one CPU each. A host has two queues, because mlx4 has a NAPI and a moderation period for its transmit completions
-//! apart from those of its receive queues; both share one interrupt vector (`mlx4_en_activate_cq`), whose handler takes what both
-//! have reported (`mlx4_eq_int`). Coalescing holds on both hosts. Calibration sees one row of four (interrupts, rx-usecs 1)
-//! and fits one parameter, the wire; every other cost is that of the IRQ suspension machine, fitted on another table.
+//! Two hosts of one CPU each. A host has two queues, because mlx4 has a NAPI and a moderation period for its transmit
+//! completions apart from those of its receive queues; both share one interrupt vector (`mlx4_en_activate_cq`), whose
+//! handler takes what both have reported (`mlx4_eq_int`). Coalescing holds on both hosts. Calibration sees one row of
+//! four (interrupts, rx-usecs 1) and fits one parameter, the wire; every other cost is that of the IRQ suspension
+//! machine, fitted on another table.
 //!
-//! The core's busy polling is that of today's kernels. The published row of Linux 3.11, whose drivers had a busy-poll method of
-//! their own under a lock, and the row of 4.11 are both compared with it.
+//! The core's busy polling is that of today's kernels. The published row of Linux 3.11, whose drivers had a busy-poll
+//! method of their own under a lock, and the row of 4.11 are both compared with it.
 
 use lull_core::{NapiSettings, Sysctl};
 

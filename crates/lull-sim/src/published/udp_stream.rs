@@ -1,19 +1,20 @@
-//! The published UDP_STREAM figures ("net: implement threaded-able napi poll loop support", P. Abeni and H. F. Sowa, 2016) as worlds:
-//! six datagram sizes by five numbers of flows, in three modes.
+//! The published UDP_STREAM figures ("net: implement threaded-able napi poll loop support", P. Abeni and H. F. Sowa,
+//! 2016) as worlds: six datagram sizes by five numbers of flows, in three modes.
 //!
-//! **The machine.** The letter says: a guest with one virtual CPU, a remote sender (`super_netperf`, UDP_STREAM), a tun device
-//! without a queue discipline in the hypervisor, `sdfn` as receive hash. So a frame passes the wire (10 Gbit/s, which 1438 and
-//! 64000 bytes fill), the hypervisor's NIC, its softirq, tun's queue of 500 frames, the vhost thread, the guest's ring of 256 and its
-//! NAPI, and a socket; netserver has a process for each flow. The letter does not say how many CPUs the hypervisor has; here it has
-//! six with a queue each. One of them also executes the guest and one vhost. Flows are spread over the queues; a single flow, and
-//! fragments, which carry no ports, have one queue, on a CPU that executes neither.
+//! **The machine.** The letter says: a guest with one virtual CPU, a remote sender (`super_netperf`, UDP_STREAM), a tun
+//! device without a queue discipline in the hypervisor, `sdfn` as receive hash. So a frame passes the wire (10 Gbit/s,
+//! which 1438 and 64000 bytes fill), the hypervisor's NIC, its softirq, tun's queue of 500 frames, the vhost thread,
+//! the guest's ring of 256 and its NAPI, and a socket; netserver has a process for each flow. The letter does not say
+//! how many CPUs the hypervisor has; here it has six with a queue each. One of them also executes the guest and one
+//! vhost. Flows are spread over the queues; a single flow, and fragments, which carry no ports, have one queue, on a
+//! CPU that executes neither.
 //!
-//! **The modes.** *vanilla*: softirq in both kernels. *guest threaded*: the guest's NAPI has a thread (the core's `NapiThread`), fair
-//! beside the sinks. *both threaded*: the hypervisor's NAPIs too; the scheduler then keeps them off the two CPUs that are busy with
-//! guest and vhost, which softirq cannot be kept off.
+//! **The modes.** *vanilla*: softirq in both kernels. *guest threaded*: the guest's NAPI has a thread (the core's
+//! `NapiThread`), fair beside the sinks. *both threaded*: the hypervisor's NAPIs too; the scheduler then keeps them off
+//! the two CPUs that are busy with guest and vhost, which softirq cannot be kept off.
 //!
-//! Softirq is that of Linux 4.6, which is also today's: it runs at the return of interrupts and wherever a system call turns bottom
-//! halves on, ksoftirqd or not. Calibration sees ten of the thirty rows, from a file that holds no others.
+//! Softirq is that of Linux 4.6, which is also today's: it runs at the return of interrupts and wherever a system call
+//! turns bottom halves on, ksoftirqd or not. Calibration sees ten of the thirty rows, from a file that holds no others.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -288,8 +289,8 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
 /// Half of the table's last digit, as a share of a value near 18 thousand per second.
 const ROUNDING: f64 = 0.03;
 
-/// What the published table says, checked on the simulated one (in the order of [`simulate`]), with the figures of the statements and
-/// room for the rounding of these figures only.
+/// What the published table says, checked on the simulated one (in the order of [`simulate`]), with the figures of the
+/// statements and room for the rounding of these figures only.
 pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let kpps = |size: usize, flows: usize, mode: Threads| {
         let index = (size * FLOWS.len() + flows) * MODES.len() + mode as usize;

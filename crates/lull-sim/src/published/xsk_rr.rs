@@ -1,17 +1,19 @@
-//! The published AF_XDP request/response latencies ("Add support to do threaded napi busy poll", net-next v4) as worlds: five rates
-//! and application delays by four polling modes.
+//! The published AF_XDP request/response latencies ("Add support to do threaded napi busy poll", net-next v4) as
+//! worlds: five rates and application delays by four polling modes.
 //!
-//! A client and a server, zero-copy: frames of a transmit ring leave when somebody polls the NAPI. On the client a thread sends at a
-//! fixed rate whatever comes back, and another takes the answers and is busy for the application's delay after each; the server
-//! answers inline. Whoever does not poll the device looks at the ring in user space. The modes, on both sides:
+//! A client and a server, zero-copy: frames of a transmit ring leave when somebody polls the NAPI. On the client a
+//! thread sends at a fixed rate whatever comes back, and another takes the answers and is busy for the application's
+//! delay after each; the server answers inline. Whoever does not poll the device looks at the ring in user space. The
+//! modes, on both sides:
 //!
 //! - *interrupts*: a send call schedules a poll on its own CPU; what arrives interrupts the receiving thread's CPU;
 //! - *inline*: the receiving thread's non-blocking calls poll, one round each, and so does each send call;
 //! - *separate core*: the same calls by a thread that does nothing else;
 //! - *threaded*: a busy-polling NAPI thread.
 //!
-//! The sockets that busy poll prefer it, and their interrupts are deferred (the settings of the mode `busyread`). Calibration sees
-//! six of the twenty p50: the four of 12 K/s without delay, and interrupts and inline at 12 K/s with 78 us. All else is predicted.
+//! The sockets that busy poll prefer it, and their interrupts are deferred (the settings of the mode `busyread`).
+//! Calibration sees six of the twenty p50: the four of 12 K/s without delay, and interrupts and inline at 12 K/s with
+//! 78 us. All else is predicted.
 
 use lull_core::{Mode, NapiSettings, Threaded};
 
@@ -97,7 +99,8 @@ fn published(point: (u32, u64), mode: Polling, percentile: u32) -> f64 {
     value.unwrap_or(f64::NAN)
 }
 
-// The CPUs of a world: two of the client's application, the client's poller, the server's application, the server's poller.
+// The CPUs of a world: two of the client's application, the client's poller, the server's application, the server's
+// poller.
 const RECEIVER: u16 = 0;
 const SENDER: u16 = 1;
 const CLIENT_POLLER: u16 = 2;
@@ -226,8 +229,8 @@ pub fn fit(start: &Params, evaluations: usize, seed: u64, progress: impl FnMut(u
 pub const WINDOW_NS: u64 = 100_000_000;
 const FIT_WINDOW_NS: u64 = 10_000_000;
 
-/// What the published table says, checked on the simulated one (in the order of [`simulate`]). A difference may be off by 0.3 us,
-/// three times the table's resolution.
+/// What the published table says, checked on the simulated one (in the order of [`simulate`]). A difference may be off
+/// by 0.3 us, three times the table's resolution.
 pub fn statements(rows: &[Row]) -> Vec<Statement> {
     let us = |point: usize, mode: Polling, percentile: usize| {
         let index = (point * MODES.len() + mode as usize) * PERCENTILES.len() + percentile;

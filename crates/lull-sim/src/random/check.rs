@@ -1,8 +1,8 @@
 //! The invariants of `napi_semantics` §14, looked at after every step of a world.
 //!
-//! There are two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions), and the
-//! state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no check: the
-//! timer is one word.
+//! There are two halves: what the core says happened, event by event (I1, I5, I7, I8, and the count of transitions),
+//! and the state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no
+//! check: the timer is one word.
 
 use lull_core::event::EventKind;
 use lull_core::state;

@@ -81,8 +81,9 @@ impl Answer {
         self.tried.iter().filter(steady).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
     }
 
-    /// The best setting that was tried with other values of `irq_suspend_timeout` or `defer_hard_irqs` than its mode's own, of those
-    /// that meet the objective (by the search's own runs), and the best with the mode's own; either may be missing.
+    /// The best setting that was tried with other values of `irq_suspend_timeout` or `defer_hard_irqs` than its mode's
+    /// own, of those that meet the objective (by the search's own runs), and the best with the mode's own; either may
+    /// be missing.
     pub fn refinement(&self) -> (Option<&Tried>, Option<&Tried>) {
         let best = |wanted: &dyn Fn(&Setting) -> bool| {
             best::best_of(&self.tried, &self.objective, &self.refuted, wanted).map(|index| &self.tried[index])

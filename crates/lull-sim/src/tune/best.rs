@@ -6,11 +6,11 @@ use super::tried::{Objective, Tried};
 /// Settings that use this much more CPU than the cheapest, in percent of the cores, are taken as equally cheap: of
 /// those the one with the lowest latency wins.
 const CPU_TIE_PERCENT: f64 = 1.0;
-/// Of equally cheap settings those are left out whose cores are idle for less than the others', by this much in percent:
-/// accounting does not see every timer, which takes its time all the same.
+/// Of equally cheap settings those are left out whose cores are idle for less than the others', by this much in
+/// percent: accounting does not see every timer, which takes its time all the same.
 const BUSY_TIE_PERCENT: f64 = 5.0;
-/// What values other than the mode's own have to earn: so many points of CPU less, or a latency that is lower by so many percent
-/// at no more CPU. A smaller gain may be due to the seeds or the model's error, and is not worth typing.
+/// What values other than the mode's own have to earn: so many points of CPU less, or a latency that is lower by so
+/// many percent at no more CPU. A smaller gain may be due to the seeds or the model's error, and is not worth typing.
 const REFINED_CPU_PERCENT: f64 = 1.0;
 const REFINED_LATENCY_PERCENT: f64 = 5.0;
 /// The best of what meets the objective on average with something to spare, or else of what just meets it.
@@ -28,7 +28,8 @@ fn better(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option
     }
 }
 
-/// The cheapest of the wanted ones that meets the objective with something to spare, or else of those that just meet it.
+/// The cheapest of the wanted ones that meets the objective with something to spare, or else of those that just meet
+/// it.
 pub(super) fn best_of(
     tried: &[Tried],
     objective: &Objective,
@@ -52,8 +53,8 @@ pub(super) fn as_good(a: (f64, f64), b: (f64, f64)) -> bool {
     (a.0 - b.0).abs() < REFINED_CPU_PERCENT && (a.1 / b.1 - 1.0).abs() < REFINED_LATENCY_PERCENT / 100.0
 }
 
-/// The cheapest that meets the objective on average, and among equally cheap ones (by accounting, and by time not idle) the one with
-/// the lowest first statistic.
+/// The cheapest that meets the objective on average, and among equally cheap ones (by accounting, and by time not idle)
+/// the one with the lowest first statistic.
 fn cheapest(
     tried: &[Tried],
     objective: &Objective,

@@ -17,8 +17,8 @@ pub struct Figures {
     pub p99_us: f64,
     /// CPU of the service's cores as Linux's accounting shows it, in percent.
     pub cpu_percent: f64,
-    /// How long they were not idle, charged or not, in percent: accounting does not see interrupts that come out of idle, such as a
-    /// NAPI's timer.
+    /// How long they were not idle, charged or not, in percent: accounting does not see interrupts that come out of
+    /// idle, such as a NAPI's timer.
     pub busy_percent: f64,
 }
 

@@ -4,8 +4,9 @@
 //!
 //! 1. every mode, and a grid of timeouts, with a few seeds each;
 //! 2. timeouts between those of the grid, around the best of each family;
-//! 3. other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own around the best so far and the best of each
-//!    family, twice. They are taken only if they earn it: a point of CPU, or 5 % of latency at no more CPU;
+//! 3. other values of `irq_suspend_timeout` and `defer_hard_irqs` than the modes' own around the best so far and the
+//!    best of each family, twice. They are taken only if they earn it: a point of CPU, or 5 % of latency at no more
+//!    CPU;
 //! 4. confirmation: the best is run with all seeds. It is recommended if every seed meets every bound, and the bound
 //!    that holds for one further seed with 95 % (a prediction interval) does too. If not, the next best has its turn;
 //! 5. robustness: recommendation and base at half and at double the load, and what would be best there. Only latency is

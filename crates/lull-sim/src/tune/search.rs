@@ -159,8 +159,8 @@ impl Search<'_, '_> {
     }
 }
 
-/// Other values of `irq_suspend_timeout` and `defer_hard_irqs` around the best so far, and around the best of each family that has
-/// them: what is not best with its mode's own values may be with others.
+/// Other values of `irq_suspend_timeout` and `defer_hard_irqs` around the best so far, and around the best of each
+/// family that has them: what is not best with its mode's own values may be with others.
 fn refined(tried: &[Tried], objective: &Objective) -> Vec<Setting> {
     let mut centres: Vec<&Setting> =
         best(tried, objective, &[]).map(|index| &tried[index].setting).into_iter().collect();

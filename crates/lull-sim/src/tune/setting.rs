@@ -167,8 +167,9 @@ const SHORTER: [u32; 3] = [2, 5, 10];
 /// The shortest timeout of a family, in microseconds.
 const SHORTEST_US: u32 = 5;
 
-/// The settings that differ from this one in `irq_suspend_timeout` or in `defer_hard_irqs`, as far as its mode uses them. What
-/// bridges a gap between packets is timeout times `defer_hard_irqs`, so shorter timeouts are tried with the largest.
+/// The settings that differ from this one in `irq_suspend_timeout` or in `defer_hard_irqs`, as far as its mode uses
+/// them. What bridges a gap between packets is timeout times `defer_hard_irqs`, so shorter timeouts are tried with the
+/// largest.
 pub(crate) fn around(setting: &Setting) -> Vec<Setting> {
     let mut settings = Vec::new();
     if setting.mode.deferral_ns().is_some() {

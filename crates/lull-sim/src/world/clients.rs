@@ -16,14 +16,15 @@ pub struct ConnectionsSpec {
 /// What the clients of a group of connections send. A connection has at most one request outstanding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Traffic {
-    /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still waits
-    /// is issued when its answer has come; its latency counts from then on, as mutilate counts.
+    /// Open loop: arrivals of a Poisson process, spread evenly over the group. An arrival for a connection that still
+    /// waits is issued when its answer has come; its latency counts from then on, as mutilate counts.
     Open {
         /// Requests per second, over the whole group.
         per_s: f64,
     },
-    /// Open loop: every connection has gaps of its own, which are independent of one another and follow a generalised Pareto
-    /// distribution (mutilate's `fb_ia`). An arrival for a connection that still waits is treated as under `Open`.
+    /// Open loop: every connection has gaps of its own, which are independent of one another and follow a generalised
+    /// Pareto distribution (mutilate's `fb_ia`). An arrival for a connection that still waits is treated as under
+    /// `Open`.
     Renewal {
         /// Requests per second, over the whole group.
         per_s: f64,
@@ -53,7 +54,8 @@ pub struct NetSpec {
     pub answer_ns: u32,
     /// The mean of a random (exponential) time that passes then until the client's program has the answer.
     pub client_random_ns: u32,
-    /// The share of answers for which the client takes longer (its interrupt moderation, its other connections), in 1/1024.
+    /// The share of answers for which the client takes longer (its interrupt moderation, its other connections), in
+    /// 1/1024.
     pub slow_share: u32,
     /// How much longer it takes for them at the least.
     pub slow_min_ns: u32,
@@ -83,8 +85,8 @@ impl Default for NetSpec {
     }
 }
 
-/// The server behind a proxy. A request is served twice: it is passed on, and what comes back is passed to the client. Its
-/// answer reaches the same queue as the client's packets.
+/// The server behind a proxy. A request is served twice: it is passed on, and what comes back is passed to the client.
+/// Its answer reaches the same queue as the client's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamSpec {
     /// From the proxy's NIC to the server behind it and back.
@@ -95,13 +97,14 @@ pub struct UpstreamSpec {
 
 /// A second application on the queues of the first: a service with an epoll context, worker and connections of its own.
 ///
-/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, that is the first
-/// application alone, between two of its batches.
+/// Its packets are taken off the ring by whoever polls the queue. While the first application suspends interrupts, that
+/// is the first application alone, between two of its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondSpec {
     /// The first of its groups of connections: those behind it are its, too.
     pub first_group: u32,
-    /// What a request costs it, in nanoseconds; the first application's is [`Costs::request_sys_ns`](crate::Costs::request_sys_ns) and
+    /// What a request costs it, in nanoseconds; the first application's is
+    /// [`Costs::request_sys_ns`](crate::Costs::request_sys_ns) and
     /// [`Costs::request_user_ns`](crate::Costs::request_user_ns).
     pub request_ns: u32,
 }

@@ -129,8 +129,8 @@ impl Default for World {
 }
 
 impl World {
-    /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections a
-    /// core: the shape of memcached with `-t N -N N`.
+    /// `cores` cores, each with one queue, one worker and one epoll context under `mode`, and `connections` connections
+    /// a core: the shape of memcached with `-t N -N N`.
     pub fn epoll_service(cores: u16, mode: &Mode, connections: u32, traffic: Traffic) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,

@@ -7,10 +7,11 @@ pub enum Transmit {
     Doorbell,
     /// The next poll of the NAPI sends it, whoever polls: the program makes no call.
     Poll,
-    /// The send call schedules a poll on its own CPU, which sends it (`ndo_xsk_wakeup` of drivers that call `napi_schedule`, as gve).
+    /// The send call schedules a poll on its own CPU, which sends it (`ndo_xsk_wakeup` of drivers that call
+    /// `napi_schedule`, as gve).
     Wakeup,
-    /// The send call makes a round of busy polling, which sends it (`xsk_sendmsg` of a socket with SO_BUSY_POLL). If somebody
-    /// else owns the NAPI, that owner's poll does.
+    /// The send call makes a round of busy polling, which sends it (`xsk_sendmsg` of a socket with SO_BUSY_POLL). If
+    /// somebody else owns the NAPI, that owner's poll does.
     BusyPoll,
 }
 

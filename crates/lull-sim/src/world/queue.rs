@@ -18,7 +18,8 @@ pub enum ModerationSpec {
 /// When a moderation period begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// It begins anew with each completion, so it ends when none came for so long (mlx5's receive queues from ConnectX-4 on).
+    /// It begins anew with each completion, so it ends when none came for so long (mlx5's receive queues from
+    /// ConnectX-4 on).
     Completion,
     /// It begins with the first completion that was not reported yet.
     First,
@@ -35,8 +36,8 @@ pub struct QueueSpec {
     pub napi: NapiSettings,
     /// The CPU that its NAPI thread runs on, if it has one.
     pub thread_cpu: u16,
-    /// How many packets its NAPI thread takes before it lets other threads run. 0 stands for a poll's packets, as in Linux since
-    /// 5.12; for the letter of 2016 `netdev_budget` is assumed.
+    /// How many packets its NAPI thread takes before it lets other threads run. 0 stands for a poll's packets, as in
+    /// Linux since 5.12; for the letter of 2016 `netdev_budget` is assumed.
     pub thread_packets: u32,
     /// Moderation of the receive completions.
     pub rx: ModerationSpec,
@@ -54,9 +55,9 @@ pub struct QueueSpec {
     pub masking: Masking,
     /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
     pub has_thread: bool,
-    /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What queues of a
-    /// vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector of its receive ring,
-    /// and `mlx4_eq_int` goes on until the event queue is empty).
+    /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What
+    /// queues of a vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector
+    /// of its receive ring, and `mlx4_eq_int` goes on until the event queue is empty).
     pub vector: Option<u32>,
 }
 
@@ -66,8 +67,8 @@ pub enum Masking {
     /// Raising the interrupt disarms it, and arming it looks at the ring (completion queues of mlx5).
     #[default]
     Disarm,
-    /// The handler masks it after it has scheduled the NAPI. Unmasking reports what came in the meantime, and does not look at
-    /// the ring (message-signalled interrupts of most others).
+    /// The handler masks it after it has scheduled the NAPI. Unmasking reports what came in the meantime, and does not
+    /// look at the ring (message-signalled interrupts of most others).
     Mask,
 }
 

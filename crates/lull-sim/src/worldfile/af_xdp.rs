@@ -1,9 +1,11 @@
-//! AF_XDP responders as world files describe them: a socket, a queue and a thread each, which answers every frame inline.
+//! AF_XDP responders as world files describe them: a socket, a queue and a thread each, which answers every frame
+//! inline.
 //!
-//! How the program waits decides which modes it can have. One that sleeps in epoll has what acts in `epoll_wait`; one that looks at
-//! its ring in user space can have its sockets' calls busy poll, its own or those of a thread on another core. Its clients are
-//! either somewhere in the network, as those of every service, or *twins*: machines like this one in the same mode, whose
-//! sender keeps a fixed rate and whose receiver is busy for a while after each answer (the published AF_XDP measurements).
+//! How the program waits decides which modes it can have. One that sleeps in epoll has what acts in `epoll_wait`; one
+//! that looks at its ring in user space can have its sockets' calls busy poll, its own or those of a thread on another
+//! core. Its clients are either somewhere in the network, as those of every service, or *twins*: machines like this one
+//! in the same mode, whose sender keeps a fixed rate and whose receiver is busy for a while after each answer (the
+//! published AF_XDP measurements).
 
 use std::ops::RangeInclusive;
 
@@ -128,8 +130,7 @@ pub(super) fn resolve(
     if let Some(polling) = &service.polling {
         if wait == Wait::Epoll {
             let problem = "says whose calls busy poll, and a program that waits in epoll makes none: remove this, or \
-            set \
-                           wait = \"spin\"";
+            set wait = \"spin\"";
             return Err(check.error("service.polling", polling, problem));
         }
         if separate && cores < 2 * workers {
@@ -175,9 +176,8 @@ pub(super) fn resolve(
 
 /// What a world with twins has no place for.
 fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
-    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, \
-    or set \
-                   client = \"remote\"";
+    let problem = "a twin sends one flow at a fixed rate over a wire that takes the same time always: remove this, or \
+    set client = \"remote\"";
     if let Some(value) = &raw.service.connections {
         return Err(check.error("service.connections", value, problem));
     }

@@ -58,15 +58,14 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
         if own_ns <= OWN_MIN_NS && shown_ns > measured_ns {
             return Err(format!(
                 "this is less than what these costs charge for system calls and delivery alone ({} in base at \
-                 saturation): \
-                 give at least that, or lower the costs in [costs]",
+                 saturation): give at least that, or lower the costs in [costs]",
                 time_text((shown_ns - own_ns * times_served).round() as u64)
             ));
         }
         *if shown_ns < measured_ns { &mut below } else { &mut above } = Some((own_ns, shown_ns));
         own_ns = match (below, above) {
-            // Delivery and application fall into step in other ways as the cost changes, so the figure jumps in places and a
-            // straight line between two points misses it.
+            // Delivery and application fall into step in other ways as the cost changes, so the figure jumps in places
+            // and a straight line between two points misses it.
             (Some(below), Some(above)) => f64::midpoint(below.0, above.0),
             _ => (own_ns + (measured_ns - shown_ns) / times_served).max(OWN_MIN_NS),
         };

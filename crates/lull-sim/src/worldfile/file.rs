@@ -34,8 +34,8 @@ impl RequestCost {
     }
 }
 
-/// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an `epoll_wait`
-/// that never busy polls, on the first core that has no worker of the service, or else on the last core.
+/// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an
+/// `epoll_wait` that never busy polls, on the first core that has no worker of the service, or else on the last core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Second {
     /// Connections, spread evenly over the queues (`second.connections`).
@@ -84,8 +84,8 @@ pub struct WorldFile {
     pub rx: ModerationSpec,
     /// The same for transmit completions (default: as receive).
     pub tx: ModerationSpec,
-    /// When a moderation period of the receive side begins (`nic.restart` says whether each completion begins it anew; by
-    /// default it does if moderation is adaptive).
+    /// When a moderation period of the receive side begins (`nic.restart` says whether each completion begins it anew;
+    /// by default it does if moderation is adaptive).
     pub rx_period: Period,
     /// When one of the transmit side begins.
     pub tx_period: Period,
@@ -143,7 +143,8 @@ impl WorldFile {
         Ok(())
     }
 
-    /// What the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy polls in their calls.
+    /// What the program has to set on its sockets itself for a mode, if it has AF_XDP sockets and the mode busy polls
+    /// in their calls.
     pub fn socket_options(&self, mode: &Mode) -> Option<String> {
         self.xdp.filter(|_| mode.socket_busy_poll_usecs != 0).map(|xdp| xdp.socket_options(mode))
     }
@@ -214,8 +215,7 @@ impl WorldFile {
         }
         format!(
             "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a \
-             request \
-             ({}) is fitted to the measured request cost.",
+             request ({}) is fitted to the measured request cost.",
             self.profile.name,
             self.profile.what,
             lull_units::time_text(u64::from(

@@ -19,8 +19,8 @@
 //! what is left out has the default that [`WorldFile`] names. Costs come from a profile ([`crate::profile`]) and can be
 //! overridden one by one.
 //!
-//! There are three kinds of service: `epoll`, `proxy` (its [`upstream`](WorldFile::upstream)), and `af_xdp` ([`AfXdp`]), whose costs a
-//! frame are given part by part and not calibrated.
+//! There are three kinds of service: `epoll`, `proxy` (its [`upstream`](WorldFile::upstream)), and `af_xdp`
+//! ([`AfXdp`]), whose costs a frame are given part by part and not calibrated.
 //!
 //! `request_cost` is what was measured, and a measured cost has parts that the simulator charges apart (`epoll_wait`,
 //! interference). So it is not put into the world as it stands: [`calibrate`] finds the application's own part with

@@ -171,7 +171,8 @@ fn idle(check: &Check<'_>, raw: &Raw, costs: &mut Costs) -> Result<(), WorldFile
     Ok(())
 }
 
-/// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need none.
+/// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need
+/// none.
 fn connections(
     check: &Check<'_>,
     raw: &Raw,
@@ -292,8 +293,7 @@ fn moderation(
     if adaptive {
         if let (true, Some(adaptive)) = (fixed, &nic.adaptive) {
             let problem = "with adaptive moderation the driver chooses usecs and frames: remove rx_usecs, rx_frames, \
-            tx_usecs \
-                           and tx_frames, or set adaptive = false";
+            tx_usecs and tx_frames, or set adaptive = false";
             return Err(check.error("nic.adaptive", adaptive, problem));
         }
         return Ok((ModerationSpec::Adaptive, ModerationSpec::Adaptive, periods));
@@ -409,8 +409,7 @@ fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), Worl
         }
         (None, None) => {
             let problem = "a service needs request_cost (CPU time of the serving thread a request) or \
-            request_cost_total \
-                           (CPU time of all cores a request), such as \"6.2us\"";
+            request_cost_total (CPU time of all cores a request), such as \"6.2us\"";
             return Err(check.error("service.kind", &service.kind, problem));
         }
     };

@@ -97,7 +97,8 @@ impl Usage {
     }
 }
 
-/// The ticks of one core, in the order of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal and so on.
+/// The ticks of one core, in the order of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal and so
+/// on.
 fn core_ticks(stat: &str, core: usize) -> Option<Vec<u64>> {
     let name = format!("cpu{core}");
     let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;

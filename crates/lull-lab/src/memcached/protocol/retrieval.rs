@@ -1,4 +1,5 @@
-//! Retrievals: the keys of a line, looked up as far as the output has room, and lines that are longer than a line may be.
+//! Retrievals: the keys of a line, looked up as far as the output has room, and lines that are longer than a line may
+//! be.
 
 use super::super::command::{self, BAD_EXPTIME, BAD_FORMAT, Retrieval, next_token};
 use super::super::item::{KEY_BYTES_MAX, expiry_s};

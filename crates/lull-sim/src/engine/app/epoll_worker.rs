@@ -1,5 +1,5 @@
-//! A worker of an event-driven service. It waits in `epoll_wait` and serves each event in turn: it reads, serves and writes, or
-//! takes and answers the frames of an AF_XDP socket.
+//! A worker of an event-driven service. It waits in `epoll_wait` and serves each event in turn: it reads, serves and
+//! writes, or takes and answers the frames of an AF_XDP socket.
 //!
 //! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
 

@@ -1,8 +1,8 @@
-//! A thread of a request/response pair: requester, responder, paced sender, receiver with an application delay, or a thread that
-//! only polls for others.
+//! A thread of a request/response pair: requester, responder, paced sender, receiver with an application delay, or a
+//! thread that only polls for others.
 //!
-//! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after the other);
-//! whether a call polls the device is the core's (`SocketBusy`).
+//! How it receives is its own affair (asleep in a call, looking at its ring in user space, one non-blocking call after
+//! the other); whether a call polls the device is the core's (`SocketBusy`).
 
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, SocketId, ThreadId};

@@ -1,4 +1,5 @@
-//! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`, UDP_STREAM).
+//! A UDP sink: takes one datagram after the other out of its socket, and sleeps while there is none (`netserver`,
+//! UDP_STREAM).
 
 use crate::engine::id::{FlowId, ThreadId};
 use crate::engine::sim::{Program, Sim};

@@ -1,8 +1,8 @@
 //! An AF_XDP responder: takes frames from its socket's ring, some at a time, and answers each inline.
 //!
-//! [`XskBatch`] is what it does with frames, whoever told it that there are some: `epoll_wait` (the epoll worker) or its own look at
-//! the ring ([`XskResponder`], which also is the thread that only polls for another). Whether a call polls the device is the
-//! core's (`SocketBusy`).
+//! [`XskBatch`] is what it does with frames, whoever told it that there are some: `epoll_wait` (the epoll worker) or
+//! its own look at the ring ([`XskResponder`], which also is the thread that only polls for another). Whether a call
+//! polls the device is the core's (`SocketBusy`).
 
 use crate::engine::busy::Busier;
 use crate::engine::id::{CpuId, QueueId, ThreadId, XskId};

@@ -9,7 +9,8 @@ use crate::load::clock::Clock;
 use crate::load::schedule::Due;
 use crate::load::workload::Query;
 
-/// An answer is acknowledged after this, or when deadlines are looked at next, if no request carries the acknowledgement.
+/// An answer is acknowledged after this, or when deadlines are looked at next, if no request carries the
+/// acknowledgement.
 const ACK_DELAY_NS: u64 = 20_000_000;
 /// Duplicate acknowledgements that stand for a loss.
 const DUPLICATE_ACKS: u8 = 3;
