@@ -64,6 +64,7 @@
 
 pub mod apply;
 pub mod attach;
+pub mod channels;
 pub mod device;
 pub mod doctor;
 mod durable;

@@ -50,7 +50,7 @@ impl Span {
 
 /// What helps, as commands.
 const REMEDY: &str = "one NAPI a context: as many queues as contexts (ethtool -L DEV combined N), the program's flows steered to one \
-     queue (ethtool -X or -N), workers by NAPI id (memcached -N); or a shorter stall: `lull run --one-napi timeout`, \
+     queue (ethtool -X or -N), workers by NAPI id (memcached -N); or by lull: `lull run --one-napi queues`, `lull run --one-napi timeout`, \
      `lull apply --irq-suspend-timeout 1ms`";
 
 /// A program that busy polls, or prefers to, with contexts that hear from several NAPIs of which some are of one device.

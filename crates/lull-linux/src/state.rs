@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::channels::FormerQueues;
 use crate::device::{Device, QueueKey, Snapshot};
 use crate::durable;
 use crate::error::{Error, Result};
@@ -46,6 +47,9 @@ pub struct State {
     node: Option<u64>,
     /// What the NAPIs had before.
     pub napis: Vec<Former>,
+    /// How many receive queues there were, if a running program has others (`run --one-napi queues`).
+    #[serde(default)]
+    pub queues: Option<FormerQueues>,
     /// What the steps of `prepare` have overwritten, in their order.
     #[serde(default)]
     pub prepared: Vec<Overwritten>,
@@ -54,7 +58,12 @@ pub struct State {
 impl State {
     /// Whether there is nothing to give back.
     pub fn is_empty(&self) -> bool {
-        self.napis.is_empty() && self.prepared.is_empty()
+        !self.is_applied() && self.prepared.is_empty()
+    }
+
+    /// Whether there is something that `undo` gives back.
+    pub fn is_applied(&self) -> bool {
+        !self.napis.is_empty() || self.queues.is_some()
     }
 
     /// The state with the files of `prepare` under the name that the device has now.
@@ -203,6 +212,7 @@ impl Store {
             ifindex: self.device.ifindex,
             node: self.device.node.as_ref().map(Node::number),
             napis: Vec::new(),
+            queues: None,
             prepared: Vec::new(),
         }
     }

@@ -45,7 +45,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
     /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
-    /// which the packets of a NAPI wait that the context has turned away from.
+    /// which the packets of a NAPI wait that the context has turned away from; `queues` gives the device as many receive
+    /// queues as contexts of the program hear from it (ethtool -L), and back what it had when the program has ended.
     #[arg(long, value_enum, value_name = "HOW", conflicts_with = "irq_suspend_timeout")]
     one_napi: Option<OneNapi>,
     /// Say nothing while the program runs.
@@ -66,6 +67,8 @@ pub struct RunArgs {
 pub enum OneNapi {
     /// A shorter irq_suspend_timeout.
     Timeout,
+    /// As many receive queues as the program has contexts that hear from the device.
+    Queues,
 }
 
 /// Arguments of the supervisor.
@@ -83,10 +86,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         return user::run(args);
     }
     let mut request = args.request.request()?;
+    if args.one_napi.is_some() && (args.dev.is_none() || !request.mode.suspends()) {
+        return Err("--one-napi takes --dev and a mode that suspends interrupts, such as suspend20".into());
+    }
     if let Some(OneNapi::Timeout) = args.one_napi {
-        if args.dev.is_none() || !request.mode.suspends() {
-            return Err("--one-napi timeout takes --dev and a mode that suspends interrupts, such as suspend20".into());
-        }
         request.overrides.irq_suspend_timeout_ns = Some(lull_linux::spans::SHORT_SUSPEND_TIMEOUT_NS);
     }
     let run = Run {
@@ -98,6 +101,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             prefer: args.socket_prefer,
         },
         waits: Waits { no_lift: args.no_lift, events_max: args.events_max },
+        one_napi_queues: matches!(args.one_napi, Some(OneNapi::Queues)),
         pin: args.pin,
         quiet: args.quiet,
         command: args.command.clone(),

@@ -162,7 +162,7 @@ fn print_elsewhere(other: &Elsewhere, dry_run: bool) -> Result<(), WriteError> {
 
 /// Whether there is something to undo, or a state file that cannot be used.
 fn is_applied(session: &Session) -> bool {
-    session.state().map_or(true, |state| state.is_some_and(|state| !state.napis.is_empty()))
+    session.state().map_or(true, |state| state.is_some_and(|state| state.is_applied()))
 }
 
 fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
@@ -180,7 +180,9 @@ fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
 }
 
 fn print(dev: &str, undone: &Undone, was_applied: bool, dry_run: bool) -> Result<(), WriteError> {
-    print_changes(&undone.changes, if dry_run { "would set " } else { "" })?;
+    let prefix = if dry_run { "would set " } else { "" };
+    undone.queues.iter().try_for_each(|queues| outln!("{prefix}{queues}"))?;
+    print_changes(&undone.changes, prefix)?;
     let verb = if dry_run { "would forget" } else { "forgot" };
     if !undone.forgotten.is_empty() {
         outln!("{verb} what queue {} of {dev} had: it shows no NAPI now", list(&undone.forgotten))?;
@@ -191,7 +193,7 @@ fn print(dev: &str, undone: &Undone, was_applied: bool, dry_run: bool) -> Result
     if !was_applied {
         return outln!("nothing was applied to {dev}");
     }
-    if undone.changes.is_empty() && undone.left.is_empty() && undone.forgotten.is_empty() {
+    if undone.changes.is_empty() && undone.queues.is_none() && undone.left.is_empty() && undone.forgotten.is_empty() {
         return outln!("{dev} has what it had before already");
     }
     Ok(())

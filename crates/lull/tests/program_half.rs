@@ -809,6 +809,84 @@ fn a_context_on_several_napis_is_recognised_and_its_stall_can_be_shortened() {
     world.refused("run --dev va --mode defer50 --one-napi timeout -- true", &["suspend20"]);
 }
 
+/// A memcached of one worker on both queues, for which the device is given one.
+fn on_one_queue(world: &World) -> (kernel::Staying, EndsWithFailure, Program) {
+    let command = "run --dev va --mode suspend20 --one-napi queues -- memcached -u nobody -l 10.99.0.1 -t 1";
+    let mut run = world.start(command);
+    let pid = child_of(run.child.id(), "memcached");
+    let server = EndsWithFailure(pid);
+    // Its listener has a context, too, which hears from nobody.
+    wait_until("memcached has its contexts", || have(pid, 2, SUSPEND));
+    assert_eq!(world.values(), [SUSPEND20; 2], "nothing is taken away before anybody hears from it");
+    let clients = connections(world, "11211", 16);
+    let line = run.wait_for("rx queues of va: 2 -> 1");
+    assert!(line.contains("1 epoll context(s)"), "{line}");
+    assert_eq!(world.values(), [SUSPEND20]);
+    (run, server, clients)
+}
+
+#[test]
+fn as_many_queues_as_contexts_while_the_program_runs_and_all_of_them_afterwards() {
+    const TEST: &str = "as_many_queues_as_contexts_while_the_program_runs_and_all_of_them_afterwards";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    let (run, _server, clients) = on_one_queue(&world);
+    // The connections outlive the change.
+    drop(connections(&world, "11211", 4));
+    drop(clients);
+    run.signal("-TERM");
+    assert_eq!(run.end().0, Some(0));
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert!(world.state_file().is_none());
+    // Contexts that hear from one NAPI each need nothing.
+    let command = "run --dev va --mode suspend20 --one-napi queues -- memcached -u nobody -l 10.99.0.1 -t 2 -N 2";
+    let mut run = world.start(command);
+    let pid = child_of(run.child.id(), "memcached");
+    let _server = EndsWithFailure(pid);
+    wait_until("memcached has its contexts", || have(pid, 3, SUSPEND));
+    let clients = connections(&world, "11211", 16);
+    run.wait_for("is in force");
+    assert_eq!(world.values(), [SUSPEND20; 2]);
+    drop(clients);
+    run.signal("-TERM");
+    assert_eq!(run.end().0, Some(0));
+    for (device, word) in [("va --mode defer50", "suspend20"), ("lo --mode suspend20", "ethtool -l lo")] {
+        world.refused(&format!("run --dev {device} --one-napi queues -- true"), &[word]);
+    }
+}
+
+#[test]
+fn queues_that_a_killed_run_took_away_are_given_back() {
+    const TEST: &str = "queues_that_a_killed_run_took_away_are_given_back";
+    if lacks(TEST, &["memcached", "python3"]) {
+        return;
+    }
+    let Some(world) = World::new(TEST, 2) else { return };
+    let (run, server, _clients) = on_one_queue(&world);
+    run.signal("-KILL");
+    world.wait_for(&[BASE, BASE]);
+    wait_until("the state file is gone", || world.state_file().is_none());
+    signal(server.0, "-KILL");
+    drop(run.end());
+
+    // Without its supervisor, whoever undoes does it.
+    let (run, server, _clients) = on_one_queue(&world);
+    signal(child_of(run.child.id(), "lull"), "-KILL");
+    run.signal("-KILL");
+    // It has the other end of what `lull run` logs to.
+    signal(server.0, "-KILL");
+    drop(run.end());
+    let said = world.ok("undo va --dry-run");
+    assert!(said.contains("would set rx queues of va: 1 -> 2"), "{said}");
+    assert_eq!(world.raw().len(), 1);
+    let said = world.ok("undo va");
+    assert!(said.contains("rx queues of va: 1 -> 2"), "{said}");
+    assert_eq!(world.values(), [BASE, BASE]);
+    assert!(world.state_file().is_none());
+}
+
 /// Ends a server whose test has failed: it would go on without the `lull run` above it, for ever.
 struct EndsWithFailure(u32);
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::Session;
+use crate::channels::{self, QueuesChange};
 use crate::device::{Device, NapiState, QueueKey, Snapshot};
 use crate::error::{Error, Result};
 use crate::plan::{self, Change, Step};
@@ -15,6 +16,9 @@ use crate::state::{Former, State};
 pub struct Undone {
     /// The changes; none if nothing had been applied, or everything had come back by itself.
     pub changes: Vec<Change>,
+    /// The number of queues that is given back, which comes before the changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<QueuesChange>,
     /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
     pub left: Vec<QueueKey>,
     /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
@@ -30,8 +34,14 @@ pub struct Undone {
 pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     let Some(state) = session.store.load()? else { return Ok(Undone::default()) };
     let snapshot = session.snapshot()?;
-    let (steps, left) = steps_back(&state, &snapshot);
+    let (steps, mut left) = steps_back(&state, &snapshot);
+    let queues = channels::change_back(session, &state)?;
+    if queues.is_some() {
+        // Their queues come back first.
+        left.clear();
+    }
     Ok(Undone {
+        queues,
         changes: steps.iter().flat_map(|(step, _)| step.changes()).collect(),
         left: left.iter().map(|it| it.queue).collect(),
         ..Undone::default()
@@ -85,13 +95,18 @@ pub fn undo_and_forget_diff(session: &mut Session) -> Result<Undone> {
 fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     let _lock = session.locked()?;
     let Some(mut state) = session.store.load()? else { return Ok(Undone::default()) };
+    let mut undone = Undone::default();
+    let mut first_refusal = None;
+    // The queues first: one that is taken away shows no NAPI.
+    match channels::give_back(session, &mut state) {
+        Ok(change) => undone.queues = change,
+        Err(error) => first_refusal = Some(error),
+    }
     let snapshot = session.snapshot()?;
     let (steps, without_napi) = steps_back(&state, &snapshot);
-    let mut undone = Undone::default();
     let queues = without_napi.iter().map(|former| former.queue).collect();
     *if forget { &mut undone.forgotten } else { &mut undone.left } = queues;
     state.napis = if forget { Vec::new() } else { without_napi };
-    let mut first_refusal = None;
     for (step, former) in steps {
         match session.carry_out(&step) {
             Ok(()) => undone.changes.extend(step.changes()),

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `way` | what is to be run, and how the program's half is set: preload library, attaching, or nothing to set |
 //! | `program` | the program as a file: found in PATH, script or ELF, and whether it loads a preload library |
+//! | `one_napi` | as many receive queues as the program has contexts that hear from the device |
 //! | `serve` | while it runs: signals passed on, program and device looked over |
 //! | `background` | what the program puts into the background |
 //! | `plain` | a program under the preload library alone, for the user plane |
@@ -26,6 +27,7 @@
 
 mod background;
 mod in_force;
+mod one_napi;
 mod plain;
 mod program;
 mod serve;
@@ -41,6 +43,7 @@ use crate::error::{Error, Result};
 use crate::plan::cpu_list;
 use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
+use one_napi::Queues;
 use serve::{OnDevice, Serving};
 use signals::Signals;
 use supervisor::Supervisor;
@@ -55,9 +58,10 @@ pub use way::{Run, Sockets, Waits, Way};
 /// Those of [`run`] that are found before the first change.
 pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     let mut lines = Vec::new();
-    if let Some(device) = &run.device {
-        let mut session = open(device, options)?;
-        lines.extend(diff(&mut session, &run.request)?.iter().map(|change| format!("would set {change}")));
+    let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
+    one_napi(run, session.as_ref())?;
+    if let Some(session) = &mut session {
+        lines.extend(diff(session, &run.request)?.iter().map(|change| format!("would set {change}")));
     }
     let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
     lines.push(format!("would run {}: {way}", run.command[0].to_string_lossy()));
@@ -111,10 +115,22 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
     }
 }
 
+/// The number of queues that follows the program's contexts, if that is asked for.
+fn one_napi(run: &Run, session: Option<&Session>) -> Result<Option<Queues>> {
+    match session {
+        _ if !run.one_napi_queues => Ok(None),
+        Some(session) if run.request.mode.suspends() => Queues::of(session).map(Some),
+        _ => Err(Error::Input {
+            what: "--one-napi queues without a device, or without suspension".to_owned(),
+            remedy: "it takes --dev and a mode that suspends interrupts, such as suspend20".to_owned(),
+        }),
+    }
+}
+
 /// A device that nobody else has a mode on: undoing ours would undo theirs.
 fn open(device: &str, options: &Options) -> Result<Session> {
     let session = Session::open(device, options)?;
-    if session.state()?.is_some_and(|state| !state.napis.is_empty()) {
+    if session.state()?.is_some_and(|state| state.is_applied()) {
         return Err(Error::Input {
             what: format!("{device} has a mode applied already"),
             remedy: format!("leave --dev out to run the program on it as it is, or `lull undo {device}` first"),
@@ -132,6 +148,7 @@ fn with_device(
     signals: &Signals,
     say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
+    let queues = one_napi(run, session.as_deref())?;
     let mut again = None;
     if let Some(session) = &mut session {
         session.hold()?;
@@ -147,7 +164,7 @@ fn with_device(
     if let Some(cpus) = &cpus {
         say(&format!("the program runs on CPU {}, where its packets are delivered", cpu_list(cpus)));
     }
-    let device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request });
+    let device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request, queues });
     let mut serving = Serving::of(run, options, way, signals, device, supervisor);
     let status = serving.until_the_end(&mut child, say);
     // Whatever has gone wrong, what was set in processes of the program is given back.

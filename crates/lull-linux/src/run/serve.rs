@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::background::Background;
 use super::in_force::InForce;
+use super::one_napi::Queues;
 use super::signals::Signals;
 use super::supervisor::Supervisor;
 use super::way::{Run, Way};
@@ -25,6 +26,8 @@ pub(super) struct OnDevice<'a> {
     pub(super) session: &'a mut Session,
     pub(super) again: Again,
     pub(super) request: &'a DeviceRequest,
+    /// How many queues it has, if that follows the program's contexts.
+    pub(super) queues: Option<Queues>,
 }
 
 /// A process of the program with its children, looked over for as long as that works.
@@ -145,6 +148,9 @@ impl<'a> Serving<'a> {
             };
             for event in &events {
                 tell(event, self.way, say);
+            }
+            if let Some(OnDevice { session, queues: Some(queues), .. }) = &mut self.device {
+                queues.look(&events, session, say);
             }
             let Some(in_force) = &mut self.in_force else { continue };
             if in_force.wants_napis(&events)

@@ -86,6 +86,8 @@ pub struct Run {
     pub sockets: Sockets,
     /// How its calls of `epoll_wait` are changed.
     pub waits: Waits,
+    /// Whether the device has as many receive queues as the program has contexts that hear from it.
+    pub one_napi_queues: bool,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
     pub pin: bool,
     /// Whether the preload library keeps silent.

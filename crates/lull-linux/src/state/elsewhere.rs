@@ -153,11 +153,8 @@ fn stores(directory: &Path, roots: &Roots) -> Result<Here> {
 }
 
 fn in_namespace(candidate: Candidate, name: String, way: &Way) -> Elsewhere {
-    let undo = if candidate.state.napis.is_empty() {
-        format!("lull prepare {name} --undo")
-    } else {
-        format!("lull undo {name}")
-    };
+    let undo =
+        if !candidate.state.is_applied() { format!("lull prepare {name} --undo") } else { format!("lull undo {name}") };
     let remedy = (!matches!(way, Way::Socket(_))).then(|| format!("{way} {undo}"));
     let kept_by = match way {
         Way::Named(name) => format!("ip netns {name}"),
