@@ -70,6 +70,7 @@ pub mod doctor;
 mod durable;
 pub mod error;
 pub mod ethtool;
+pub mod flows;
 pub mod hardware;
 mod identity;
 pub mod machine;

@@ -1,5 +1,5 @@
 //! System calls that no kept crate has: epoll's busy-poll ioctls, the NAPI id of a socket, the cookie of a network
-//! namespace, scheduling attributes, and whether two descriptors are one open file.
+//! namespace, indirection tables, scheduling attributes, and whether two descriptors are one open file.
 //!
 //! Everything unsafe of this crate is in here.
 
@@ -110,6 +110,56 @@ pub(crate) fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd>
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `SIOCETHTOOL` of `linux/sockios.h`.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+/// `ETHTOOL_GRXFHINDIR` and `ETHTOOL_SRXFHINDIR` of `linux/ethtool.h`; setting it by netlink takes Linux 6.17.
+const ETHTOOL_GRXFHINDIR: u32 = 0x38;
+const ETHTOOL_SRXFHINDIR: u32 = 0x39;
+
+/// A request of ethtool's old interface. `words` is its structure, of numbers of 32 bits.
+fn ethtool(device: &str, words: &mut [u32]) -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // SAFETY: an ifreq is numbers, bytes and pointers, for all of which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    if device.len() > room {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: the request reads and writes as many words as the structure in them says, which its callers let be as many as
+    // there are; both outlive the call.
+    done(unsafe { libc::ioctl(any.as_raw_fd(), SIOCETHTOOL as libc::Ioctl, &raw mut request) })
+}
+
+/// The queue of each entry of a device's indirection table (`ethtool -x`).
+///
+/// # Errors
+/// EOPNOTSUPP if the driver has none.
+pub(crate) fn indirection_table(device: &str) -> io::Result<Vec<u32>> {
+    // Asked with no room, it says how much it takes (`ethtool_get_rxfh_indir`).
+    let mut size = [ETHTOOL_GRXFHINDIR, 0];
+    ethtool(device, &mut size)?;
+    let mut words = vec![0; 2 + size[1] as usize];
+    words[..2].copy_from_slice(&[ETHTOOL_GRXFHINDIR, size[1]]);
+    ethtool(device, &mut words)?;
+    words.drain(..2);
+    Ok(words)
+}
+
+/// Sets a device's indirection table; the empty one is the driver's own.
+///
+/// # Errors
+/// EOPNOTSUPP if the driver has none, EINVAL for another size or a queue that is not there, EPERM.
+pub(crate) fn set_indirection_table(device: &str, table: &[u32]) -> io::Result<()> {
+    let size = u32::try_from(table.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    ethtool(device, &mut [&[ETHTOOL_SRXFHINDIR, size], table].concat())
 }
 
 /// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` are the same open file (`kcmp(2)`).

@@ -19,6 +19,7 @@ use crate::channels::FormerQueues;
 use crate::device::{Device, QueueKey, Snapshot};
 use crate::durable;
 use crate::error::{Error, Result};
+use crate::flows::FormerTable;
 use crate::identity::Node;
 use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
@@ -50,6 +51,9 @@ pub struct State {
     /// How many receive queues there were, if a running program has others (`run --one-napi queues`).
     #[serde(default)]
     pub queues: Option<FormerQueues>,
+    /// Over which of them flows were spread, likewise (`run --one-napi steer`).
+    #[serde(default)]
+    pub flows: Option<FormerTable>,
     /// What the steps of `prepare` have overwritten, in their order.
     #[serde(default)]
     pub prepared: Vec<Overwritten>,
@@ -63,7 +67,7 @@ impl State {
 
     /// Whether there is something that `undo` gives back.
     pub fn is_applied(&self) -> bool {
-        !self.napis.is_empty() || self.queues.is_some()
+        !self.napis.is_empty() || self.queues.is_some() || self.flows.is_some()
     }
 
     /// The state with the files of `prepare` under the name that the device has now.
@@ -213,6 +217,7 @@ impl Store {
             node: self.device.node.as_ref().map(Node::number),
             napis: Vec::new(),
             queues: None,
+            flows: None,
             prepared: Vec::new(),
         }
     }

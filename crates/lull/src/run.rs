@@ -46,7 +46,8 @@ pub struct RunArgs {
     events_max: Option<u32>,
     /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
     /// which the packets of a NAPI wait that the context has turned away from; `queues` gives the device as many receive
-    /// queues as contexts of the program hear from it (ethtool -L), and back what it had when the program has ended.
+    /// queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many (ethtool -X), which
+    /// takes a driver with an indirection table. The device has back what it had when the program has ended.
     #[arg(long, value_enum, value_name = "HOW", conflicts_with = "irq_suspend_timeout")]
     one_napi: Option<OneNapi>,
     /// Say nothing while the program runs.
@@ -69,6 +70,8 @@ pub enum OneNapi {
     Timeout,
     /// As many receive queues as the program has contexts that hear from the device.
     Queues,
+    /// Flows on as many receive queues as the program has contexts that hear from the device.
+    Steer,
 }
 
 /// Arguments of the supervisor.
@@ -101,7 +104,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             prefer: args.socket_prefer,
         },
         waits: Waits { no_lift: args.no_lift, events_max: args.events_max },
-        one_napi_queues: matches!(args.one_napi, Some(OneNapi::Queues)),
+        one_napi: match args.one_napi {
+            Some(OneNapi::Queues) => Some(lull_linux::run::OneNapi::Queues),
+            Some(OneNapi::Steer) => Some(lull_linux::run::OneNapi::Steer),
+            Some(OneNapi::Timeout) | None => None,
+        },
         pin: args.pin,
         quiet: args.quiet,
         command: args.command.clone(),

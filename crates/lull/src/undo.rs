@@ -182,6 +182,7 @@ fn undo(args: &UndoArgs, session: &mut Session) -> Result<Undone, Error> {
 fn print(dev: &str, undone: &Undone, was_applied: bool, dry_run: bool) -> Result<(), WriteError> {
     let prefix = if dry_run { "would set " } else { "" };
     undone.queues.iter().try_for_each(|queues| outln!("{prefix}{queues}"))?;
+    undone.flows.iter().try_for_each(|flows| outln!("{prefix}{flows}"))?;
     print_changes(&undone.changes, prefix)?;
     let verb = if dry_run { "would forget" } else { "forgot" };
     if !undone.forgotten.is_empty() {
@@ -193,7 +194,12 @@ fn print(dev: &str, undone: &Undone, was_applied: bool, dry_run: bool) -> Result
     if !was_applied {
         return outln!("nothing was applied to {dev}");
     }
-    if undone.changes.is_empty() && undone.queues.is_none() && undone.left.is_empty() && undone.forgotten.is_empty() {
+    if undone.changes.is_empty()
+        && undone.queues.is_none()
+        && undone.flows.is_none()
+        && undone.left.is_empty()
+        && undone.forgotten.is_empty()
+    {
         return outln!("{dev} has what it had before already");
     }
     Ok(())

@@ -8,6 +8,7 @@ use super::Session;
 use crate::channels::{self, QueuesChange};
 use crate::device::{Device, NapiState, QueueKey, Snapshot};
 use crate::error::{Error, Result};
+use crate::flows::{self, FlowsChange};
 use crate::plan::{self, Change, Step};
 use crate::state::{Former, State};
 
@@ -19,6 +20,9 @@ pub struct Undone {
     /// The number of queues that is given back, which comes before the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<QueuesChange>,
+    /// The queues that flows are spread over again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows: Option<FlowsChange>,
     /// Queues that show no NAPI now, so that nothing could be given back; the state file keeps them.
     pub left: Vec<QueueKey>,
     /// Queues that show no NAPI now, and that the state file does not keep any more ([`undo_and_forget`]).
@@ -42,6 +46,7 @@ pub fn undo_diff(session: &mut Session) -> Result<Undone> {
     }
     Ok(Undone {
         queues,
+        flows: flows::change_back(session, &state)?,
         changes: steps.iter().flat_map(|(step, _)| step.changes()).collect(),
         left: left.iter().map(|it| it.queue).collect(),
         ..Undone::default()
@@ -101,6 +106,10 @@ fn give_back(session: &mut Session, forget: bool) -> Result<Undone> {
     match channels::give_back(session, &mut state) {
         Ok(change) => undone.queues = change,
         Err(error) => first_refusal = Some(error),
+    }
+    match flows::give_back(session, &mut state) {
+        Ok(change) => undone.flows = change,
+        Err(error) => first_refusal = first_refusal.or(Some(error)),
     }
     let snapshot = session.snapshot()?;
     let (steps, without_napi) = steps_back(&state, &snapshot);

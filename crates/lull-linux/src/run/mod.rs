@@ -43,6 +43,7 @@ use crate::error::{Error, Result};
 use crate::plan::cpu_list;
 use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
+pub use one_napi::OneNapi;
 use one_napi::Queues;
 use serve::{OnDevice, Serving};
 use signals::Signals;
@@ -59,7 +60,7 @@ pub use way::{Run, Sockets, Waits, Way};
 pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
-    one_napi(run, session.as_ref())?;
+    one_napi(run, session.as_mut())?;
     if let Some(session) = &mut session {
         lines.extend(diff(session, &run.request)?.iter().map(|change| format!("would set {change}")));
     }
@@ -78,7 +79,7 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
 /// Everything that can be refused, before the first change; the device has then what it had.
 pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
     let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
-    let session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
+    let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
     if run.pin && session.is_none() {
         return Err(Error::Input {
             what: "--pin without a device".to_owned(),
@@ -94,7 +95,6 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
     if needed {
         background::adopt()?;
     }
-    let mut session = session;
     let status = with_device(run, options, &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
     // What was refused before the first change has left nothing to undo, and is told once.
@@ -116,12 +116,12 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
 }
 
 /// The number of queues that follows the program's contexts, if that is asked for.
-fn one_napi(run: &Run, session: Option<&Session>) -> Result<Option<Queues>> {
+fn one_napi(run: &Run, session: Option<&mut Session>) -> Result<Option<Queues>> {
+    let Some(means) = run.one_napi else { return Ok(None) };
     match session {
-        _ if !run.one_napi_queues => Ok(None),
-        Some(session) if run.request.mode.suspends() => Queues::of(session).map(Some),
+        Some(session) if run.request.mode.suspends() => Queues::of(session, means).map(Some),
         _ => Err(Error::Input {
-            what: "--one-napi queues without a device, or without suspension".to_owned(),
+            what: "--one-napi without a device, or without suspension".to_owned(),
             remedy: "it takes --dev and a mode that suspends interrupts, such as suspend20".to_owned(),
         }),
     }
@@ -148,7 +148,7 @@ fn with_device(
     signals: &Signals,
     say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
-    let queues = one_napi(run, session.as_deref())?;
+    let queues = one_napi(run, session.as_deref_mut())?;
     let mut again = None;
     if let Some(session) = &mut session {
         session.hold()?;

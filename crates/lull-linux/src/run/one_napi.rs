@@ -1,4 +1,4 @@
-//! As many receive queues as the program has epoll contexts that hear from the device: a context on several NAPIs stalls
+//! As many receive queues as the program has epoll contexts that hear from the device, or as many of them with flows: a context on several NAPIs stalls
 //! under suspension, because Linux polls and suspends the one it heard from last (`spans.rs`).
 //!
 //! Contexts count once packets of the device have come to their sockets, so that a listener's does not. The number of
@@ -11,25 +11,39 @@ use crate::apply::Session;
 use crate::attach::Event;
 use crate::channels::{receive_queues, set_receive_queues};
 use crate::error::Result;
+use crate::flows::{queues_with_flows, steer};
 
 /// Looks during which no context has come, before the queues are changed.
 const QUIET_LOOKS: u32 = 2;
 
+/// What is done for contexts that hear from several NAPIs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneNapi {
+    /// As many receive queues as contexts (`ethtool -L`).
+    Queues,
+    /// Flows on as many receive queues as contexts (`ethtool -X`).
+    Steer,
+}
+
 /// What is known of the program's contexts and the device's queues.
 pub(super) struct Queues {
-    /// How many there were.
+    means: OneNapi,
+    /// How many there were, with flows if these are what is changed.
     former: u32,
     rule: Rule,
 }
 
 impl Queues {
-    /// Of a device whose number of queues can be set.
+    /// Of a device whose number of queues, or whose flows can be set.
     ///
     /// # Errors
-    /// The driver has none to set.
-    pub(super) fn of(session: &Session) -> Result<Queues> {
-        let (_, former) = receive_queues(session)?;
-        Ok(Queues { former, rule: Rule::default() })
+    /// The driver has no such thing.
+    pub(super) fn of(session: &mut Session, means: OneNapi) -> Result<Queues> {
+        let former = match means {
+            OneNapi::Queues => receive_queues(session)?.1,
+            OneNapi::Steer => queues_with_flows(session)?,
+        };
+        Ok(Queues { means, former, rule: Rule::default() })
     }
 
     /// Takes what a look has found, and sets what follows from it. What is refused is said once.
@@ -42,10 +56,14 @@ impl Queues {
         let Some(wanted) = self.rule.look(events, self.former) else { return };
         let contexts = self.rule.contexts.len();
         let of = format!("{contexts} epoll context(s) of the program hear from {}", session.device().name);
-        match set_receive_queues(session, wanted) {
+        let changed = match self.means {
+            OneNapi::Queues => set_receive_queues(session, wanted).map(|it| it.map(|change| change.to_string())),
+            OneNapi::Steer => steer(session, wanted).map(|it| it.map(|change| change.to_string())),
+        };
+        match changed {
             Ok(Some(change)) => say(&format!("{change}, while it runs: {of}")),
             Ok(None) => say(&format!(
-                "{of}, which has {wanted} receive queue(s) already: what helps is one NAPI a context (workers by NAPI id, \
+                "{of}, which has {wanted} such queue(s) already: what helps is one NAPI a context (workers by NAPI id, \
                  memcached -N), or `--one-napi timeout`"
             )),
             Err(error) => say(&error.to_string()),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX, Errno, Limit, SettingError};
 use lull_core::{AppPolicy, EpollParams, Mode};
 
+use super::one_napi::OneNapi;
 use super::program;
 use crate::error::{Error, Result};
 use crate::plan::DeviceRequest;
@@ -86,8 +87,8 @@ pub struct Run {
     pub sockets: Sockets,
     /// How its calls of `epoll_wait` are changed.
     pub waits: Waits,
-    /// Whether the device has as many receive queues as the program has contexts that hear from it.
-    pub one_napi_queues: bool,
+    /// What is done on the device for contexts that hear from several NAPIs of it.
+    pub one_napi: Option<OneNapi>,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
     pub pin: bool,
     /// Whether the preload library keeps silent.

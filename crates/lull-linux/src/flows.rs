@@ -1,0 +1,150 @@
+//! Over which queues a device spreads the flows that it receives: the indirection table of its receive-side scaling
+//! (`ethtool -x`, `-X`), narrowed for as long as a program runs, and given back.
+//!
+//! As with the number of queues (`channels.rs`), what was there is in the state file before the first change.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::apply::Session;
+use crate::channels::receive_queues;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::state::State;
+
+/// A table before it was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerTable {
+    /// The queue of each entry.
+    pub table: Vec<u32>,
+    /// Whether it was the driver's own, which follows the number of queues.
+    pub default: bool,
+}
+
+/// A change of the queues that flows are spread over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowsChange {
+    /// The device.
+    pub device: String,
+    /// How many queues they were on.
+    pub from: usize,
+    /// How many they are on then.
+    pub to: usize,
+}
+
+impl fmt::Display for FlowsChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queues with flows of {}: {} -> {}", self.device, self.from, self.to)
+    }
+}
+
+/// The table of the device.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the driver has none.
+fn table(session: &mut Session) -> Result<Vec<u32>> {
+    let device = name(session)?;
+    os::indirection_table(&device).map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Error::Unsupported {
+            what: format!("steer the flows of {device}"),
+            reason: format!("its driver has no indirection table (`ethtool -x {device}`)"),
+            remedy: format!(
+                "`--one-napi queues` or `--one-napi timeout` instead, or, where the driver takes rules, a flow at a time: \
+                 `ethtool -N {device} flow-type tcp4 dst-port PORT action QUEUE`"
+            ),
+        },
+        _ => Error::os(format!("read the indirection table of {device}"), "`ethtool -x` shows it", error),
+    })
+}
+
+/// The ioctl goes by name, and the device may have been renamed.
+fn name(session: &mut Session) -> Result<String> {
+    let ifindex = session.device().ifindex;
+    let links = session.netdev().links()?;
+    let found = links.iter().find(|link| link.ifindex == ifindex).map(|link| link.name.clone());
+    found.ok_or_else(|| Error::UnknownDevice {
+        device: session.device().name.clone(),
+        there_are: links.into_iter().map(|link| link.name).collect(),
+    })
+}
+
+fn set(session: &mut Session, table: &[u32]) -> Result<()> {
+    let device = name(session)?;
+    os::set_indirection_table(&device, table).map_err(|error| {
+        Error::os(format!("set the indirection table of {device}"), "`ethtool -X` says what the driver takes", error)
+    })
+}
+
+fn spread(table: &[u32]) -> usize {
+    table.iter().collect::<BTreeSet<_>>().len()
+}
+
+/// `ethtool_rxfh_indir_default`.
+fn is_default(table: &[u32], queues: u32) -> bool {
+    table.iter().zip(0..).all(|(&queue, entry): (_, u32)| queue == entry % queues.max(1))
+}
+
+/// How many queues the device spreads flows over.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the driver has no indirection table.
+pub fn queues_with_flows(session: &mut Session) -> Result<u32> {
+    Ok(u32::try_from(spread(&table(session)?)).unwrap_or(u32::MAX))
+}
+
+/// Spreads the flows over the first `to` queues, with what there was before on disk first.
+///
+/// # Errors
+/// What the driver refuses: the state file is then as it was. [`Error::Locked`], those of the state file.
+pub fn steer(session: &mut Session, to: u32) -> Result<Option<FlowsChange>> {
+    let _lock = session.locked()?;
+    let now = table(session)?;
+    let wanted: Vec<u32> = (0..).take(now.len()).map(|entry: u32| entry % to.max(1)).collect();
+    if now == wanted {
+        return Ok(None);
+    }
+    let change = FlowsChange { device: session.device().name.clone(), from: spread(&now), to: spread(&wanted) };
+    let before = session.store().load()?;
+    let mut state = before.clone().unwrap_or_else(|| session.store().empty());
+    let default = receive_queues(session).is_ok_and(|(_, queues)| is_default(&now, queues));
+    // What is there already is the original.
+    state.flows.get_or_insert(FormerTable { table: now, default });
+    session.store().save(&state).map_err(|error| error.left("nothing was changed"))?;
+    if let Err(refused) = set(session, &wanted) {
+        session.store().save(&before.unwrap_or_else(|| session.store().empty()))?;
+        return Err(refused);
+    }
+    Ok(Some(change))
+}
+
+/// What giving the flows back would change, if there is something to give back.
+pub(crate) fn change_back(session: &mut Session, state: &State) -> Result<Option<FlowsChange>> {
+    let Some(former) = &state.flows else { return Ok(None) };
+    let now = table(session)?;
+    let device = session.device().name.clone();
+    Ok((now != former.table).then(|| FlowsChange { device, from: spread(&now), to: spread(&former.table) }))
+}
+
+/// Gives the flows back. The state has them no more if that worked.
+pub(crate) fn give_back(session: &mut Session, state: &mut State) -> Result<Option<FlowsChange>> {
+    let change = change_back(session, state)?;
+    if let (Some(_), Some(former)) = (&change, &state.flows) {
+        set(session, if former.default { &[] } else { &former.table })?;
+    }
+    state.flows = None;
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_own_table_is_known() {
+        assert!(is_default(&[0, 1, 2, 0, 1, 2, 0], 3) && is_default(&[0, 0], 1));
+        assert!(!is_default(&[0, 1, 0, 1], 4) && !is_default(&[0, 0], 2));
+        assert_eq!((spread(&[0, 1, 0, 1]), spread(&[2, 2])), (2, 1));
+    }
+}
