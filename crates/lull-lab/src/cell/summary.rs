@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::verdict::SERVER_BUSY_PERCENT_MIN;
 use super::{Enforcement, Load, RunResult, Standing};
 use crate::stats::{self, Estimate};
 
@@ -154,16 +155,27 @@ impl CellSummary {
         if let Some(reason) = self.standing.reason() {
             notes.push(format!("{}: {reason}", self.standing));
         }
-        match self.offered_qps {
-            Some(offered) if self.standing.counts() && self.qps.value < SERVED_SHARE_MIN * offered => {
-                notes.push(format!(
-                    "saturated: the server answered {:.0} % of the {offered:.0} queries per second offered",
-                    100.0 * self.qps.value / offered
-                ))
-            }
-            _ => {}
-        }
+        notes.extend(self.short_of_load());
         notes.join("; ")
+    }
+
+    /// By how much an open loop was not served, and whether the server was the limit.
+    fn short_of_load(&self) -> Option<String> {
+        let offered = self.offered_qps.filter(|_| self.standing.counts())?;
+        if self.qps.value >= SERVED_SHARE_MIN * offered {
+            return None;
+        }
+        let share = 100.0 * self.qps.value / offered;
+        let answered = format!("the server answered {share:.0} % of the {offered:.0} queries per second offered");
+        let busy: Vec<f64> = self.runs.iter().filter_map(|run| run.server_cpu_percent).collect();
+        Some(match stats::mean(&busy) {
+            Some(busy) if busy.value < SERVER_BUSY_PERCENT_MIN => format!(
+                "{answered} and was {:.0} % busy: the limit was one worker, a timer that was waited for, or other work on \
+                 the machine",
+                busy.value
+            ),
+            _ => format!("saturated: {answered}"),
+        })
     }
 }
 
@@ -236,5 +248,15 @@ mod tests {
             "asked for a timeout of 20 us and had 38 us; saturated: the server answered 70 % of the 1000 queries per \
              second offered"
         );
+    }
+
+    #[test]
+    fn a_server_with_time_left_is_not_called_saturated() {
+        let note = |busy: f64| {
+            let short = RunResult { server_cpu_percent: Some(busy), ..run("base", 0, 1.0, 830.0) };
+            CellSummary::of_runs(vec![short]).unwrap().note()
+        };
+        assert!(note(99.0).starts_with("saturated: the server answered 83 %"));
+        assert!(note(30.0).starts_with("the server answered 83 %") && note(30.0).contains("30 % busy: the limit was"));
     }
 }
