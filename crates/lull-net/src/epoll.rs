@@ -4,6 +4,7 @@
 //! the waiters.
 
 mod context;
+mod event;
 mod kernel;
 
 use std::io;
@@ -15,67 +16,12 @@ use std::time::Duration;
 use lull_core::{AppPolicy, BusyDone, EpollParams, EpollWait, Mode, SettingError, WaitStep};
 use lull_host::{Host, Worker};
 
-use crate::shard::Ready;
 use crate::socket::Source;
 use context::Context;
 pub(crate) use context::{Item, forget};
+use event::EXCLUSIVE_OK;
+pub use event::{EpollStats, Event, Interest};
 use kernel::KernelSet;
-
-bitflags::bitflags! {
-    /// What an item waits for, and how (`EPOLLIN` and so on). Errors and hang-ups are always reported.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Interest: u32 {
-        /// Something to read (`EPOLLIN`).
-        const READABLE = 1;
-        /// Room to write (`EPOLLOUT`).
-        const WRITABLE = 2;
-        /// The peer shut down writing (`EPOLLRDHUP`).
-        const RDHUP = 8;
-        /// Edge-triggered (`EPOLLET`): reported once per arrival, not for as long as it lasts.
-        const EDGE = 1 << 8;
-        /// One-shot (`EPOLLONESHOT`): reported once, then off until modified.
-        const ONESHOT = 1 << 9;
-        /// Exclusive (`EPOLLEXCLUSIVE`): of several contexts that wait for the socket, one is woken.
-        const EXCLUSIVE = 1 << 10;
-    }
-}
-
-/// What may stand beside EXCLUSIVE (`EPOLLEXCLUSIVE_OK_BITS`).
-const EXCLUSIVE_OK: Interest =
-    Interest::READABLE.union(Interest::WRITABLE).union(Interest::EDGE).union(Interest::EXCLUSIVE);
-
-/// An event: what is ready, and the key that the item was added with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Event {
-    /// The key.
-    pub key: u64,
-    /// What is ready.
-    pub ready: Ready,
-}
-
-/// Counters of a context since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EpollStats {
-    /// Calls of [`Epoll::wait`].
-    pub calls: u64,
-    /// Events returned.
-    pub events: u64,
-    /// System calls made to look at kernel descriptors.
-    pub syscalls: u64,
-}
-
-impl std::iter::Sum for EpollStats {
-    /// The counters of several contexts together.
-    fn sum<I: Iterator<Item = EpollStats>>(all: I) -> EpollStats {
-        all.fold(EpollStats::default(), |all, one| EpollStats {
-            calls: all.calls + one.calls,
-            events: all.events + one.events,
-            syscalls: all.syscalls + one.syscalls,
-        })
-    }
-}
 
 /// An epoll context. Clones are the same context; any thread that has a [`Worker`] may wait on it.
 #[derive(Clone)]

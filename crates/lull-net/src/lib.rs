@@ -19,7 +19,9 @@
 //! that are implemented ([the file, where these pages are built in a checkout](../../../docs/napi_semantics.md)).
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
-//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` (a delivery mode on both).
+//! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
+//! delivery mode on both). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
+//! socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
 //!
 //! # Example: a service with two workers in the mode suspend20
 //!
@@ -108,6 +110,8 @@
 // The loom models check the protocols alone; what they protect stays out of that build.
 #![cfg_attr(loom, allow(dead_code))]
 
+#[cfg(not(loom))]
+mod busy_read;
 #[cfg(not(loom))]
 mod epoll;
 mod level;

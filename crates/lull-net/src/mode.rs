@@ -3,10 +3,7 @@
 //! Two halves make a mode. The network's is its device and NAPIs, and SO_BUSY_POLL of its sockets. The application's is the
 //! parameters of its epoll contexts and how long it waits in them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use lull_core::{AppPolicy, Mode, SettingError, SocketBusy};
+use lull_core::{AppPolicy, Mode, SettingError};
 
 use crate::epoll::Epoll;
 
@@ -73,90 +70,5 @@ fn lateness(mode: &Mode) -> String {
 impl From<NeedsEpoll> for std::io::Error {
     fn from(error: NeedsEpoll) -> std::io::Error {
         std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
-    }
-}
-
-/// SO_BUSY_POLL of all sockets of a queue, as the mode in force has it. A socket takes it over when it next looks, so a
-/// change costs nothing per socket; what the application sets on a socket afterwards stands until the mode changes it again.
-#[derive(Debug)]
-pub(crate) struct ModeBusyPoll {
-    /// The count of changes above 32 bits of microseconds.
-    word: AtomicU64,
-    /// Held while a socket takes a value over or is given its own, so that the later one stands.
-    settling: Mutex<()>,
-}
-
-impl ModeBusyPoll {
-    /// No mode yet: sockets start as the sysctl has it.
-    pub(crate) fn new(usecs: u32) -> ModeBusyPoll {
-        ModeBusyPoll { word: AtomicU64::new(u64::from(usecs)), settling: Mutex::new(()) }
-    }
-
-    fn settling(&self) -> MutexGuard<'_, ()> {
-        // It guards no data of its own.
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes nothing if the value is the same.
-    pub(crate) fn change(&self, usecs: u32) {
-        let _settling = self.settling();
-        let word = self.word.load(Ordering::Relaxed);
-        if word as u32 != usecs {
-            self.word.store((((word >> 32) + 1) << 32) | u64::from(usecs), Ordering::Release);
-        }
-    }
-}
-
-/// The busy-poll options of a socket that follows its queue's mode.
-#[derive(Debug)]
-pub(crate) struct Following {
-    busy: SocketBusy,
-    /// The change of the mode that the socket has taken over.
-    seen: AtomicU32,
-}
-
-impl Following {
-    pub(crate) fn new(busy: SocketBusy) -> Following {
-        Following { busy, seen: AtomicU32::new(0) }
-    }
-
-    /// The options as they are now.
-    #[inline]
-    pub(crate) fn now(&self, mode: &ModeBusyPoll) -> &SocketBusy {
-        let word = mode.word.load(Ordering::Acquire);
-        if (word >> 32) as u32 != self.seen.load(Ordering::Acquire) {
-            self.take_over(mode);
-        }
-        &self.busy
-    }
-
-    #[cold]
-    fn take_over(&self, mode: &ModeBusyPoll) {
-        let _settling = mode.settling();
-        let word = mode.word.load(Ordering::Relaxed);
-        let count = (word >> 32) as u32;
-        if count != self.seen.load(Ordering::Relaxed) {
-            // A mode's time was checked when the mode was set.
-            let _ = self.busy.set_usecs(word as u32);
-            self.seen.store(count, Ordering::Release);
-        }
-    }
-
-    /// SO_BUSY_POLL by the application.
-    pub(crate) fn set_usecs(&self, mode: &ModeBusyPoll, usecs: u32) -> Result<(), SettingError> {
-        self.now(mode);
-        let _settling = mode.settling();
-        self.busy.set_usecs(usecs)
-    }
-
-    /// Options of a connection that a listener of the same queue accepted: it has the listener's busy-poll time.
-    pub(crate) fn child(&self, mode: &ModeBusyPoll) -> Following {
-        let listener = self.now(mode);
-        // Read before the time: if the mode changes in between, the child takes it over once more.
-        let seen = self.seen.load(Ordering::Acquire);
-        let busy = SocketBusy::new(&lull_core::Sysctl::default());
-        // Within the limits, since the listener has it.
-        let _ = busy.set_usecs(listener.usecs());
-        Following { busy, seen: AtomicU32::new(seen) }
     }
 }

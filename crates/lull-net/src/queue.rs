@@ -8,7 +8,7 @@ use lull_core::Owner;
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
 use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
-use crate::mode::ModeBusyPoll;
+use crate::busy_read::ModeBusyPoll;
 use crate::ready::WaitList;
 use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
 

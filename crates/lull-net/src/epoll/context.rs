@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use lull_core::EpollBusy;
 use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 
+use super::event::{Event, Interest};
 use super::kernel::KernelSet;
-use super::{Event, Interest};
 use crate::level::{Masks, Wanted};
 use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::shard::Ready;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll as kernel, poll};
 
-use super::{Event, Interest};
+use super::event::{Event, Interest};
 use crate::shard::Ready;
 
 /// How often a context with kernel descriptors looks at them while it does not sleep, in nanoseconds.

@@ -5,8 +5,8 @@ use super::connection::Connection;
 use super::demux::Reason;
 use super::options::Offer;
 use super::request::INVALID_INTERVAL_NS;
+use super::segment::Segment;
 use super::stack::{Io, Stack};
-use super::tcp::Segment;
 use super::wire::{ACK, BareSegment, FIN, SYN};
 
 impl Stack {

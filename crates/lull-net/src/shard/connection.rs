@@ -10,6 +10,10 @@ use super::paws::Timestamps;
 use super::socket::{Keepalive, Ready};
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
+/// How long an acknowledgement waits for data to travel with (Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
+/// one of its own for every request of a server that is 10 ms behind.
+pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
+
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {

@@ -1,8 +1,10 @@
 //! The device that smoltcp sees: one received packet, and a way out for one connection.
 
 use lull_nic::{Checksum, Frame, FramePool, TxQueue};
+use smoltcp::iface::{Config as InterfaceConfig, Interface};
 use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
+use smoltcp::wire::HardwareAddress;
 
 use super::wire::{self, Mac};
 
@@ -279,4 +281,20 @@ impl phy::TxToken for NoToken {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, _len: usize, _f: F) -> R {
         match self {}
     }
+}
+
+/// An interface whose first connection draws the number that `random_seed` was made for.
+pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface {
+    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
+    config.random_seed = random_seed;
+    let mut interface = Interface::new(config, &mut NoDevice(port), instant(now_ns));
+    // Addresses are checked by the demux. smoltcp would hold two and search them for every packet.
+    interface.set_any_ip(true);
+    interface
+}
+
+/// smoltcp counts microseconds.
+#[inline]
+pub(super) fn instant(now_ns: u64) -> Instant {
+    Instant::from_micros((now_ns / 1000) as i64)
 }

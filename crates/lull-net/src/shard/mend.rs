@@ -4,8 +4,8 @@ use lull_nic::Frame;
 
 use super::connection::{Connection, Flags};
 use super::demux::Packet;
+use super::segment::Segment;
 use super::stack::{Io, Stack};
-use super::tcp::Segment;
 use super::wire::{self, ACK, BareSegment, FIN, seq_lt};
 
 /// Brings the acknowledgement of an overtaken segment up to date. smoltcp drops such a segment with its data, which the

@@ -10,10 +10,10 @@
 //! | --- | --- |
 //! | `demux` | checks Ethernet and IP headers, decides whether the packet may be anybody's |
 //! | `resolve`, `neighbour` | ARP and neighbour discovery; one table for all shards |
-//! | `icmp`, `pmtu`, `udp` | answered, heeded or queued by our own code |
-//! | `tcp`, `paws`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
+//! | `icmp`, `pmtu` with `narrow`, `udp` with `udp_socket` | answered, heeded or queued by our own code |
+//! | `segment`, `tcp`, `paws`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
-//! | `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
+//! | `half_open`, `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route` | which way a packet leaves |
@@ -52,10 +52,12 @@ mod device;
 mod ending;
 mod error;
 mod flow;
+mod half_open;
 mod icmp;
 mod isn;
 mod listener;
 mod mend;
+mod narrow;
 mod neighbour;
 mod opening;
 mod options;
@@ -65,6 +67,7 @@ mod pmtu;
 mod request;
 mod resolve;
 mod route;
+mod segment;
 mod slab;
 mod socket;
 mod sockets;
@@ -75,6 +78,7 @@ mod tcp;
 mod time_wait;
 mod timers;
 mod udp;
+mod udp_socket;
 mod warm;
 mod wire;
 

@@ -249,6 +249,16 @@ impl Waiting {
     }
 }
 
+/// Slots of the shard's own view of the neighbour table.
+pub(super) const HOPS: usize = 256;
+
+#[derive(Clone, Copy)]
+pub(super) struct Hop {
+    pub(super) ip: IpAddr,
+    pub(super) mac: Mac,
+    pub(super) version: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

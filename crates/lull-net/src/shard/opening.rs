@@ -5,17 +5,20 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
 use super::config::SynCookies;
+use super::connection::ACK_DELAY_NS;
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
 use super::demux::{MALFORMED, Packet, Reason};
 use super::device::Rehearsal;
+use super::device::{instant, interface};
 use super::flow::{FlowKey, Owner};
+use super::half_open::{Handshake, window_scale};
 use super::isn;
 use super::options::Offer;
 use super::paws::{self, Timestamps};
+use super::segment::Segment;
 use super::socket::{Ready, SocketId, SocketKind};
-use super::stack::{Io, Stack, instant, interface};
-use super::tcp::{ACK_DELAY_NS, Segment};
+use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
 use super::wire::{self, BareSegment, SYN};
 
@@ -26,23 +29,6 @@ use super::wire::{self, BareSegment, SYN};
 const INITIAL_WINDOW_BYTES: usize = 16 * 1024;
 /// What a SYN without an MSS option means (RFC 9293 section 3.7.1).
 const MSS_DEFAULT: u16 = 536;
-
-/// What both sides of a handshake have said.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Handshake {
-    /// Our initial sequence number.
-    pub(super) isn: u32,
-    /// The peer's.
-    pub(super) peer_isn: u32,
-    pub(super) offer: Offer,
-    /// When our SYN-ACK went out, if exactly one did: its acknowledgement then tells the round trip (Karn's rule).
-    pub(super) sent_ns: Option<u64>,
-}
-
-/// The window scale that smoltcp offers for a receive buffer.
-pub(super) fn window_scale(rx_buffer_bytes: usize) -> u8 {
-    (usize::BITS - rx_buffer_bytes.leading_zeros()).saturating_sub(16) as u8
-}
 
 impl Stack {
     /// The listener that a SYN is for.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use smoltcp::time::Duration;
 
 use super::connection::{Flags, Phase};
+use super::device::instant;
 use super::device::{Refused, Shim};
 use super::error::NetError;
 use super::socket::SocketId;
-use super::stack::{Io, Stack, instant};
+use super::stack::{Io, Stack};
 use super::timers::{NEVER_NS, TICK_NS};
 use super::wire::{FIN, Mac, PSH};
 

@@ -8,8 +8,8 @@ use lull_nic::Frame;
 use super::demux::Packet;
 use super::flow::FlowKey;
 use super::isn::Secret;
-use super::tcp::Segment;
-use super::wire::{self, RST, be32, put32, seq_lt};
+use super::segment::{Segment, TimestampOption};
+use super::wire::{RST, put32, seq_lt};
 
 /// A timestamp that has not moved for so long may have wrapped (`TCP_PAWS_24DAYS`).
 const IDLE_S_MAX: u32 = 24 * 24 * 60 * 60;
@@ -28,25 +28,6 @@ thread_local! {
 /// smoltcp's generator.
 pub(super) fn value_of_the_call() -> u32 {
     VALUE.get()
-}
-
-/// The timestamp option of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimestampOption {
-    /// The sender's clock.
-    pub(super) value: u32,
-    /// Ours, as it heard it last.
-    pub(super) echo: u32,
-    /// Where the value stands, from the TCP header's first byte.
-    pub(super) at: u16,
-}
-
-impl TimestampOption {
-    /// The option behind its kind and length at `at`.
-    #[inline]
-    pub(super) fn read(tcp: &[u8], at: usize) -> TimestampOption {
-        TimestampOption { value: be32(tcp, at), echo: be32(tcp, at + 4), at: at as u16 }
-    }
 }
 
 /// The timestamps of a connection whose both sides send them.
@@ -144,13 +125,6 @@ pub(super) fn cookie_value(window_scale: Option<u8>, sack: bool, now_ns: u64) ->
 pub(super) fn cookie_options(value: u32) -> (Option<u8>, bool) {
     let scale = value & COOKIE_SCALE;
     ((scale != COOKIE_SCALE).then_some(scale as u8), value & COOKIE_SACK != 0)
-}
-
-/// Where the timestamp option's value stands, if it is written as nearly everybody writes it: alone behind two bytes of
-/// padding (RFC 7323 appendix A).
-#[inline]
-pub(super) fn usual_place(tcp: &[u8], header: usize) -> Option<usize> {
-    (header == wire::TCP + 12 && tcp[wire::TCP..wire::TCP + 4] == [1, 1, 8, 10]).then_some(wire::TCP + 4)
 }
 
 #[cfg(test)]

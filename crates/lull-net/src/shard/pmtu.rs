@@ -1,82 +1,17 @@
 //! Path MTU discovery (RFC 1191, RFC 8201): a router that cannot pass a segment says how large one may be, and the
 //! connection's segments shrink to that. Without it a connection would retransmit into a black hole.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-
-use smoltcp::iface::Interface;
 
 use super::config::MTU_BYTES_MIN;
 use super::connection::{Connection, Phase};
-use super::device::{Port, Shim};
-use super::stack::{Io, Stack, instant, interface};
+use super::device::{Shim, instant};
+use super::narrow::{EXPIRES_S, seconds};
+use super::stack::{Io, Stack};
 use super::wire::seq_lt;
 
 /// The smallest that a router is believed over IPv4 (`net.ipv4.route.min_pmtu`). A path narrower than this is not served.
 const PATH_MTU_BYTES_MIN_V4: u16 = 552;
-/// For how long it is believed (`net.ipv4.route.mtu_expires`); then larger segments are tried again.
-const EXPIRES_S: u32 = 600;
-/// Destinations remembered, so that a new connection need not learn it again. Only a peer of a connection gets here.
-const DESTINATIONS_MAX: usize = 1024;
-
-/// What is known of paths that are narrower than the device.
-#[derive(Debug, Default)]
-pub(super) struct PathMtus {
-    /// MTU in bytes, and until when in seconds.
-    known: HashMap<IpAddr, (u16, u32)>,
-}
-
-fn seconds(now_ns: u64) -> u32 {
-    (now_ns / 1_000_000_000) as u32
-}
-
-impl PathMtus {
-    /// The MTU to `destination`, in bytes, and until when in seconds; 0: the device's.
-    pub(super) fn get(&self, destination: IpAddr, now_ns: u64) -> (u16, u32) {
-        match self.known.get(&destination) {
-            Some(&(mtu, until_s)) if until_s > seconds(now_ns) => (mtu, until_s),
-            _ => (0, 0),
-        }
-    }
-
-    fn insert(&mut self, destination: IpAddr, mtu: u16, now_ns: u64) {
-        if self.known.len() >= DESTINATIONS_MAX {
-            self.known.retain(|_, &mut (_, until_s)| until_s > seconds(now_ns));
-        }
-        if self.known.len() < DESTINATIONS_MAX || self.known.contains_key(&destination) {
-            self.known.insert(destination, (mtu, seconds(now_ns) + EXPIRES_S));
-        }
-    }
-}
-
-/// smoltcp's interfaces: an MTU belongs to an interface, so a connection with a narrower path borrows another one.
-pub(super) struct Interfaces {
-    port: Port,
-    pub(super) own: Interface,
-    narrow: Option<Box<(u16, Interface)>>,
-}
-
-impl Interfaces {
-    pub(super) fn new(port: Port) -> Interfaces {
-        Interfaces { port, own: interface(port, 0, 0), narrow: None }
-    }
-
-    /// The interface for a connection.
-    #[inline]
-    pub(super) fn of(&mut self, connection: &Connection) -> &mut Interface {
-        if connection.path_mtu == 0 { &mut self.own } else { self.narrow(connection.path_mtu) }
-    }
-
-    #[cold]
-    fn narrow(&mut self, mtu: u16) -> &mut Interface {
-        let port = Port { mtu_bytes: mtu.into(), ..self.port };
-        let narrow = self.narrow.get_or_insert_with(|| Box::new((mtu, interface(port, 0, 0))));
-        if narrow.0 != mtu {
-            **narrow = (mtu, interface(port, 0, 0));
-        }
-        &mut narrow.1
-    }
-}
 
 impl Stack {
     /// A router could pass at most `mtu` bytes of a packet with sequence number `seq` (`tcp_v4_mtu_reduced`). False: it

@@ -1,61 +1,18 @@
-//! Half-open connections: a small record each (Linux's `request_sock`), until the last acknowledgement of the handshake.
-//!
-//! A socket with its buffers would cost a stranger one SYN and us tens of kilobytes. A record costs about a hundred bytes,
-//! a listener has a bounded number of them, and beyond that its SYN-ACKs are cookies ([`super::cookies`]).
+//! What comes to a half-open connection: the end of its handshake, the SYN once more, time, an ICMP error.
 
 use super::demux::{Packet, Reason};
 use super::flow::{self, FlowKey, Owner};
-use super::opening::{Handshake, window_scale};
+use super::half_open::{Handshake, Request, window_scale};
 use super::options::Offer;
 use super::paws::{self, Timestamps};
-use super::slab::Slab;
+use super::segment::Segment;
 use super::stack::{Io, Stack};
-use super::tcp::Segment;
-use super::timers::Timers;
 use super::wire::{self, ACK, BareSegment, FIN, Mac, RST, SYN, seq_lt};
 
 /// Until a SYN-ACK is sent for the second time; doubled each time (`TCP_TIMEOUT_INIT`).
 const RETRY_NS: u64 = 1_000_000_000;
 /// Between two answers to segments that should not have come (`tcp_invalid_ratelimit`).
 pub(super) const INVALID_INTERVAL_NS: u64 = 500_000_000;
-
-/// A connection in SYN-RECEIVED.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) flow: FlowKey,
-    /// Slab index and generation.
-    pub(super) listener: (u32, u32),
-    pub(super) handshake: Handshake,
-    /// The station that the SYN came from.
-    mac: Mac,
-    /// When it is given up.
-    until_ns: u64,
-    /// Times that the SYN-ACK was sent again because nothing came.
-    timeouts: u32,
-    /// A needless answer is not sent before this.
-    quiet_until_ns: u64,
-}
-
-/// The half-open connections of a shard.
-#[derive(Debug)]
-pub(super) struct Requests {
-    pub(super) records: Slab<Request>,
-    pub(super) timers: Timers,
-}
-
-impl Requests {
-    pub(super) fn new() -> Requests {
-        Requests { records: Slab::with_capacity(0), timers: Timers::new() }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.records.memory_bytes() + self.timers.memory_bytes()
-    }
-}
 
 impl Stack {
     /// Notes a half-open connection and answers its SYN.

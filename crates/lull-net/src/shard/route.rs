@@ -4,18 +4,9 @@ use std::net::IpAddr;
 
 use lull_nic::Frame;
 
+use super::neighbour::Hop;
 use super::stack::{Io, Stack};
 use super::wire::{self, Mac};
-
-/// Slots of the shard's own view of the neighbour table.
-pub(super) const HOPS: usize = 256;
-
-#[derive(Clone, Copy)]
-pub(super) struct Hop {
-    ip: IpAddr,
-    mac: Mac,
-    version: u64,
-}
 
 impl Stack {
     /// The own address that a packet to `remote` should come from (longest matching prefix, RFC 6724 rule 8).

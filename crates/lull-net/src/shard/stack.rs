@@ -5,28 +5,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use lull_nic::{Checksum, Frame, FramePool, TxQueue};
-use smoltcp::iface::{Config as InterfaceConfig, Interface};
-use smoltcp::time::Instant;
-use smoltcp::wire::HardwareAddress;
 
 use super::config::StackConfig;
 use super::connection::Connection;
 use super::counters::StackCounters;
 use super::demux::{self, Inbound, Local, Reason};
-use super::device::{NoDevice, Port};
+use super::device::Port;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
+use super::half_open::Requests;
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
-use super::neighbour::{Neighbours, Unresolved};
-use super::pmtu::{Interfaces, PathMtus};
-use super::request::Requests;
-use super::route::{HOPS, Hop};
+use super::narrow::{Interfaces, PathMtus};
+use super::neighbour::{HOPS, Hop, Neighbours, Unresolved};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
 use super::time_wait::TimeWaits;
 use super::timers::Timers;
-use super::udp::UdpSocket;
+use super::udp_socket::UdpSocket;
 use super::wire;
 
 /// What a call may use of the outside world. Only [`TxQueue::transmit`] and [`TxQueue::free_slots`] are called: the
@@ -337,22 +333,6 @@ impl std::fmt::Debug for Stack {
             .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
-}
-
-/// An interface whose first connection draws the number that `random_seed` was made for.
-pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface {
-    let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-    config.random_seed = random_seed;
-    let mut interface = Interface::new(config, &mut NoDevice(port), instant(now_ns));
-    // Addresses are checked by the demux. smoltcp would hold two and search them for every packet.
-    interface.set_any_ip(true);
-    interface
-}
-
-/// smoltcp counts microseconds.
-#[inline]
-pub(super) fn instant(now_ns: u64) -> Instant {
-    Instant::from_micros((now_ns / 1000) as i64)
 }
 
 /// The frame in one piece. Only large receive offload makes chains.

@@ -2,97 +2,22 @@
 
 use lull_nic::Frame;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::TcpOption;
 
-use super::connection::{Flags, Phase, fin_received};
-use super::demux::{CHECKSUM, Cast, MALFORMED, Packet, Reason};
+use super::connection::{ACK_DELAY_NS, Flags, Phase, fin_received};
+use super::demux::{Cast, MALFORMED, Packet, Reason};
 use super::device::Shim;
+use super::device::instant;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
+use super::half_open::window_scale;
 use super::mend;
-use super::opening::window_scale;
 use super::options::Offer;
-use super::paws::{self, TimestampOption, Timestamps};
+use super::paws::Timestamps;
+use super::segment::{Segment, parse};
 use super::socket::Ready;
-use super::stack::{Io, Stack, instant};
+use super::stack::{Io, Stack};
 use super::timers::NEVER_NS;
-use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, be16, be32, seq_lt};
-
-/// How long an acknowledgement waits for data to travel with (Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
-/// one of its own for every request of a server that is 10 ms behind.
-pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
-
-/// What a TCP header says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) source_port: u16,
-    pub(super) destination_port: u16,
-    pub(super) seq: u32,
-    pub(super) ack: u32,
-    pub(super) flags: u8,
-    pub(super) window: u16,
-    /// Payload bytes.
-    pub(super) length: usize,
-    pub(super) timestamp: Option<TimestampOption>,
-}
-
-/// Checks a TCP header. The counter is the one that a frame refused here goes to.
-#[inline]
-fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
-    if tcp.len() < wire::TCP {
-        return Err(MALFORMED);
-    }
-    let header = usize::from(tcp[12] >> 4) * 4;
-    if header < wire::TCP || header > tcp.len() {
-        return Err(MALFORMED);
-    }
-    let (source_port, destination_port) = (be16(tcp, 0), be16(tcp, 2));
-    if source_port == 0 || destination_port == 0 {
-        return Err(MALFORMED);
-    }
-    if !packet.trusted && !wire::adds_up(packet.pseudo_sum(), tcp) {
-        return Err(CHECKSUM);
-    }
-    let flags = tcp[13] & (SYN | FIN | RST | ACK | PSH);
-    let mut timestamp = paws::usual_place(tcp, header).map(|at| TimestampOption::read(tcp, at));
-    if header > wire::TCP && timestamp.is_none() {
-        let mut options = &tcp[wire::TCP..header];
-        while !options.is_empty() {
-            // smoltcp's own reading, so that it cannot stumble later, when there is a connection to lose.
-            let (rest, option) = TcpOption::parse(options).map_err(|_| MALFORMED)?;
-            match option {
-                TcpOption::EndOfList => break,
-                TcpOption::TimeStamp { .. } => {
-                    timestamp = Some(TimestampOption::read(tcp, header - options.len() + 2));
-                }
-                _ => {}
-            }
-            options = rest;
-        }
-    }
-    Ok(Segment {
-        source_port,
-        destination_port,
-        seq: be32(tcp, 4),
-        ack: be32(tcp, 8),
-        flags,
-        window: be16(tcp, 14),
-        length: tcp.len() - header,
-        timestamp,
-    })
-}
-
-impl Segment {
-    /// At most one of SYN, FIN, RST; and everything but a SYN or RST acknowledges.
-    #[inline]
-    fn is_sane(&self) -> bool {
-        match self.flags & (SYN | FIN | RST) {
-            0 | FIN => self.flags & ACK != 0,
-            SYN | RST => true,
-            _ => false,
-        }
-    }
-}
+use super::wire::{self, ACK, BareSegment, FIN, PSH, RST, SYN, seq_lt};
 
 /// What no connection sends.
 const INSANE: Reason = |counters| &mut counters.drop_tcp_flags;

@@ -1,7 +1,7 @@
 //! UDP, without smoltcp: a datagram stays in the frame that it came in until it is read.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use lull_nic::{Checksum, Frame};
 
@@ -11,51 +11,8 @@ use super::flow::{FlowKey, Owner};
 use super::listener::Binding;
 use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
 use super::stack::{Io, Stack};
+use super::udp_socket::{Datagram, UdpSocket};
 use super::wire::{self, be16, put16};
-
-#[derive(Debug)]
-struct Datagram {
-    /// Cut to the payload.
-    frame: Frame,
-    from: SocketAddr,
-    to: IpAddr,
-}
-
-/// A UDP socket.
-#[derive(Debug)]
-pub(super) struct UdpSocket {
-    local: SocketAddr,
-    peer: Option<SocketAddr>,
-    datagrams: VecDeque<Datagram>,
-    /// Bytes of the buffers of `datagrams` (Linux accounts `truesize` as well).
-    held_bytes: usize,
-    held_bytes_max: usize,
-    error: Option<NetError>,
-    read_shut: bool,
-    write_shut: bool,
-    blocked: bool,
-}
-
-impl UdpSocket {
-    fn ready(&self) -> Ready {
-        let mut ready = Ready::empty();
-        ready.set(Ready::READABLE, !self.datagrams.is_empty() || self.read_shut);
-        ready.set(Ready::RDHUP, self.read_shut);
-        ready.set(Ready::WRITABLE, !self.blocked);
-        ready.set(Ready::HUP, self.read_shut && self.write_shut);
-        ready.set(Ready::ERR, self.error.is_some());
-        ready
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        size_of::<UdpSocket>() + self.held_bytes + self.datagrams.capacity() * size_of::<Datagram>()
-    }
-
-    fn flow(&self) -> Option<FlowKey> {
-        let peer = self.peer?;
-        Some(FlowKey::new(wire::PROTOCOL_UDP, self.local.ip(), self.local.port(), peer.ip(), peer.port()))
-    }
-}
 
 impl Stack {
     /// Opens a UDP socket on `local`. An unspecified address stands for every own address (of both families for

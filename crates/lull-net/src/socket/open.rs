@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use lull_core::{SettingError, SocketBusy};
 use lull_host::Delivery;
 
+use crate::busy_read::Following;
 use crate::epoll::{Item, forget};
-use crate::mode::Following;
 use crate::queue::{Inside, Queue};
 use crate::ready::Level;
 use crate::shard::{Io, NetError, Ready, SocketId, Stack};

@@ -1,0 +1,104 @@
+//! What a TCP header says, checked.
+
+use smoltcp::wire::TcpOption;
+
+use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
+use super::wire::{self, ACK, FIN, PSH, RST, SYN, be16, be32};
+
+/// What a TCP header says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) source_port: u16,
+    pub(super) destination_port: u16,
+    pub(super) seq: u32,
+    pub(super) ack: u32,
+    pub(super) flags: u8,
+    pub(super) window: u16,
+    /// Payload bytes.
+    pub(super) length: usize,
+    pub(super) timestamp: Option<TimestampOption>,
+}
+
+/// Checks a TCP header. The counter is the one that a frame refused here goes to.
+#[inline]
+pub(super) fn parse(tcp: &[u8], packet: &Packet) -> Result<Segment, Reason> {
+    if tcp.len() < wire::TCP {
+        return Err(MALFORMED);
+    }
+    let header = usize::from(tcp[12] >> 4) * 4;
+    if header < wire::TCP || header > tcp.len() {
+        return Err(MALFORMED);
+    }
+    let (source_port, destination_port) = (be16(tcp, 0), be16(tcp, 2));
+    if source_port == 0 || destination_port == 0 {
+        return Err(MALFORMED);
+    }
+    if !packet.trusted && !wire::adds_up(packet.pseudo_sum(), tcp) {
+        return Err(CHECKSUM);
+    }
+    let flags = tcp[13] & (SYN | FIN | RST | ACK | PSH);
+    let mut timestamp = usual_place(tcp, header).map(|at| TimestampOption::read(tcp, at));
+    if header > wire::TCP && timestamp.is_none() {
+        let mut options = &tcp[wire::TCP..header];
+        while !options.is_empty() {
+            // smoltcp's own reading, so that it cannot stumble later, when there is a connection to lose.
+            let (rest, option) = TcpOption::parse(options).map_err(|_| MALFORMED)?;
+            match option {
+                TcpOption::EndOfList => break,
+                TcpOption::TimeStamp { .. } => {
+                    timestamp = Some(TimestampOption::read(tcp, header - options.len() + 2));
+                }
+                _ => {}
+            }
+            options = rest;
+        }
+    }
+    Ok(Segment {
+        source_port,
+        destination_port,
+        seq: be32(tcp, 4),
+        ack: be32(tcp, 8),
+        flags,
+        window: be16(tcp, 14),
+        length: tcp.len() - header,
+        timestamp,
+    })
+}
+
+impl Segment {
+    /// At most one of SYN, FIN, RST; and everything but a SYN or RST acknowledges.
+    #[inline]
+    pub(super) fn is_sane(&self) -> bool {
+        match self.flags & (SYN | FIN | RST) {
+            0 | FIN => self.flags & ACK != 0,
+            SYN | RST => true,
+            _ => false,
+        }
+    }
+}
+
+/// The timestamp option of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimestampOption {
+    /// The sender's clock.
+    pub(super) value: u32,
+    /// Ours, as it heard it last.
+    pub(super) echo: u32,
+    /// Where the value stands, from the TCP header's first byte.
+    pub(super) at: u16,
+}
+
+impl TimestampOption {
+    /// The option behind its kind and length at `at`.
+    #[inline]
+    pub(super) fn read(tcp: &[u8], at: usize) -> TimestampOption {
+        TimestampOption { value: be32(tcp, at), echo: be32(tcp, at + 4), at: at as u16 }
+    }
+}
+
+/// Where the timestamp option's value stands, if it is written as nearly everybody writes it: alone behind two bytes of
+/// padding (RFC 7323 appendix A).
+#[inline]
+pub(super) fn usual_place(tcp: &[u8], header: usize) -> Option<usize> {
+    (header == wire::TCP + 12 && tcp[wire::TCP..wire::TCP + 4] == [1, 1, 8, 10]).then_some(wire::TCP + 4)
+}
