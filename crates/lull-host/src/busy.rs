@@ -93,7 +93,7 @@ impl BusyPoller<'_> {
         let work = host.contained_poll(instance, "the last poll of a busy loop", stop.budget(), last);
         let cx = host.cx(cpu.index, host.clock.now_ns());
         let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {
-            BusyStopped::Completed(completion) => host.settle(instance, completion, *in_seat, &cx),
+            BusyStopped::Completed(completion) => host.carry_out(instance, completion, *in_seat, &cx),
             BusyStopped::ToSoftirq(owner) => Some(owner),
         };
         if let Some(owner) = owner {

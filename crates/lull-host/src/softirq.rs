@@ -114,7 +114,7 @@ impl Delivery {
                 let cx = self.cx(cpu.index, now_ns);
                 let polled = napi.softirq_polled(owner, work, false, &cx, |_| ());
                 if let Some(completion) = rx.polled(polled, work, now_ns)
-                    && let Some(owner) = self.settle(&instance, completion, true, &cx)
+                    && let Some(owner) = self.carry_out(&instance, completion, true, &cx)
                 {
                     self.route(&instance, softnet, owner, &cx);
                 }
@@ -130,7 +130,7 @@ impl Delivery {
 
     /// Sees to what a completion owes: timer, interrupt. `in_seat`: the caller holds the seat of `cx.cpu`. Returns an
     /// ownership that is to be routed again.
-    pub(crate) fn settle(
+    pub(crate) fn carry_out(
         &self,
         instance: &Instance,
         completion: Completion,

@@ -107,7 +107,7 @@ pub(crate) fn napi_thread(
             let work = host.contained_poll(&instance, "a NAPI thread", budget, |receiver| receiver.poll(host, budget));
             let cx = host.cx(cpu.index, host.clock.now_ns());
             if let Some(completion) = thread.polled(&instance.napi, work, false, &cx, |_| ()) {
-                let again = host.settle(&instance, completion, false, &cx);
+                let again = host.carry_out(&instance, completion, false, &cx);
                 host.cover(cpu);
                 if let Some(owner) = again {
                     host.route_outside(cpu, &instance, owner, &cx);

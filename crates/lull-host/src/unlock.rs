@@ -41,7 +41,7 @@ impl Delivery {
         let owner = match instance.napi.softirq_polled(owner, work, false, &cx, |_| ()) {
             lull_core::Polled::Repoll(owner) => Some(owner),
             lull_core::Polled::Completed(completion) => {
-                let owner = self.settle(&instance, completion, false, &cx);
+                let owner = self.carry_out(&instance, completion, false, &cx);
                 self.cover(self.cpu(cpu));
                 owner
             }

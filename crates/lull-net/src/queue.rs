@@ -246,12 +246,12 @@ impl Queue {
     #[inline]
     fn finish(&self, host: &Delivery, mut guard: HandoffGuard<'_, Inside>, owed: bool) {
         if owed {
-            self.settle(host, &mut guard);
+            self.tell_and_ring(host, &mut guard);
         }
         self.wait_for_room(&guard);
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
-            self.settle(host, inside);
+            self.tell_and_ring(host, inside);
             self.wait_for_room(inside);
             work
         });
@@ -272,7 +272,7 @@ impl Queue {
 
     /// Tells the watchers, rings the doorbell, reports the timers.
     #[inline]
-    fn settle(&self, host: &Delivery, inside: &mut Inside) {
+    fn tell_and_ring(&self, host: &Delivery, inside: &mut Inside) {
         if !inside.changes.is_empty() {
             self.tell(inside);
         }

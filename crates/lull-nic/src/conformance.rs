@@ -132,7 +132,8 @@ pub fn check_within(device: &dyn Device, wire: &mut dyn Wire, patience: Duration
     result.map_err(|(rule, what)| Broken { device: name, rule, what })
 }
 
-type Verdict = Result<(), (Rule, String)>;
+/// Whether a rule was kept; the rule that was not, and what happened.
+type Kept = Result<(), (Rule, String)>;
 
 /// The device under test between the check and the wire.
 struct Bench<'a> {

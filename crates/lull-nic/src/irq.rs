@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// What the publisher owes after it made frames visible.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Owed {
     /// Nothing: the line is masked, the poller will look.
     Quiet,
     /// Call the sink.
@@ -75,11 +75,11 @@ impl Vector {
 
     /// To be called after work was made visible. One fence and one load when the line is masked.
     #[inline]
-    pub(crate) fn published(&self, pending_frames: impl FnOnce() -> u64, now_ns: impl FnOnce() -> u64) -> Verdict {
+    pub(crate) fn published(&self, pending_frames: impl FnOnce() -> u64, now_ns: impl FnOnce() -> u64) -> Owed {
         // Dekker, publisher's side.
         fence(Ordering::SeqCst);
         if !self.armed.load(Ordering::Relaxed) {
-            return Verdict::Quiet;
+            return Owed::Quiet;
         }
         let moderation = self.moderation.load(Ordering::Relaxed);
         if moderation == 0 {
@@ -89,7 +89,7 @@ impl Vector {
     }
 
     #[cold]
-    fn moderate(&self, moderation: u64, pending_frames: impl FnOnce() -> u64, now_ns: impl FnOnce() -> u64) -> Verdict {
+    fn moderate(&self, moderation: u64, pending_frames: impl FnOnce() -> u64, now_ns: impl FnOnce() -> u64) -> Owed {
         let rx_frames = moderation & 0xffff_ffff;
         if rx_frames != 0 && pending_frames() >= rx_frames {
             return self.raise_or_quiet();
@@ -97,11 +97,11 @@ impl Vector {
         // Who finds a deadline leaves its frames to whoever takes that deadline, and the taker looks for work only
         // after a fence behind the taking (`expire`, `take`): again Dekker.
         if self.due_ns.load(Ordering::Relaxed) != 0 {
-            return Verdict::Held { fresh: false };
+            return Owed::Held { fresh: false };
         }
         let due_ns = now_ns() + (moderation >> 32) * 1000;
         let fresh = self.due_ns.compare_exchange(0, due_ns.max(1), Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        Verdict::Held { fresh }
+        Owed::Held { fresh }
     }
 
     /// The deadline of the held interrupt, 0 if none is held.
@@ -149,8 +149,8 @@ impl Vector {
     }
 
     #[inline]
-    fn raise_or_quiet(&self) -> Verdict {
-        if self.take() { Verdict::Raise } else { Verdict::Quiet }
+    fn raise_or_quiet(&self) -> Owed {
+        if self.take() { Owed::Raise } else { Owed::Quiet }
     }
 }
 
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn a_raise_masks_until_unmasked() {
         let vector = Vector::new();
-        assert_eq!(vector.published(|| 1, || 0), Verdict::Quiet);
+        assert_eq!(vector.published(|| 1, || 0), Owed::Quiet);
         assert!(!vector.unmask(|| false));
-        assert_eq!(vector.published(|| 1, || 0), Verdict::Raise);
-        assert_eq!(vector.published(|| 2, || 0), Verdict::Quiet);
+        assert_eq!(vector.published(|| 1, || 0), Owed::Raise);
+        assert_eq!(vector.published(|| 2, || 0), Owed::Quiet);
         assert!(vector.unmask(|| true));
         assert!(!vector.take(), "the raise masked the line");
     }
@@ -174,13 +174,13 @@ mod tests {
         let vector = Vector::new();
         assert!(!vector.set_moderation(moderation_word(10, 3), || false));
         assert!(!vector.unmask(|| false));
-        assert_eq!(vector.published(|| 1, || 5), Verdict::Held { fresh: true });
-        assert_eq!(vector.published(|| 2, || 6), Verdict::Held { fresh: false });
+        assert_eq!(vector.published(|| 1, || 5), Owed::Held { fresh: true });
+        assert_eq!(vector.published(|| 2, || 6), Owed::Held { fresh: false });
         assert!(!vector.expire(10_004, || true));
-        assert_eq!(vector.published(|| 3, || 7), Verdict::Raise);
+        assert_eq!(vector.published(|| 3, || 7), Owed::Raise);
         assert_eq!(vector.due_ns(), 0);
         assert!(!vector.unmask(|| false));
-        assert_eq!(vector.published(|| 1, || 5), Verdict::Held { fresh: true });
+        assert_eq!(vector.published(|| 1, || 5), Owed::Held { fresh: true });
         assert!(vector.expire(10_005, || true));
         assert!(!vector.expire(10_005, || true));
     }
@@ -213,13 +213,13 @@ mod loom_tests {
             self.raises.load(Ordering::Relaxed)
         }
 
-        fn publish(&self) -> Verdict {
+        fn publish(&self) -> Owed {
             self.published.fetch_add(1, Ordering::Release);
-            let verdict = self.vector.published(|| self.published.load(Ordering::Relaxed), || 1);
-            if verdict == Verdict::Raise {
+            let owed = self.vector.published(|| self.published.load(Ordering::Relaxed), || 1);
+            if owed == Owed::Raise {
                 self.raise();
             }
-            verdict
+            owed
         }
 
         fn pending(&self) -> bool {

@@ -3,8 +3,8 @@
 
 use super::connection::Connection;
 use super::demux::Reason;
+use super::half_open_input::INVALID_INTERVAL_NS;
 use super::options::Offer;
-use super::request::INVALID_INTERVAL_NS;
 use super::segment::Segment;
 use super::stack::{Io, Stack};
 use super::wire::{ACK, BareSegment, FIN, SYN};

@@ -80,7 +80,7 @@ pub(super) enum Owner {
     /// A connection, by its slab index.
     Connection(u32),
     /// A connection in SYN-RECEIVED, by its record's index.
-    Request(u32),
+    HalfOpen(u32),
     /// A connection in TIME-WAIT, by its record's index.
     TimeWait(u32),
     /// A connected UDP socket, by its slab index.

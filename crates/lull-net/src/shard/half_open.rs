@@ -28,7 +28,7 @@ pub(super) fn window_scale(rx_buffer_bytes: usize) -> u8 {
 
 /// A connection in SYN-RECEIVED.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct HalfOpen {
     pub(super) flow: FlowKey,
     /// Slab index and generation.
     pub(super) listener: (u32, u32),
@@ -45,14 +45,14 @@ pub(super) struct Request {
 
 /// The half-open connections of a shard.
 #[derive(Debug)]
-pub(super) struct Requests {
-    pub(super) records: Slab<Request>,
+pub(super) struct HalfOpens {
+    pub(super) records: Slab<HalfOpen>,
     pub(super) timers: Timers,
 }
 
-impl Requests {
-    pub(super) fn new() -> Requests {
-        Requests { records: Slab::with_capacity(0), timers: Timers::new() }
+impl HalfOpens {
+    pub(super) fn new() -> HalfOpens {
+        HalfOpens { records: Slab::with_capacity(0), timers: Timers::new() }
     }
 
     pub(super) fn len(&self) -> usize {

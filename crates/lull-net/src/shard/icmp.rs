@@ -161,8 +161,8 @@ impl Stack {
                     return Err(UNUSED);
                 }
             }
-            Some(&Owner::Request(index)) => {
-                if !self.request_icmp(index, be32(transport, 4), hard) {
+            Some(&Owner::HalfOpen(index)) => {
+                if !self.half_open_icmp(index, be32(transport, 4), hard) {
                     return Err(UNUSED);
                 }
             }

@@ -32,7 +32,7 @@ impl Listener {
 
     /// Connections in SYN-RECEIVED, at most: Linux bounds them by the backlog (`inet_csk_reqsk_queue_is_full`), and here
     /// by the smaller of it and a limit of their own.
-    pub(super) fn requests_max(&self) -> usize {
+    pub(super) fn half_opens_max(&self) -> usize {
         self.options.backlog.min(self.options.syn_backlog)
     }
 }

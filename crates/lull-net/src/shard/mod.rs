@@ -13,7 +13,7 @@
 //! | `icmp`, `pmtu` with `narrow`, `udp` with `udp_socket` | answered, heeded or queued by our own code |
 //! | `segment`, `tcp`, `paws`, `mend`, `challenge` | checks the segment, finds the connection by its 4-tuple, mends what smoltcp would misread |
 //! | `opening`, `listener` | a connection begins |
-//! | `half_open`, `request`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
+//! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
 //! | `route` | which way a packet leaves |
@@ -53,6 +53,7 @@ mod ending;
 mod error;
 mod flow;
 mod half_open;
+mod half_open_input;
 mod icmp;
 mod isn;
 mod listener;
@@ -64,7 +65,6 @@ mod options;
 mod output;
 mod paws;
 mod pmtu;
-mod request;
 mod resolve;
 mod route;
 mod segment;

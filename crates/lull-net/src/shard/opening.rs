@@ -52,7 +52,7 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         let Some(listener) = self.listeners.get_mut(listener_index) else { return Err(MALFORMED) };
-        let full = listener.half_open >= listener.requests_max();
+        let full = listener.half_open >= listener.half_opens_max();
         let cookie = isn.is_none() && (full || self.config.syncookies == SynCookies::Always);
         if cookie && self.config.syncookies == SynCookies::Off {
             self.counters.tcp_req_q_full_drop += 1;
@@ -87,7 +87,7 @@ impl Stack {
         self.counters.tcp_syns += 1;
         handshake.isn = isn.unwrap_or_else(|| self.secret.isn(&flow, io.now_ns));
         let listener = (listener_index, self.listeners.generation(listener_index));
-        self.open_request(flow, listener, handshake, packet.source_mac, io);
+        self.begin_half_open(flow, listener, handshake, packet.source_mac, io);
         Ok(())
     }
 
@@ -159,8 +159,8 @@ impl Stack {
             self.buffer_bytes -= buffers;
             return Err(MALFORMED);
         };
-        if let Some(&Owner::Request(request)) = self.flows.get(&flow) {
-            self.free_request(request);
+        if let Some(&Owner::HalfOpen(request)) = self.flows.get(&flow) {
+            self.free_half_open(request);
         }
         let index = self.insert_connection(flow, sockets, Phase::Open, io.now_ns);
         if let Some(connection) = self.connections.get_mut(index) {

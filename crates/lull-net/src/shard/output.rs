@@ -115,7 +115,7 @@ impl Stack {
         }
         if let Some(connection) = self.connections.get_mut(id.index()) {
             connection.flags.remove(Flags::BLOCKED);
-            self.settle(id.index(), None, false, io);
+            self.follow_up(id.index(), None, false, io);
         }
     }
 
@@ -149,7 +149,7 @@ impl Stack {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.flags.remove(Flags::UNRESOLVED);
             connection.hop_version = 0;
-            self.settle(index, None, false, io);
+            self.follow_up(index, None, false, io);
         }
     }
 
@@ -217,7 +217,7 @@ impl Stack {
                 }
             }
         }
-        self.settle(index, None, false, io);
+        self.follow_up(index, None, false, io);
     }
 
     /// Asks again for the next hop to a peer that has fallen silent.

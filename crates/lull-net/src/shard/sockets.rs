@@ -207,7 +207,7 @@ impl Stack {
                     }
                     connection.socket_mut().close();
                 }
-                self.settle(id.index(), None, false, io);
+                self.follow_up(id.index(), None, false, io);
                 Ok(())
             }
         }
@@ -240,7 +240,7 @@ impl Stack {
                             connection.progress_ns = io.now_ns;
                         }
                         connection.socket_mut().close();
-                        self.settle(index, None, false, io);
+                        self.follow_up(index, None, false, io);
                     }
                     Phase::Open => {
                         self.send_reset(index, io);

@@ -6,7 +6,7 @@ use super::config::BUFFER_BYTES_RANGE;
 use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
-use super::half_open::Request;
+use super::half_open::HalfOpen;
 use super::listener::{Binding, Listener};
 use super::opening::one_socket;
 use super::paws::Timestamps;
@@ -181,9 +181,9 @@ impl Stack {
         }
         // Linear in the shard's half-open connections; listeners are closed once.
         let is_child =
-            |(child, request): (u32, &Request)| (request.listener == (index, id.generation())).then_some(child);
-        let half_open: Vec<u32> = self.requests.records.iter().filter_map(is_child).collect();
-        half_open.into_iter().for_each(|child| self.free_request(child));
+            |(child, request): (u32, &HalfOpen)| (request.listener == (index, id.generation())).then_some(child);
+        let half_open: Vec<u32> = self.half_opens.records.iter().filter_map(is_child).collect();
+        half_open.into_iter().for_each(|child| self.free_half_open(child));
     }
 }
 

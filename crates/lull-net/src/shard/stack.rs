@@ -13,7 +13,7 @@ use super::demux::{self, Inbound, Local, Reason};
 use super::device::Port;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
-use super::half_open::Requests;
+use super::half_open::HalfOpens;
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
 use super::narrow::{Interfaces, PathMtus};
@@ -48,7 +48,7 @@ pub struct Stack {
     pub(super) connections: Slab<Connection>,
     pub(super) flows: FlowTable,
     pub(super) timers: Timers,
-    pub(super) requests: Requests,
+    pub(super) half_opens: HalfOpens,
     pub(super) time_waits: TimeWaits,
     pub(super) listeners: Slab<Listener>,
     pub(super) listener_ports: PortTable,
@@ -136,7 +136,7 @@ impl Stack {
             connections: Slab::with_capacity(config.connections_max),
             flows: FlowTable::with_hasher(hash_state(mix(config.seed ^ 1))),
             timers: Timers::new(),
-            requests: Requests::new(),
+            half_opens: HalfOpens::new(),
             time_waits: TimeWaits::new(),
             listeners: Slab::with_capacity(0),
             listener_ports: PortTable::default(),
@@ -215,14 +215,14 @@ impl Stack {
         io.pool.recycle(frame);
     }
 
-    /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour requests. Call it
+    /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour half_opens. Call it
     /// at [`Stack::next_deadline_ns`] or later; sooner does no harm.
     pub fn run_timers(&mut self, io: &mut Io<'_>) {
         while let Some(index) = self.timers.pop_due(io.now_ns) {
             self.connection_timer(index, io);
         }
-        while let Some(index) = self.requests.timers.pop_due(io.now_ns) {
-            self.request_timer(index, io);
+        while let Some(index) = self.half_opens.timers.pop_due(io.now_ns) {
+            self.half_open_timer(index, io);
         }
         self.time_waits.expire(io.now_ns, &mut self.flows);
         self.run_unresolved(io);
@@ -233,7 +233,7 @@ impl Stack {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         [
             self.timers.next_deadline_ns(),
-            self.requests.timers.next_deadline_ns(),
+            self.half_opens.timers.next_deadline_ns(),
             self.time_waits.next_deadline_ns(),
             self.unresolved.next_deadline_ns(),
         ]
@@ -282,7 +282,7 @@ impl Stack {
 
     /// Connections in any state but TIME-WAIT, accepted or not, half open ones included.
     pub fn connections(&self) -> usize {
-        self.connections.len() + self.requests.len()
+        self.connections.len() + self.half_opens.len()
     }
 
     /// Connections in TIME-WAIT.
@@ -299,7 +299,7 @@ impl Stack {
             + self.connections.memory_bytes()
             + self.timers.memory_bytes()
             + self.flows.capacity() * entry
-            + self.requests.memory_bytes()
+            + self.half_opens.memory_bytes()
             + self.time_waits.memory_bytes()
             + self.udps.iter().map(|(_, socket)| socket.memory_bytes()).sum::<usize>()
     }

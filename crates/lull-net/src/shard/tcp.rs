@@ -37,11 +37,11 @@ impl Stack {
             segment.source_port,
         );
         match self.flows.get(&flow) {
-            Some(&(Owner::Connection(_) | Owner::Request(_) | Owner::TimeWait(_))) if !segment.is_sane() => {
+            Some(&(Owner::Connection(_) | Owner::HalfOpen(_) | Owner::TimeWait(_))) if !segment.is_sane() => {
                 return Err(INSANE);
             }
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
-            Some(&Owner::Request(index)) => return self.request_input(index, frame, packet, segment, io),
+            Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, frame, packet, segment, io),
             Some(&Owner::TimeWait(index)) => {
                 let (listener, isn) = self.time_wait_input(index, packet, &segment, io)?;
                 return self.accept_syn(listener, flow, frame, packet, segment, Some(isn), io);
@@ -238,13 +238,13 @@ impl Stack {
             self.timers.set(index, deadline_ns.max(io.now_ns + 1));
             self.announce(index, true, io);
         } else {
-            self.settle(index, Some(segment), arrived > 0, io);
+            self.follow_up(index, Some(segment), arrived > 0, io);
         }
     }
 
     /// Sends what is to be sent, follows the state, says what became ready.
     #[inline]
-    pub(super) fn settle(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
+    pub(super) fn follow_up(&mut self, index: u32, cause: Option<&Segment>, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let state = connection.socket().state();
         match connection.phase {

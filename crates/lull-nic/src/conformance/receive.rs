@@ -1,8 +1,8 @@
 //! Rules 1 and 2.
 
-use super::{Bench, Rule, SLOTS_MIN, Verdict};
+use super::{Bench, Kept, Rule, SLOTS_MIN};
 
-pub(super) fn check(bench: &mut Bench<'_>) -> Verdict {
+pub(super) fn check(bench: &mut Bench<'_>) -> Kept {
     edges(bench)?;
     bench.clear();
     polls(bench)?;
@@ -10,7 +10,7 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Verdict {
     Ok(())
 }
 
-fn edges(bench: &mut Bench<'_>) -> Verdict {
+fn edges(bench: &mut Bench<'_>) -> Kept {
     let broken = |what: &str| Err((Rule::NoLostEdge, what.to_owned()));
     bench.arrive(1);
     if bench.work.raises() > 0 {
@@ -53,7 +53,7 @@ fn edges(bench: &mut Bench<'_>) -> Verdict {
     Ok(())
 }
 
-fn polls(bench: &mut Bench<'_>) -> Verdict {
+fn polls(bench: &mut Bench<'_>) -> Kept {
     const FRAMES: usize = SLOTS_MIN;
     const FEW: usize = 2;
     let broken = |what: String| Err((Rule::ShortPolls, what));

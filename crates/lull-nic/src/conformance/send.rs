@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Bench, Rule, Verdict};
+use super::{Bench, Kept, Rule};
 use crate::device::{Doorbell, Link};
 use crate::frame::{Chunk, Frame, FramePool, Origin};
 
 /// A ring that takes more than this without the other end's reading is never full.
 const RING_FRAMES_MAX: usize = 20_000;
 
-pub(super) fn check(bench: &mut Bench<'_>) -> Verdict {
+pub(super) fn check(bench: &mut Bench<'_>) -> Kept {
     for step in [doorbell, home, room, masked_room, no_link] {
         step(bench)?;
         bench.clear();
@@ -24,7 +24,7 @@ fn send(bench: &mut Bench<'_>, frame: Frame) -> bool {
     taken
 }
 
-fn doorbell(bench: &mut Bench<'_>) -> Verdict {
+fn doorbell(bench: &mut Bench<'_>) -> Kept {
     let broken = |what: &str| Err((Rule::Doorbell, what.to_owned()));
     let frames: Vec<_> = (0..3).map(|_| bench.next_frame()).collect();
     for frame in &frames {
@@ -47,7 +47,7 @@ fn doorbell(bench: &mut Bench<'_>) -> Verdict {
     Ok(())
 }
 
-fn home(bench: &mut Bench<'_>) -> Verdict {
+fn home(bench: &mut Bench<'_>) -> Kept {
     let broken = |what: String| Err((Rule::Home, what));
     let home: Arc<Mutex<Vec<Chunk>>> = Arc::default();
     let kept = home.clone();
@@ -103,7 +103,7 @@ fn fill(bench: &mut Bench<'_>) -> Result<bool, (Rule, String)> {
     Ok(false)
 }
 
-fn room(bench: &mut Bench<'_>) -> Verdict {
+fn room(bench: &mut Bench<'_>) -> Kept {
     let broken = |what: &str| Err((Rule::Room, what.to_owned()));
     let full = fill(bench)?;
     if bench.room.raises() > 0 {
@@ -135,7 +135,7 @@ fn room(bench: &mut Bench<'_>) -> Verdict {
     Ok(())
 }
 
-fn masked_room(bench: &mut Bench<'_>) -> Verdict {
+fn masked_room(bench: &mut Bench<'_>) -> Kept {
     if !fill(bench)? {
         return Ok(());
     }
@@ -148,7 +148,7 @@ fn masked_room(bench: &mut Bench<'_>) -> Verdict {
     Ok(())
 }
 
-fn no_link(bench: &mut Bench<'_>) -> Verdict {
+fn no_link(bench: &mut Bench<'_>) -> Kept {
     let broken = |what: &str| Err((Rule::NoLink, what.to_owned()));
     let mut long = Frame::with_capacity(bench.device.info().mtu_bytes + 1000);
     long.set_len(long.capacity());
@@ -164,14 +164,14 @@ fn no_link(bench: &mut Bench<'_>) -> Verdict {
         bench.room.line.mask();
         return Ok(());
     }
-    let verdict = without_link(bench, full);
+    let kept = without_link(bench, full);
     match bench.device.set_link(Link::Up) {
         Err(error) => broken(&format!("the link could be taken down, but not up again: {error}")),
-        Ok(()) => verdict,
+        Ok(()) => kept,
     }
 }
 
-fn without_link(bench: &mut Bench<'_>, full: bool) -> Verdict {
+fn without_link(bench: &mut Bench<'_>, full: bool) -> Kept {
     let broken = |what: &str| Err((Rule::NoLink, what.to_owned()));
     if full && !bench.room.is_raised() {
         return broken("the link went down, and the room interrupt was not raised for those who wait");

@@ -148,7 +148,7 @@ impl Transmitter {
     pub(super) fn tick(&self, shared: &Shared) -> Option<u64> {
         let raised = self.room.take_due(shared.now_ns());
         let (stuck, next_ns) = self.send_due(shared, false);
-        self.room.settle(stuck, raised);
+        self.room.wait_or_pass_on(stuck, raised);
         next_ns.into_iter().chain(Some(self.room.due_ns()).filter(|due_ns| *due_ns != NEVER)).min()
     }
 }
@@ -174,7 +174,7 @@ impl TxQueue for FaultTx {
     /// What does not leave now leaves by the clock's thread.
     fn doorbell(&mut self) -> Doorbell {
         let (stuck, next_ns) = self.transmitter.send_due(&self.shared, true);
-        self.transmitter.room.settle(stuck, false);
+        self.transmitter.room.wait_or_pass_on(stuck, false);
         if next_ns.is_some() {
             self.shared.wake();
         }

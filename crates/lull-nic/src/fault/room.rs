@@ -75,7 +75,7 @@ impl FaultRoom {
         due_ns <= now_ns && self.due_ns.compare_exchange(due_ns, NEVER, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether frames of ours wait for room in the inner ring; [`FaultRoom::settle`] follows.
+    /// Whether frames of ours wait for room in the inner ring; [`FaultRoom::wait_or_pass_on`] follows.
     pub(super) fn set_stuck(&self, stuck: bool) {
         self.stuck.store(stuck, Ordering::Release);
     }
@@ -83,7 +83,7 @@ impl FaultRoom {
     /// Waits for the inner ring if frames of ours do, or passes on that it has room. `raised`: the inner line was
     /// raised, and nobody was told yet. Called without the transmitter's lock, because the inner line may raise from
     /// within its unmask.
-    pub(super) fn settle(&self, stuck: bool, raised: bool) {
+    pub(super) fn wait_or_pass_on(&self, stuck: bool, raised: bool) {
         if stuck {
             self.inner.unmask();
         } else if raised {

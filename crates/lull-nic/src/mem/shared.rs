@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 
 use super::{MemConfig, lock};
 use crate::device::{Counters, DeviceEvent, DeviceInfo, Link, Moderation};
-use crate::irq::Verdict;
+use crate::irq::Owed;
 use crate::line::Line;
 use crate::rss::{Indirection, Toeplitz};
 use crate::watchers::Watchers;
@@ -224,9 +224,9 @@ impl Shared {
         let port = &self.ports[side];
         let rx = &port.rx[queue];
         match rx.line.vector.published(|| rx.pending_frames(), || self.now_ns()) {
-            Verdict::Quiet | Verdict::Held { fresh: false } => None,
-            Verdict::Raise => Some((true, rx.line.fire())),
-            Verdict::Held { fresh: true } => {
+            Owed::Quiet | Owed::Held { fresh: false } => None,
+            Owed::Raise => Some((true, rx.line.fire())),
+            Owed::Held { fresh: true } => {
                 let start_ns = self.now_ns();
                 if let Some(alarm) = &*port.alarm.load() {
                     alarm.unpark();

@@ -2,7 +2,7 @@
 
 use super::demux::{Packet, Reason};
 use super::flow::{self, FlowKey, Owner};
-use super::half_open::{Handshake, Request, window_scale};
+use super::half_open::{HalfOpen, Handshake, window_scale};
 use super::options::Offer;
 use super::paws::{self, Timestamps};
 use super::segment::Segment;
@@ -16,7 +16,7 @@ pub(super) const INVALID_INTERVAL_NS: u64 = 500_000_000;
 
 impl Stack {
     /// Notes a half-open connection and answers its SYN.
-    pub(super) fn open_request(
+    pub(super) fn begin_half_open(
         &mut self,
         flow: FlowKey,
         listener: (u32, u32),
@@ -25,10 +25,10 @@ impl Stack {
         io: &mut Io<'_>,
     ) {
         let until_ns = io.now_ns + self.config.timeouts.syn_received_ns;
-        let request = Request { flow, listener, handshake, mac, until_ns, timeouts: 0, quiet_until_ns: 0 };
-        let index = self.requests.records.insert(request);
-        self.flows.insert(flow, Owner::Request(index));
-        self.requests.timers.set(index, until_ns.min(io.now_ns + RETRY_NS));
+        let record = HalfOpen { flow, listener, handshake, mac, until_ns, timeouts: 0, quiet_until_ns: 0 };
+        let index = self.half_opens.records.insert(record);
+        self.flows.insert(flow, Owner::HalfOpen(index));
+        self.half_opens.timers.set(index, until_ns.min(io.now_ns + RETRY_NS));
         self.send_syn_ack(&flow, listener.0, &handshake, paws::clock(io.now_ns), mac, io);
     }
 
@@ -75,7 +75,7 @@ impl Stack {
     }
 
     /// A segment for a half-open connection (`tcp_check_req`).
-    pub(super) fn request_input(
+    pub(super) fn half_open_input(
         &mut self,
         index: u32,
         frame: &mut lull_nic::Frame,
@@ -84,17 +84,17 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Result<(), Reason> {
         const REFUSED: Reason = |counters| &mut counters.drop_request;
-        let Some(parent) = self.requests.records.get(index).map(|request| request.listener.0) else {
+        let Some(parent) = self.half_opens.records.get(index).map(|record| record.listener.0) else {
             return Err(REFUSED);
         };
         let rx_bytes = self.rx_bytes(parent);
-        let Some(request) = self.requests.records.get_mut(index) else { return Err(REFUSED) };
-        let (flow, listener, handshake, mac) = (request.flow, request.listener.0, request.handshake, request.mac);
-        let may_answer = request.quiet_until_ns <= io.now_ns;
+        let Some(record) = self.half_opens.records.get_mut(index) else { return Err(REFUSED) };
+        let (flow, listener, handshake, mac) = (record.flow, record.listener.0, record.handshake, record.mac);
+        let may_answer = record.quiet_until_ns <= io.now_ns;
         if segment.flags & (SYN | ACK | RST) == SYN && segment.seq == handshake.peer_isn {
             // Our SYN-ACK was lost, or overtaken by the retransmission.
             if may_answer {
-                request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
+                record.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
                 self.counters.tcp_segments += 1;
                 self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
                 return Ok(());
@@ -110,7 +110,7 @@ impl Stack {
         let old = matches!((recent, segment.timestamp), (Some(recent), Some(option)) if recent.is_old(option.value, io.now_ns));
         if old && segment.flags & RST == 0 || !handshake.in_window(&segment, rx_bytes) {
             if segment.flags & RST == 0 && may_answer {
-                request.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
+                record.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
                 let offset = self.secret.timestamp_offset(&flow);
                 let timestamp =
                     handshake.offer.timestamp.map(|(value, _)| (paws::clock(io.now_ns).wrapping_add(offset), value));
@@ -123,7 +123,7 @@ impl Stack {
         if segment.flags & (SYN | RST) != 0 {
             // A reset, or a SYN inside the window: nothing is kept.
             self.counters.embryonic_rsts += 1;
-            self.free_request(index);
+            self.free_half_open(index);
             self.reset_stranger(packet, &segment, io);
             return Err(REFUSED);
         }
@@ -131,13 +131,13 @@ impl Stack {
     }
 
     /// Forgets a half-open connection.
-    pub(super) fn free_request(&mut self, index: u32) {
-        let Some(request) = self.requests.records.remove(index) else { return };
-        self.requests.timers.remove(index);
-        if self.flows.get(&request.flow) == Some(&Owner::Request(index)) {
-            flow::forget(&mut self.flows, &request.flow);
+    pub(super) fn free_half_open(&mut self, index: u32) {
+        let Some(record) = self.half_opens.records.remove(index) else { return };
+        self.half_opens.timers.remove(index);
+        if self.flows.get(&record.flow) == Some(&Owner::HalfOpen(index)) {
+            flow::forget(&mut self.flows, &record.flow);
         }
-        let (parent, generation) = request.listener;
+        let (parent, generation) = record.listener;
         if self.listeners.generation(parent) == generation
             && let Some(listener) = self.listeners.get_mut(parent)
         {
@@ -146,25 +146,25 @@ impl Stack {
     }
 
     /// The SYN-ACK is unanswered: it is sent again, or the connection given up (`reqsk_timer_handler`).
-    pub(super) fn request_timer(&mut self, index: u32, io: &mut Io<'_>) {
-        let Some(request) = self.requests.records.get_mut(index) else { return };
-        if request.until_ns <= io.now_ns {
+    pub(super) fn half_open_timer(&mut self, index: u32, io: &mut Io<'_>) {
+        let Some(record) = self.half_opens.records.get_mut(index) else { return };
+        if record.until_ns <= io.now_ns {
             self.counters.timeout_syn_received += 1;
-            return self.free_request(index);
+            return self.free_half_open(index);
         }
-        request.timeouts += 1;
-        request.handshake.sent_ns = None;
-        let retry_ns = RETRY_NS << request.timeouts.min(16);
-        let (flow, listener, handshake, mac) = (request.flow, request.listener.0, request.handshake, request.mac);
-        self.requests.timers.set(index, request.until_ns.min(io.now_ns + retry_ns));
+        record.timeouts += 1;
+        record.handshake.sent_ns = None;
+        let retry_ns = RETRY_NS << record.timeouts.min(16);
+        let (flow, listener, handshake, mac) = (record.flow, record.listener.0, record.handshake, record.mac);
+        self.half_opens.timers.set(index, record.until_ns.min(io.now_ns + retry_ns));
         self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
     }
 
     /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.
-    pub(super) fn request_icmp(&mut self, index: u32, seq: u32, hard: bool) -> bool {
-        let is_its = self.requests.records.get(index).is_some_and(|request| request.handshake.isn == seq);
+    pub(super) fn half_open_icmp(&mut self, index: u32, seq: u32, hard: bool) -> bool {
+        let is_its = self.half_opens.records.get(index).is_some_and(|record| record.handshake.isn == seq);
         if is_its && hard {
-            self.free_request(index);
+            self.free_half_open(index);
         }
         is_its
     }
