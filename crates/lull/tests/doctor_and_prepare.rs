@@ -1,0 +1,206 @@
+//! `lull doctor` and `lull prepare` on a veth in a network namespace.
+
+mod kernel;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use kernel::{BASE, World, lines_of, script};
+
+#[test]
+fn prepare_changes_the_named_device_and_gives_it_back() {
+    let Some(world) = World::new("prepare", 2) else { return };
+    world.run(&["sh", "-c", "echo 1 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let facts = |world: &World| {
+        let rps = world.run(&["sh", "-c", "cat /sys/class/net/va/queues/rx-0/rps_cpus"]);
+        (rps, world.run(&["ethtool", "-l", "va"]))
+    };
+    let before = facts(&world);
+    fs::create_dir_all(&world.state).unwrap();
+    let profile = world.state.join("profile.toml");
+    fs::write(
+        &profile,
+        "[device]\nrx-queues = 1\nrx-ring = 64\nadaptive-rx = false\nrps-cpus = \"\"\nirq-cpus = \"0\"\n",
+    )
+    .unwrap();
+    let profile = profile.to_str().unwrap();
+    assert!(world.ok(&format!("prepare va --dry-run --profile {profile}")).contains("would set  rx queues: 2 -> 1"));
+    assert_eq!(facts(&world), before);
+    let said = world.ok(&format!("prepare va --profile {profile}"));
+    for line in ["set        rx queues: 2 -> 1", "lacking    rx ring", "lacking    adaptive-rx", "--undo"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let now = facts(&world);
+    assert!(now.0.trim().chars().all(|c| c == '0' || c == ','), "{now:?}");
+    assert_eq!(world.raw().len(), 1);
+    // The modes and the preparation are undone apart from each other.
+    world.ok("apply va --mode defer50");
+    world.ok("undo va");
+    assert_eq!(facts(&world), now);
+    world.ok("prepare va --undo");
+    assert_eq!(facts(&world), before);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("prepare va --undo").contains("nothing was prepared"));
+    assert!(world.ok("prepare --show-profile").contains("irq-cpus"));
+    world.refused("prepare nix", &["'nix'", "va"]);
+    world.refused("prepare va --profile /no/such", &["/no/such"]);
+}
+
+#[test]
+fn a_watcher_does_again_what_was_prepared() {
+    let Some(world) = World::new("prepared and watched", 1) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    let profile = world.state.join("profile.toml");
+    fs::write(&profile, "[device]\nrps-cpus = \"0\"\n").unwrap();
+    world.ok(&format!("prepare va --profile {}", profile.display()));
+    let mut watcher = world.start("apply va --mode defer50 --watch --read-back 0.1");
+    watcher.wait_for("watching");
+    // As a driver does that sets its queues up anew.
+    world.run(&["sh", "-c", "echo 0 > /sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let line = watcher.wait_for("again");
+    assert!(line.contains("RPS of rx-0") && line.contains("-> 1"), "{line}");
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    world.ok("prepare va --undo");
+    let now = world.run(&["cat", "/sys/class/net/va/queues/rx-0/rps_cpus"]);
+    assert!(now.trim().chars().all(|c| c == '0' || c == ','), "{now}");
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_says_so_in_its_status() {
+    let Some(world) = World::new("doctor", 1) else { return };
+    let examine = |arguments: &str| {
+        let output = world.lull(&format!("doctor va {arguments} --json"));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), report)
+    };
+    let verdict = |report: &serde_json::Value, what: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().contains(what));
+        check.unwrap_or_else(|| panic!("no check of {what}: {report}"))["verdict"].as_str().unwrap().to_owned()
+    };
+    let possible = |report: &serde_json::Value, mode: &str| {
+        let modes = report["modes"].as_array().unwrap();
+        modes.iter().find(|it| it["mode"] == mode).unwrap()["possible"].as_bool().unwrap()
+    };
+    let (_, report) = examine("");
+    assert_eq!(verdict(&report, "NAPIs of va"), "ok");
+    assert!(possible(&report, "suspend20") && possible(&report, "base"));
+
+    // Two programs that prefer busy polling on one NAPI.
+    let start = |port: &str| {
+        let arguments = [&script("epoll.py"), "10.99.0.1", port, "0", "64", "1"];
+        let mut program = world.command(&[&["python3"], &arguments[..]].concat());
+        let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = lines_of(&mut program);
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let send = format!(
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b'x', ('10.99.0.1', {port}))"
+        );
+        let sent = Command::new("ip").args(["netns", "exec", &world.far, "python3", "-c", &send]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(lines.next().unwrap().unwrap(), "heard");
+        program
+    };
+    // A server that has heard nothing yet is idle, not wrong.
+    let mut idle = world.command(&["python3", &script("epoll.py"), "10.99.0.1", "5000", "0", "64", "1"]);
+    let mut idle = idle.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(lines_of(&mut idle).next().unwrap().unwrap(), "ready");
+    let (_, report) = examine(&format!("--pid {}", idle.id()));
+    assert_eq!(verdict(&report, "NAPI ids of"), "unknown");
+    drop(idle.stdin.take());
+    assert!(idle.wait().unwrap().success());
+
+    let mut first = start("5001");
+    let (_, report) = examine(&format!("--pid {}", first.id()));
+    assert_eq!(verdict(&report, "programs on va"), "ok");
+    for what in ["epoll of", "NAPI ids of", "queues of python3", "workers of", "timeouts of"] {
+        assert_eq!(verdict(&report, what), "ok", "{what}");
+    }
+    let mut second = start("5002");
+    let (status, report) = examine("");
+    assert_eq!((status, verdict(&report, "programs on va").as_str()), (Some(1), "wrong"));
+    for program in [&mut first, &mut second] {
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
+    }
+
+    world.run(&["ethtool", "-K", "va", "gro", "off"]);
+    let (status, report) = examine("");
+    assert_eq!(status, Some(1));
+    assert_eq!((verdict(&report, "NAPIs of va"), verdict(&report, "GRO of va")), ("wrong".into(), "wrong".into()));
+    assert!(!possible(&report, "base"));
+    let said = String::from_utf8(world.lull("doctor va").stdout).unwrap();
+    assert!(said.contains("-> ") && !said.contains("as it says"), "{said}");
+    // One for all modes, and on older kernels one for threads that busy poll.
+    assert!(said.matches("no   ").count() <= 2, "{said}");
+    world.refused("doctor nix", &["'nix'", "va"]);
+    world.refused("doctor va --pid 2147483647", &["process 2147483647"]);
+}
+
+#[test]
+fn the_doctor_counts_calls_with_timeout_zero() {
+    let Some(world) = World::new("zero timeouts", 1) else { return };
+    let spin = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0)";
+    let wait = "import select\ne = select.epoll()\nprint('ready', flush=True)\nwhile True: e.poll(0.02)";
+    // epoll_pwait2, by its number on every newer architecture and x86-64.
+    let pwait2 = |nanoseconds: u32| {
+        format!(
+            "import ctypes, select, sys\ne = select.epoll()\ncall = ctypes.CDLL(None).syscall\n\
+             events, timeout = ctypes.create_string_buffer(16), (ctypes.c_int64 * 2)(0, {nanoseconds})\n\
+             wait = lambda: call(441, e.fileno(), events, 1, timeout, None, 8)\n\
+             wait() == 0 or sys.exit('no epoll_pwait2')\nprint('ready', flush=True)\n\
+             while True: wait()"
+        )
+    };
+    // A timeout of 1 ms that passes each time is no loop of zeros.
+    let (spin2, wait2) = (&pwait2(0), &pwait2(1_000_000));
+    for (program, wanted) in [(spin, "wrong"), (wait, "ok"), (spin2, "wrong"), (wait2, "ok")] {
+        let is_pwait2 = program.contains("441");
+        let mut program = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(lines_of(&mut program).next().unwrap().unwrap(), "ready");
+        // In a mount namespace of its own, which `ip netns exec` makes.
+        let mount = "mount -t tracefs none /sys/kernel/tracing && test -e /sys/kernel/tracing/events/syscalls";
+        let examine =
+            format!("{mount} || exit 99; {} doctor --pid {} --json", env!("CARGO_BIN_EXE_lull"), program.id());
+        let output = world.command(&["sh", "-c", &examine]).output().unwrap();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        if output.status.code() == Some(99) {
+            println!("SKIP: zero timeouts: this kernel has no tracepoints of system calls");
+            return;
+        }
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["what"].as_str().unwrap().starts_with("timeouts")).unwrap();
+        assert_eq!(check["verdict"], wanted, "{check}");
+        assert_eq!(
+            check["reason"].as_str().unwrap().contains("epoll_pwait2"),
+            wanted == "wrong" && is_pwait2,
+            "{check}"
+        );
+    }
+}
+
+#[test]
+fn in_a_user_namespace_the_doctor_says_no_and_apply_changes_nothing() {
+    let Some(world) = World::new("user namespace", 1) else { return };
+    let inside = |arguments: &str| {
+        let lull = format!("{} {arguments}", env!("CARGO_BIN_EXE_lull"));
+        world.command(&["unshare", "-Ur", "sh", "-c", &lull]).output().unwrap()
+    };
+    if !world.command(&["unshare", "-Ur", "true"]).output().unwrap().status.success() {
+        println!("SKIP: user namespace: none here (unshare -Ur)");
+        return;
+    }
+    let output = inside("doctor va");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("WRONG    rights: CAP_NET_ADMIN in a user namespace of its own"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    let output = inside("apply va --mode defer50");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("CAP_NET_ADMIN in the initial user namespace"), "{said}");
+    assert_eq!(world.values(), [BASE]);
+    assert_eq!(world.state_file(), None);
+}

@@ -1,0 +1,331 @@
+//! What was in force before `lull apply`: given back, refused or forgotten when the device was renamed, moved, made again
+//! or deleted, when another lull is at work, and when lull was killed at any of its writes.
+
+mod kernel;
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kernel::{BASE, DEFER50, SUSPEND20, World, lines_of};
+
+#[test]
+fn what_queues_had_that_were_taken_away_can_be_forgotten() {
+    let Some(world) = World::new("forget", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7"]);
+    let before = world.values();
+    world.ok("apply va --mode suspend20");
+    world.run(&["ethtool", "-L", "va", "rx", "1"]);
+    let said = world.ok("undo va --dry-run --forget");
+    assert!(said.contains("would set queue 0") && said.contains("would forget what queue 1"), "{said}");
+    let output = world.lull("undo va");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("shows no NAPI for queue 1") && said.contains("lull undo va --forget"), "{said}");
+    assert!(world.state_file().is_some());
+    let said = world.ok("undo va --forget");
+    assert!(said.contains("forgot what queue 1 of va had"), "{said}");
+    assert_eq!(world.values(), before[..1]);
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("undo va --forget").contains("nothing was applied"));
+    // Queues that show a NAPI get back what they had and are not forgotten before.
+    world.ok("apply va --mode suspend20");
+    world.ok("undo va --forget");
+    assert_eq!(world.values(), before[..1]);
+}
+
+#[test]
+fn a_killed_watcher_is_undone_from_the_state_file_also_after_a_flap() {
+    let Some(world) = World::new("kill -9", 2) else { return };
+    for flap in [false, true] {
+        let mut watcher = world.start("apply va --mode suspend20 --watch");
+        watcher.wait_for("watching");
+        watcher.signal("-KILL");
+        assert_eq!(watcher.end().0, None);
+        assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
+        if flap {
+            world.run(&["ip", "link", "set", "va", "down"]);
+            // Nothing to give back to: said, and kept for later.
+            let output = world.lull("undo va");
+            assert_eq!(output.status.code(), Some(1));
+            assert!(String::from_utf8_lossy(&output.stderr).contains("shows no NAPI"));
+            world.run(&["ip", "link", "set", "va", "up"]);
+        }
+        world.ok("undo va");
+        assert_eq!(world.values(), [BASE, BASE]);
+        assert_eq!(world.state_file(), None);
+    }
+}
+
+#[test]
+fn a_renamed_device_is_undone_by_its_new_name() {
+    let Some(world) = World::new("renamed", 2) else { return };
+    world.ok("apply va --mode defer50");
+    if !world.command(&["ip", "link", "set", "va", "name", "vx"]).status().unwrap().success() {
+        println!("SKIP: renamed: this kernel renames no device that is up");
+        return;
+    }
+    assert!(world.ok("undo vx").contains("gro-flush-timeout 50us -> 0"));
+    assert!(world.raw_of("vx").iter().all(|raw| raw.values() == BASE));
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn two_lulls_at_once_are_refused() {
+    let Some(world) = World::new("two lulls", 2) else { return };
+    let mut watcher = world.start("apply va --mode defer50 --watch");
+    watcher.wait_for("watching");
+    let pid = watcher.child.id().to_string();
+    world.refused("apply va --mode base", &["va", &pid, "SIGTERM"]);
+    world.refused("undo va", &["va", &pid, "SIGTERM"]);
+    assert_eq!(world.values(), [DEFER50, DEFER50]);
+    watcher.signal("-TERM");
+    assert_eq!(watcher.end().0, Some(0));
+    world.ok("apply va --mode base");
+}
+
+#[test]
+fn a_state_file_of_another_boot_or_device_is_refused() {
+    let Some(world) = World::new("stale state", 2) else { return };
+    world.ok("apply va --mode defer50");
+    let file = world.state_file().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&file, text.replace(boot.trim(), "00000000-0000-0000-0000-000000000000")).unwrap();
+    for command in ["undo va", "undo va --dry-run", "apply va --mode base", "diff va --mode base"] {
+        world.refused(command, &["another boot", "lull undo va --forget", file.to_str().unwrap()]);
+    }
+    assert_eq!(world.values(), [DEFER50, DEFER50]);
+    fs::write(&file, text).unwrap();
+    world.make_pair(2);
+    world.refused("undo va", &["another device", "lull undo va --forget"]);
+    world.refused("apply va --mode base", &["another device", "lull undo va --forget"]);
+    world.refused("run --dev va --mode base -- true", &["another device", "lull undo va --forget"]);
+    assert!(world.ok("undo va --forget --dry-run").contains("would forget the state file of va: it is of another"));
+    assert!(file.exists());
+    assert!(world.ok("undo va --forget").contains("forgot the state file of va: it is of another device"));
+    assert_eq!(world.values(), [BASE, BASE]);
+    world.ok("apply va --mode defer50");
+    world.ok("undo va");
+}
+
+#[test]
+fn a_device_made_again_with_the_same_name_and_index_gets_nothing_of_the_old_one() {
+    let Some(world) = World::new("same index", 1) else { return };
+    let make = |index: &str| {
+        world.run(&["ip", "link", "del", "va"]);
+        world.run(&["ip", "link", "add", "va", "index", index, "type", "veth", "peer", "name", "vb"]);
+        world.run(&["ethtool", "-K", "va", "gro", "on"]);
+        world.run(&["ip", "link", "set", "va", "up"]);
+    };
+    make("77");
+    world.set_raw(world.raw()[0].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    world.ok("apply va --mode defer50");
+    make("77");
+    let new = world.values();
+    for command in ["undo va", "apply va --mode suspend20", "run --dev va --mode base -- true"] {
+        world.refused(command, &["deleted before this one", "lull undo va --forget"]);
+    }
+    // Where /sys is that of another namespace, too.
+    let namespace = format!("/run/netns/{}", world.near);
+    let enter = format!("--net={namespace}");
+    let elsewhere = Command::new("nsenter")
+        .args([&enter, env!("CARGO_BIN_EXE_lull"), "undo", "va"])
+        .env("LULL_STATE_DIR", &world.state)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(elsewhere.stderr).unwrap();
+    assert!(elsewhere.status.code() == Some(2) && said.contains("deleted before this one"), "{said}");
+    assert_eq!(world.values(), new);
+    world.ok("undo va --forget");
+    assert_eq!((world.values(), world.state_file()), (new, None));
+}
+
+#[test]
+fn a_state_is_not_forgotten_while_its_device_is_there_under_another_name() {
+    let Some(world) = World::new("renamed and replaced", 1) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7"]);
+    world.ok("apply va --mode defer50");
+    world.run(&["ip", "link", "set", "va", "down"]);
+    world.run(&["ip", "link", "set", "va", "name", "vx"]);
+    world.run(&["ip", "link", "set", "vx", "up"]);
+    world.run(&["ip", "link", "add", "va", "type", "veth", "peer", "name", "vy"]);
+    world.refused("undo va --forget", &["is of vx", "lull undo vx"]);
+    world.ok("undo vx");
+    assert_eq!((world.raw_of("vx")[0].gro, world.state_file()), (0, None));
+}
+
+#[test]
+fn a_device_that_was_moved_is_undone_where_it_is() {
+    let Some(world) = World::new("moved", 2) else { return };
+    world.set_raw(world.raw()[0].id, &["defer=7", "suspend=5000000"]);
+    let mut watcher = world.start("apply va --mode suspend20 --watch");
+    watcher.wait_for("watching");
+    world.run(&["ip", "link", "set", "va", "netns", &world.far]);
+    let (status, said) = watcher.end();
+    assert!(status == Some(2) && said.contains("moved to another network namespace"), "{said}");
+    assert!(world.state_file().is_some());
+    let there = |words: &[&str]| {
+        let words = [&["ip", "netns", "exec", &world.far], words].concat();
+        let output = Command::new(words[0]).args(&words[1..]).env("LULL_STATE_DIR", &world.state).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    there(&["ip", "link", "set", "va", "up"]);
+    let said = there(&[env!("CARGO_BIN_EXE_lull"), "undo", "va"]);
+    // Of the settings only this one survives the move; the original is not the mode's.
+    assert!(said.contains("irq-suspend-timeout 20ms -> 5ms"), "{said}");
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn undo_waits_for_a_lull_at_work_and_undoes_all_devices() {
+    let Some(world) = World::new("undo all", 1) else { return };
+    world.run(&["ip", "link", "add", "vc", "type", "veth", "peer", "name", "vd"]);
+    world.run(&["ethtool", "-K", "vc", "gro", "on"]);
+    world.run(&["ip", "link", "set", "vc", "up"]);
+    world.ok("apply va --mode defer50");
+    world.ok("apply vc --mode suspend20");
+    assert!(world.ok("undo --all --dry-run").contains("would set"));
+    // Somebody who works on a device holds its lock; the state directory shows which file that is while one does.
+    let mut holder = world.start("apply va --mode suspend20 --watch");
+    holder.wait_for("watching");
+    let lock = fs::read_dir(&world.state).unwrap().flatten().map(|it| it.path());
+    let lock = lock.into_iter().find(|path| path.extension().is_some_and(|it| it == "lock")).unwrap();
+    world.refused("undo va", &["stays until"]);
+    holder.signal("-KILL");
+    holder.end();
+    let take = "import fcntl, os, sys\nfile = open(sys.argv[1], 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\n\
+                file.write(str(os.getpid()))\nfile.flush()\nprint('held', flush=True)\nsys.stdin.read()";
+    let mut worker = Command::new("python3");
+    worker.args(["-c", take]).arg(&lock).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut worker = worker.spawn().unwrap();
+    assert_eq!(lines_of(&mut worker).next().unwrap().unwrap(), "held");
+    let mut undo = world.start("undo --all");
+    let line = undo.wait_for("waiting for another lull");
+    assert!(line.contains(&worker.id().to_string()), "{line}");
+    drop(worker.stdin.take());
+    assert!(worker.wait().unwrap().success());
+    assert_eq!(undo.end().0, Some(0));
+    assert_eq!((world.values(), world.raw_of("vc")[0].values()), (vec![BASE], BASE));
+    assert_eq!(world.state_file(), None);
+    assert!(world.ok("undo --all").contains("nothing was applied"));
+    // A command that prints JSON fails in JSON.
+    let output = world.lull("undo nix --json");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.code() == Some(2) && said["error"].as_str().unwrap().contains("'nix'"), "{said}");
+}
+
+/// Runs lull in the far namespace of a world.
+fn far(world: &World, arguments: &str) -> String {
+    let words = ["netns", "exec", &world.far, env!("CARGO_BIN_EXE_lull")];
+    let mut command = Command::new("ip");
+    let output = command.args(words).args(arguments.split(' ')).env("LULL_STATE_DIR", &world.state).output().unwrap();
+    assert!(output.status.success(), "lull {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn undo_all_says_what_other_namespaces_have_and_forgets_what_is_gone() {
+    let Some(world) = World::new("undo all elsewhere", 1) else { return };
+    world.ok("apply va --mode defer50");
+    let said = far(&world, "undo --all");
+    let remedy = format!("ip netns exec {} lull undo va", world.near);
+    assert!(said.contains("defer50") && said.contains(&remedy), "{said}");
+    assert!(said.contains("nothing was applied to a device of this network namespace"), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&far(&world, "undo --all --json")).unwrap();
+    let entry = (&json[0]["device"], &json[0]["elsewhere"], &json[0]["remedy"]);
+    assert_eq!(entry, (&"va".into(), &"namespace".into(), &remedy.into()), "{json}");
+    assert_eq!(world.values()[0].0, 100, "it is said, not done");
+    // A device that is gone from a namespace that lives on.
+    world.run(&["ip", "link", "del", "va"]);
+    let said = far(&world, "undo --all --dry-run");
+    if said.contains("outside of any container") {
+        println!("SKIP: undo all elsewhere: not every process can be looked into here");
+        return;
+    }
+    assert!(said.contains("would forget") && world.state_file().is_some(), "{said}");
+    let said = far(&world, "undo --all");
+    assert!(said.contains("forgot") && said.contains("is gone"), "{said}");
+    assert_eq!(world.state_file(), None);
+    // A whole namespace that is gone; the kernel takes a moment to take it down.
+    world.make_pair(1);
+    world.ok("apply va --mode defer50");
+    assert!(Command::new("ip").args(["netns", "del", &world.near]).status().unwrap().success());
+    let begun = Instant::now();
+    while world.state_file().is_some() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{}", far(&world, "undo --all --dry-run"));
+        far(&world, "undo --all");
+    }
+}
+
+#[test]
+fn a_device_of_the_same_name_and_index_in_the_sysfs_of_another_namespace_is_not_taken_for_this_one() {
+    let Some(world) = World::new("two sysfs", 1) else { return };
+    for namespace in [&world.near, &world.far] {
+        let make = ["link", "add", "vc", "index", "77", "type", "veth", "peer", "name", "vd"];
+        assert!(Command::new("ip").args(["-n", namespace]).args(make).status().unwrap().success());
+        let exec = ["netns", "exec", namespace, "ethtool", "-K", "vc", "gro", "on"];
+        assert!(Command::new("ip").args(exec).status().unwrap().success());
+        assert!(Command::new("ip").args(["-n", namespace, "link", "set", "vc", "up"]).status().unwrap().success());
+    }
+    world.ok("apply vc --mode defer50");
+    // With the near namespace's /sys, and in the far one.
+    let enter = format!("--net=/run/netns/{}", world.far);
+    let said = world.run(&["nsenter", &enter, env!("CARGO_BIN_EXE_lull"), "undo", "vc"]);
+    assert!(said.contains("nothing was applied to vc"), "{said}");
+    assert!(world.ok("undo vc").contains("gro-flush-timeout 50us -> 0"));
+}
+
+#[test]
+fn a_full_disk_for_the_state_file_changes_nothing() {
+    let Some(world) = World::new("full disk", 2) else { return };
+    fs::create_dir_all(&world.state).unwrap();
+    // In a mount namespace of its own, which `ip netns exec` makes.
+    let full = format!(
+        "mount -t tmpfs -o size=4k none {0} && head -c 4096 /dev/zero > {0}/full && {1} apply va --mode defer50",
+        world.state.display(),
+        env!("CARGO_BIN_EXE_lull")
+    );
+    let output = world.command(&["sh", "-c", &full]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("No space left") && said.contains("--state-dir"), "{said}");
+    assert_eq!(world.values(), [BASE, BASE]);
+}
+
+#[test]
+fn killed_at_any_of_its_writes_an_apply_can_be_undone() {
+    let works = Command::new("strace").args(["-e", "trace=none", "true"]).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: killed anywhere: strace is not installed, or may not trace");
+        return;
+    }
+    let Some(world) = World::new("killed anywhere", 2) else { return };
+    world.set_raw(world.raw()[1].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    let before = world.values();
+    let mut changed_when_killed = false;
+    // Netlink messages are written in pieces (writev); the state file is written, synced and renamed; the lock is
+    // unlinked at the end.
+    for call in ["writev", "write", "fsync", "/^rename", "/^unlink"] {
+        for nth in 1.. {
+            let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+            let strace = ["strace", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject];
+            let lull = [env!("CARGO_BIN_EXE_lull"), "apply", "va", "--mode", "suspend20"];
+            let arguments = [&strace[..], &lull].concat();
+            let output = world.command(&arguments).output().unwrap();
+            if !output.status.success() {
+                assert!(nth < 200, "it never came to its end");
+                changed_when_killed |= world.values() != before;
+            }
+            world.ok("undo va");
+            assert_eq!(world.values(), before, "killed at {call} {nth}");
+            assert_eq!(world.state_file(), None);
+            if output.status.success() {
+                break;
+            }
+        }
+    }
+    assert!(changed_when_killed, "some of the kills came between two changes");
+}
