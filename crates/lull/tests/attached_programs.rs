@@ -115,6 +115,9 @@ fn a_killed_attach_is_undone_by_detach_and_an_ended_program_ends_attach() {
     let (code, said) = attached.end();
     assert_eq!(code, Some(0));
     assert!(said.contains("the program has ended"), "{said}");
+    // The record stays for whoever asks what has become of the program.
+    let said = scratch.ok(&format!("detach --pid {pid}"));
+    assert!(said.contains("has ended by itself"), "{said}");
     assert!(scratch.left().is_empty(), "{:?}", scratch.left());
 }
 
