@@ -9,6 +9,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lull_core::EpollParams;
 use lull_host::{Host, HostConfig, Worker};
 use lull_net::shard::{Io, ListenOptions, Stack, StackConfig};
 use lull_net::{Epoll, Interest, Network, NetworkConfig, Ready, TcpStream, UdpSocket};
@@ -84,11 +85,12 @@ impl Bench {
         connecting.join().unwrap()
     }
 
-    /// A socket that found the ring full, and a wait for its next edge.
-    fn full_and_watched(&self) -> (UdpSocket, impl FnOnce() -> Ready + Send + use<>) {
+    /// A socket that found the ring full, and a wait for its next edge with these parameters.
+    fn full_and_watched(&self, params: &EpollParams) -> (UdpSocket, impl FnOnce() -> Ready + Send + use<>) {
         let socket = self.socket(1);
         let worker = Worker::new(&self.host, 0).unwrap();
         let epoll = Epoll::new(&self.host);
+        epoll.set_busy_poll(params, false).unwrap();
         epoll.add(&socket, 7, Interest::WRITABLE | Interest::EDGE).unwrap();
         assert_eq!(pair::wait(&epoll, &worker, 8, pair::LOST).len(), 1, "writable at first");
         self.fill(&socket);
@@ -166,11 +168,26 @@ fn all_senders_on_a_ring_go_on() {
 #[test]
 fn epoll_reports_room_to_a_nonblocking_sender() {
     let mut bench = Bench::new();
-    let (socket, waits) = bench.full_and_watched();
+    let (socket, waits) = bench.full_and_watched(&EpollParams::default());
     let waiter = thread::spawn(waits);
     assert_eq!(bench.take(1).len(), 1);
     assert!(waiter.join().unwrap().contains(Ready::WRITABLE));
     assert_eq!(socket.send_to(b"goes", address(SERVER, PORT)).unwrap(), 4);
+}
+
+/// A busy poller, who owns the NAPI for longer than anybody waits, looks for room by itself: no frame comes, and the room
+/// interrupt only asks the owner to look again.
+#[test]
+fn a_busy_poller_hears_of_room() {
+    let mut bench = Bench::new();
+    let params = EpollParams { busy_poll_usecs: i32::MAX as u32, ..EpollParams::default() };
+    let (_socket, waits) = bench.full_and_watched(&params);
+    let calls = |bench: &Bench| bench.host.napis()[0].stats.busy_calls;
+    let before = calls(&bench);
+    let waiter = thread::spawn(waits);
+    until("the busy poll", || calls(&bench) > before);
+    assert_eq!(bench.take(1).len(), 1);
+    assert!(waiter.join().unwrap().contains(Ready::WRITABLE));
 }
 
 /// A TCP connection whose segments found the ring full sends them when there is room. No frame is received meanwhile,
@@ -208,7 +225,7 @@ fn a_full_ring_ends_a_cork() {
 #[test]
 fn a_link_that_goes_down_drops_what_waits() {
     let bench = Bench::new();
-    let (socket, waits) = bench.full_and_watched();
+    let (socket, waits) = bench.full_and_watched(&EpollParams::default());
     bench.peer.as_ref().unwrap().set_link(Link::Down).unwrap();
     assert!(waits().contains(Ready::WRITABLE));
     // All are lost, none waits.
