@@ -13,7 +13,10 @@ use lull_core::{BusyEnd, NapiSettings, Threaded};
 use lull_host::{Host, HostConfig, Sleep, Worker};
 
 /// What the traffic of one run may take, and how long a packet may wait.
+/// How long traffic goes on at least, ...
 const RUN: Duration = Duration::from_millis(1_500);
+/// ... and how often its packets are waited for: a busy machine does little in that time.
+const ROUNDS_MIN: u32 = 50;
 const WAIT: Duration = Duration::from_secs(120);
 
 /// xorshift64*: the choices of a run follow from its seed, though the interleaving does not.
@@ -56,7 +59,7 @@ fn spin(random: &mut Random, us: u64) {
 fn work(worker: &Worker, queues: &[&Bound], random: &mut Random, stop: &AtomicBool) {
     let bound = queues[random.below(queues.len() as u64) as usize];
     let now_ns = worker.host().now_ns();
-    match random.below(8) {
+    match random.below(10) {
         0..=2 => {
             let seen: Vec<u64> = queues.iter().map(|bound| bound.delivered()).collect();
             let until_ns = (random.below(2) == 0).then(|| now_ns + random.below(3_000_000));
@@ -75,14 +78,19 @@ fn work(worker: &Worker, queues: &[&Bound], random: &mut Random, stop: &AtomicBo
             worker.turn().suspend(bound.id);
             spin(random, 300);
         }
-        _ => worker.turn().resume(bound.id),
+        7 => worker.turn().resume(bound.id),
+        // Softirq that comes meanwhile leaves its ownership with the caller.
+        _ => bound.queue.call(&bound.host.delivery(), || spin(random, 50)),
     }
 }
 
 /// A device's side: some frames, then until they are delivered nothing, for at most [`WAIT`].
 fn traffic(bound: &Bound, send: &dyn Fn(u64), random: &mut Random, until: Instant) {
     let mut sent = 0;
-    while Instant::now() < until {
+    for round in 0.. {
+        if round >= ROUNDS_MIN && Instant::now() >= until {
+            break;
+        }
         for _ in 0..=random.below(3) {
             let frames = 1 + random.below(70);
             send(frames);

@@ -29,6 +29,17 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the threads that deliver have nothing to do: each sleeps, and the interrupt threads have their seats.
+#[track_caller]
+pub fn await_standing_by(host: &Host) {
+    let sleeps = |tid: i32| {
+        // "tid (name) state ...", where a name may hold anything but the last parenthesis.
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+    };
+    eventually("the delivering threads to sleep", || host.threads().iter().all(|thread| sleeps(thread.tid)));
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -37,6 +48,9 @@ struct Inside {
     rx: Box<dyn RxQueue>,
     pool: FramePool,
     is_down: bool,
+    /// Calls and polls, counted by whoever holds the lock: nothing but the lock orders them, so that a thread sanitizer
+    /// sees a lock that does not.
+    entered: u64,
 }
 
 impl Shard for Inside {
@@ -62,7 +76,7 @@ pub struct Counting {
 impl Counting {
     pub fn new(rx: Box<dyn RxQueue>) -> Arc<Counting> {
         Arc::new(Counting {
-            lock: HandoffLock::new(Inside { rx, pool: FramePool::new(256), is_down: false }),
+            lock: HandoffLock::new(Inside { rx, pool: FramePool::new(256), is_down: false, entered: 0 }),
             delivered: AtomicU64::new(0),
             wakers: Mutex::new(Vec::new()),
             by: Mutex::new(BTreeMap::new()),
@@ -100,7 +114,8 @@ impl Counting {
 
     /// Holds the lock meanwhile, as a socket call does.
     pub fn call(&self, host: &Delivery, during: impl FnOnce()) {
-        let guard = self.lock.lock();
+        let mut guard = self.lock.lock();
+        guard.entered += 1;
         during();
         self.unlock(host, guard);
     }
@@ -126,6 +141,7 @@ impl Counting {
     }
 
     fn poll_inside(&self, inside: &mut Inside, budget: u32) -> u32 {
+        inside.entered += 1;
         let work = inside.rx.poll(budget as usize, &mut inside.pool, &mut |frame, pool| pool.recycle(frame)) as u32;
         assert!(!inside.is_down, "nobody polls a queue that is down");
         if work > 0 && self.panics_in("poll") {
