@@ -210,7 +210,7 @@ fn suspension_holds_the_interrupt_back_until_the_application_resumes() {
     world.bound.await_released();
     worker.turn().suspend(world.bound.id);
     assert!(world.client.send(3));
-    std::thread::sleep(Duration::from_millis(50));
+    await_standing_by(&world.host);
     assert_eq!(world.bound.delivered(), 1, "held back");
 
     let here = std::thread::current().name().unwrap().to_owned();
@@ -256,6 +256,8 @@ fn a_resume_to_the_interrupt_that_finds_nothing_ends_the_deferral() {
             turn.busy_loop(&world.bound.plan(BusyEnd::OneRound), &mut |_| false);
             turn.resume(world.bound.id);
         }
+        // If the interrupt thread still has the seat, the resume's poll is its to run.
+        world.bound.await_released();
         assert!(world.client.send(1));
         if after_resume == AfterResume::Interrupt {
             world.bound.await_delivered(2);

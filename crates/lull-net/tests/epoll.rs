@@ -175,12 +175,12 @@ fn a_notifier_ends_a_wait_from_another_thread() {
     assert_eq!(wait(&epoll, &worker, 8, Duration::ZERO)[0].key, 77, "kept for the next wait");
 }
 
-/// The settings of `suspend` cases with timeouts long enough to be seen by any machine.
+/// The settings of `suspend` cases. A suspension that nobody ends lasts longer than any test.
 fn suspending() -> NapiSettings {
     NapiSettings {
         defer_hard_irqs: 3,
         gro_flush_timeout_ns: 5_000_000,
-        irq_suspend_timeout_ns: 10_000_000_000,
+        irq_suspend_timeout_ns: 3_600_000_000_000,
         ..NapiSettings::default()
     }
 }
