@@ -1,5 +1,5 @@
 //! Echo over TAP: lull's stack against a responder that does no work, on one core each, interleaved. Run with
-//! `cargo bench -p lull-lab --bench echo`; prints figures and judges none.
+//! `cargo bench -p lull-lab --bench echo`; prints figures and judges none. `-- MODE...` names the modes.
 //!
 //! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no connection
 //! behind it, so what it reaches is what TAP and the clients allow: the ratio to it is what lull's stack costs.
@@ -30,6 +30,8 @@ const EVENTS_MAX: usize = 64;
 const WINDOW: Duration = Duration::from_millis(300);
 const PAIRS: usize = 21;
 const MODES: [&str; 3] = ["base", "suspend20", "fullbusy"];
+/// So many pairs, for a profiler or a counter of system calls.
+const PAIRS_VARIABLE: &str = "LULL_ECHO_PAIRS";
 
 fn main() -> Result<()> {
     // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
@@ -52,12 +54,18 @@ fn main() -> Result<()> {
     // Each is up while its clients connect, and out of the way while the other's load runs.
     let to_responder = responder.during(|| Clients::connect(RESPONDER_IP))?;
     let to_echo = Clients::connect(ECHO_IP)?;
-    for name in MODES {
+    let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let modes = if named.is_empty() { MODES.map(str::to_owned).to_vec() } else { named };
+    let pairs = std::env::var(PAIRS_VARIABLE).map_or(Ok(PAIRS), |pairs| pairs.parse())?;
+    for name in modes {
         let mode: Mode = name.parse()?;
         let (mut ours, mut theirs, mut our_cpu, mut their_cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..PAIRS {
+        let mut done = Done::default();
+        for _ in 0..pairs {
             echo.set_mode(&mode)?;
+            let before = echo.done();
             let (per_s, cpu) = to_echo.run(|| echo.cpu_ns())?;
+            done.add(&before, &echo.done());
             ours.push(per_s);
             our_cpu.push(cpu);
             echo.set_mode(&"base".parse()?)?;
@@ -68,15 +76,62 @@ fn main() -> Result<()> {
         let middle = |values: &[f64]| stats::median(values).map_or(f64::NAN, |estimate| estimate.value);
         let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
         println!(
-            "{name:<10} lull {:>8.0} echoes/s at {:>5.1} % CPU; no work {:>8.0} at {:>5.1} %; ratio, median of {PAIRS} pairs: {:.3}",
+            "{name:<10} lull {:>8.0} echoes/s at {:>5.1} % CPU; no work {:>8.0} at {:>5.1} %; ratio, median of {pairs} pairs: {:.3}",
             middle(&ours),
             middle(&our_cpu),
             middle(&theirs),
             middle(&their_cpu),
             middle(&ratios)
         );
+        println!("{:<10} {done}", "");
     }
     Ok(())
+}
+
+/// What lull did for the echoes, in counts that do not depend on the machine's speed.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    frames_in: u64,
+    frames_out: u64,
+    /// Reads and writes of the TAP.
+    io_calls: u64,
+    /// Sleeps, wake-ups, timers, watches.
+    delivery_calls: u64,
+    waits: u64,
+    events: u64,
+    interrupts: u64,
+    timer_ops: u64,
+}
+
+impl Done {
+    fn add(&mut self, before: &Done, after: &Done) {
+        self.frames_in += after.frames_in - before.frames_in;
+        self.frames_out += after.frames_out - before.frames_out;
+        self.io_calls += after.io_calls - before.io_calls;
+        self.delivery_calls += after.delivery_calls - before.delivery_calls;
+        self.waits += after.waits - before.waits;
+        self.events += after.events - before.events;
+        self.interrupts += after.interrupts - before.interrupts;
+        self.timer_ops += after.timer_ops - before.timer_ops;
+    }
+}
+
+impl std::fmt::Display for Done {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each = |count: u64| count as f64 / self.events.max(1) as f64;
+        write!(
+            f,
+            "each echo: frames {:.2} in {:.2} out; system calls {:.2} of the TAP {:.2} of delivery; waits {:.2}; \
+             interrupts {:.3}; timers set {:.3}",
+            each(self.frames_in),
+            each(self.frames_out),
+            each(self.io_calls),
+            each(self.delivery_calls),
+            each(self.waits),
+            each(self.interrupts),
+            each(self.timer_ops)
+        )
+    }
 }
 
 const ECHO_IP: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
@@ -177,6 +232,21 @@ impl Echo {
         // Its worker never waits with a timeout, and its modes need none.
         let _ = self.network.set_mode(mode)?.on(&self.epoll)?;
         Ok(())
+    }
+
+    fn done(&self) -> Done {
+        let (device, cpu) = (self.network.device().counters(0), self.network.host().cpu_stats(0));
+        let epoll = self.epoll.stats();
+        Done {
+            frames_in: device.rx_frames,
+            frames_out: device.tx_frames,
+            io_calls: device.syscalls,
+            delivery_calls: cpu.syscalls,
+            waits: epoll.calls,
+            events: epoll.events,
+            interrupts: cpu.interrupts,
+            timer_ops: cpu.timer_ops,
+        }
     }
 
     /// CPU of the worker and of whoever delivers for it.
