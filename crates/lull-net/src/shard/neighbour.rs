@@ -9,6 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lull_nic::Frame;
 
+use super::timers::NEVER_NS;
 use super::wire::Mac;
 
 /// For how long an entry that was set does not give way to what nobody asked for. Linux: `neigh/default/locktime`.
@@ -216,8 +217,12 @@ impl Unresolved {
         hops
     }
 
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.hops.values().map(|waiting| waiting.request_at_ns.min(waiting.recheck_at_ns)).min()
+    #[inline]
+    pub(super) fn next_deadline_ns(&self) -> u64 {
+        if self.hops.is_empty() {
+            return NEVER_NS;
+        }
+        self.hops.values().map(|waiting| waiting.request_at_ns.min(waiting.recheck_at_ns)).min().unwrap_or(NEVER_NS)
     }
 
     /// What is due now for `hop`, if anything.

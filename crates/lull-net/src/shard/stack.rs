@@ -21,7 +21,7 @@ use super::neighbour::{HOPS, Hop, Neighbours, Unresolved};
 use super::slab::Slab;
 use super::socket::{Change, Ready, SocketId, SocketKind};
 use super::time_wait::TimeWaits;
-use super::timers::Timers;
+use super::timers::{NEVER_NS, Timers};
 use super::udp_socket::UdpSocket;
 use super::wire;
 
@@ -230,16 +230,12 @@ impl Stack {
 
     /// When [`Stack::run_timers`] is wanted next, in nanoseconds of [`Io::now_ns`]'s clock. May be early, because a
     /// deadline that was put off is looked at when it first comes up; never late.
+    #[inline]
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        [
-            self.timers.next_deadline_ns(),
-            self.half_opens.timers.next_deadline_ns(),
-            self.time_waits.next_deadline_ns(),
-            self.unresolved.next_deadline_ns(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let of_connections = self.timers.next_deadline_ns().min(self.half_opens.timers.next_deadline_ns());
+        let of_the_rest = self.time_waits.next_deadline_ns().min(self.unresolved.next_deadline_ns());
+        let deadline_ns = of_connections.min(of_the_rest);
+        (deadline_ns != NEVER_NS).then_some(deadline_ns)
     }
 
     /// Whether sockets wait for room in the transmit ring: [`Stack::flush_blocked`] is wanted once there is some.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::flow::{self, FlowKey, FlowTable};
 use super::paws::Timestamps;
 use super::slab::Slab;
+use super::timers::NEVER_NS;
 
 /// A finished connection.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +43,8 @@ impl TimeWaits {
         self.records.memory_bytes() + self.order.capacity() * size_of::<(u64, u32, u32)>()
     }
 
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.order.front().map(|&(at, _, _)| at)
+    pub(super) fn next_deadline_ns(&self) -> u64 {
+        self.order.front().map_or(NEVER_NS, |&(at, _, _)| at)
     }
 
     pub(super) fn forget(&mut self, index: u32, flows: &mut FlowTable) {

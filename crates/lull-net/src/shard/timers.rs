@@ -44,11 +44,14 @@ pub(super) struct Timers {
     occupied: [u64; LEVELS],
     /// Ticks that have passed; no node's `at` is before it.
     elapsed: u64,
+    /// No node's deadline is before this tick. It is asked for after every call into the stack, so it is kept, not looked for:
+    /// linking lowers it, and only [`Timers::pop_due`] and [`Timers::remove`] raise it.
+    first: u64,
 }
 
 impl Timers {
     pub(super) fn new() -> Timers {
-        Timers { nodes: Vec::new(), heads: [[NIL; SLOTS]; LEVELS], occupied: [0; LEVELS], elapsed: 0 }
+        Timers { nodes: Vec::new(), heads: [[NIL; SLOTS]; LEVELS], occupied: [0; LEVELS], elapsed: 0, first: UNLINKED }
     }
 
     /// Sets the deadline of `index`; [`NEVER_NS`] cancels it.
@@ -83,6 +86,7 @@ impl Timers {
     pub(super) fn remove(&mut self, index: u32) {
         if (index as usize) < self.nodes.len() {
             self.unlink(index);
+            self.find_first();
             self.nodes[index as usize].wanted_ns = NEVER_NS;
             while self.nodes.pop_if(|node| node.at == UNLINKED && node.wanted_ns == NEVER_NS).is_some() {}
             if self.nodes.capacity() > NODES_KEPT && self.nodes.len() * 4 < self.nodes.capacity() {
@@ -118,16 +122,24 @@ impl Timers {
             self.link(index, wanted);
         }
         self.elapsed = self.elapsed.max(now);
+        self.find_first();
         None
     }
 
-    /// The earliest time at which [`Timers::pop_due`] may have something, in nanoseconds. May be early, never late.
-    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.next_slot().map(|(tick, _, _)| tick.saturating_mul(TICK_NS))
+    fn find_first(&mut self) {
+        self.first = self.next_slot().map_or(UNLINKED, |(tick, _, _)| tick);
+    }
+
+    /// The earliest time at which [`Timers::pop_due`] may have something, in nanoseconds, or [`NEVER_NS`]. May be early,
+    /// never late.
+    #[inline]
+    pub(super) fn next_deadline_ns(&self) -> u64 {
+        self.first.saturating_mul(TICK_NS)
     }
 
     fn link(&mut self, index: u32, tick: u64) {
         let tick = tick.clamp(self.elapsed, self.elapsed + HORIZON_TICKS);
+        self.first = self.first.min(tick);
         // The highest bit in which the tick differs from the present decides the level: below it, the slot is ahead.
         let differing = (self.elapsed ^ tick) | (SLOTS as u64 - 1);
         let level = (((63 - differing.leading_zeros()) / SLOTS_LOG2) as usize).min(LEVELS - 1);
@@ -243,8 +255,11 @@ mod tests {
                     }
                 }
             }
+            if model.iter().all(|&at| at == NEVER_NS) && timers.nodes.is_empty() {
+                assert_eq!(timers.next_deadline_ns(), NEVER_NS);
+            }
             if let Some(first) = model.iter().copied().filter(|&at| at != NEVER_NS).min() {
-                assert!(timers.next_deadline_ns().is_some_and(|at| at <= first.max(now)));
+                assert!(timers.next_deadline_ns() <= first.max(now));
             }
         }
     }
