@@ -4,11 +4,13 @@
 //! so that a lower layer prepends its header in place, and may continue in a chain of further segments. It is memory of
 //! the heap, or a [`Chunk`] of a device's, which goes back to its [`Origin`].
 
+mod large;
 mod memory;
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use large::LargeFrames;
 use memory::Memory;
 pub use memory::{Chunk, Origin};
 
@@ -16,6 +18,8 @@ pub use memory::{Chunk, Origin};
 pub const HEADROOM_BYTES: usize = 64;
 /// Data bytes that a pool's ordinary frame holds behind its headroom: an Ethernet frame of the usual MTU, rounded up.
 pub const FRAME_BYTES: usize = 2048 - HEADROOM_BYTES;
+/// Data bytes that a pool's large frame holds: the longest IP packet, with an Ethernet header and VLAN tags.
+pub const LARGE_FRAME_BYTES: usize = 65_536 + 64;
 
 /// What is known, or asked for, about a frame's transport checksum (`skb->ip_summed`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +29,8 @@ pub enum Checksum {
     None,
     /// Receive: the device, or a trusted in-machine peer, vouches for it.
     Unnecessary,
-    /// Transmit: the device fills it in; receive: the peer left it to the device and the data never left the machine.
+    /// Transmit: the device fills it in, and finds the folded sum of the pseudo header in its place (`CHECKSUM_PARTIAL`).
+    /// Receive: the peer left it to the device and the data never left the machine.
     Partial,
 }
 
@@ -35,7 +40,8 @@ pub enum Segmentation {
     /// The frame is one wire frame.
     #[default]
     None,
-    /// TCP payload to be cut into segments of this many bytes (TSO, or LRO on receive).
+    /// TCP payload to be cut into segments of this many bytes (TSO, or LRO on receive). The checksum is
+    /// [`Checksum::Partial`], and IP's length and the pseudo header's are those of the whole.
     Tcp {
         /// Payload bytes of each wire segment.
         mss_bytes: u16,
@@ -270,12 +276,14 @@ fn depot() -> MutexGuard<'static, Vec<Vec<Frame>>> {
 pub struct FramePool {
     free: Vec<Frame>,
     free_max: usize,
+    /// Made when the first large frame is wanted.
+    large: Option<LargeFrames>,
 }
 
 impl FramePool {
     /// A pool that keeps at most `free_max` frames.
     pub fn new(free_max: usize) -> FramePool {
-        FramePool { free: Vec::with_capacity(free_max.min(1024)), free_max }
+        FramePool { free: Vec::with_capacity(free_max.min(1024)), free_max, large: None }
     }
 
     /// An empty frame with room for [`FRAME_BYTES`].
@@ -285,6 +293,20 @@ impl FramePool {
             Some(frame) => frame,
             None => self.refill(),
         }
+    }
+
+    /// An empty frame with room for `bytes`: an ordinary one, a large one, or one made to measure.
+    #[inline]
+    pub fn alloc_for(&mut self, bytes: usize) -> Frame {
+        if bytes <= FRAME_BYTES { self.alloc() } else { self.alloc_large(bytes) }
+    }
+
+    #[cold]
+    fn alloc_large(&mut self, bytes: usize) -> Frame {
+        if bytes > LARGE_FRAME_BYTES {
+            return Frame::with_capacity(bytes);
+        }
+        self.large.get_or_insert_with(|| LargeFrames::new(LARGE_FRAME_BYTES)).take()
     }
 
     #[cold]

@@ -80,6 +80,7 @@ mod room;
 pub mod rss;
 pub mod tap;
 pub mod trace;
+pub mod virtio;
 mod watchers;
 pub mod wire;
 mod writable;

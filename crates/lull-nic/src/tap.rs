@@ -4,10 +4,10 @@
 //! [`crate::IrqLine::fd`] is the queue's descriptor. The kernel also picks the queue: the one that last sent in a
 //! flow receives it, other flows are spread by hash (`tun_select_queue`).
 //!
-//! Frames carry final checksums both ways: without a virtio-net header the kernel computes them before it hands a
-//! frame over, and expects them.
+//! With [`TapConfig::offloads`] a frame has a virtio-net header in front ([`crate::virtio`]): neither side makes checksums
+//! or checks them, and TCP segments of up to 64 KB pass whole. Without, frames carry final checksums both ways, and none
+//! is longer than the MTU. Datagrams are never merged (`TUN_F_USO4`): whoever reads them wants them one by one.
 
-mod large;
 mod os;
 mod queue;
 
@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::namespace::{control_socket, set_interface_up};
+use crate::virtio;
 use crate::watchers::Watchers;
 
 /// Queues that the kernel gives one interface (`MAX_TAP_QUEUES`).
@@ -45,11 +46,14 @@ pub struct TapConfig {
     pub mtu_bytes: Option<usize>,
     /// Ethernet address of our side; `None` derives a locally administered one from the kernel side's.
     pub mac: Option<[u8; 6]>,
+    /// Leave checksums out, and pass TCP segments of up to 64 KB whole, both ways. Whoever reads frames then has to heed
+    /// [`Frame::checksum`](crate::Frame::checksum).
+    pub offloads: bool,
 }
 
 impl Default for TapConfig {
     fn default() -> TapConfig {
-        TapConfig { name: "lull%d".to_owned(), queues: 1, create: true, mtu_bytes: None, mac: None }
+        TapConfig { name: "lull%d".to_owned(), queues: 1, create: true, mtu_bytes: None, mac: None, offloads: false }
     }
 }
 
@@ -89,6 +93,8 @@ struct Shared {
     quiet: OwnedFd,
     mtu_bytes: AtomicUsize,
     rx_ring: usize,
+    /// Frames have a virtio-net header in front.
+    virtio: bool,
     up: AtomicBool,
     gone: AtomicBool,
     resets: AtomicU64,
@@ -123,6 +129,7 @@ impl Shared {
         true
     }
 
+    /// The longest frame that is not to be cut.
     fn frame_bytes_max(&self) -> usize {
         self.mtu_bytes.load(Ordering::Relaxed) + HEADER_BYTES_MAX
     }
@@ -131,6 +138,15 @@ impl Shared {
     fn reread_mtu(&self) {
         if let Ok(mtu_bytes) = os::mtu(&self.control, &self.name) {
             self.mtu_bytes.store(mtu_bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // An interface that outlives us may next have a user who knows nothing of offloads.
+        if self.virtio && !self.gone() {
+            let _ = os::set_offload(&self.files[0], 0);
         }
     }
 }
@@ -213,6 +229,7 @@ impl Tap {
             mac: mac.unwrap_or_else(|| neighbour(kernel_mac)),
             mtu_bytes: AtomicUsize::new(os::mtu(&control, &name).unwrap_or(1500)),
             rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
+            virtio: config.offloads,
             counters: files.iter().map(|_| QueueCounters::default()).collect(),
             name,
             files,
@@ -328,10 +345,16 @@ fn open_queues(config: &TapConfig) -> Result<(String, Vec<File>), DeviceError> {
             },
             source,
         })?;
-        let attached = match os::attach(&file, &name, config.queues > 1) {
+        if config.offloads && !os::knows_virtio(&file) {
+            let why = "this kernel's TAP has no virtio-net headers; open it without".to_owned();
+            return Err(DeviceError::Invalid { device: config.name.clone(), what: "offloads", why });
+        }
+        let virtio = if config.offloads { libc::IFF_VNET_HDR } else { 0 };
+        let several = if config.queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+        let attached = match os::attach(&file, &name, virtio | several) {
             // An interface made with multi_queue takes its single queue only so.
             Err(error) if config.queues == 1 && error.raw_os_error() == Some(libc::EINVAL) => {
-                os::attach(&file, &name, true)
+                os::attach(&file, &name, virtio | libc::IFF_MULTI_QUEUE)
             }
             attached => attached,
         };
@@ -341,9 +364,24 @@ fn open_queues(config: &TapConfig) -> Result<(String, Vec<File>), DeviceError> {
             remedy: attach_remedy(&source),
             source,
         })?;
+        set_offloads(&file, config.offloads).map_err(|source| DeviceError::Os {
+            device: config.name.clone(),
+            what: format!("set the offloads of queue {queue}"),
+            remedy: "open it without offloads",
+            source,
+        })?;
         files.push(file);
     }
     Ok((name, files))
+}
+
+/// What the kernel leaves undone in frames for us is set either way: an existing interface keeps what its last user set.
+fn set_offloads(file: &File, on: bool) -> io::Result<()> {
+    if !on {
+        return os::set_offload(file, 0);
+    }
+    os::set_virtio_header(file, virtio::BYTES)?;
+    os::set_offload(file, libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6)
 }
 
 fn attach_remedy(error: &io::Error) -> &'static str {
@@ -377,7 +415,11 @@ impl Device for Tap {
             queues: self.shared.files.len(),
             rx_ring: self.shared.rx_ring,
             tx_ring: TX_RING_SLOTS,
-            offloads: Offloads::default(),
+            offloads: Offloads {
+                rx_checksum: self.shared.virtio,
+                tx_checksum: self.shared.virtio,
+                tso: self.shared.virtio,
+            },
         }
     }
 

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +12,9 @@ use std::time::{Duration, Instant};
 use lull_nic::conformance::{self, Wire};
 use lull_nic::fault::{Fault, FaultConfig, Rates};
 use lull_nic::tap::{Tap, TapConfig};
-use lull_nic::{Device, DeviceError, DeviceEvent, Frame, FramePool, Link, Moderation, Queue, namespace};
+use lull_nic::{
+    Checksum, Device, DeviceError, DeviceEvent, Frame, FramePool, Link, Moderation, Queue, namespace, wire,
+};
 
 const CHILD: &str = "LULL_NIC_TEST_CHILD";
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -59,7 +62,12 @@ fn is_root() -> bool {
 }
 
 fn open(queues: usize) -> (Tap, Vec<Queue>) {
-    let tap = Tap::open(TapConfig { queues, ..TapConfig::default() }).unwrap();
+    open_as(TapConfig { queues, ..TapConfig::default() })
+}
+
+fn open_as(config: TapConfig) -> (Tap, Vec<Queue>) {
+    let queues = config.queues;
+    let tap = Tap::open(config).unwrap();
     let queues = (0..queues).map(|at| tap.take_queue(at).unwrap()).collect();
     tap.kernel_side(IpAddr::V4(KERNEL), 24).unwrap();
     (tap, queues)
@@ -390,9 +398,76 @@ impl Wire for KernelSide {
 #[test]
 fn a_tap_keeps_the_contract() {
     isolated("a_tap_keeps_the_contract", || {
-        let tap = Tap::open(TapConfig::default()).unwrap();
-        tap.kernel_up().unwrap();
-        let mut kernel = KernelSide::new(&tap.info().name);
-        conformance::check(&tap, &mut kernel).unwrap();
+        for offloads in [false, true] {
+            let tap = Tap::open(TapConfig { offloads, ..TapConfig::default() }).unwrap();
+            tap.kernel_up().unwrap();
+            let mut kernel = KernelSide::new(&tap.info().name);
+            conformance::check(&tap, &mut kernel).unwrap();
+        }
+    });
+}
+
+/// What the kernel's socket sends arrives as this: its checksum's state, and whether it adds up.
+fn arrives(tap: &Tap, queue: &mut Queue, socket: &UdpSocket) -> (Checksum, bool) {
+    socket.send(b"an odd number of bytes.").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut pool = FramePool::new(64);
+    let mut arrived = None;
+    while arrived.is_none() {
+        assert!(Instant::now() < deadline, "no datagram: {:?}", tap.counters(0));
+        queue.rx.poll(64, &mut pool, &mut |frame, _| {
+            let data = frame.data();
+            if data[12..14] == [8, 0] && data[23] == 17 && data[30..34] == OURS.octets() {
+                let pseudo = wire::pseudo_sum(KERNEL.into(), OURS.into(), 17, data.len() - 34);
+                arrived = Some((frame.checksum(), wire::adds_up(pseudo, &data[34..])));
+            }
+        });
+    }
+    arrived.unwrap()
+}
+
+#[test]
+fn checksums_are_left_out_and_the_next_user_of_the_interface_gets_them_again() {
+    isolated("checksums_are_left_out_and_the_next_user_of_the_interface_gets_them_again", || {
+        let ip = |arguments: &[&str]| Command::new("ip").args(arguments).status().is_ok_and(|status| status.success());
+        if !ip(&["tuntap", "add", "kept0", "mode", "tap"]) {
+            println!("SKIP: checksums_are_left_out: ip tuntap does not work here");
+            return;
+        }
+        let config = |offloads| TapConfig { name: "kept0".into(), create: false, offloads, ..TapConfig::default() };
+        for offloads in [true, false, true] {
+            let (tap, mut queues) = open_as(config(offloads));
+            let socket = client();
+            exchange(&tap, &mut queues, &socket, b"who are you");
+            let expected = if offloads { (Checksum::Partial, false) } else { (Checksum::None, true) };
+            assert_eq!(arrives(&tap, &mut queues[0], &socket), expected, "offloads {offloads}");
+            assert_eq!(tap.info().offloads.tso, offloads);
+        }
+        // Somebody else opens it as he always did.
+        let flags = libc::O_NONBLOCK;
+        let file = std::fs::File::options().read(true).write(true).custom_flags(flags).open("/dev/net/tun").unwrap();
+        // SAFETY: a C structure of integers and arrays, for which zero is a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        "kept0".bytes().zip(&mut request.ifr_name).for_each(|(byte, place)| *place = byte as libc::c_char);
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+        // SAFETY: TUNSETIFF reads and writes an ifreq, which outlives the call.
+        let attached = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+        assert_eq!(attached, 0, "{}", std::io::Error::last_os_error());
+        let ours = OURS.to_string();
+        assert!(ip(&["neigh", "replace", &ours, "lladdr", "02:00:00:00:00:09", "dev", "kept0", "nud", "permanent"]));
+        let socket = client();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut frame = [0; 2048];
+        loop {
+            assert!(Instant::now() < deadline, "no datagram");
+            // Refused until the carrier is back.
+            let _ = socket.send(b"an odd number of bytes.");
+            let Ok(length) = (&file).read(&mut frame) else { continue };
+            if frame[12..14] == [8, 0] && frame[23] == 17 && frame[30..34] == OURS.octets() {
+                let pseudo = wire::pseudo_sum(KERNEL.into(), OURS.into(), 17, length - 34);
+                assert!(wire::adds_up(pseudo, &frame[34..length]));
+                break;
+            }
+        }
     });
 }

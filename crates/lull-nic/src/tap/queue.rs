@@ -1,17 +1,19 @@
 //! The queue halves of a TAP interface.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::large::LargeFrames;
+use rustix::io::Errno;
+
 use super::{QueueCounters, Shared, TX_RING_SLOTS};
 use crate::checksum;
 use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
-use crate::frame::{FRAME_BYTES, Frame, FramePool, Segmentation};
+use crate::frame::{Checksum, FRAME_BYTES, Frame, FramePool, LARGE_FRAME_BYTES, LargeFrames, Segmentation};
 use crate::line::AlwaysRoom;
+use crate::virtio;
 
 pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
     Queue {
@@ -34,7 +36,7 @@ struct TapRx {
     index: usize,
     /// The buffer that the last read left empty.
     spare: Option<Frame>,
-    /// Where buffers come from if the MTU is too large for those of the pool.
+    /// Where buffers come from if a frame may be too large for those of the pool.
     large: Option<LargeFrames>,
 }
 
@@ -42,8 +44,10 @@ struct TapRx {
 enum Got {
     Frame(Frame),
     Nothing,
-    /// Longer than the buffer, or an error that the next read need not have.
+    /// Longer than the buffer, a header that makes no sense, or an error that the next read need not have.
     Failed,
+    /// A signal came first.
+    Again,
 }
 
 impl TapRx {
@@ -72,10 +76,42 @@ impl TapRx {
         self.large.insert(large.unwrap_or_else(|| LargeFrames::new(bytes))).take()
     }
 
+    #[inline]
     fn read(&mut self, pool: &mut FramePool) -> Got {
+        if self.shared.virtio { self.read_behind_header(pool) } else { self.read_bare(pool) }
+    }
+
+    /// The buffer of each read has room for the longest segment; what is short is copied out of it, which costs less than
+    /// to hand the kernel two buffers. The header goes into the headroom.
+    fn read_behind_header(&mut self, pool: &mut FramePool) -> Got {
+        let mut frame = self.buffer(LARGE_FRAME_BYTES, pool);
+        frame.push_front(virtio::BYTES);
+        let got = rustix::io::read(self.file(), frame.data_mut());
+        let cut_off = got == Ok(frame.len());
+        let header = frame.data().first_chunk().copied();
+        frame.pull_front(virtio::BYTES);
+        let got = match (got, header) {
+            (Err(error), _) => self.failed(error),
+            (Ok(len), Some(header)) if len >= virtio::BYTES && !cut_off => {
+                frame.set_len(len - virtio::BYTES);
+                match virtio::received(header, &mut frame) {
+                    Ok(()) if frame.len() > FRAME_BYTES => return Got::Frame(frame),
+                    Ok(()) => Got::Frame(short_copy(&frame, pool)),
+                    Err(virtio::Malformed) => Got::Failed,
+                }
+            }
+            (Ok(_), _) => Got::Failed,
+        };
+        frame.set_checksum(Checksum::None);
+        frame.set_segmentation(Segmentation::None);
+        self.spare = Some(frame);
+        got
+    }
+
+    fn read_bare(&mut self, pool: &mut FramePool) -> Got {
         // One byte more than a frame: a read that fills the buffer was cut off.
         let mut frame = self.buffer(self.shared.frame_bytes_max() + 1, pool);
-        let got = self.file().read(frame.data_mut());
+        let got = rustix::io::read(self.file(), frame.data_mut());
         match got {
             Ok(len) if len < frame.len() => {
                 frame.set_len(len);
@@ -88,15 +124,29 @@ impl TapRx {
             }
             Err(error) => {
                 self.spare = Some(frame);
-                match error.kind() {
-                    ErrorKind::WouldBlock => Got::Nothing,
-                    ErrorKind::Interrupted => self.read(pool),
-                    _ if self.shared.check_gone(self.file()) => Got::Nothing,
-                    _ => Got::Failed,
-                }
+                self.failed(error)
             }
         }
     }
+
+    fn failed(&self, error: Errno) -> Got {
+        match error {
+            Errno::AGAIN => Got::Nothing,
+            Errno::INTR => Got::Again,
+            _ if self.shared.check_gone(self.file()) => Got::Nothing,
+            _ => Got::Failed,
+        }
+    }
+}
+
+/// A frame of the pool with what is in `frame`, which fits it.
+fn short_copy(frame: &Frame, pool: &mut FramePool) -> Frame {
+    let mut copy = pool.alloc();
+    copy.set_len(frame.len());
+    copy.data_mut().copy_from_slice(frame.data());
+    copy.set_checksum(frame.checksum());
+    copy.set_segmentation(frame.segmentation());
+    copy
 }
 
 impl RxQueue for TapRx {
@@ -106,6 +156,7 @@ impl RxQueue for TapRx {
             syscalls += 1;
             match self.read(pool) {
                 Got::Nothing => break,
+                Got::Again => continue,
                 Got::Failed => {
                     self.counters().rx_errors.fetch_add(1, Ordering::Relaxed);
                 }
@@ -140,6 +191,25 @@ impl TapTx {
         &self.shared.counters[self.index]
     }
 
+    /// The frame as it is to be written; `None` if it cannot be sent at all.
+    fn prepared(&self, frame: Frame) -> Option<Frame> {
+        let uncut = frame.segmentation() == Segmentation::None;
+        let bytes_max = if uncut { self.shared.frame_bytes_max() } else { LARGE_FRAME_BYTES };
+        if frame.chain_len() > bytes_max || !uncut && !self.shared.virtio {
+            return None;
+        }
+        if !self.shared.virtio {
+            return Some(checksum::complete(frame));
+        }
+        let header = virtio::to_send(&frame).ok()?;
+        let mut frame = frame;
+        if frame.headroom() < virtio::BYTES {
+            frame = with_headroom(frame);
+        }
+        frame.push_front(virtio::BYTES).copy_from_slice(&header);
+        Some(frame)
+    }
+
     fn heed_reset(&mut self) {
         let resets = self.shared.resets.load(Ordering::Relaxed);
         if resets != self.resets {
@@ -154,13 +224,27 @@ impl TapTx {
     }
 }
 
+/// The same frame, in one piece, with room in front of it.
+#[cold]
+fn with_headroom(frame: Frame) -> Frame {
+    let mut whole = Frame::with_capacity(frame.chain_len());
+    whole.set_len(frame.chain_len());
+    let mut rest = whole.data_mut();
+    for segment in frame.segments() {
+        let (part, behind) = rest.split_at_mut(segment.len());
+        part.copy_from_slice(segment.data());
+        rest = behind;
+    }
+    whole
+}
+
 /// Writes a frame with one system call, whatever its segments.
-fn write(mut file: &File, frame: &Frame) -> io::Result<usize> {
+fn write(file: &File, frame: &Frame) -> rustix::io::Result<usize> {
     if frame.next().is_none() {
-        return file.write(frame.data());
+        return rustix::io::write(file, frame.data());
     }
     let slices: Vec<_> = frame.segments().map(|segment| IoSlice::new(segment.data())).collect();
-    file.write_vectored(&slices)
+    rustix::io::writev(file, &slices)
 }
 
 impl TxQueue for TapTx {
@@ -169,11 +253,10 @@ impl TxQueue for TapTx {
         if self.free_slots() == 0 {
             return Err(frame);
         }
-        if frame.chain_len() > self.shared.frame_bytes_max() || frame.segmentation() != Segmentation::None {
-            add(&self.counters().tx_dropped, 1);
-            return Ok(());
+        match self.prepared(frame) {
+            Some(frame) => self.staged.push(frame),
+            None => add(&self.counters().tx_dropped, 1),
         }
-        self.staged.push(checksum::complete(frame));
         Ok(())
     }
 
@@ -186,23 +269,24 @@ impl TxQueue for TapTx {
             return Doorbell::Done;
         }
         let file = &self.shared.files[self.index];
+        let header_bytes = if self.shared.virtio { virtio::BYTES } else { 0 };
         let (mut frames, mut bytes, mut dropped, mut syscalls) = (0, 0, 0, 0);
         for frame in self.staged.drain(..) {
             let result = loop {
                 syscalls += 1;
                 match write(file, &frame) {
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(Errno::INTR) => {}
                     result => break result,
                 }
             };
             match result {
                 Ok(len) => {
                     frames += 1;
-                    bytes += len as u64;
+                    bytes += len.saturating_sub(header_bytes) as u64;
                 }
                 Err(error) => {
                     dropped += 1;
-                    if error.raw_os_error() == Some(libc::EBADFD) {
+                    if error == Errno::BADFD {
                         self.shared.check_gone(file);
                     }
                 }

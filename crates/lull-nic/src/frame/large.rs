@@ -1,14 +1,17 @@
-//! Buffers for frames that exceed what pools keep: on an interface with a large MTU every read needs one.
+//! Buffers for frames that exceed the ordinary ones of a pool: jumbo frames, and segments above the MTU.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::frame::{Chunk, Frame, HEADROOM_BYTES, Origin};
+use super::{Chunk, Frame, HEADROOM_BYTES, Origin};
 
-/// Chunks that wait at home at most: as many as a batch of received frames and the one after it hold.
+/// Chunks that wait at home at most: as many as a batch of received frames and the one after it hold,
 const KEPT_MAX: usize = 256;
+/// as long as they are not more than this many bytes together.
+const KEPT_BYTES_MAX: usize = 4 << 20;
 
 /// Chunks of one size, which come back from wherever their frames are let go.
-pub(super) struct LargeFrames {
+#[derive(Debug)]
+pub(crate) struct LargeFrames {
     bytes: usize,
     home: Arc<Mutex<Vec<Chunk>>>,
     origin: Arc<Origin>,
@@ -21,25 +24,30 @@ fn lock(home: &Mutex<Vec<Chunk>>) -> MutexGuard<'_, Vec<Chunk>> {
 
 impl LargeFrames {
     /// For frames of up to `bytes` bytes.
-    pub(super) fn new(bytes: usize) -> LargeFrames {
+    pub(crate) fn new(bytes: usize) -> LargeFrames {
         let home: Arc<Mutex<Vec<Chunk>>> = Arc::default();
         let kept = home.clone();
+        let kept_max = LargeFrames::kept_max(bytes);
         let origin = Origin::new(move |chunk| {
             let mut home = lock(&kept);
-            if home.len() < KEPT_MAX {
+            if home.len() < kept_max {
                 home.push(chunk);
             }
         });
         LargeFrames { bytes, home, origin }
     }
 
+    fn kept_max(bytes: usize) -> usize {
+        KEPT_MAX.min(KEPT_BYTES_MAX / bytes.max(1))
+    }
+
     /// The longest frame that fits.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// An empty frame.
-    pub(super) fn take(&self) -> Frame {
+    pub(crate) fn take(&self) -> Frame {
         let chunk = lock(&self.home).pop();
         chunk.unwrap_or_else(|| Chunk::allocate(HEADROOM_BYTES + self.bytes)).into_frame(&self.origin)
     }
@@ -64,9 +72,11 @@ mod tests {
 
     #[test]
     fn what_comes_home_in_excess_is_freed() {
-        let large = LargeFrames::new(3000);
-        let frames: Vec<_> = (0..KEPT_MAX + 9).map(|_| large.take()).collect();
-        drop(frames);
-        assert_eq!(lock(&large.home).len(), KEPT_MAX);
+        for (bytes, kept) in [(3000, KEPT_MAX), (65_536, 64)] {
+            let large = LargeFrames::new(bytes);
+            let frames: Vec<_> = (0..KEPT_MAX + 9).map(|_| large.take()).collect();
+            drop(frames);
+            assert_eq!(lock(&large.home).len(), kept);
+        }
     }
 }
