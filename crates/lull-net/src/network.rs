@@ -108,6 +108,7 @@ impl Network {
                 tx_buffer_bytes: config.tx_buffer_bytes,
                 connections_max: config.connections_max,
                 tx_checksum_offload: info.offloads.tx_checksum,
+                tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,
                 seed: random_seed()?,
                 timestamps: config.timestamps,
                 syncookies: config.syncookies,

@@ -96,6 +96,9 @@ pub struct StackConfig {
     pub syncookies: SynCookies,
     /// The device fills in TCP and UDP checksums: frames are sent as [`lull_nic::Checksum::Partial`].
     pub tx_checksum_offload: bool,
+    /// The device cuts TCP segments of up to 64 KB ([`lull_nic::Segmentation::Tcp`]), which are sent over IPv4. It takes the
+    /// checksum offload, too.
+    pub tx_segmentation_offload: bool,
     /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
     /// `getrandom(2)`; a fixed value makes a run repeatable.
     pub seed: u64,
@@ -124,6 +127,7 @@ impl StackConfig {
             timestamps: true,
             syncookies: SynCookies::default(),
             tx_checksum_offload: false,
+            tx_segmentation_offload: false,
             seed: 0,
             timeouts: Timeouts::default(),
             ephemeral_ports: 32_768..=60_999,
@@ -143,7 +147,10 @@ impl StackConfig {
             };
             unicast && !ip.is_unspecified() && prefix <= if ip.is_ipv4() { 32 } else { 128 }
         });
-        let fits = (MTU_BYTES_MIN..=MTU_BYTES_MAX).contains(&self.mtu_bytes)
+        // A checksum is made of each part.
+        let offloads = self.tx_checksum_offload || !self.tx_segmentation_offload;
+        let fits = offloads
+            && (MTU_BYTES_MIN..=MTU_BYTES_MAX).contains(&self.mtu_bytes)
             && BUFFER_BYTES_RANGE.contains(&self.rx_buffer_bytes)
             && BUFFER_BYTES_RANGE.contains(&self.tx_buffer_bytes)
             && (1..1 << 30).contains(&self.connections_max)

@@ -14,6 +14,9 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// one of its own for every request of a server that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
 
+/// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
+pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;
+
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -170,6 +173,12 @@ impl Connection {
             ready |= Ready::HUP;
         }
         ready
+    }
+
+    /// Whether smoltcp's retransmission timer may have expired: it was started, at the latest, by the last progress.
+    #[inline]
+    pub(super) fn may_send_again(&self, now_ns: u64) -> bool {
+        self.snd_una != self.snd_nxt && now_ns.saturating_sub(self.progress_ns) >= RTO_NS_MIN
     }
 
     /// Notes what was sent.

@@ -1,8 +1,10 @@
 //! The device that smoltcp sees: one received packet, and a way out for one connection.
 
-use lull_nic::{Checksum, Frame, FramePool, TxQueue};
+use std::num::NonZeroUsize;
+
+use lull_nic::{Checksum, Frame, FramePool, Segmentation, TxQueue};
 use smoltcp::iface::{Config as InterfaceConfig, Interface};
-use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium};
+use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, PacketMeta};
 use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
@@ -14,6 +16,7 @@ pub(super) struct Port {
     pub(super) mac: Mac,
     pub(super) mtu_bytes: usize,
     pub(super) tx_checksum_offload: bool,
+    pub(super) tx_segmentation_offload: bool,
 }
 
 /// The last segment that a connection sent.
@@ -100,16 +103,34 @@ impl phy::RxToken for RxToken<'_> {
     }
 }
 
-pub(super) struct TxToken<'s, 'a>(&'s mut Exit<'a>);
+pub(super) struct TxToken<'s, 'a> {
+    exit: &'s mut Exit<'a>,
+    segmentation: Segmentation,
+}
+
+impl<'s, 'a> TxToken<'s, 'a> {
+    #[inline]
+    fn new(exit: &'s mut Exit<'a>) -> TxToken<'s, 'a> {
+        TxToken { exit, segmentation: Segmentation::None }
+    }
+}
 
 impl phy::TxToken for TxToken<'_, '_> {
     #[inline]
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let exit = self.0;
+        let TxToken { exit, segmentation } = self;
         let mut frame = wire::frame_of(exit.pool, len);
         let result = f(frame.data_mut());
+        frame.set_segmentation(segmentation);
         exit.send(frame);
         result
+    }
+
+    #[inline]
+    fn set_meta(&mut self, meta: PacketMeta) {
+        if let Some(mss_bytes) = meta.segmentation_offload_size {
+            self.segmentation = Segmentation::Tcp { mss_bytes: mss_bytes.get() };
+        }
     }
 }
 
@@ -125,17 +146,19 @@ impl Exit<'_> {
             // After a timeout smoltcp counts from the oldest unacknowledged byte again, in bare acknowledgements too.
             // The peer finds such a one below its window and discards it; if it does the same, neither ever hears
             // what the other has received. A bare acknowledgement has SEG.SEQ = SND.NXT (RFC 9293 section 3.10.7.4).
-            wire::replace32(tcp, 4, self.snd_nxt, 16);
+            wire::put32(tcp, 4, self.snd_nxt);
             sent.seq_end = self.snd_nxt;
         }
         self.last = sent;
+        let addresses = if v4 { 12..20 } else { 8..40 };
+        let pseudo = wire::pseudo_sum_of(&packet[addresses], wire::PROTOCOL_TCP, packet.len() - l4);
         if self.port.tx_checksum_offload {
             // The field holds the pseudo header's sum, to which the device adds the rest (`CHECKSUM_PARTIAL`).
-            let length = tcp.len();
-            let addresses = if v4 { 12..20 } else { 8..40 };
-            let sum = wire::pseudo_sum_of(&packet[addresses], wire::PROTOCOL_TCP, length);
-            packet[l4 + 16..l4 + 18].copy_from_slice(&wire::fold(sum).to_ne_bytes());
+            packet[l4 + 16..l4 + 18].copy_from_slice(&wire::fold(pseudo).to_ne_bytes());
             frame.set_checksum(Checksum::Partial);
+        } else {
+            // smoltcp left the field zero: its own sum takes several times as long.
+            wire::put_checksum(&mut packet[l4..], 16, pseudo);
         }
         let Some(next_hop) = self.next_hop else {
             // Only a reply of the moment comes here without an address; the peer's retransmission brings it again.
@@ -168,7 +191,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
     /// Both tokens, whatever the ring holds: a full transmit ring must not stop reception.
     #[inline]
     fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_, 'a>)> {
-        Some((RxToken(self.packet.take()?), TxToken(&mut self.exit)))
+        Some((RxToken(self.packet.take()?), TxToken::new(&mut self.exit)))
     }
 
     /// None leaves the segment with its connection, which then waits for the ring or the neighbour.
@@ -180,7 +203,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
         } else if exit.tx.free_slots() == 0 {
             exit.refused = Some(Refused::RingFull);
         } else {
-            return Some(TxToken(exit));
+            return Some(TxToken::new(exit));
         }
         None
     }
@@ -240,17 +263,19 @@ impl<'p> phy::Device for Rehearsal<'p> {
     }
 }
 
-/// Received checksums were checked before smoltcp sees a packet.
+/// Received checksums were checked before smoltcp sees a packet, and those of what it sends are filled in behind it.
 fn capabilities(port: Port) -> DeviceCapabilities {
     let mut checksum = ChecksumCapabilities::ignored();
     checksum.ipv4 = phy::Checksum::Tx;
-    if !port.tx_checksum_offload {
-        checksum.tcp = phy::Checksum::Tx;
-    }
     let mut capabilities = DeviceCapabilities::default();
     capabilities.medium = Medium::Ip;
     capabilities.max_transmission_unit = port.mtu_bytes;
     capabilities.checksum = checksum;
+    if port.tx_segmentation_offload {
+        // The longest packet that IP's length can say. Over IPv6 smoltcp takes one above the MTU for one that it would have to
+        // fragment, and drops it.
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(usize::from(u16::MAX));
+    }
     capabilities
 }
 

@@ -43,27 +43,43 @@ impl PathMtus {
     }
 }
 
-/// smoltcp's interfaces: an MTU belongs to an interface, so a connection with a narrower path borrows another one.
+/// smoltcp's interfaces: an MTU belongs to an interface, and so do segments above it, so a connection with a narrower path,
+/// or one that may have to send again, borrows another one.
 pub(super) struct Interfaces {
     port: Port,
     pub(super) own: Interface,
+    /// The own MTU, and nothing above it.
+    plain: Option<Box<Interface>>,
     narrow: Option<Box<(u16, Interface)>>,
 }
 
 impl Interfaces {
     pub(super) fn new(port: Port) -> Interfaces {
-        Interfaces { port, own: interface(port, 0, 0), narrow: None }
+        Interfaces { port, own: interface(port, 0, 0), plain: None, narrow: None }
     }
 
-    /// The interface for a connection.
+    /// The interface for a connection at this time.
     #[inline]
-    pub(super) fn of(&mut self, connection: &Connection) -> &mut Interface {
-        if connection.path_mtu == 0 { &mut self.own } else { self.narrow(connection.path_mtu) }
+    pub(super) fn of(&mut self, connection: &Connection, now_ns: u64) -> &mut Interface {
+        if connection.path_mtu != 0 {
+            return self.narrow(connection.path_mtu);
+        }
+        if self.port.tx_segmentation_offload && connection.may_send_again(now_ns) {
+            return self.plain();
+        }
+        &mut self.own
+    }
+
+    /// After a timeout one segment goes out, not all that is unacknowledged at once (RFC 5681 section 3.1).
+    #[cold]
+    fn plain(&mut self) -> &mut Interface {
+        let port = Port { tx_segmentation_offload: false, ..self.port };
+        self.plain.get_or_insert_with(|| Box::new(interface(port, 0, 0)))
     }
 
     #[cold]
     fn narrow(&mut self, mtu: u16) -> &mut Interface {
-        let port = Port { mtu_bytes: mtu.into(), ..self.port };
+        let port = Port { mtu_bytes: mtu.into(), tx_segmentation_offload: false, ..self.port };
         let narrow = self.narrow.get_or_insert_with(|| Box::new((mtu, interface(port, 0, 0))));
         if narrow.0 != mtu {
             **narrow = (mtu, interface(port, 0, 0));

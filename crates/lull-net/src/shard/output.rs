@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use smoltcp::time::Duration;
 
-use super::connection::{Flags, Phase};
+use super::connection::{Flags, Phase, RTO_NS_MIN};
 use super::device::instant;
 use super::device::{Refused, Shim};
 use super::error::NetError;
@@ -12,9 +12,6 @@ use super::socket::SocketId;
 use super::stack::{Io, Stack};
 use super::timers::{NEVER_NS, TICK_NS};
 use super::wire::{FIN, Mac, PSH};
-
-/// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
-const RTO_NS_MIN: u64 = 1_000_000_000;
 
 impl Stack {
     /// The connection's next hop, looked up again only if the neighbour table has changed.
@@ -53,7 +50,7 @@ impl Stack {
         let mut asked = eager;
         let smoltcp_ns = loop {
             let Some(connection) = self.connections.get_mut(index) else { return };
-            let iface = self.iface.of(connection);
+            let iface = self.iface.of(connection, io.now_ns);
             if !eager {
                 match iface.poll_at(now, &connection.sockets) {
                     None => break NEVER_NS,

@@ -56,7 +56,7 @@ impl Stack {
             if let Some(timestamps) = &connection.timestamps {
                 timestamps.announce(io.now_ns);
             }
-            let iface = self.iface.of(connection);
+            let iface = self.iface.of(connection, io.now_ns);
             let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
             let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
             iface.poll_egress(due, &mut shim, &mut connection.sockets);

@@ -126,8 +126,12 @@ impl Stack {
                 },
             })
             .collect();
-        let port =
-            Port { mac: config.mac, mtu_bytes: config.mtu_bytes, tx_checksum_offload: config.tx_checksum_offload };
+        let port = Port {
+            mac: config.mac,
+            mtu_bytes: config.mtu_bytes,
+            tx_checksum_offload: config.tx_checksum_offload,
+            tx_segmentation_offload: config.tx_segmentation_offload,
+        };
         Ok(Stack {
             port,
             locals,
@@ -336,7 +340,7 @@ fn linear(frame: Frame, pool: &mut FramePool) -> Frame {
     if frame.next().is_none() {
         return frame;
     }
-    let mut whole = Frame::with_capacity(frame.chain_len());
+    let mut whole = pool.alloc_for(frame.chain_len());
     whole.set_len(frame.chain_len());
     whole.set_checksum(frame.checksum());
     whole.set_rss_hash(frame.rss_hash());

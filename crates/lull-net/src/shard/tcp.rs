@@ -203,7 +203,7 @@ impl Stack {
             timestamps.announce(io.now_ns);
         }
         let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
-        let iface = self.iface.of(connection);
+        let iface = self.iface.of(connection, io.now_ns);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
         self.counters.tx_frames += u64::from(exit.frames);

@@ -60,11 +60,7 @@ pub(super) fn ip_frame(
 /// An empty frame of `length` bytes whose content is arbitrary.
 #[inline]
 pub(super) fn frame_of(pool: &mut FramePool, length: usize) -> Frame {
-    let mut frame = pool.alloc();
-    if frame.capacity() < length {
-        pool.recycle(frame);
-        frame = Frame::with_capacity(length);
-    }
+    let mut frame = pool.alloc_for(length);
     frame.set_len(length);
     frame
 }
