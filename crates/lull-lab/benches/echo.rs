@@ -1,6 +1,8 @@
 //! Echo over TAP: lull's stack against a responder that does no work, on one core each, interleaved. Run with
 //! `cargo bench -p lull-lab --bench echo`; prints figures and judges none. `-- MODE...` names the modes.
 //!
+//! Lull's stack is measured twice: over a plain TAP, and over one with offloads (checksums left out, large segments).
+//!
 //! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no connection
 //! behind it, so what it reaches is what TAP and the clients allow: the ratio to it is what lull's stack costs.
 
@@ -49,41 +51,35 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let responder = Responder::start(served)?;
-    let echo = Echo::start(served)?;
+    let echoes = [Echo::start(served, &PLAIN)?, Echo::start(served, &OFFLOADS)?];
     pin_thread(&[asks])?;
-    // Each is up while its clients connect, and out of the way while the other's load runs.
+    // Each is up while its clients connect, and out of the way while the others' load runs.
     let to_responder = responder.during(|| Clients::connect(RESPONDER_IP))?;
-    let to_echo = Clients::connect(ECHO_IP)?;
+    let to_echoes = [Clients::connect(PLAIN.ip)?, Clients::connect(OFFLOADS.ip)?];
     let named: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let modes = if named.is_empty() { MODES.map(str::to_owned).to_vec() } else { named };
     let pairs = std::env::var(PAIRS_VARIABLE).map_or(Ok(PAIRS), |pairs| pairs.parse())?;
     for name in modes {
         let mode: Mode = name.parse()?;
-        let (mut ours, mut theirs, mut our_cpu, mut their_cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut done = Done::default();
+        let (mut ours, mut theirs, mut done) = ([const { Vec::new() }; 2], Vec::new(), [Done::default(); 2]);
         for _ in 0..pairs {
-            echo.set_mode(&mode)?;
-            let before = echo.done();
-            let (per_s, cpu) = to_echo.run(|| echo.cpu_ns())?;
-            done.add(&before, &echo.done());
-            ours.push(per_s);
-            our_cpu.push(cpu);
-            echo.set_mode(&"base".parse()?)?;
-            let (per_s, cpu) = responder.during(|| to_responder.run(|| responder.cpu_ns()))?;
-            theirs.push(per_s);
-            their_cpu.push(cpu);
+            for (at, (echo, clients)) in echoes.iter().zip(&to_echoes).enumerate() {
+                echo.set_mode(&mode)?;
+                let before = echo.done();
+                ours[at].push(clients.run(|| echo.cpu_ns())?);
+                done[at].add(&before, &echo.done());
+                echo.set_mode(&"base".parse()?)?;
+            }
+            theirs.push(responder.during(|| to_responder.run(|| responder.cpu_ns()))?);
         }
-        let middle = |values: &[f64]| stats::median(values).map_or(f64::NAN, |estimate| estimate.value);
-        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
-        println!(
-            "{name:<10} lull {:>8.0} echoes/s at {:>5.1} % CPU; no work {:>8.0} at {:>5.1} %; ratio, median of {pairs} pairs: {:.3}",
-            middle(&ours),
-            middle(&our_cpu),
-            middle(&theirs),
-            middle(&their_cpu),
-            middle(&ratios)
-        );
-        println!("{:<10} {done}", "");
+        println!("{name:<10} no work   {}", summary(&theirs));
+        for (at, what) in ["lull", "offloads"].into_iter().enumerate() {
+            let ratios: Vec<f64> =
+                ours[at].iter().zip(&theirs).map(|(ours, theirs)| ours.echoes_per_s / theirs.echoes_per_s).collect();
+            let ratio = stats::median(&ratios).map_or(f64::NAN, |estimate| estimate.value);
+            println!("{:<10} {what:<9} {}; ratio, median of {pairs} pairs: {ratio:.3}", "", summary(&ours[at]));
+            println!("{:<20} {}", "", done[at]);
+        }
     }
     Ok(())
 }
@@ -134,15 +130,45 @@ impl std::fmt::Display for Done {
     }
 }
 
-const ECHO_IP: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+/// A server on lull's stack.
+struct Served {
+    name: &'static str,
+    ip: Ipv4Addr,
+    offloads: bool,
+}
+
+const PLAIN: Served = Served { name: "echo0", ip: Ipv4Addr::new(10, 1, 0, 2), offloads: false };
+const OFFLOADS: Served = Served { name: "echo1", ip: Ipv4Addr::new(10, 3, 0, 2), offloads: true };
 const RESPONDER_IP: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 
 /// A TAP whose kernel's end has the first address of `ip`'s network.
-fn tap(name: &str, ip: Ipv4Addr) -> Result<Tap> {
-    let tap = Tap::open(TapConfig { name: name.to_owned(), ..TapConfig::default() })?;
+fn tap(name: &str, ip: Ipv4Addr, offloads: bool) -> Result<Tap> {
+    let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() })?;
     let [a, b, c, _] = ip.octets();
     tap.kernel_side(IpAddr::V4(Ipv4Addr::new(a, b, c, 1)), 24)?;
     Ok(tap)
+}
+
+/// What the clients saw in one window. The CPUs are in percent of it.
+#[derive(Clone, Copy)]
+struct Window {
+    echoes_per_s: f64,
+    server_percent: f64,
+    clients_percent: f64,
+}
+
+/// The middle of several windows, for one line.
+fn summary(windows: &[Window]) -> String {
+    let middle = |value: fn(&Window) -> f64| {
+        let values: Vec<f64> = windows.iter().map(value).collect();
+        stats::median(&values).map_or(f64::NAN, |estimate| estimate.value)
+    };
+    format!(
+        "{:>8.0} echoes/s at {:>5.1} % CPU (the clients' core {:>5.1} %)",
+        middle(|window| window.echoes_per_s),
+        middle(|window| window.server_percent),
+        middle(|window| window.clients_percent)
+    )
 }
 
 /// The kernel's connections to one of the two.
@@ -165,12 +191,14 @@ impl Clients {
         Ok(Clients { streams, epoll })
     }
 
-    /// Asks on every connection as fast as the answers come: echoes a second, and CPU in percent of the window.
-    fn run(&self, cpu_ns: impl Fn() -> u64) -> Result<(f64, f64)> {
+    /// Asks on every connection as fast as the answers come.
+    fn run(&self, cpu_ns: impl Fn() -> u64) -> Result<Window> {
+        let own_tid = lull_host::thread_id();
+        let own_cpu_ns = || thread_cpu_ns(own_tid).unwrap_or(0);
         for mut stream in &self.streams {
             stream.write_all(&MESSAGE)?;
         }
-        let (start, cpu_before) = (Instant::now(), cpu_ns());
+        let (start, cpu_before, own_before) = (Instant::now(), cpu_ns(), own_cpu_ns());
         let (mut echoes, mut waiting) = (0_u64, self.streams.len());
         let mut buffer = [0; MESSAGE.len()];
         let mut measured = None;
@@ -190,7 +218,11 @@ impl Clients {
             }
             if measured.is_none() && start.elapsed() >= WINDOW {
                 let ns = start.elapsed().as_nanos() as f64;
-                measured = Some((echoes as f64 * 1e9 / ns, 100.0 * (cpu_ns() - cpu_before) as f64 / ns));
+                measured = Some(Window {
+                    echoes_per_s: echoes as f64 * 1e9 / ns,
+                    server_percent: 100.0 * (cpu_ns() - cpu_before) as f64 / ns,
+                    clients_percent: 100.0 * (own_cpu_ns() - own_before) as f64 / ns,
+                });
             }
         }
         measured.ok_or_else(|| "there are no connections".into())
@@ -205,13 +237,13 @@ struct Echo {
 }
 
 impl Echo {
-    fn start(core: usize) -> Result<Echo> {
+    fn start(core: usize, served: &Served) -> Result<Echo> {
         let host = Host::new(HostConfig { cpus: vec![Some(core)], ..HostConfig::default() })?;
-        let addresses = vec![(IpAddr::V4(ECHO_IP), 24)];
+        let addresses = vec![(IpAddr::V4(served.ip), 24)];
         let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
-        let network = Network::new(&host, Arc::new(tap("echo0", ECHO_IP)?), config)?;
+        let network = Network::new(&host, Arc::new(tap(served.name, served.ip, served.offloads)?), config)?;
         let options = ListenOptions { nodelay: true, ..ListenOptions::default() };
-        let listener = TcpListener::bind_with(&network, Some(0), (ECHO_IP, PORT).into(), options)?;
+        let listener = TcpListener::bind_with(&network, Some(0), (served.ip, PORT).into(), options)?;
         listener.set_nonblocking(true).unwrap();
         let epoll = Epoll::new(&host);
         epoll.add(&listener, u64::MAX, Interest::READABLE)?;
@@ -296,7 +328,7 @@ struct Responder {
 
 impl Responder {
     fn start(core: usize) -> Result<Responder> {
-        let tap = Arc::new(tap("bare0", RESPONDER_IP)?);
+        let tap = Arc::new(tap("bare0", RESPONDER_IP, false)?);
         let (mut queue, mac) = (tap.take_queue(0)?, tap.info().mac);
         let active = Arc::new(AtomicBool::new(false));
         let (tell, told) = std::sync::mpsc::channel();
