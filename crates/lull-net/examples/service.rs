@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queues = usize::from(WORKERS);
     let (device, peer): (Arc<dyn Device>, Option<mem::MemPort>) = match std::env::args().nth(1) {
         Some(name) => {
-            let tap = Tap::open(TapConfig { name, queues, ..TapConfig::default() })?;
+            let tap = Tap::open(TapConfig { name, queues, offloads: true, ..TapConfig::default() })?;
             tap.kernel_side("10.0.0.1".parse()?, 24)?;
             (Arc::new(tap), None)
         }

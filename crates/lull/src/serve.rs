@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lull_control::Offer;
 use lull_control::place::Places;
 use lull_host::Host;
@@ -27,6 +27,16 @@ use crate::xdp::XdpArgs;
 
 /// Smallest and largest limit of an item (memcached's, for `-I`).
 const ITEM_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
+
+/// Whether a TAP has offloads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Offloads {
+    /// Large segments pass whole: values above a kilobyte cost much less, smaller ones the same.
+    #[default]
+    On,
+    /// Plain frames, with final checksums and no longer than the MTU.
+    Off,
+}
 
 /// Arguments of `lull serve`.
 ///
@@ -93,6 +103,10 @@ pub struct Serve {
     /// nothing: the interrupt at once, or deferral as Linux has it, which polls by timer for a while.
     #[arg(long, value_enum, default_value = "interrupt")]
     after_resume: AfterResume,
+    /// What a TAP leaves undone between us and the kernel: checksums, and the cutting of TCP data into segments, which
+    /// pass with up to 64 KB (sent over IPv4, received over both) [default: on].
+    #[arg(long, value_enum)]
+    offloads: Option<Offloads>,
     /// Write every frame to a pcap file, which Wireshark opens.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,

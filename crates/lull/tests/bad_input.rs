@@ -82,6 +82,7 @@ fn wrong_addresses_and_nics() {
     refused("serve --nic tap:x --addr 10.0.0.2/24 -c 0", &["'0'", "--connections-max", "1.."]);
     refused("serve --nic tap:x --addr 10.0.0.2/24 -I 512g", &["512g", "512k"]);
     refused_in_one_line("serve --nic mem --idle-timeout 5", &["--idle-timeout", "mem"]);
+    refused_in_one_line("serve --nic mem --offloads on", &["--offloads", "mem"]);
     refused_in_one_line("load nowhere", &["nowhere", "HOST:PORT"]);
     refused_in_one_line("load 127.0.0.1:1 --load 25%", &["25%"]);
     refused_in_one_line("load 127.0.0.1:1 --connect-timeout 1", &["connections came up"]);

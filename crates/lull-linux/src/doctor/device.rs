@@ -122,7 +122,20 @@ fn offloads(session: &mut Session, snapshot: &Snapshot, ethtool: &mut Ethtool) -
     if veth {
         checks.push(peer_segmentation(session, snapshot));
     }
+    if snapshot.driver.as_deref() == Some("tun") {
+        checks.push(tap(device, &|feature| features.contains(feature)));
+    }
     checks
+}
+
+/// What the user of a TAP lets the kernel leave undone (`TUNSETOFFLOAD`) shows in the interface's features.
+fn tap(device: &str, has: &dyn Fn(&str) -> bool) -> Check {
+    let what = format!("TAP offloads of {device}");
+    if has("tx-checksum-ip-generic") && has("tx-tcp-segmentation") {
+        return Check::ok(what, "on: its user takes TCP segments of up to 64 KB, and checksums that are not made");
+    }
+    let found = "off: the kernel makes every checksum, and cuts TCP data into frames of the MTU for its user";
+    Check::advice(what, found, "`lull serve --offloads on`, or what the program on it has for that (QEMU: vnet_hdr=on)")
 }
 
 /// What a veth sends with TSO on bypasses the peer's NAPI, except UDP for a peer that forwards it in GRO
@@ -181,5 +194,20 @@ fn state_file(session: &Session) -> Check {
         Ok(None) => Check::ok(what, "none: nothing was applied"),
         Ok(Some(_)) => Check::ok(what, "there: `lull undo` gives back what was in force"),
         Err(error) => refused(what, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn a_taps_offloads_are_told_by_its_features() {
+        let features = ["tx-checksum-ip-generic", "tx-tcp-segmentation"];
+        assert_eq!(tap("tap0", &|feature| features.contains(&feature)).verdict, Verdict::Ok);
+        let half = tap("tap0", &|feature| feature == features[0]);
+        assert_eq!(half.verdict, Verdict::Advice);
+        assert!(half.remedy.is_some_and(|remedy| remedy.contains("--offloads on")));
     }
 }

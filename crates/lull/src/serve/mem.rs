@@ -30,6 +30,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
             ("--item-bytes-max", args.item_bytes_max.is_some()),
             ("--connections-max", args.connections_max.is_some()),
             ("--idle-timeout", args.idle_timeout.is_some()),
+            ("--offloads", args.offloads.is_some()),
         ],
         "mem",
         "the lab sets that; serve on tap:NAME to choose it",

@@ -16,7 +16,7 @@ use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::xdp::Xdp;
 
-use super::{Serve, address, decorated, offer, refuse};
+use super::{Offloads, Serve, address, decorated, offer, refuse};
 use crate::failure::Failure;
 use crate::output::{outln, say};
 use crate::xdp;
@@ -47,7 +47,9 @@ impl Wire<'_> {
             Wire::Xdp(_) => {
                 refuse(&load, "xdp", "the load comes from clients over the interface, such as `lull load`")?;
                 let peer = [("--peer-addr", args.peer_addr.is_some())];
-                refuse(&peer, "xdp", "it is for tap:NAME; give the interface its address with `ip addr add`")
+                refuse(&peer, "xdp", "it is for tap:NAME; give the interface its address with `ip addr add`")?;
+                let offloads = [("--offloads", args.offloads.is_some())];
+                refuse(&offloads, "xdp", "it is for tap:NAME; AF_XDP hands frames over as they are on the wire")
             }
         }
     }
@@ -55,7 +57,9 @@ impl Wire<'_> {
     fn open(&self, args: &Serve, addresses: &[(IpAddr, u8)], port: u16) -> Result<Opened, Failure> {
         match self {
             Wire::Tap(name) => {
-                let config = TapConfig { name: (*name).to_owned(), queues: args.threads, ..TapConfig::default() };
+                let offloads = args.offloads.unwrap_or_default() == Offloads::On;
+                let config =
+                    TapConfig { name: (*name).to_owned(), queues: args.threads, offloads, ..TapConfig::default() };
                 let tap = Tap::open(config)?;
                 if let Some(peer) = &args.peer_addr {
                     let (ip, prefix) = address(peer)?;
@@ -162,7 +166,9 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     }
     let _control = offer(server.host());
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
-    outln!("serving memcached on {shown} port {} over {name} in mode {mode} with {} workers", port, args.threads)?;
+    let with = if offloads { " with offloads" } else { "" };
+    let workers = args.threads;
+    outln!("serving memcached on {shown} port {port} over {name}{with} in mode {mode} with {workers} workers")?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
     }

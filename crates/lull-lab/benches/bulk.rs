@@ -1,0 +1,144 @@
+//! Large values over TAP, with the TAP's offloads and without, interleaved. Run with `cargo bench -p lull-lab --bench
+//! bulk`; prints figures and judges none.
+//!
+//! The service is the lab's memcached; its clients are connections of the kernel, on another core, that ask for the next
+//! value when they have all of the last.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lull_host::{pin_thread, usable_cores};
+use lull_lab::bench::{BenchConfig, PORT, Server, ServerConfig};
+use lull_lab::stats;
+use lull_nic::tap::{Tap, TapConfig};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const VALUES_BYTES: [usize; 4] = [1_000_000, 100_000, 10_000, 1_000];
+const CONNECTIONS: usize = 4;
+const EVENTS_MAX: usize = 16;
+const WINDOW: Duration = Duration::from_millis(300);
+const PAIRS: usize = 11;
+const MODE: &str = "suspend20";
+
+fn main() -> Result<()> {
+    // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("run with `cargo bench -p lull-lab --bench bulk`");
+        return Ok(());
+    }
+    let cores = usable_cores();
+    let [serves, asks, ..] = cores[..] else {
+        println!("SKIP: it takes two cores, of which one serves and one asks");
+        return Ok(());
+    };
+    if let Err(error) = lull_nic::namespace::enter_private() {
+        println!("SKIP: {error}");
+        return Ok(());
+    }
+    let (plain, offloads) = (Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2));
+    let _servers = [serve("plain0", plain, false, serves)?, serve("large0", offloads, true, serves)?];
+    pin_thread(&[asks])?;
+    let clients = [Clients::connect(plain)?, Clients::connect(offloads)?];
+    for bytes in VALUES_BYTES {
+        clients.iter().try_for_each(|clients| clients.store(bytes))?;
+        let mut rates = [const { Vec::new() }; 2];
+        for _ in 0..PAIRS {
+            for (rates, clients) in rates.iter_mut().zip(&clients) {
+                rates.push(clients.run(bytes)?);
+            }
+        }
+        let middle = |values: &[f64]| stats::median(values).map_or(f64::NAN, |estimate| estimate.value);
+        let ratios: Vec<f64> = rates[1].iter().zip(&rates[0]).map(|(with, without)| with / without).collect();
+        println!(
+            "values of {bytes:>7} bytes: plain {:>6.0} MB/s, offloads {:>6.0} MB/s; ratio, median of {PAIRS} pairs: {:.2}",
+            middle(&rates[0]),
+            middle(&rates[1]),
+            middle(&ratios)
+        );
+    }
+    Ok(())
+}
+
+/// The service on a TAP of its own.
+fn serve(name: &str, ip: Ipv4Addr, offloads: bool, core: usize) -> Result<Server> {
+    let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() })?;
+    let [a, b, c, _] = ip.octets();
+    tap.kernel_side(IpAddr::V4(Ipv4Addr::new(a, b, c, 1)), 24)?;
+    let bench = BenchConfig { connections: CONNECTIONS, ..BenchConfig::default() };
+    let mut config = ServerConfig::of_bench(&bench, &[core]);
+    config.address = SocketAddr::new(IpAddr::V4(ip), PORT);
+    config.network.addresses = vec![(IpAddr::V4(ip), 24)];
+    let server = Server::start(Arc::new(tap), config)?;
+    server.set_mode(&MODE.parse()?)?;
+    Ok(server)
+}
+
+struct Clients {
+    streams: Vec<TcpStream>,
+    epoll: std::os::fd::OwnedFd,
+}
+
+impl Clients {
+    fn connect(ip: Ipv4Addr) -> Result<Clients> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let mut streams = Vec::new();
+        for at in 0..CONNECTIONS {
+            let stream = TcpStream::connect(SocketAddr::new(IpAddr::V4(ip), PORT))?;
+            stream.set_nodelay(true)?;
+            epoll::add(&epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
+            streams.push(stream);
+        }
+        Ok(Clients { streams, epoll })
+    }
+
+    fn store(&self, bytes: usize) -> Result<()> {
+        let mut stream = &self.streams[0];
+        stream.write_all(format!("set value 0 0 {bytes}\r\n").as_bytes())?;
+        stream.write_all(&vec![b'v'; bytes])?;
+        stream.write_all(b"\r\n")?;
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer)?;
+        if &answer == b"STORED\r\n" { Ok(()) } else { Err("the value was not stored".into()) }
+    }
+
+    /// Downloads the value on every connection, again and again: megabytes a second.
+    fn run(&self, value_bytes: usize) -> Result<f64> {
+        let answer_bytes = format!("VALUE value 0 {value_bytes}\r\n\r\nEND\r\n").len() + value_bytes;
+        let mut left = [answer_bytes; CONNECTIONS];
+        for mut stream in &self.streams {
+            stream.write_all(b"get value\r\n")?;
+        }
+        let (start, mut bytes, mut waiting) = (Instant::now(), 0, CONNECTIONS);
+        let mut buffer = vec![0; 1 << 18];
+        let mut measured = None;
+        while waiting > 0 {
+            let mut events = Vec::with_capacity(EVENTS_MAX);
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None)?;
+            for event in events {
+                let at = event.data.u64() as usize;
+                let mut stream = &self.streams[at];
+                let count = stream.read(&mut buffer)?;
+                left[at] = left[at].checked_sub(count).filter(|_| count > 0).ok_or("an answer of another length")?;
+                bytes += count;
+                if left[at] > 0 {
+                    continue;
+                }
+                if measured.is_some() {
+                    waiting -= 1;
+                    continue;
+                }
+                left[at] = answer_bytes;
+                stream.write_all(b"get value\r\n")?;
+            }
+            if measured.is_none() && start.elapsed() >= WINDOW {
+                measured = Some(bytes as f64 / start.elapsed().as_secs_f64() / 1e6);
+            }
+        }
+        measured.ok_or_else(|| "there are no connections".into())
+    }
+}
