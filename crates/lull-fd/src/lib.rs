@@ -17,11 +17,13 @@
 //! | [`table`] | descriptors and contexts |
 //! | [`wait`] | a wait of a given length: what the kernel polls for, what is polled for here, when it sleeps |
 //! | [`time`] | timeouts of the three calls, as nanoseconds |
+//! | [`files`] | open files by their numbers: lock-free, refcounted, with generations |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
 //!
 //! # Promises
 //!
-//! No allocation, no lock, no thread, no thread-local: what is here is safe in signal handlers and after `fork`. All
+//! No lock, no thread, no thread-local, and no allocation but where a [`Files`] grows: what is here is safe in signal handlers
+//! and after `fork`. All
 //! state is words in a [`Table`] that the caller keeps, usually a `static`; it is zeroes at first, so memory is only
 //! used for the numbers that the program uses.
 //!
@@ -38,11 +40,14 @@
 //! ```
 
 pub mod config;
+pub mod files;
 pub mod linux;
+mod sync;
 pub mod table;
 pub mod time;
 pub mod wait;
 
 pub use config::Config;
+pub use files::{Files, Open};
 pub use table::Table;
 pub use wait::{Kernel, Round, Waited};

@@ -1,0 +1,400 @@
+//! Open files by their numbers: lock-free to look up, refcounted, safe in signal handlers.
+//!
+//! A number is a word that names an open file; several numbers may name one (`dup`). A file stays for as long as a number
+//! names it or a call uses it, as behind Linux's `fget` and `fput`.
+//!
+//! ```text
+//! word of a number   generation | place + 1       0: the number is not of this table
+//! word of a place    generation | references      the value is dropped when the references come to 0; then the
+//!                                                 generation grows, and the place is free
+//! ```
+//!
+//! A look-up reads the number's word and adds a reference to the place, but only while the place still has that generation
+//! and somebody holds it. So a place that was freed and filled again is never taken for what it held before. Places are
+//! never given back to the allocator, so that a late look-up reads a word and not freed memory.
+//!
+//! Putting a file in and taking the last reference away change a list of free places, which is a stack with a count of
+//! its changes beside the head: a head that has come back (ABA) has another count. Nothing here waits for another thread, so
+//! a `fork` at any moment leaves a table that can be used.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ops::Deref;
+use std::ptr::null_mut;
+
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+/// How many numbers there are: the kernel's own default limit (`fs.nr_open`).
+pub const NUMBERS_MAX: usize = if cfg!(loom) { 2 } else { 1 << 20 };
+/// Places are made in chunks of this size.
+const CHUNK_PLACES: usize = if cfg!(loom) { 2 } else { 1 << 10 };
+const CHUNKS_MAX: usize = NUMBERS_MAX / CHUNK_PLACES;
+
+/// The table. It is large and mostly zeroes: keep it in a `static`.
+pub struct Files<T: 'static> {
+    /// By number.
+    words: Array<AtomicU64, NUMBERS_MAX>,
+    chunks: Array<AtomicPtr<Place<T>>, CHUNKS_MAX>,
+    /// Places that were made so far.
+    made: AtomicU32,
+    /// The first free place plus one, and above 32 bits the count of changes.
+    free: AtomicU64,
+}
+
+#[cfg(not(loom))]
+type Array<T, const N: usize> = [T; N];
+/// loom's atomics have no constant constructor.
+#[cfg(loom)]
+type Array<T, const N: usize> = Vec<T>;
+
+struct Place<T> {
+    word: AtomicU64,
+    next_free: AtomicU32,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+// SAFETY: a value is written by the one who took its place off the free list, and read by those who hold a reference, as
+// with `Arc`.
+unsafe impl<T: Send + Sync> Sync for Files<T> {}
+
+const REFERENCES: u64 = u32::MAX as u64;
+
+fn generation(word: u64) -> u64 {
+    word >> 32
+}
+
+/// A reference to an open file.
+pub struct Open<T: 'static> {
+    files: &'static Files<T>,
+    place: u32,
+}
+
+impl<T> Default for Files<T> {
+    fn default() -> Files<T> {
+        Files::new()
+    }
+}
+
+impl<T> Files<T> {
+    /// An empty table.
+    #[cfg(not(loom))]
+    pub const fn new() -> Files<T> {
+        Files {
+            words: [const { AtomicU64::new(0) }; NUMBERS_MAX],
+            chunks: [const { AtomicPtr::new(null_mut()) }; CHUNKS_MAX],
+            made: AtomicU32::new(0),
+            free: AtomicU64::new(0),
+        }
+    }
+
+    /// An empty table.
+    #[cfg(loom)]
+    pub fn new() -> Files<T> {
+        Files {
+            words: (0..NUMBERS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            chunks: (0..CHUNKS_MAX).map(|_| AtomicPtr::new(null_mut())).collect(),
+            made: AtomicU32::new(0),
+            free: AtomicU64::new(0),
+        }
+    }
+
+    fn word(&self, number: i32) -> Option<&AtomicU64> {
+        self.words.get(usize::try_from(number).ok()?)
+    }
+
+    /// Whether the number is of this table.
+    #[inline]
+    pub fn contains(&self, number: i32) -> bool {
+        self.word(number).is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The open file behind a number.
+    #[inline]
+    pub fn get(&'static self, number: i32) -> Option<Open<T>> {
+        let word = self.word(number)?;
+        let mut name = word.load(Ordering::Acquire);
+        while name != 0 {
+            let index = name as u32 - 1;
+            let place = self.place(index);
+            let mut now = place.word.load(Ordering::Relaxed);
+            while generation(now) == generation(name) && now & REFERENCES != 0 {
+                match place.word.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some(Open { files: self, place: index }),
+                    Err(other) => now = other,
+                }
+            }
+            // The file has gone since. The number names another by now, or none.
+            let again = word.load(Ordering::Acquire);
+            if again == name {
+                return None;
+            }
+            name = again;
+        }
+        None
+    }
+
+    /// Puts a file into the table, without a number yet. Nothing if the table is full.
+    pub fn open(&'static self, value: T) -> Option<Open<T>> {
+        let index = self.pop_free().or_else(|| self.make())?;
+        let place = self.place(index);
+        let generation = place.word.load(Ordering::Relaxed) & !REFERENCES;
+        // SAFETY: the place was free, and only the one who took it off the list may write it.
+        unsafe { (*place.value.get()).write(value) };
+        place.word.store(generation | 1, Ordering::Release);
+        Some(Open { files: self, place: index })
+    }
+
+    /// Makes the number name this file. Returns what it named before: the caller drops it after everything is done. False
+    /// in place of that if the number is beyond the table.
+    pub fn install(&'static self, number: i32, file: Open<T>) -> Result<Option<Open<T>>, Open<T>> {
+        let Some(word) = self.word(number) else { return Err(file) };
+        let name = file.name();
+        std::mem::forget(file);
+        let before = word.swap(name, Ordering::AcqRel);
+        Ok(self.held_by_number(before))
+    }
+
+    /// The number names nothing any more. Returns what it named.
+    pub fn take(&'static self, number: i32) -> Option<Open<T>> {
+        let word = self.word(number)?;
+        // Most numbers that are closed were never here.
+        if word.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.held_by_number(word.swap(0, Ordering::AcqRel))
+    }
+
+    /// The number names nothing any more, if it names this file.
+    pub fn take_if(&'static self, number: i32, file: &Open<T>) -> Option<Open<T>> {
+        let name = file.name();
+        let taken = self.word(number)?.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
+        taken.ok().and_then(|before| self.held_by_number(before))
+    }
+
+    /// The reference that a number held.
+    fn held_by_number(&'static self, name: u64) -> Option<Open<T>> {
+        (name != 0).then(|| Open { files: self, place: name as u32 - 1 })
+    }
+
+    /// The numbers that name a file now, for a caller that looks at all of them.
+    pub fn numbers(&self) -> impl Iterator<Item = i32> + '_ {
+        let named = |(number, word): (usize, &AtomicU64)| (word.load(Ordering::Relaxed) != 0).then_some(number as i32);
+        self.words.iter().enumerate().filter_map(named)
+    }
+
+    fn place(&self, index: u32) -> &Place<T> {
+        let (chunk, nth) = (index as usize / CHUNK_PLACES, index as usize % CHUNK_PLACES);
+        let chunk = self.chunks[chunk].load(Ordering::Acquire);
+        // SAFETY: an index is known only after its chunk was published, and chunks are never freed.
+        unsafe { &*chunk.add(nth) }
+    }
+
+    /// A place that nobody has had yet.
+    fn make(&self) -> Option<u32> {
+        let index = self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| {
+            ((made as usize) < CHUNKS_MAX * CHUNK_PLACES).then_some(made + 1)
+        });
+        let index = index.ok()?;
+        let chunk = &self.chunks[index as usize / CHUNK_PLACES];
+        if chunk.load(Ordering::Acquire).is_null() {
+            let made = Box::into_raw(Place::<T>::chunk()).cast::<Place<T>>();
+            let published = chunk.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+            if published.is_err() {
+                // SAFETY: another thread was first; this one's chunk is still its own.
+                drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(made, CHUNK_PLACES)) });
+            }
+        }
+        Some(index)
+    }
+
+    fn pop_free(&self) -> Option<u32> {
+        let mut head = self.free.load(Ordering::Acquire);
+        loop {
+            let index = (head as u32).checked_sub(1)?;
+            let next = self.place(index).next_free.load(Ordering::Relaxed);
+            let then = (head & !REFERENCES).wrapping_add(1 << 32) | u64::from(next);
+            match self.free.compare_exchange_weak(head, then, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    fn push_free(&self, index: u32) {
+        let mut head = self.free.load(Ordering::Relaxed);
+        loop {
+            self.place(index).next_free.store(head as u32, Ordering::Relaxed);
+            let then = (head & !REFERENCES).wrapping_add(1 << 32) | u64::from(index + 1);
+            match self.free.compare_exchange_weak(head, then, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+}
+
+impl<T> Place<T> {
+    fn chunk() -> Box<[Place<T>]> {
+        let place = |_| Place {
+            word: AtomicU64::new(0),
+            next_free: AtomicU32::new(0),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        (0..CHUNK_PLACES).map(place).collect()
+    }
+}
+
+impl<T> Open<T> {
+    fn place(&self) -> &Place<T> {
+        self.files.place(self.place)
+    }
+
+    /// What a number's word says for it. The generation stands still while there is a reference.
+    fn name(&self) -> u64 {
+        self.place().word.load(Ordering::Relaxed) & !REFERENCES | u64::from(self.place + 1)
+    }
+
+    /// Whether both are the same open file.
+    pub fn is_same(&self, other: &Open<T>) -> bool {
+        self.place == other.place && std::ptr::eq(self.files, other.files)
+    }
+}
+
+impl<T> Clone for Open<T> {
+    fn clone(&self) -> Open<T> {
+        self.place().word.fetch_add(1, Ordering::Relaxed);
+        Open { files: self.files, place: self.place }
+    }
+}
+
+impl<T> Deref for Open<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the value is there for as long as there is a reference.
+        unsafe { (*self.place().value.get()).assume_init_ref() }
+    }
+}
+
+impl<T> Drop for Open<T> {
+    #[inline]
+    fn drop(&mut self) {
+        let before = self.place().word.fetch_sub(1, Ordering::Release);
+        if before & REFERENCES == 1 {
+            fence(Ordering::Acquire);
+            self.free(generation(before));
+        }
+    }
+}
+
+impl<T> Open<T> {
+    #[cold]
+    fn free(&mut self, generation: u64) {
+        let place = self.place();
+        // SAFETY: the last reference is gone, and nobody gets another to a place without one.
+        unsafe { (*place.value.get()).assume_init_drop() };
+        place.word.store(generation.wrapping_add(1) << 32, Ordering::Relaxed);
+        self.files.push_free(self.place);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    /// A table of its own for each place that asks for one. It is too large for a stack.
+    macro_rules! files {
+        ($type:ty) => {{
+            static FILES: Files<$type> = Files::new();
+            &FILES
+        }};
+    }
+
+    #[test]
+    fn a_file_lives_while_a_number_names_it_or_a_call_uses_it() {
+        let files = files!(Arc<()>);
+        let value = Arc::new(());
+        let opened = files.open(value.clone()).unwrap();
+        assert!(files.install(5, opened.clone()).unwrap_or_else(|_| panic!()).is_none());
+        assert!(files.install(6, opened).unwrap_or_else(|_| panic!()).is_none());
+        assert!(files.get(5).unwrap().is_same(&files.get(6).unwrap()), "as after dup");
+        drop(files.take(5));
+        let used = files.get(6).unwrap();
+        drop(files.take(6));
+        assert!(files.get(5).is_none() && files.get(6).is_none() && files.take(6).is_none());
+        assert_eq!(Arc::strong_count(&value), 2, "a call still uses it");
+        drop(used);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn a_place_that_is_filled_again_is_another_file() {
+        let files = files!(u32);
+        let first = files.open(1).unwrap();
+        let place = first.place;
+        files.install(5, first).unwrap_or_else(|_| panic!());
+        let name = files.word(5).unwrap().load(Ordering::Relaxed);
+        drop(files.take(5));
+        let second = files.open(2).unwrap();
+        assert_eq!(second.place, place, "the free place is used again");
+        // A look-up that read the number's word before it was taken.
+        files.word(7).unwrap().store(name, Ordering::Relaxed);
+        assert!(files.get(7).is_none(), "the name is of the former file");
+        files.word(7).unwrap().store(0, Ordering::Relaxed);
+        assert_eq!(*second, 2);
+    }
+
+    #[test]
+    fn numbers_out_of_range_name_nothing() {
+        let files = files!(u32);
+        assert!(files.get(-1).is_none() && files.get(NUMBERS_MAX as i32).is_none() && !files.contains(i32::MAX));
+        let file = files.open(1).unwrap();
+        assert!(files.install(-1, file).is_err());
+    }
+
+    #[test]
+    fn what_a_number_named_before_is_handed_back() {
+        let files = files!(u32);
+        files.install(5, files.open(1).unwrap()).unwrap_or_else(|_| panic!());
+        let before = files.install(5, files.open(2).unwrap()).unwrap_or_else(|_| panic!());
+        assert_eq!((before.map(|file| *file), files.get(5).map(|file| *file)), (Some(1), Some(2)));
+        let other = files.open(3).unwrap();
+        assert!(files.take_if(5, &other).is_none(), "it names another file");
+        assert_eq!(files.take_if(5, &files.get(5).unwrap()).map(|file| *file), Some(2));
+        assert_eq!(files.numbers().count(), 0);
+    }
+
+    #[test]
+    fn threads_that_close_and_open_never_see_another_file_under_a_number() {
+        let files = files!(usize);
+        let stop = Arc::new(AtomicBool::new(false));
+        let lookers: Vec<_> = (0..3)
+            .map(|_| {
+                let stop = stop.clone();
+                std::thread::spawn(move || {
+                    let mut seen = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        for number in 0..4 {
+                            if let Some(file) = files.get(number) {
+                                assert_eq!(*file % 4, number as usize);
+                                seen += 1;
+                            }
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        for nth in 0..100_000_usize {
+            let file = files.open(nth).unwrap();
+            drop(files.install((nth % 4) as i32, file).unwrap_or_else(|_| panic!()));
+            drop(files.take(((nth + 2) % 4) as i32));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(lookers.into_iter().map(|looker| looker.join().unwrap()).sum::<u64>() > 0);
+        assert!(files.made.load(Ordering::Relaxed) < 16, "places are used again");
+    }
+}
