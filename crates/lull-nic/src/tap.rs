@@ -95,6 +95,8 @@ struct Shared {
     rx_ring: usize,
     /// Frames have a virtio-net header in front.
     virtio: bool,
+    /// Another process has opened the queues, and may go on with them.
+    adopted: bool,
     up: AtomicBool,
     gone: AtomicBool,
     resets: AtomicU64,
@@ -145,7 +147,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // An interface that outlives us may next have a user who knows nothing of offloads.
-        if self.virtio && !self.gone() {
+        if self.virtio && !self.adopted && !self.gone() {
             let _ = os::set_offload(&self.files[0], 0);
         }
     }
@@ -168,7 +170,7 @@ impl Tap {
             })?;
         }
         let (name, files) = open_queues(&config)?;
-        let tap = Tap::of(name, files, config.mac)?;
+        let tap = Tap::of(name, files, config.mac, config.offloads, false)?;
         if let Some(mtu_bytes) = config.mtu_bytes {
             tap.set_mtu(mtu_bytes)?;
         }
@@ -184,7 +186,7 @@ impl Tap {
         let files: Vec<File> = queues.into_iter().map(File::from).collect();
         let invalid =
             |what, why: String| DeviceError::Invalid { device: "a TAP that was handed on".to_owned(), what, why };
-        let mut name: Option<String> = None;
+        let mut tap: Option<(String, bool)> = None;
         for (queue, file) in files.iter().enumerate() {
             let its = os::interface(file).map_err(|source| DeviceError::Os {
                 device: "a TAP that was handed on".to_owned(),
@@ -192,18 +194,19 @@ impl Tap {
                 remedy: "hand on an open queue of a TAP interface that exists",
                 source,
             })?;
-            match &name {
-                Some(first) if *first != its => {
+            match &tap {
+                Some((first, _)) if *first != its.0 => {
+                    let its = its.0;
                     return Err(invalid(
                         "the queues",
                         format!("they belong to {first} and to {its}; take those of one"),
                     ));
                 }
-                _ => name = Some(its),
+                _ => tap = Some(its),
             }
         }
-        let name = name.ok_or_else(|| invalid("the queues", "none; a TAP has at least one".to_owned()))?;
-        Tap::of(name, files, None)
+        let (name, virtio) = tap.ok_or_else(|| invalid("the queues", "none; a TAP has at least one".to_owned()))?;
+        Tap::of(name, files, None, virtio, true)
     }
 
     /// The descriptors of the queues, for a process that they are handed on to.
@@ -211,7 +214,13 @@ impl Tap {
         self.shared.files.iter().map(AsFd::as_fd)
     }
 
-    fn of(name: String, files: Vec<File>, mac: Option<[u8; 6]>) -> Result<Tap, DeviceError> {
+    fn of(
+        name: String,
+        files: Vec<File>,
+        mac: Option<[u8; 6]>,
+        virtio: bool,
+        adopted: bool,
+    ) -> Result<Tap, DeviceError> {
         let failed = |what: &str, remedy, source| DeviceError::Os {
             device: name.clone(),
             what: what.to_owned(),
@@ -229,7 +238,8 @@ impl Tap {
             mac: mac.unwrap_or_else(|| neighbour(kernel_mac)),
             mtu_bytes: AtomicUsize::new(os::mtu(&control, &name).unwrap_or(1500)),
             rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
-            virtio: config.offloads,
+            virtio,
+            adopted,
             counters: files.iter().map(|_| QueueCounters::default()).collect(),
             name,
             files,

@@ -9,11 +9,41 @@
 //! | `errno` | error numbers as results |
 //! | [`handover`] | what the launcher hands on to the program: the NIC's descriptors, addresses, routes, the mode |
 //! | [`flows`] | which connections are open, in memory that the launcher shares: a killed program's peers are told |
+//! | [`start`] | the engine from what was handed on |
+//! | [`engine`] | the engine of this process, and the threads' places in it |
+//! | [`routing`] | which world an address is of |
+//! | [`files`] | the open files that are lull's, by number; `close`, `dup` |
+//! | [`socket`] | `bind`, `listen`, `accept`, reading, writing, options |
+//! | [`epoll`] | epoll over both worlds |
+//! | [`flags`] | `fcntl`, `ioctl` |
+//! | `block` | how a thread waits in a call that blocks |
+//! | `kernel`, `raw` | system calls past the C library |
+#![deny(unsafe_code)]
 
+pub mod address;
+mod block;
+pub mod engine;
+pub mod epoll;
 mod errno;
+pub mod files;
+pub mod flags;
+#[allow(unsafe_code)]
 pub mod flows;
+#[allow(unsafe_code)]
 pub mod handover;
+mod kernel;
+#[doc(hidden)]
+pub mod raw;
+pub mod routing;
+pub mod socket;
+pub mod start;
 
+pub use engine::{Engine, StartError, engage, is_engaged};
 pub use errno::Errno;
+pub use files::is_lull;
 pub use flows::Flows;
 pub use handover::HandOver;
+pub use routing::Routing;
+
+/// What a call returns.
+pub type Result<T> = std::result::Result<T, Errno>;

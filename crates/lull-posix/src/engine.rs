@@ -1,0 +1,122 @@
+//! The engine of this process: what lull's sockets live on. It starts at the first call that needs it.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use lull_net::{Host, Mode, Network, Worker};
+
+use crate::kernel::NoSignals;
+use crate::{Errno, Flows, Result, Routing};
+
+/// A running engine.
+pub struct Engine {
+    /// Its CPUs.
+    pub host: Host,
+    /// Its device, with the stacks on it.
+    pub network: Network,
+    /// The mode in force; the epoll contexts of the program get their half of it.
+    pub mode: Mode,
+    /// Where open connections are told to whoever outlives this process.
+    pub flows: Option<Flows>,
+}
+
+/// Makes the engine. It is called once, with every signal blocked, so that no thread that it starts ever runs a handler of
+/// the program.
+pub type Start = Box<dyn FnOnce() -> std::result::Result<Engine, StartError> + Send>;
+
+/// Why the engine did not start, in words for whoever started the program.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(pub String);
+
+/// What this process has of lull.
+struct World {
+    routing: Routing,
+    start: Mutex<Option<Start>>,
+    engine: OnceLock<Option<Engine>>,
+    say: fn(&StartError),
+}
+
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// Makes the addresses of `routing` lull's in this process. `start` runs at the first call that needs an engine; if it
+/// fails, `say` is told once, and those calls fail with ENETDOWN. Only the first call counts; false for a later one.
+pub fn engage(routing: Routing, start: Start, say: fn(&StartError)) -> bool {
+    let world = World { routing, start: Mutex::new(Some(start)), engine: OnceLock::new(), say };
+    WORLD.set(world).is_ok()
+}
+
+/// Whether lull has addresses in this process. Without, nothing here is ever lull's.
+#[inline]
+pub fn is_engaged() -> bool {
+    WORLD.get().is_some()
+}
+
+/// Whether an address is lull's to bind.
+pub(crate) fn is_own(ip: IpAddr) -> bool {
+    WORLD.get().is_some_and(|world| world.routing.is_own(ip))
+}
+
+/// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both.
+pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
+    WORLD.get().is_some_and(|world| match ip {
+        IpAddr::V6(_) if !v6_only => !world.routing.addresses.is_empty(),
+        ip => world.routing.has_family(ip),
+    })
+}
+
+/// The engine if it runs.
+#[inline]
+pub fn running() -> Option<&'static Engine> {
+    WORLD.get()?.engine.get()?.as_ref()
+}
+
+/// The engine, started if it does not run yet.
+pub(crate) fn engine() -> Result<&'static Engine> {
+    const DOWN: Errno = Errno::new(libc::ENETDOWN);
+    let world = WORLD.get().ok_or(DOWN)?;
+    let started = world.engine.get_or_init(|| {
+        let start = world.start.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let _no_signals = NoSignals::begin();
+        start().inspect_err(|error| (world.say)(error)).ok()
+    });
+    started.as_ref().ok_or(DOWN)
+}
+
+thread_local! {
+    /// The calling thread's places on the engine's CPUs, made when they are needed.
+    static WORKERS: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Engine {
+    /// Calls `with` with the calling thread's place on CPU `cpu`. A call inside it, from a signal handler, gets another place.
+    pub(crate) fn with_worker<R>(&self, cpu: u16, with: impl FnOnce(&Worker) -> R) -> Result<R> {
+        let kept = |workers: &RefCell<Vec<Worker>>| {
+            let mut workers = workers.try_borrow_mut().ok()?;
+            let nth = workers.iter().position(|worker| worker.cpu() == cpu)?;
+            Some(workers.swap_remove(nth))
+        };
+        let worker = match WORKERS.try_with(kept).ok().flatten() {
+            Some(worker) => worker,
+            None => self.new_worker(cpu)?,
+        };
+        let result = with(&worker);
+        // A thread that is ending keeps nothing.
+        let _ = WORKERS.try_with(|workers| workers.try_borrow_mut().map(|mut workers| workers.push(worker)));
+        Ok(result)
+    }
+
+    #[cold]
+    fn new_worker(&self, cpu: u16) -> Result<Worker> {
+        Worker::new(&self.host, cpu).map_err(|error| Errno::from(std::io::Error::from(error)))
+    }
+
+    /// The CPU whose queues a context of this NAPI hears from; the first if there is none yet.
+    pub(crate) fn cpu_of(&self, napi_id: u32) -> u16 {
+        if self.host.cpus() == 1 || napi_id == 0 {
+            return 0;
+        }
+        self.host.napi_by_id(napi_id).and_then(|index| self.host.napi_cpu(index)).unwrap_or(0)
+    }
+}

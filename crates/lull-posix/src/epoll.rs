@@ -1,0 +1,131 @@
+//! Epoll over both worlds.
+//!
+//! The context that the program asked for is the kernel's, under the program's number, and holds the kernel's members. With
+//! its first member of lull's it gets a context of lull's beside it, which has the kernel's as one more source: whoever waits
+//! then waits there, and is told of both.
+
+mod ctl;
+mod move_in;
+mod wait;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use libc::c_int;
+use lull_net::{Epoll, Interest};
+
+use crate::files::{self, File};
+use crate::{Errno, Result, engine, kernel};
+
+pub use ctl::epoll_ctl;
+pub(crate) use move_in::becomes_lulls;
+pub use wait::epoll_wait;
+
+/// What a member was added with.
+#[derive(Clone, Copy)]
+struct Added {
+    events: u32,
+    data: u64,
+}
+
+/// An epoll context of the program's.
+pub(crate) struct EpollFile {
+    mixed: OnceLock<Mixed>,
+    /// The kernel's members, as the program added them: one that becomes lull's later has to move.
+    kernels: Mutex<HashMap<c_int, Added>>,
+    /// Threads that wait in the kernel's context alone.
+    waiting_there: AtomicUsize,
+    /// What calls them out of there: a descriptor that is always readable, a member while it is needed.
+    call: Mutex<Option<OwnedFd>>,
+}
+
+/// The half of a context that it has once there is a member of lull's.
+struct Mixed {
+    epoll: Epoll,
+    /// A duplicate of the program's number, which may be closed while a thread waits.
+    kernel: OwnedFd,
+    /// What the kernel's context is called in lull's; no member's data has this value.
+    kernel_key: AtomicU64,
+}
+
+/// The data of [`EpollFile::call`] in the kernel's context. A pointer or a number of the program's never looks like this.
+const CALL: u64 = 0xa96c_756c_6c00_0001;
+/// The first [`Mixed::kernel_key`].
+const KERNEL_KEY: u64 = 0xa96c_756c_6c00_0002;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is inside is changed by whole operations.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The numbers of the contexts that were made, for a socket that has to move. Some are closed by now.
+static CONTEXTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+/// `epoll_create1`.
+pub fn epoll_create(flags: c_int) -> Result<c_int> {
+    let fd = kernel::epoll_create(flags)?;
+    if !engine::is_engaged() {
+        return Ok(fd);
+    }
+    let file = EpollFile {
+        mixed: OnceLock::new(),
+        kernels: Mutex::default(),
+        waiting_there: AtomicUsize::new(0),
+        call: Mutex::new(None),
+    };
+    files::put(fd, File::Epoll(file)).inspect_err(|_| kernel::discard(fd))?;
+    let mut contexts = lock(&CONTEXTS);
+    contexts.retain(|&other| other != fd && files::is_lull(other));
+    contexts.push(fd);
+    Ok(fd)
+}
+
+impl EpollFile {
+    /// The half of lull's, made now if there was none. `epfd` is the program's number.
+    fn mixed(&self, epfd: c_int) -> Result<&Mixed> {
+        if let Some(mixed) = self.mixed.get() {
+            return Ok(mixed);
+        }
+        let engine = engine::engine()?;
+        let epoll = Epoll::new(&engine.host);
+        // A mode's parameters are within the limits.
+        let _ = epoll.set_mode(&engine.mode).map_err(|_| Errno::new(libc::EINVAL))?;
+        let kernel = own(kernel::out_of_the_way(kernel::duplicate(epfd, 0, true)?));
+        epoll.add_fd(kernel.as_fd(), KERNEL_KEY, Interest::READABLE)?;
+        let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY) };
+        let mixed = self.mixed.get_or_init(|| made);
+        self.call_out(mixed)?;
+        Ok(mixed)
+    }
+
+    /// Calls those out who wait in the kernel's context alone. Whoever begins to wait there after this sees the other half.
+    fn call_out(&self, mixed: &Mixed) -> Result<()> {
+        let mut call = lock(&self.call);
+        // A waiter counts itself and then looks for the other half; this looks at the count after making it.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if call.is_some() || self.waiting_there.load(Ordering::SeqCst) == 0 {
+            return Ok(());
+        }
+        let readable = own(kernel::out_of_the_way(kernel::eventfd(1)?));
+        kernel::add_member(mixed.kernel.as_fd(), readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
+        *call = Some(readable);
+        Ok(())
+    }
+
+    /// The last of those who were called out has come.
+    fn call_is_over(&self) {
+        let mut call = lock(&self.call);
+        if self.waiting_there.load(Ordering::SeqCst) == 0 {
+            // Closed, it leaves the context.
+            drop(call.take());
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn own(fd: c_int) -> OwnedFd {
+    // SAFETY: the caller has just made it, and keeps no other copy.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}

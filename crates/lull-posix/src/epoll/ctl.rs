@@ -1,0 +1,99 @@
+//! `epoll_ctl`.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use lull_net::{Interest, Source};
+use std::os::fd::AsFd;
+
+use super::{Added, EpollFile, Mixed, lock};
+use crate::files::{self, File};
+use crate::{Errno, Result, kernel};
+
+/// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
+pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
+    let Some(context) = files::get(epfd) else { return kernel::epoll_ctl(epfd, what, fd, event) };
+    // A socket is no context: the kernel says so of its placeholder.
+    let File::Epoll(context) = &*context else { return kernel::epoll_ctl(epfd, what, fd, event) };
+    let member = files::get(fd);
+    match member.as_deref() {
+        Some(File::Stream(stream)) => context.ctl(epfd, what, stream.stream(), event),
+        Some(File::Listener(listener)) if listener.both_worlds => {
+            kernel::epoll_ctl(epfd, what, fd, event)?;
+            context.ctl(epfd, what, &listener.listener, event)
+        }
+        Some(File::Listener(listener)) => context.ctl(epfd, what, &listener.listener, event),
+        Some(File::Epoll(_)) | None => {
+            kernel::epoll_ctl(epfd, what, fd, event)?;
+            context.note(what, fd, event);
+            Ok(())
+        }
+    }
+}
+
+impl EpollFile {
+    /// Remembers a member of the kernel's.
+    fn note(&self, what: c_int, fd: c_int, event: Option<epoll_event>) {
+        let mut kernels = lock(&self.kernels);
+        match event {
+            Some(event) if what != libc::EPOLL_CTL_DEL => {
+                kernels.insert(fd, Added { events: event.events, data: event.u64 });
+            }
+            _ => {
+                kernels.remove(&fd);
+            }
+        }
+    }
+
+    /// A call about a socket of lull's.
+    pub(super) fn ctl(&self, epfd: c_int, what: c_int, source: &impl Source, event: Option<epoll_event>) -> Result<()> {
+        if what == libc::EPOLL_CTL_DEL {
+            let mixed = self.mixed.get().ok_or(Errno::new(libc::ENOENT))?;
+            return Ok(mixed.epoll.delete(source)?);
+        }
+        let event = event.ok_or(Errno::new(libc::EFAULT))?;
+        let interest = interest(event.events);
+        match what {
+            libc::EPOLL_CTL_ADD => {
+                let mixed = self.mixed(epfd)?;
+                mixed.keep_apart(event.u64)?;
+                Ok(mixed.epoll.add(source, event.u64, interest)?)
+            }
+            libc::EPOLL_CTL_MOD => {
+                let mixed = self.mixed.get().ok_or(Errno::new(libc::ENOENT))?;
+                mixed.keep_apart(event.u64)?;
+                Ok(mixed.epoll.modify(source, event.u64, interest)?)
+            }
+            _ => Err(Errno::new(libc::EINVAL)),
+        }
+    }
+}
+
+impl Mixed {
+    /// Calls the kernel's context something else if a member's data is what it is called.
+    fn keep_apart(&self, data: u64) -> Result<()> {
+        let key = self.kernel_key.load(Ordering::Acquire);
+        if data != key {
+            return Ok(());
+        }
+        let other = key.rotate_left(17) ^ 0x5555;
+        self.kernel_key.store(other, Ordering::Release);
+        Ok(self.epoll.modify_fd(self.kernel.as_fd(), other, Interest::READABLE)?)
+    }
+}
+
+const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+/// What lull's context is asked for. Urgent data never comes, and nobody sleeps so deeply that EPOLLWAKEUP mattered.
+fn interest(events: u32) -> Interest {
+    const MAP: [(u32, Interest); 6] = [
+        (READ, Interest::READABLE),
+        (WRITE, Interest::WRITABLE),
+        (libc::EPOLLRDHUP as u32, Interest::RDHUP),
+        (libc::EPOLLET as u32, Interest::EDGE),
+        (libc::EPOLLONESHOT as u32, Interest::ONESHOT),
+        (libc::EPOLLEXCLUSIVE as u32, Interest::EXCLUSIVE),
+    ];
+    MAP.iter().filter(|(bits, _)| events & bits != 0).fold(Interest::empty(), |all, (_, one)| all | *one)
+}

@@ -1,0 +1,37 @@
+//! A socket of the kernel's that becomes lull's moves from the kernel's contexts to lull's.
+
+use libc::{c_int, epoll_event};
+
+use super::{Added, CONTEXTS, lock};
+use crate::files::{self, File, Open};
+use crate::{Result, kernel};
+
+/// `put` makes the socket `fd` lull's; afterwards the contexts that it was on have it as that.
+pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Result<()> {
+    put()?;
+    let contexts = lock(&CONTEXTS).clone();
+    for epfd in contexts {
+        let Some(context) = files::get(epfd) else { continue };
+        let File::Epoll(file) = &*context else { continue };
+        let added = lock(&file.kernels).remove(&fd);
+        if let (Some(added), Some(member)) = (added, files::get(fd)) {
+            moved(epfd, &context, fd, &member, added)?;
+        }
+    }
+    Ok(())
+}
+
+fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) -> Result<()> {
+    let File::Epoll(context) = &**context else { return Ok(()) };
+    let event = Some(epoll_event { events: added.events, u64: added.data });
+    match &**member {
+        File::Listener(listener) if listener.both_worlds => {
+            context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event)
+        }
+        // One that was closed unseen, and whose number came back, is not on the context any more.
+        _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
+        File::Listener(listener) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event),
+        File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
+        File::Epoll(_) => Ok(()),
+    }
+}

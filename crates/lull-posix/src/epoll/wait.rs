@@ -1,0 +1,170 @@
+//! `epoll_wait`.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, epoll_event};
+use lull_net::{Event, Ready};
+
+use super::{CALL, EpollFile, Mixed};
+use crate::engine::{self, Engine};
+use crate::files::{self, File};
+use crate::{Errno, Result, kernel};
+
+/// Where events are written to: memory of the program's, of which nothing is read before it was written.
+pub type Events<'a> = &'a mut [MaybeUninit<epoll_event>];
+
+thread_local! {
+    /// Where lull's events are gathered.
+    static BATCHES: RefCell<Vec<Vec<Event>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `epoll_wait` and its kin; a timeout of nothing is for ever. Returns how many events were written.
+pub fn epoll_wait(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
+    let Some(file) = files::get(epfd) else { return in_kernel(epfd, events, timeout) };
+    let File::Epoll(context) = &*file else { return Err(Errno::new(libc::EINVAL)) };
+    if events.is_empty() {
+        return Err(Errno::new(libc::EINVAL));
+    }
+    // The usual case reads no clock.
+    if let Some(mixed) = context.mixed.get() {
+        return mixed.wait(events, timeout);
+    }
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    match context.wait_there(epfd, events, timeout)? {
+        Some(count) => Ok(count),
+        None => {
+            let mixed = context.mixed.get().ok_or(Errno::new(libc::EINVAL))?;
+            mixed.wait(events, until.map(|until| until.saturating_duration_since(Instant::now())))
+        }
+    }
+}
+
+fn in_kernel(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
+    // Rounded up, so that no wait becomes none.
+    let ms =
+        timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+    kernel::epoll_wait(epfd, events, ms)
+}
+
+impl EpollFile {
+    /// Waits in the kernel's context alone; nothing if it has another half now.
+    fn wait_there(&self, epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<Option<usize>> {
+        self.waiting_there.fetch_add(1, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let waited = match self.mixed.get() {
+            Some(_) => Ok(0),
+            None => in_kernel(epfd, events, timeout),
+        };
+        self.waiting_there.fetch_sub(1, Ordering::SeqCst);
+        let is_mixed = self.mixed.get().is_some();
+        if is_mixed {
+            self.call_is_over();
+        }
+        match waited? {
+            0 if is_mixed => Ok(None),
+            count => match without_call(events, count) {
+                0 if is_mixed => Ok(None),
+                count => Ok(Some(count)),
+            },
+        }
+    }
+}
+
+/// Takes the call to come out of the kernel's context from among the program's events.
+fn without_call(events: Events<'_>, count: usize) -> usize {
+    let mut kept = 0;
+    for nth in 0..count {
+        // The kernel wrote `count` of them.
+        if kernel::event_data(&events[nth]) != CALL {
+            events.swap(kept, nth);
+            kept += 1;
+        }
+    }
+    kept
+}
+
+impl Mixed {
+    fn wait(&self, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
+        let engine = engine::engine()?;
+        let kept = BATCHES.try_with(|batches| batches.try_borrow_mut().ok()?.pop()).ok().flatten();
+        let mut batch = kept.unwrap_or_default();
+        let waited = self.wait_with(engine, &mut batch, events, timeout);
+        batch.clear();
+        let _ = BATCHES.try_with(|batches| batches.try_borrow_mut().map(|mut batches| batches.push(batch)));
+        waited
+    }
+
+    fn wait_with(
+        &self,
+        engine: &Engine,
+        batch: &mut Vec<Event>,
+        events: Events<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<usize> {
+        let cpu = engine.cpu_of(self.epoll.napi_id());
+        // A mode may ask never to be left for long (fullbusy).
+        let longest = engine.mode.app.timeout();
+        let until = match (timeout, longest) {
+            (Some(timeout), Some(longest)) if timeout > longest => Instant::now().checked_add(timeout),
+            _ => None,
+        };
+        let mut left = timeout;
+        loop {
+            let slice = match (left, longest) {
+                (Some(left), Some(longest)) => Some(left.min(longest)),
+                (left, longest) => left.or(longest),
+            };
+            engine.with_worker(cpu, |worker| self.epoll.wait(worker, batch, events.len(), slice))??;
+            let count = self.hand_out(batch, events)?;
+            if count != 0 {
+                return Ok(count);
+            }
+            // Something of the kernel's that another thread took, or a slice of a longer wait.
+            left = match (timeout, until) {
+                (None, _) => None,
+                (Some(_), Some(until)) => Some(until.saturating_duration_since(Instant::now())),
+                (Some(_), None) => return Ok(0),
+            };
+            if left == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Writes lull's events, and then of the kernel's as many as there is room for.
+    fn hand_out(&self, batch: &mut Vec<Event>, events: Events<'_>) -> Result<usize> {
+        let kernel_key = self.kernel_key.load(Ordering::Acquire);
+        let (mut count, mut kernels) = (0, false);
+        for event in batch.drain(..) {
+            if event.key == kernel_key {
+                kernels = true;
+            } else {
+                events[count].write(epoll_event { events: bits(event.ready), u64: event.key });
+                count += 1;
+            }
+        }
+        if kernels {
+            let room = &mut events[count..];
+            // A signal that comes just now ends the next wait.
+            let got = kernel::epoll_wait(self.kernel.as_raw_fd(), room, 0).unwrap_or(0);
+            count += without_call(room, got);
+        }
+        Ok(count)
+    }
+}
+
+fn bits(ready: Ready) -> u32 {
+    const MAP: [(Ready, c_int); 6] = [
+        (Ready::READABLE, libc::EPOLLIN),
+        (Ready::WRITABLE, libc::EPOLLOUT),
+        (Ready::PRI, libc::EPOLLPRI),
+        (Ready::RDHUP, libc::EPOLLRDHUP),
+        (Ready::HUP, libc::EPOLLHUP),
+        (Ready::ERR, libc::EPOLLERR),
+    ];
+    MAP.iter().filter(|(ours, _)| ready.contains(*ours)).fold(0, |all, (_, bit)| all | *bit as u32)
+}

@@ -1,0 +1,85 @@
+//! The open files of this process that are lull's, by their numbers.
+
+use libc::c_int;
+
+use crate::epoll::EpollFile;
+use crate::socket::{Listener, Stream};
+use crate::{Errno, Result, kernel};
+
+/// An open file that is lull's, at least by half.
+pub(crate) enum File {
+    /// A listening TCP socket.
+    Listener(Listener),
+    /// A TCP connection.
+    Stream(Stream),
+    /// An epoll context.
+    Epoll(EpollFile),
+}
+
+/// A reference to one.
+pub(crate) type Open = lull_fd::Open<File>;
+
+static FILES: lull_fd::Files<File> = lull_fd::Files::new();
+
+/// Whether a number is lull's. What is not goes to the kernel, untouched.
+#[inline]
+pub fn is_lull(fd: c_int) -> bool {
+    FILES.contains(fd)
+}
+
+/// The open file behind a number.
+#[inline]
+pub(crate) fn get(fd: c_int) -> Option<Open> {
+    FILES.get(fd)
+}
+
+/// Makes the number stand for `file`. The number is a descriptor of the kernel's already, the placeholder.
+pub(crate) fn put(fd: c_int, file: File) -> Result<()> {
+    let opened = FILES.open(file).ok_or(Errno::new(libc::ENFILE))?;
+    put_open(fd, opened)
+}
+
+fn put_open(fd: c_int, file: Open) -> Result<()> {
+    match FILES.install(fd, file) {
+        // What it stood for before was closed unseen.
+        Ok(before) => drop(before),
+        Err(_) => return Err(Errno::new(libc::EMFILE)),
+    }
+    Ok(())
+}
+
+/// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
+#[inline]
+pub fn forget(fd: c_int) {
+    drop(FILES.take(fd));
+}
+
+/// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.
+pub fn close(fd: c_int) -> Result<()> {
+    let file = FILES.take(fd);
+    let closed = kernel::close(fd);
+    drop(file);
+    closed
+}
+
+/// `dup`, `F_DUPFD`: another number for the same open file.
+pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
+    let file = get(fd);
+    let number = kernel::duplicate(fd, from, cloexec)?;
+    named(number, file)
+}
+
+/// `dup2`, `dup3`: `to` stands for what `fd` stands for.
+pub fn duplicate_to(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
+    let file = get(fd);
+    let number = kernel::dup3(fd, to, flags)?;
+    named(number, file)
+}
+
+fn named(number: c_int, file: Option<Open>) -> Result<c_int> {
+    match file {
+        Some(file) => put_open(number, file).inspect_err(|_| kernel::discard(number))?,
+        None => forget(number),
+    }
+    Ok(number)
+}

@@ -1,0 +1,218 @@
+//! The kernel's half of each call: typed system calls on placeholders and on what is not lull's.
+#![allow(unsafe_code)]
+
+use core::mem::{MaybeUninit, size_of};
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{c_int, c_uint, epoll_event, socklen_t};
+
+use crate::Result;
+use crate::raw::raw;
+
+/// Closes a number.
+pub fn close(fd: c_int) -> Result<()> {
+    // SAFETY: the caller's number, as the program would close it.
+    unsafe { raw!(SYS_close, fd) }.map(drop)
+}
+
+/// Gives back a number that was just made and cannot be used.
+pub fn discard(fd: c_int) {
+    // Its own number, so the kernel has no reason to refuse.
+    let _ = close(fd);
+}
+
+/// `fcntl` with a number for its argument.
+pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<c_int> {
+    // SAFETY: the commands that this crate uses take numbers.
+    unsafe { raw!(SYS_fcntl, fd, command, argument) }.map(|result| result as c_int)
+}
+
+/// A new number for the same file, at least `from`.
+pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
+    let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    fcntl(fd, command, from as usize)
+}
+
+/// A new socket.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_socket, domain, kind, protocol) }.map(|fd| fd as c_int)
+}
+
+/// `bind` with an address in the kernel's form.
+pub fn bind(fd: c_int, address: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    unsafe { raw!(SYS_bind, fd, address.as_ptr(), address.len()) }.map(drop)
+}
+
+/// `listen`.
+pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_listen, fd, backlog) }.map(drop)
+}
+
+/// An address as the kernel gives it: at most as long as any.
+pub struct RawAddress {
+    bytes: libc::sockaddr_storage,
+    length: socklen_t,
+}
+
+impl RawAddress {
+    fn empty() -> RawAddress {
+        // SAFETY: plain data, for which zeroes are a value.
+        RawAddress { bytes: unsafe { core::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as socklen_t }
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        let length = (self.length as usize).min(size_of::<libc::sockaddr_storage>());
+        // SAFETY: the storage is initialised as a whole.
+        unsafe { core::slice::from_raw_parts((&raw const self.bytes).cast(), length) }
+    }
+}
+
+/// `accept4`.
+pub fn accept4(fd: c_int, flags: c_int) -> Result<(c_int, RawAddress)> {
+    let mut address = RawAddress::empty();
+    // SAFETY: room for an address, and its size.
+    let fd = unsafe { raw!(SYS_accept4, fd, &raw mut address.bytes, &raw mut address.length, flags) }?;
+    Ok((fd as c_int, address))
+}
+
+/// `getsockname`.
+pub fn getsockname(fd: c_int) -> Result<RawAddress> {
+    let mut address = RawAddress::empty();
+    // SAFETY: room for an address, and its size.
+    unsafe { raw!(SYS_getsockname, fd, &raw mut address.bytes, &raw mut address.length) }?;
+    Ok(address)
+}
+
+/// `setsockopt`.
+pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    unsafe { raw!(SYS_setsockopt, fd, level, name, value.as_ptr(), value.len()) }.map(drop)
+}
+
+/// `getsockopt`: how many bytes of `value` were written.
+pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Result<usize> {
+    let mut length = value.len() as socklen_t;
+    // SAFETY: the kernel writes at most as many bytes as it is told.
+    unsafe { raw!(SYS_getsockopt, fd, level, name, value.as_mut_ptr(), &raw mut length) }?;
+    Ok(length as usize)
+}
+
+/// An option that is an `int`.
+pub fn int_option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
+    let mut value = [0; size_of::<c_int>()];
+    getsockopt(fd, level, name, &mut value)?;
+    Ok(c_int::from_ne_bytes(value))
+}
+
+/// `epoll_ctl`.
+pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
+    let event = event.as_ref().map_or(core::ptr::null(), |event| event as *const epoll_event);
+    // SAFETY: the kernel reads an event where there is one, and refuses a call that lacks it.
+    unsafe { raw!(SYS_epoll_ctl, epfd, what, fd, event) }.map(drop)
+}
+
+/// `epoll_wait` with a timeout in milliseconds.
+pub fn epoll_wait(epfd: c_int, events: &mut [MaybeUninit<epoll_event>], timeout_ms: c_int) -> Result<usize> {
+    let max = events.len().min(c_int::MAX as usize);
+    // SAFETY: the kernel writes at most as many events as it is told; there is no signal mask.
+    unsafe { raw!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, timeout_ms, 0, 8) }
+}
+
+/// An eventfd.
+pub fn eventfd(count: c_uint) -> Result<c_int> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_eventfd2, count, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.map(|fd| fd as c_int)
+}
+
+/// Sends a signal to the calling thread, as the kernel does for SIGPIPE.
+pub fn signal_self(signal: c_int) {
+    // SAFETY: numbers only. A thread can always signal itself.
+    unsafe {
+        let process = raw!(SYS_getpid).unwrap_or_default();
+        let thread = raw!(SYS_gettid).unwrap_or_default();
+        let _ = raw!(SYS_tgkill, process, thread, signal);
+    }
+}
+
+/// Blocks every signal of the calling thread until the value is dropped: threads that are made meanwhile never run the
+/// program's handlers.
+pub struct NoSignals(u64);
+
+impl NoSignals {
+    /// Blocks them.
+    pub fn begin() -> NoSignals {
+        let (all, mut before) = (u64::MAX, 0_u64);
+        // SAFETY: sets of the kernel's size, 64 signals.
+        let _ = unsafe { raw!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
+        NoSignals(before)
+    }
+}
+
+impl Drop for NoSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set as it was.
+        let _ = unsafe { raw!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.0, 0, 8) };
+    }
+}
+
+/// `dup3`.
+pub fn dup3(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_dup3, fd, to, flags) }.map(|fd| fd as c_int)
+}
+
+/// Whether `poll` calls a descriptor readable now.
+pub fn is_readable(fd: c_int) -> bool {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one pollfd, a timeout, and no signal mask.
+    let ready = unsafe { raw!(SYS_ppoll, &raw mut polled, 1, &raw const now, 0, 0) };
+    ready == Ok(1)
+}
+
+/// Moves a descriptor of lull's own above the numbers that the program counts on; where it is if that fails. It begins at the
+/// program's limit of open files, which the kernel allows only while the limit is raised: where it may not be, half of it is
+/// high enough.
+pub fn out_of_the_way(fd: c_int) -> c_int {
+    let mut limit = libc::rlimit64 { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: room for the limit.
+    let _ = unsafe { raw!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    let from = (limit.rlim_cur / 2).min(1 << 19) as c_int;
+    match duplicate(fd, from, true) {
+        Ok(moved) => {
+            let _ = close(fd);
+            moved
+        }
+        Err(_) => fd,
+    }
+}
+
+/// A number of the program's as a descriptor, for the length of a call. If the program closes it meanwhile, the kernel's
+/// calls say so.
+pub fn borrow(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: it is not closed through this, and the kernel checks every number that it is given. -1 is never passed.
+    unsafe { BorrowedFd::borrow_raw(fd.max(0)) }
+}
+
+/// `epoll_create1`.
+pub fn epoll_create(flags: c_int) -> Result<c_int> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_epoll_create1, flags) }.map(|fd| fd as c_int)
+}
+
+/// Adds a descriptor of lull's own to a context.
+pub fn add_member(context: BorrowedFd<'_>, member: BorrowedFd<'_>, events: u32, data: u64) -> Result<()> {
+    let event = epoll_event { events, u64: data };
+    epoll_ctl(context.as_raw_fd(), libc::EPOLL_CTL_ADD, member.as_raw_fd(), Some(event))
+}
+
+/// The data of an event that the kernel has written.
+pub fn event_data(event: &MaybeUninit<epoll_event>) -> u64 {
+    // SAFETY: the caller looks only at events that were written; the struct is plain data.
+    unsafe { event.assume_init() }.u64
+}

@@ -1,0 +1,63 @@
+//! Which world an address is of: lull's own addresses, their networks and the routes given; everything else is the kernel's.
+
+use std::net::IpAddr;
+
+/// The addresses that are lull's.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    /// Own addresses with the length of their network's prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Networks that are reached through lull's routers.
+    pub routes: Vec<(IpAddr, u8)>,
+}
+
+impl Routing {
+    /// Whether it is an own address: what is bound to it is lull's.
+    pub fn is_own(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|(own, _)| *own == ip)
+    }
+
+    /// Whether lull has addresses of this family: a wildcard listener of it is in both worlds.
+    pub fn has_family(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().any(|(own, _)| own.is_ipv4() == ip.is_ipv4())
+    }
+
+    /// Whether lull reaches it: what is connected or sent to it is lull's.
+    pub fn reaches(&self, ip: IpAddr) -> bool {
+        self.addresses.iter().chain(&self.routes).any(|(network, prefix)| contains(*network, *prefix, ip))
+    }
+}
+
+fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
+    let same = |network: u128, ip: u128, bits: u32| {
+        let shift = bits.saturating_sub(u32::from(prefix));
+        // A shift by the whole width is an empty prefix, which contains everything.
+        network.checked_shr(shift).unwrap_or(0) == ip.checked_shr(shift).unwrap_or(0)
+    };
+    match (network, ip) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) => same(network.to_bits().into(), ip.to_bits().into(), 32),
+        (IpAddr::V6(network), IpAddr::V6(ip)) => same(network.to_bits(), ip.to_bits(), 128),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_networks_and_routes_are_lulls_and_the_rest_is_the_kernels() {
+        let of = |list: &[(&str, u8)]| list.iter().map(|(ip, prefix)| (ip.parse().unwrap(), *prefix)).collect();
+        let routing = Routing { addresses: of(&[("10.0.0.2", 24), ("fd00::2", 64)]), routes: of(&[("10.9.0.0", 16)]) };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(routing.is_own(ip("10.0.0.2")) && routing.is_own(ip("fd00::2")) && !routing.is_own(ip("10.0.0.3")));
+        for (address, lulls) in
+            [("10.0.0.77", true), ("10.9.8.7", true), ("fd00::9", true), ("10.8.0.1", false), ("127.0.0.1", false)]
+        {
+            assert_eq!(routing.reaches(ip(address)), lulls, "{address}");
+        }
+        assert!(!routing.reaches(ip("fd01::1")) && !routing.reaches(ip("::1")));
+        let all = Routing { addresses: of(&[("10.0.0.2", 24)]), routes: of(&[("0.0.0.0", 0)]) };
+        assert!(all.reaches(ip("8.8.8.8")) && !all.reaches(ip("::1")) && !all.has_family(ip("::1")));
+    }
+}

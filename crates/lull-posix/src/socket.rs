@@ -1,0 +1,48 @@
+//! Sockets of lull behind numbers of the kernel.
+//!
+//! A socket is the kernel's until a call says whose it is: `listen` on an address that was bound, `connect`. Until then its
+//! number is not in the table, its options are stored by the kernel, and nothing here costs anything. When it becomes lull's,
+//! the kernel's socket stays under the number as a placeholder, and its options are read from it.
+
+mod accept;
+mod data;
+mod listen;
+mod name;
+pub(crate) mod options;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::c_int;
+use lull_net::{TcpListener, TcpStream};
+
+use options::Options;
+
+pub use accept::accept;
+pub use data::{Receive, Send, recv, send};
+pub use listen::{bind, listen};
+pub use name::{getpeername, getsockname};
+pub use options::{getsockopt, setsockopt};
+
+/// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
+pub(crate) struct Listener {
+    pub(crate) listener: TcpListener,
+    /// The placeholder listens, too: connections of both worlds are accepted.
+    pub(crate) both_worlds: bool,
+    pub(crate) domain: c_int,
+    pub(crate) nonblocking: AtomicBool,
+    pub(crate) options: Options,
+}
+
+/// A TCP connection.
+pub(crate) struct Stream {
+    pub(crate) stream: TcpStream,
+    pub(crate) domain: c_int,
+    pub(crate) nonblocking: AtomicBool,
+    pub(crate) options: Options,
+}
+
+impl Stream {
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,112 @@
+//! `accept`: connections of lull, and of the kernel where the listener is in both worlds.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::c_int;
+use lull_net::{Interest, TcpStream};
+
+use super::{Listener, Stream};
+use crate::files::{self, File};
+use crate::{Errno, Result, address, block, kernel};
+
+/// What was accepted: its number, and its peer's address in the kernel's form.
+pub struct Accepted {
+    /// The number.
+    pub fd: c_int,
+    peer: Peer,
+}
+
+enum Peer {
+    Lulls(address::Bytes),
+    Kernels(kernel::RawAddress),
+}
+
+impl Accepted {
+    /// The peer's address.
+    pub fn peer(&self) -> &[u8] {
+        match &self.peer {
+            Peer::Lulls(bytes) => bytes,
+            Peer::Kernels(address) => address.as_bytes(),
+        }
+    }
+}
+
+const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+
+/// `accept4`.
+pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
+    let Some(file) = files::get(fd) else { return kernels(fd, flags) };
+    let listener = match &*file {
+        File::Listener(listener) => listener,
+        File::Stream(_) => return Err(Errno::new(libc::EINVAL)),
+        File::Epoll(_) => return Err(Errno::new(libc::ENOTSOCK)),
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(Errno::new(libc::EINVAL));
+    }
+    loop {
+        match once(fd, listener, flags) {
+            Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
+            other => return other,
+        }
+        let timeout = listener.options.receive_timeout();
+        let kernels = listener.both_worlds.then_some(fd);
+        if !block::until_ready(&listener.listener, Interest::READABLE, kernels, timeout)? {
+            return Err(WOULD_BLOCK);
+        }
+    }
+}
+
+fn once(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
+    match listener.listener.accept() {
+        Ok((stream, peer)) => lulls(listener, stream, peer, flags),
+        Err(error) => match Errno::from(error) {
+            WOULD_BLOCK if listener.both_worlds => kernels_now(fd, flags),
+            error => Err(error),
+        },
+    }
+}
+
+/// A connection of the kernel's, if one waits. The placeholder of a listener that blocks blocks as well, so it is asked first.
+fn kernels_now(fd: c_int, flags: c_int) -> Result<Accepted> {
+    if !kernel::is_readable(fd) {
+        return Err(WOULD_BLOCK);
+    }
+    kernels(fd, flags)
+}
+
+fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
+    let (number, peer) = kernel::accept4(fd, flags)?;
+    files::forget(number);
+    Ok(Accepted { fd: number, peer: Peer::Kernels(peer) })
+}
+
+fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int) -> Result<Accepted> {
+    stream.set_nonblocking(true);
+    let options = listener.options.inherited();
+    options.apply(&stream);
+    let number = placeholder(listener.domain, flags & libc::SOCK_CLOEXEC != 0)?;
+    let peer = address::Bytes::new(peer, listener.domain);
+    let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
+    let file = Stream { stream, domain: listener.domain, nonblocking, options };
+    files::put(number, File::Stream(file)).inspect_err(|_| kernel::discard(number))?;
+    Ok(Accepted { fd: number, peer: Peer::Lulls(peer) })
+}
+
+/// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new
+/// one. Whoever asks the kernel about it sees a TCP socket without a peer.
+fn placeholder(domain: c_int, cloexec: bool) -> Result<c_int> {
+    static V4: OnceLock<c_int> = OnceLock::new();
+    static V6: OnceLock<c_int> = OnceLock::new();
+    let cell = if domain == libc::AF_INET6 { &V6 } else { &V4 };
+    let sentinel = match cell.get() {
+        Some(sentinel) => *sentinel,
+        None => {
+            let made = kernel::out_of_the_way(kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
+            *cell.get_or_init(|| made)
+        }
+    };
+    kernel::duplicate(sentinel, 0, cloexec)
+}

@@ -1,0 +1,239 @@
+//! Reading and writing: one body for each direction, whatever the call is named.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
+
+use libc::c_int;
+use lull_net::{Interest, TcpStream};
+
+use super::Stream;
+use crate::files::{self, File, Open};
+use crate::{Errno, Result, block, kernel};
+
+const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+
+/// How a call reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Receive {
+    /// MSG_PEEK and its kin; 0 for `read`.
+    pub flags: c_int,
+}
+
+/// How a call writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Send {
+    /// MSG_DONTWAIT and its kin; 0 for `write`.
+    pub flags: c_int,
+}
+
+/// The file behind a number that is lull's.
+fn lulls(fd: c_int) -> Result<Open> {
+    files::get(fd).ok_or(Errno::new(libc::EBADF))
+}
+
+/// `read`, `readv`, `recv`, `recvmsg` on a number that is lull's. Returns how many bytes were read.
+#[inline]
+pub fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], how: Receive) -> Result<usize> {
+    let file = lulls(fd)?;
+    match &*file {
+        File::Stream(stream) => stream.recv(buffers, how.flags),
+        File::Listener(_) => Err(Errno::new(libc::ENOTCONN)),
+        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+    }
+}
+
+/// `write`, `writev`, `send`, `sendmsg` on a number that is lull's. Returns how many bytes were taken.
+#[inline]
+pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
+    let file = lulls(fd)?;
+    let sent = match &*file {
+        File::Stream(stream) => stream.send(buffers, how.flags),
+        File::Listener(_) => Err(Errno::new(libc::EPIPE)),
+        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+    };
+    match sent {
+        Err(error) if error.number() == libc::EPIPE && how.flags & libc::MSG_NOSIGNAL == 0 => {
+            kernel::signal_self(libc::SIGPIPE);
+            Err(error)
+        }
+        sent => sent,
+    }
+}
+
+impl Stream {
+    #[inline]
+    fn recv(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        if flags & libc::MSG_OOB != 0 {
+            // No urgent data is ever kept (`tcp_recv_urg`).
+            return Err(Errno::new(libc::EINVAL));
+        }
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return Err(WOULD_BLOCK);
+        }
+        let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+        match self.recv_now(buffers, flags) {
+            Err(error) if error == WOULD_BLOCK && !dont_wait => self.recv_waiting(buffers, flags),
+            Ok(count) if flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL && !dont_wait => {
+                self.recv_rest(buffers, flags, count)
+            }
+            received => received,
+        }
+    }
+
+    #[inline]
+    fn recv_now(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        if flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0 {
+            return self.recv_otherwise(buffers, flags);
+        }
+        match buffers {
+            [buffer] => Ok(self.stream.recv(buffer)?),
+            buffers => Ok(self.stream.recv_vectored(buffers)?),
+        }
+    }
+
+    /// MSG_PEEK leaves the data where it is; MSG_TRUNC throws it away, unseen (tcp(7)).
+    #[cold]
+    fn recv_otherwise(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let mut whole = vec![0; wanted];
+        if flags & libc::MSG_PEEK == 0 {
+            return Ok(self.stream.recv(&mut whole)?);
+        }
+        let count = self.stream.peek(&mut whole)?;
+        if flags & libc::MSG_TRUNC == 0 {
+            scatter(&whole[..count], buffers);
+        }
+        Ok(count)
+    }
+
+    #[cold]
+    fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
+        let count = loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !block::until_ready(&self.stream, Interest::READABLE | Interest::RDHUP, None, left)? {
+                return Err(WOULD_BLOCK);
+            }
+            match self.recv_now(buffers, flags) {
+                Err(error) if error == WOULD_BLOCK => {}
+                Err(error) => return Err(error),
+                Ok(count) => break count,
+            }
+        };
+        if flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL {
+            return self.recv_rest(buffers, flags, count);
+        }
+        Ok(count)
+    }
+
+    /// MSG_WAITALL: until the buffers are full, or the stream ends, fails or is interrupted; what came before is returned.
+    #[cold]
+    fn recv_rest(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int, first: usize) -> Result<usize> {
+        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
+        let mut count = first;
+        while count != 0 && count < wanted {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let mut rest = vec![0; wanted - count];
+            let got = match self.recv_now(&mut [IoSliceMut::new(&mut rest)], flags) {
+                Ok(got) => got,
+                Err(error) if error == WOULD_BLOCK => {
+                    match block::until_ready(&self.stream, Interest::READABLE | Interest::RDHUP, None, left) {
+                        Ok(true) => continue,
+                        Ok(false) | Err(_) => break,
+                    }
+                }
+                Err(_) => break,
+            };
+            if got == 0 {
+                break;
+            }
+            scatter_at(&rest[..got], buffers, count);
+            count += got;
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn send(&self, buffers: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
+        if flags & libc::MSG_OOB != 0 {
+            // The stack sends no urgent data.
+            return Err(Errno::new(libc::EOPNOTSUPP));
+        }
+        let sent = self.send_now(buffers);
+        if self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0 {
+            return sent;
+        }
+        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        match sent {
+            Ok(count) if count < wanted => self.send_rest(buffers, count),
+            Err(error) if error == WOULD_BLOCK => self.send_rest(buffers, 0),
+            sent => sent,
+        }
+    }
+
+    #[inline]
+    fn send_now(&self, buffers: &[IoSlice<'_>]) -> Result<usize> {
+        match buffers {
+            [buffer] => Ok(self.stream.send(buffer)?),
+            buffers => Ok(self.stream.send_vectored(buffers)?),
+        }
+    }
+
+    /// A call that blocks takes everything; if it is cut short, it says how much it took.
+    #[cold]
+    fn send_rest(&self, buffers: &[IoSlice<'_>], first: usize) -> Result<usize> {
+        let whole: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        let until = self.options.send_timeout().map(|timeout| Instant::now() + timeout);
+        let mut count = first;
+        let cut_short = |count: usize, error: Errno| if count == 0 { Err(error) } else { Ok(count) };
+        while count < whole.len() {
+            match self.stream.send(&whole[count..]).map_err(Errno::from) {
+                Ok(sent) => count += sent,
+                Err(error) if error == WOULD_BLOCK => {
+                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+                    match block::until_ready(&self.stream, Interest::WRITABLE, None, left) {
+                        Ok(true) => {}
+                        Ok(false) => return cut_short(count, WOULD_BLOCK),
+                        Err(error) => return cut_short(count, error),
+                    }
+                }
+                Err(error) => return cut_short(count, error),
+            }
+        }
+        Ok(count)
+    }
+
+    /// The stream, for who waits on it.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+/// Copies into several buffers in turn.
+fn scatter(data: &[u8], buffers: &mut [IoSliceMut<'_>]) {
+    scatter_at(data, buffers, 0);
+}
+
+/// Copies into several buffers in turn, past the first `skipped` bytes of them.
+fn scatter_at(mut data: &[u8], buffers: &mut [IoSliceMut<'_>], mut skipped: usize) {
+    for buffer in buffers {
+        let begin = skipped.min(buffer.len());
+        skipped -= begin;
+        let count = data.len().min(buffer.len() - begin);
+        buffer[begin..begin + count].copy_from_slice(&data[..count]);
+        data = &data[count..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_scattered_past_what_is_there() {
+        let (mut one, mut two) = ([0; 3], [0; 4]);
+        scatter_at(b"abcd", &mut [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)], 2);
+        assert_eq!((&one, &two), (&[0, 0, b'a'], &[b'b', b'c', b'd', 0]));
+    }
+}

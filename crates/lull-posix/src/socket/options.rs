@@ -1,0 +1,177 @@
+//! `setsockopt`, `getsockopt`.
+//!
+//! An option that lull acts upon is kept here, and handed on to accepted connections as Linux does. Every other option is
+//! set on a socket of the kernel's, which says whether it can be, and read back from it.
+
+mod acted;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libc::c_int;
+use lull_net::TcpStream;
+
+use self::acted::Acted;
+use super::{Listener, Stream};
+use crate::files::{self, File};
+use crate::{Errno, Result, kernel};
+
+/// Level and name.
+type Name = (c_int, c_int);
+type Values = HashMap<Name, Vec<u8>>;
+
+/// The options of one socket.
+pub(crate) struct Options {
+    acted: Acted,
+    /// What its listener was given, by name.
+    inherited: Arc<Values>,
+    /// What it was given itself.
+    own: Mutex<Values>,
+}
+
+/// Options that a connection has from its listener, and that lull only stores.
+const INHERITED: [Name; 8] = [
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_IP, libc::IP_TOS),
+    (libc::SOL_IP, libc::IP_TTL),
+];
+
+/// Options that change what the data are or who may see them: stored without effect they would be a lie.
+const REFUSED: [Name; 10] = [
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+];
+
+impl Options {
+    /// What the program has set on a socket of the kernel's that becomes lull's.
+    pub(crate) fn of_placeholder(fd: c_int) -> Options {
+        let mut inherited = Values::new();
+        for (level, name) in INHERITED {
+            let mut value = [0; 4];
+            if let Ok(length) = kernel::getsockopt(fd, level, name, &mut value) {
+                inherited.insert((level, name), value[..length.min(4)].to_vec());
+            }
+        }
+        Options { acted: Acted::of_placeholder(fd), inherited: Arc::new(inherited), own: Mutex::default() }
+    }
+
+    /// What a connection has of its listener (`inet_csk_clone_lock`).
+    pub(crate) fn inherited(&self) -> Options {
+        let own = self.own();
+        let mut inherited = self.inherited.clone();
+        if !own.is_empty() {
+            let mut all = (*inherited).clone();
+            all.extend(own.iter().map(|(name, value)| (*name, value.clone())));
+            inherited = Arc::new(all);
+        }
+        Options { acted: self.acted.clone(), inherited, own: Mutex::default() }
+    }
+
+    fn own(&self) -> MutexGuard<'_, Values> {
+        // A map operation is whole or not.
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts what was set before there was a connection in force on it.
+    pub(crate) fn apply(&self, stream: &TcpStream) {
+        self.acted.apply(stream);
+    }
+
+    /// SO_RCVTIMEO.
+    pub(crate) fn receive_timeout(&self) -> Option<Duration> {
+        self.acted.receive_timeout.get()
+    }
+
+    /// SO_SNDTIMEO.
+    pub(crate) fn send_timeout(&self) -> Option<Duration> {
+        self.acted.send_timeout.get()
+    }
+
+    fn stored(&self, name: Name) -> Option<Vec<u8>> {
+        self.own().get(&name).or_else(|| self.inherited.get(&name)).cloned()
+    }
+}
+
+/// `setsockopt` on a number that is lull's.
+pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
+    if REFUSED.contains(&(level, name)) {
+        return Err(Errno::new(libc::EOPNOTSUPP));
+    }
+    match &*file {
+        File::Listener(listener) => {
+            // It has a socket of the kernel's to itself.
+            kernel::setsockopt(fd, level, name, value)?;
+            listener.options.acted.set(level, name, value, None).unwrap_or(Ok(()))?;
+            if INHERITED.contains(&(level, name)) {
+                let mut read = [0; 4];
+                let length = kernel::getsockopt(fd, level, name, &mut read)?;
+                listener.options.own().insert((level, name), read[..length.min(4)].to_vec());
+            }
+            Ok(())
+        }
+        File::Stream(stream) => match stream.options.acted.set(level, name, value, Some(&stream.stream)) {
+            Some(set) => set,
+            None => store(stream, (level, name), value),
+        },
+        File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
+    }
+}
+
+/// An option without effect here: a socket of the kernel's says whether it can be set, and to what.
+#[cold]
+fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
+    let asked = kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut read = vec![0; value.len().max(size_of::<c_int>())];
+    let set = kernel::setsockopt(asked, level, name, value);
+    let length = set.and_then(|()| kernel::getsockopt(asked, level, name, &mut read));
+    let _ = kernel::close(asked);
+    set?;
+    // Some can be set and not read.
+    if let Ok(length) = length {
+        read.truncate(length);
+        stream.options.own().insert((level, name), read);
+    }
+    Ok(())
+}
+
+/// `getsockopt` on a number that is lull's: how many bytes were written to `value`. Nothing if the placeholder has the
+/// answer.
+pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
+    let file = files::get(fd)?;
+    let answer = match &*file {
+        File::Listener(listener) => listener_answer(listener, level, name)?,
+        File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => return Some(Err(error)),
+            None => stream.options.stored((level, name))?,
+        },
+        File::Epoll(_) => return None,
+    };
+    let length = answer.len().min(value.len());
+    value[..length].copy_from_slice(&answer[..length]);
+    Some(Ok(length))
+}
+
+fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {
+    match (level, name) {
+        // The placeholder of one that is lull's alone does not listen.
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(1_i32.to_ne_bytes().to_vec()),
+        (libc::SOL_SOCKET, libc::SO_BUSY_POLL) => listener.options.stored((level, name)),
+        _ => None,
+    }
+}

@@ -1,0 +1,86 @@
+//! The engine from what the launcher hands on.
+
+use std::net::IpAddr;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use lull_net::lull_core::{AfterResume, EpollOptions};
+use lull_net::lull_nic::Device;
+use lull_net::lull_nic::tap::Tap;
+use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig};
+
+use crate::engine::{Engine, StartError, engage};
+use crate::flows::{Flows, NotClaimed};
+use crate::handover::{self, HandOver, Nic};
+use crate::routing::Routing;
+
+/// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
+/// `say` is told why it does not start, if it does not.
+pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
+    let routing = Routing { addresses: hand_over.addresses.clone(), routes: hand_over.routes.clone() };
+    engage(routing, Box::new(move || start(&hand_over)), say)
+}
+
+fn start(hand_over: &HandOver) -> Result<Engine, StartError> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
+    let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
+    let device = device(hand_over)?;
+    let queues = device.info().queues;
+    let flows = flows(hand_over, queues)?;
+    let host = Host::new(HostConfig {
+        cpus: vec![None; queues],
+        epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
+        after_resume: match hand_over.after_resume {
+            handover::AfterResume::Interrupt => AfterResume::Interrupt,
+            handover::AfterResume::Deferral => AfterResume::Deferral,
+        },
+        ..HostConfig::default()
+    })
+    .map_err(|error| failed("cannot start the engine", &error))?;
+    let gateway = |v4: bool| hand_over.gateways.iter().find(|gateway| gateway.is_ipv4() == v4);
+    let config = NetworkConfig {
+        addresses: hand_over.addresses.clone(),
+        gateway4: gateway(true).and_then(|gateway| if let IpAddr::V4(ip) = gateway { Some(*ip) } else { None }),
+        gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
+        cpus: (0..queues as u16).collect(),
+        ..NetworkConfig::default()
+    };
+    let network = Network::new(&host, device, config.with_mode(&mode))
+        .map_err(|error| failed("cannot bring the network up", &error))?;
+    Ok(Engine { host, network, mode, flows: Some(flows) })
+}
+
+fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {
+    match &hand_over.nic {
+        Nic::Tap { queues } => {
+            let queues = queues.iter().map(|fd| own(*fd)).collect();
+            let tap = Tap::adopt(queues).map_err(|error| StartError(error.to_string()))?;
+            Ok(Arc::new(tap))
+        }
+    }
+}
+
+/// A descriptor that was handed on. It is this process's from now on, and nobody else's here.
+#[allow(unsafe_code)]
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: the launcher opened it for this process alone. If something on the way closed it, the first call on it says so.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The table of connections, with all queues claimed for this process.
+fn flows(hand_over: &HandOver, queues: usize) -> Result<Flows, StartError> {
+    let flows = Flows::open(own(hand_over.flows))
+        .map_err(|error| StartError(format!("cannot share open connections: {error}")))?;
+    for queue in 0..queues as u32 {
+        flows.claim(queue).map_err(|error| {
+            StartError(match error {
+                NotClaimed::Taken { pid } => format!(
+                    "queue {queue} of the NIC is process {pid}'s: one process of a program is on the user plane, the others have \
+                     the kernel's addresses only"
+                ),
+                NotClaimed::System(error) => format!("cannot take queue {queue} of the NIC: {error}"),
+            })
+        })?;
+    }
+    Ok(flows)
+}

@@ -1,0 +1,170 @@
+//! Epoll over both worlds, with Linux's results.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, c_int};
+use lull_net::TcpStream;
+use lull_posix::{Errno, epoll, socket};
+use world::*;
+
+fn context() -> c_int {
+    peers();
+    epoll::epoll_create(libc::EPOLL_CLOEXEC).unwrap()
+}
+
+#[test]
+fn a_level_is_reported_again_until_it_is_drained() {
+    let (fd, mut peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), []);
+    peer.write_all(b"x").unwrap();
+    for _ in 0..3 {
+        assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    }
+    recv(fd, 0).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), []);
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn an_edge_is_reported_once_and_a_one_shot_until_it_is_modified() {
+    let (fd, mut peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET).unwrap();
+    peer.write_all(b"x").unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    assert_eq!(wait(epfd, 8, NOW), []);
+    ctl(epfd, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    assert_eq!(wait(epfd, 8, NOW), []);
+    ctl(epfd, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLOUT).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN | EPOLLOUT)]);
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn members_of_both_worlds_are_reported_by_one_wait() {
+    let (fd, mut peer) = connected();
+    let (mut far, near) = UnixStream::pair().unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    far.write_all(b"x").unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(near.as_raw_fd(), EPOLLIN)], "with a member of lull's that has nothing");
+    peer.write_all(b"x").unwrap();
+    let mut seen = Vec::new();
+    until("both", || {
+        seen = wait(epfd, 8, LOST);
+        seen.len() == 2
+    });
+    seen.sort_unstable();
+    let mut both = [(near.as_raw_fd(), EPOLLIN), (fd, EPOLLIN)];
+    both.sort_unstable();
+    assert_eq!(seen, both);
+    close(fd);
+    close(epfd);
+}
+
+/// A notification descriptor is where a program's new connections come from: it must not starve behind busy sockets.
+#[test]
+fn a_member_of_the_kernels_is_seen_while_lulls_are_always_ready() {
+    let (fd, mut peer) = connected();
+    let (mut far, near) = UnixStream::pair().unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+    peer.write_all(b"never read").unwrap();
+    assert_eq!(wait(epfd, 1, LOST), [(fd, EPOLLIN)]);
+    far.write_all(b"x").unwrap();
+    until("the kernel's turn", || wait(epfd, 1, LOST) == [(near.as_raw_fd(), EPOLLIN)]);
+    until("lull's turn", || wait(epfd, 1, LOST) == [(fd, EPOLLIN)]);
+    close(fd);
+    close(epfd);
+}
+
+/// A dispatcher accepts, and another thread that sleeps already gets the connection on its context.
+#[test]
+fn a_member_of_lulls_that_another_thread_adds_wakes_a_sleeper() {
+    let (listening, at) = listener();
+    let epfd = context();
+    let (_far, near) = UnixStream::pair().unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+    let sleeper = thread::spawn(move || wait(epfd, 8, LOST));
+    let peer = thread::spawn(move || {
+        let mut peer = TcpStream::connect(peers(), at).unwrap();
+        peer.write_all(b"x").unwrap();
+        peer
+    });
+    let fd = socket::accept(listening, 0).unwrap().fd;
+    // Long enough asleep, most of the time; the other order has to do as well.
+    thread::sleep(std::time::Duration::from_millis(50));
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(sleeper.join().unwrap(), [(fd, EPOLLIN)]);
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)], "what called the sleeper is no event");
+    drop(peer.join().unwrap());
+    [fd, listening, epfd].into_iter().for_each(close);
+}
+
+#[test]
+fn a_socket_that_becomes_a_listener_moves_with_the_context_that_has_it() {
+    let epfd = context();
+    let fd = tcp();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), [(fd, libc::EPOLLHUP)], "an unconnected socket, as Linux says");
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 1).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), []);
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) };
+    let peer = TcpStream::connect(peers(), lull_posix::address::parse(&name).unwrap()).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    drop(peer);
+    close(fd);
+    assert_eq!(wait(epfd, 8, NOW), [], "closed, it has left");
+    close(epfd);
+}
+
+#[test]
+fn errors_are_linuxs() {
+    let (fd, _peer) = connected();
+    let epfd = context();
+    let error = |number| Err(Errno::new(number));
+    assert_eq!(ctl(epfd, EPOLL_CTL_MOD, fd, EPOLLIN), error(libc::ENOENT));
+    assert_eq!(ctl(epfd, EPOLL_CTL_DEL, fd, EPOLLIN), error(libc::ENOENT));
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN), error(libc::EEXIST));
+    assert_eq!(ctl(epfd, 77, fd, EPOLLIN), error(libc::EINVAL));
+    assert_eq!(epoll::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, None), error(libc::EFAULT));
+    assert_eq!(epoll::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, None), Ok(()), "an event is not looked at");
+    assert_eq!(ctl(epfd, EPOLL_CTL_ADD, 999_999, EPOLLIN), error(libc::EBADF));
+    assert_eq!(ctl(fd, EPOLL_CTL_ADD, epfd, EPOLLIN), error(libc::EINVAL), "a socket is no context");
+    assert_eq!(epoll::epoll_wait(epfd, &mut [], None), Err(Errno::new(libc::EINVAL)), "no room");
+    let one = &mut [std::mem::MaybeUninit::uninit()];
+    assert_eq!(epoll::epoll_wait(fd, one, None), Err(Errno::new(libc::EINVAL)), "a socket is no context");
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn the_end_of_a_stream_is_rdhup_and_readable() {
+    let (fd, mut peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP).unwrap();
+    peer.shutdown(lull_net::Shutdown::Write).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN | EPOLLRDHUP)]);
+    assert_eq!(recv(fd, 0).unwrap(), b"");
+    send(fd, b"x", 0).unwrap();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 1);
+    close(fd);
+    close(epfd);
+}

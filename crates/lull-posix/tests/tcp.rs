@@ -1,0 +1,214 @@
+//! TCP servers: what listens, what is accepted, and what is read and written, with Linux's results.
+
+mod world;
+
+use std::io::{Read, Write};
+use std::thread;
+
+use libc::c_int;
+use lull_net::TcpStream;
+use lull_posix::{Errno, files, flags, is_lull, socket};
+use world::*;
+
+#[test]
+fn a_server_answers_on_lulls_address() {
+    let (fd, mut peer) = connected();
+    peer.write_all(b"hello").unwrap();
+    assert_eq!(recv(fd, 0).unwrap(), b"hello", "it waits");
+    assert_eq!(send(fd, b"world", 0), Ok(5));
+    let mut answer = [0; 5];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"world");
+    close(fd);
+    assert_eq!(peer.read(&mut answer).unwrap(), 0, "closing ends the stream");
+    assert!(!is_lull(fd));
+}
+
+#[test]
+fn an_address_of_the_kernels_stays_the_kernels() {
+    let (fd, at) = listener_at("127.0.0.1");
+    assert!(!is_lull(fd));
+    let mut client = std::net::TcpStream::connect(at).unwrap();
+    let accepted = socket::accept(fd, 0).unwrap();
+    assert!(!is_lull(accepted.fd));
+    client.write_all(b"x").unwrap();
+    close(accepted.fd);
+    close(fd);
+}
+
+#[test]
+fn a_wildcard_listener_accepts_from_both_worlds() {
+    let (fd, at) = listener_at("0.0.0.0");
+    assert!(is_lull(fd));
+    let lulls = TcpStream::connect(peers(), (OWN.parse::<std::net::IpAddr>().unwrap(), at.port())).unwrap();
+    let kernels = std::net::TcpStream::connect(("127.0.0.1", at.port())).unwrap();
+    let mut accepted = [socket::accept(fd, 0).unwrap().fd, socket::accept(fd, 0).unwrap().fd];
+    accepted.sort_by_key(|fd| is_lull(*fd));
+    assert_eq!(accepted.map(is_lull), [false, true], "one of each, whichever comes first");
+    nonblocking(fd);
+    assert_eq!(socket::accept(fd, 0).map(|accepted| accepted.fd), Err(WOULD_BLOCK));
+    drop((lulls, kernels));
+    accepted.into_iter().for_each(close);
+    close(fd);
+}
+
+#[test]
+fn accept_gives_the_whole_length_of_the_peers_address() {
+    let (listening, at) = listener();
+    let peer = TcpStream::connect(peers(), at).unwrap();
+    let accepted = socket::accept(listening, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).unwrap();
+    assert_eq!(lull_posix::address::parse(accepted.peer()), Some(peer.local_addr().unwrap()));
+    assert_eq!(socket::getpeername(accepted.fd).unwrap().unwrap().to_vec(), accepted.peer());
+    assert_eq!(lull_posix::address::parse(&socket::getsockname(accepted.fd).unwrap().unwrap()), Some(at));
+    assert_eq!(recv(accepted.fd, 0), Err(WOULD_BLOCK), "SOCK_NONBLOCK");
+    // SAFETY: a number and a command.
+    assert_eq!(unsafe { libc::fcntl(accepted.fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
+    assert_eq!(socket::accept(listening, 1 << 30).map(|accepted| accepted.fd), Err(Errno::new(libc::EINVAL)));
+    close(accepted.fd);
+    close(listening);
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_and_free_again_after_close() {
+    let (fd, at) = listener();
+    let other = tcp();
+    let bound = socket::bind(other, &bytes(&at.to_string()));
+    assert_eq!(bound, Err(Errno::new(libc::EADDRINUSE)), "the kernel keeps account of ports");
+    close(fd);
+    socket::bind(other, &bytes(&at.to_string())).unwrap();
+    socket::listen(other, 1).unwrap();
+    socket::listen(other, 5).unwrap();
+    close(other);
+}
+
+#[test]
+fn o_nonblock_is_not_inherited_from_the_listener_and_not_shared_by_connections() {
+    let (listening, at) = listener();
+    nonblocking(listening);
+    let _peers = [TcpStream::connect(peers(), at).unwrap(), TcpStream::connect(peers(), at).unwrap()];
+    let mut fds = Vec::new();
+    until("two connections", || {
+        fds.extend(socket::accept(listening, 0).map(|accepted| accepted.fd));
+        fds.len() == 2
+    });
+    nonblocking(fds[0]);
+    let flags = |fd: c_int| flags::fcntl(fd, libc::F_GETFL, 0).unwrap().unwrap();
+    assert_eq!((flags(fds[0]), flags(fds[1])), (libc::O_RDWR | libc::O_NONBLOCK, libc::O_RDWR));
+    let mut on = 1;
+    assert_eq!(flags::ioctl(fds[1], libc::FIONBIO, &mut on), Some(Ok(())));
+    assert_eq!(recv(fds[1], 0), Err(WOULD_BLOCK));
+    fds.into_iter().chain([listening]).for_each(close);
+}
+
+#[test]
+fn msg_peek_leaves_the_data_and_msg_dontwait_does_not_wait() {
+    let (fd, mut peer) = connected();
+    assert_eq!(recv(fd, libc::MSG_DONTWAIT), Err(WOULD_BLOCK));
+    peer.write_all(b"peek").unwrap();
+    until("the data", || recv(fd, libc::MSG_PEEK | libc::MSG_DONTWAIT).is_ok_and(|data| data == b"peek"));
+    assert_eq!(recv(fd, 0).unwrap(), b"peek");
+    close(fd);
+}
+
+#[test]
+fn msg_waitall_waits_for_the_whole_and_ends_with_the_stream() {
+    let (fd, mut peer) = connected();
+    let sender = thread::spawn(move || {
+        for part in [&b"one"[..], b"two", b"three"] {
+            peer.write_all(part).unwrap();
+        }
+        peer.shutdown(lull_net::Shutdown::Write).unwrap();
+        peer
+    });
+    assert_eq!(recv(fd, libc::MSG_WAITALL).unwrap(), b"onetwothree");
+    drop(sender.join().unwrap());
+    close(fd);
+}
+
+#[test]
+fn a_blocking_send_takes_everything() {
+    let (fd, mut peer) = connected();
+    let data: Vec<u8> = (0..1_000_000_u32).map(|nth| nth as u8).collect();
+    let sent = data.clone();
+    let sender = thread::spawn(move || assert_eq!(send(fd, &sent, 0), Ok(1_000_000)));
+    let mut got = vec![0; data.len()];
+    peer.read_exact(&mut got).unwrap();
+    assert!(got == data);
+    sender.join().unwrap();
+    close(fd);
+}
+
+#[test]
+fn duplicates_are_one_socket_that_closes_with_the_last_of_them() {
+    let (fd, mut peer) = connected();
+    let again = files::duplicate(fd, 0, false).unwrap();
+    close(fd);
+    assert_eq!(send(again, b"x", 0), Ok(1));
+    assert_eq!(peer.read(&mut [0]).unwrap(), 1, "it is open");
+    // A number of the kernel's is replaced, and a number of lull's by one of the kernel's.
+    let other = tcp();
+    assert_eq!(files::duplicate_to(again, other, 0), Ok(other));
+    close(again);
+    assert!(is_lull(other));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    files::duplicate_to(std::os::fd::AsRawFd::as_raw_fd(&null), other, 0).unwrap();
+    assert!(!is_lull(other));
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the last number is gone");
+    close(other);
+}
+
+#[test]
+fn options_of_a_listener_are_inherited_and_read_back() {
+    peers();
+    let fd = tcp();
+    let number = |value: c_int| value.to_ne_bytes();
+    // Before it is bound the kernel stores them.
+    let linger = [number(1), number(0)].concat();
+    for (level, name, value) in [
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, &number(1)[..]),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, &number(1)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &number(77)),
+        (libc::SOL_SOCKET, libc::SO_LINGER, &linger),
+    ] {
+        // SAFETY: a value and its size.
+        assert_eq!(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as u32) }, 0);
+    }
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 1).unwrap();
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) };
+    let mut peer = TcpStream::connect(peers(), lull_posix::address::parse(&name).unwrap()).unwrap();
+    let accepted = socket::accept(fd, 0).unwrap().fd;
+    let get = |level, name| {
+        let mut value = [0; 8];
+        let length = socket::getsockopt(accepted, level, name, &mut value)?.unwrap();
+        Some(value[..length].to_vec())
+    };
+    assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_NODELAY), Some(number(1).to_vec()));
+    assert_eq!(get(libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(number(1).to_vec()));
+    assert_eq!(get(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), Some(number(77).to_vec()));
+    assert_eq!(get(libc::SOL_SOCKET, libc::SO_LINGER), Some(linger));
+    assert_eq!(get(libc::SOL_SOCKET, libc::SO_ERROR), Some(number(0).to_vec()));
+    socket::setsockopt(accepted, libc::SOL_IP, libc::IP_TOS, &number(0x10)).unwrap();
+    assert_eq!(get(libc::SOL_IP, libc::IP_TOS), Some(number(0x10).to_vec()), "stored, without effect");
+    let refused = socket::setsockopt(accepted, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls");
+    assert_eq!(refused, Err(Errno::new(libc::EOPNOTSUPP)), "data would go out in the clear");
+    close(accepted);
+    let error = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "SO_LINGER with a time of zero resets");
+    close(fd);
+}
+
+#[test]
+fn a_listener_neither_reads_nor_connects() {
+    let (fd, _) = listener();
+    assert_eq!(recv(fd, 0), Err(Errno::new(libc::ENOTCONN)));
+    assert_eq!(send(fd, b"x", libc::MSG_NOSIGNAL), Err(Errno::new(libc::EPIPE)));
+    assert_eq!(socket::getpeername(fd).map(|name| name.map(|_| ())), Some(Err(Errno::new(libc::ENOTCONN))));
+    let mut accepts = [0; 4];
+    assert_eq!(socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &mut accepts), Some(Ok(4)));
+    assert_eq!(accepts, 1_i32.to_ne_bytes());
+    close(fd);
+}

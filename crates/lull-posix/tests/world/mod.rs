@@ -1,0 +1,140 @@
+//! A process with lull's addresses, without preloading: its engine is on one end of an in-memory NIC, and a network of its peers
+//! on the other.
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use libc::{c_int, epoll_event};
+use lull_net::lull_core::{AfterResume, EpollOptions};
+use lull_net::lull_nic::mem::{self, MemConfig};
+use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, TcpStream};
+use lull_posix::socket::{Receive, Send};
+use lull_posix::{Engine, Errno, Routing, address, engage, epoll, socket};
+
+pub const OWN: &str = "10.0.0.2";
+pub const PEER: &str = "10.0.0.1";
+/// Nothing here waits for this long unless it is lost.
+pub const LOST: Duration = Duration::from_secs(120);
+
+/// The network of the peers.
+pub fn peers() -> &'static Network {
+    static PEERS: OnceLock<Network> = OnceLock::new();
+    PEERS.get_or_init(|| {
+        let (own, peer) = mem::pair(MemConfig { queues: 1, ..MemConfig::default() });
+        let host = Host::new(HostConfig {
+            cpus: vec![None; 2],
+            epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
+            after_resume: AfterResume::Interrupt,
+            ..HostConfig::default()
+        })
+        .unwrap();
+        let config = |ip: &str, cpu| NetworkConfig {
+            addresses: vec![(ip.parse().unwrap(), 24)],
+            cpus: vec![cpu],
+            connections_max: 1024,
+            ..NetworkConfig::default()
+        };
+        let peers = Network::new(&host, Arc::new(peer), config(PEER, 1)).unwrap();
+        let routing = Routing { addresses: vec![(OWN.parse().unwrap(), 24)], routes: Vec::new() };
+        let port = Mutex::new(Some(own));
+        let start = move || {
+            let port = port.lock().unwrap().take().expect("it starts once");
+            let mode: Mode = "base".parse().unwrap();
+            let network = Network::new(&host, Arc::new(port), config(OWN, 0).with_mode(&mode)).unwrap();
+            Ok(Engine { host, network, mode, flows: None })
+        };
+        assert!(engage(routing, Box::new(start), |error| panic!("{error}")));
+        peers
+    })
+}
+
+/// A number of the kernel's for a TCP socket, as the program would get it.
+pub fn tcp() -> c_int {
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+    assert!(fd >= 0);
+    fd
+}
+
+pub fn bytes(address: &str) -> Vec<u8> {
+    address::Bytes::new(address.parse().unwrap(), libc::AF_INET).to_vec()
+}
+
+/// A listener on lull's address, and the port that it got.
+pub fn listener() -> (c_int, SocketAddr) {
+    listener_at(OWN)
+}
+
+/// A listener on this address.
+pub fn listener_at(ip: &str) -> (c_int, SocketAddr) {
+    peers();
+    let fd = tcp();
+    socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+    socket::listen(fd, 16).unwrap();
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
+    (fd, address::parse(&name).unwrap())
+}
+
+/// A connection: the program's number, and the peer's end.
+pub fn connected() -> (c_int, TcpStream) {
+    let (listening, at) = listener();
+    let peer = TcpStream::connect(peers(), at).unwrap();
+    let accepted = socket::accept(listening, 0).unwrap().fd;
+    close(listening);
+    (accepted, peer)
+}
+
+pub fn close(fd: c_int) {
+    lull_posix::files::close(fd).unwrap();
+}
+
+pub fn recv(fd: c_int, flags: c_int) -> Result<Vec<u8>, Errno> {
+    let mut buffer = [0; 64];
+    let count = socket::recv(fd, &mut [IoSliceMut::new(&mut buffer)], Receive { flags })?;
+    Ok(buffer[..count].to_vec())
+}
+
+pub fn send(fd: c_int, data: &[u8], flags: c_int) -> Result<usize, Errno> {
+    socket::send(fd, &[IoSlice::new(data)], Send { flags })
+}
+
+/// `epoll_ctl` with the number for data.
+pub fn ctl(epfd: c_int, what: c_int, fd: c_int, events: c_int) -> Result<(), Errno> {
+    epoll::epoll_ctl(epfd, what, fd, Some(epoll_event { events: events as u32, u64: fd as u64 }))
+}
+
+/// What one wait reports: numbers and what is ready.
+pub fn wait(epfd: c_int, max: usize, timeout: Duration) -> Vec<(c_int, c_int)> {
+    let mut events = vec![MaybeUninit::<epoll_event>::uninit(); max];
+    let count = epoll::epoll_wait(epfd, &mut events, Some(timeout)).unwrap();
+    let event = |event: &MaybeUninit<epoll_event>| {
+        // SAFETY: `count` of them were written.
+        let event = unsafe { event.assume_init() };
+        (event.u64 as c_int, event.events as c_int)
+    };
+    events[..count].iter().map(event).collect()
+}
+
+pub const NOW: Duration = Duration::ZERO;
+pub const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+
+pub fn nonblocking(fd: c_int) {
+    assert_eq!(lull_posix::flags::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize), Some(Ok(0)));
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LOST, "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
