@@ -1,13 +1,17 @@
 //! `epoll_create`, `epoll_create1`: parameters at birth. `epoll_ctl`: which sockets are on a context. `epoll_wait`,
 //! `epoll_pwait`, `epoll_pwait2`: waits that are polled for, in a mode that keeps polling. What is done is `lull-fd`'s.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::time::Duration;
 
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use lull_fd::linux::{self, Blocked, Poller};
 use lull_fd::{Kernel, Round, Table, Waited, time, wait};
 
-use crate::{CONFIG, Errno, last_error, real, say, set_error};
+use lull_posix::{epoll as lulls, is_engaged, is_lull};
+
+use crate::{CONFIG, Errno, answer, last_error, real, say, set_error};
 
 static TABLE: Table = Table::new();
 static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
@@ -18,6 +22,10 @@ static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    if is_engaged() {
+        // The size is a hint that nobody has taken for long, but it has to be one.
+        return if size > 0 { answer::number(lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
+    }
     // SAFETY: the caller's arguments, passed on.
     born(unsafe { real::epoll_create(size) })
 }
@@ -28,6 +36,9 @@ pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    if is_engaged() {
+        return answer::number(lulls::epoll_create(flags));
+    }
     // SAFETY: the caller's arguments, passed on.
     born(unsafe { real::epoll_create1(flags) })
 }
@@ -38,6 +49,12 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    if is_lull(epfd) || is_lull(fd) {
+        // SAFETY: as the kernel would, this reads the caller's event, if there is one; it may be packed anywhere. A call that
+        // takes a member off may have a pointer to nowhere.
+        let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| unsafe { event.read_unaligned() });
+        return answer::done(lulls::epoll_ctl(epfd, what, fd, event));
+    }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::epoll_ctl(epfd, what, fd, event) };
     if CONFIG.keeps_polling_ms().is_some() && result == 0 {
@@ -57,6 +74,10 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, e
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+    if is_lull(epfd) {
+        // SAFETY: the program vouches for its events.
+        return unsafe { waited(epfd, events, max, time::of_ms(timeout)) };
+    }
     let max = CONFIG.events(max);
     let real = |timeout_ns, mask: Option<&sigset_t>| match mask {
         // SAFETY: the caller's arguments, passed on; any timeout is valid.
@@ -130,6 +151,21 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
         // SAFETY: the caller's arguments, passed on. What is no time is the kernel's to refuse.
         _ => unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) },
     }
+}
+
+/// A wait on a context of a program that has addresses of lull's.
+///
+/// # Safety
+/// As `epoll_wait`.
+unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: i64) -> c_int {
+    let Ok(room) = usize::try_from(max) else { return answer::refused(libc::EINVAL) };
+    if events.is_null() {
+        return answer::refused(libc::EFAULT);
+    }
+    // SAFETY: as above; it may be memory that was never written. An event has no alignment.
+    let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<MaybeUninit<epoll_event>>(), room) };
+    let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
+    answer::number(lulls::epoll_wait(epfd, events, timeout).map(|count| count as c_int))
 }
 
 fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {

@@ -1,12 +1,17 @@
-//! `liblull_preload.so`: gives the epoll contexts and sockets of an unmodified program their busy-poll parameters at
-//! birth.
+//! `liblull_preload.so`, for unmodified programs: on the kernel plane it gives their epoll contexts and sockets busy-poll
+//! parameters at birth; on the user plane it takes their sockets' calls to lull's own stack.
 //!
-//! `lull run` starts a program with this library in `LD_PRELOAD`. It holds no delivery logic: the kernel delivers, this
-//! only sets what the kernel has knobs for, at the moment when the object that has the knob comes into being.
+//! `lull run` starts a program with this library in `LD_PRELOAD`. It holds no delivery logic. On the kernel plane the kernel
+//! delivers, and this only sets what the kernel has knobs for, at the moment when the object that has the knob comes into
+//! being. On the user plane (`lull run --nic`), which `LULL_USER_PLANE` in the environment says, what is done with a call is
+//! `lull-posix`'s: a shim here decodes the C arguments, asks, and sets `errno`.
 //!
 //! | module | what is in there |
 //! | --- | --- |
 //! | `real` | the C library's own functions, looked up once at load |
+//! | `engage` | whether this process is on the user plane |
+//! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
+//! | `answer` | C's arguments in Rust's, and results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
 //! | `say` | one line on stderr, at most once a process |
@@ -38,10 +43,11 @@
 //!
 //! # What it promises
 //!
+//! - A number that is not lull's (one look at a word says so) goes straight to the C library's function.
 //! - A call that is not changed goes straight to the C library's function; `errno` is what that function left.
 //! - Whatever fails (a kernel before 6.9 has no EPIOCSPARAMS; no right to a budget above 64) leaves the program as it
 //!   would have been, and is said once.
-//! - No allocation, no lock, no thread: what it does is safe in signal handlers and after `fork`.
+//! - On the kernel plane no allocation, no lock, no thread: what it does is safe in signal handlers and after `fork`.
 //!
 //! # What it cannot do
 //!
@@ -52,7 +58,11 @@
 //! - `poll` and `select` busy poll only while the sysctl `net.core.busy_poll` is not 0 (`net_busy_loop_on` in
 //!   `do_poll`); a blocking `recv` does so with SO_BUSY_POLL alone (`sk_busy_loop`).
 
+mod answer;
+mod data;
+mod engage;
 mod epoll;
+mod number;
 mod real;
 mod say;
 mod socket;
@@ -76,6 +86,7 @@ extern "C" fn at_load() {
     real::look_up_all();
     say::remember_stderr();
     read_environment();
+    engage::at_load();
 }
 
 fn read_environment() {

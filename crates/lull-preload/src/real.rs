@@ -1,14 +1,15 @@
 //! The C library's own functions, looked up once at load.
 //!
-//! Another library's initialiser may call before this one's ran, so a function that is not there yet is looked up at
-//! its call; one that the C library does not have (`epoll_pwait2` before glibc 2.35) is the plain system call.
+//! Another library's initialiser may call before this one's ran, and one that the C library does not have (`epoll_pwait2`
+//! before glibc 2.35) is never there. Both are the plain system call: a look-up at that moment may allocate, and the allocator
+//! may be what calls.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use libc::{c_int, epoll_event, sigset_t, sockaddr, socklen_t, timespec};
+use libc::{c_int, c_ulong, epoll_event, iovec, msghdr, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use crate::Errno;
+use crate::set_error;
 
 /// One function of the C library.
 struct Next {
@@ -21,27 +22,39 @@ impl Next {
         Next { symbol, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Its address, null if the C library has no such function.
+    /// Its address, null if it was not looked up yet or the C library has no such function.
     #[inline]
     fn address(&self) -> *mut c_void {
-        let address = self.address.load(Relaxed);
-        if address.is_null() { self.look_up() } else { address }
+        self.address.load(Relaxed)
     }
 
     #[cold]
-    fn look_up(&self) -> *mut c_void {
-        let _errno = Errno::keep();
+    fn look_up(&self) {
         // SAFETY: the symbol ends with a zero.
-        let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.symbol.as_ptr()) };
-        self.address.store(address, Relaxed);
-        address
+        self.address.store(unsafe { libc::dlsym(libc::RTLD_NEXT, self.symbol.as_ptr()) }, Relaxed);
     }
 }
 
-/// Declares the real functions with their C signatures, and what stands in for each where the C library lacks it.
-/// "C-unwind", because cancelling a thread (`pthread_cancel`) unwinds through these calls.
+/// The system call in place of a function, with the function's way to report errors.
+#[cold]
+fn system_call<const N: usize>(number: libc::c_long, given: [usize; N]) -> isize {
+    let mut arguments = [0; 6];
+    arguments[..N].copy_from_slice(&given);
+    // SAFETY: the same arguments go to the kernel as the C library's wrapper would pass on.
+    match unsafe { lull_posix::raw::call(number, arguments) } {
+        Ok(result) => result as isize,
+        Err(error) => {
+            set_error(error.number());
+            -1
+        }
+    }
+}
+
+/// Declares the real functions with their C signatures, and the system call that stands in for each. "C-unwind", because
+/// cancelling a thread (`pthread_cancel`) unwinds through these calls.
 macro_rules! next {
-    ($($static:ident = $symbol:literal: fn $name:ident($($arg:ident: $type:ty),*), else $system_call:expr;)*) => {
+    ($($static:ident = $symbol:literal: fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty,
+        else $number:ident($($passed:expr),*);)*) => {
         $(
             static $static: Next = Next::of($symbol);
 
@@ -50,16 +63,15 @@ macro_rules! next {
             /// # Safety
             /// As that function.
             #[inline]
-            pub(crate) unsafe fn $name($($arg: $type),*) -> c_int {
+            pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = $static.address();
                 if address.is_null() {
-                    // SAFETY: the same arguments go to the kernel as the C library's wrapper would pass on.
-                    return unsafe { $system_call } as c_int;
+                    return system_call(libc::$number, [$($passed as usize),*]) as $result;
                 }
                 // SAFETY: the C library's function of this name has this signature; the caller vouches for the
                 // arguments.
                 unsafe {
-                    core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(address)(
+                    core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(address)(
                         $($arg),*
                     )
                 }
@@ -75,27 +87,76 @@ macro_rules! next {
 
 /// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
 const KERNEL_SIGSET_BYTES: usize = 8;
-const NO_MASK: *const sigset_t = core::ptr::null();
 
 next! {
-    EPOLL_CREATE = c"epoll_create": fn epoll_create(size: c_int),
-        else { let _ = size; libc::syscall(libc::SYS_epoll_create1, 0) };
-    EPOLL_CREATE1 = c"epoll_create1": fn epoll_create1(flags: c_int),
-        else libc::syscall(libc::SYS_epoll_create1, flags);
-    EPOLL_CTL = c"epoll_ctl": fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event),
-        else libc::syscall(libc::SYS_epoll_ctl, epfd, what, fd, event);
-    EPOLL_WAIT = c"epoll_wait": fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int),
-        else libc::syscall(libc::SYS_epoll_pwait, epfd, events, max, timeout, NO_MASK, KERNEL_SIGSET_BYTES);
+    EPOLL_CREATE = c"epoll_create": fn epoll_create(size: c_int) -> c_int,
+        else SYS_epoll_create1({ let _ = size; 0 });
+    EPOLL_CREATE1 = c"epoll_create1": fn epoll_create1(flags: c_int) -> c_int,
+        else SYS_epoll_create1(flags);
+    EPOLL_CTL = c"epoll_ctl": fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int,
+        else SYS_epoll_ctl(epfd, what, fd, event);
+    EPOLL_WAIT = c"epoll_wait": fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int,
+        else SYS_epoll_pwait(epfd, events, max, timeout, 0, KERNEL_SIGSET_BYTES);
     EPOLL_PWAIT = c"epoll_pwait": fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int,
-            mask: *const sigset_t),
-        else libc::syscall(libc::SYS_epoll_pwait, epfd, events, max, timeout, mask, KERNEL_SIGSET_BYTES);
+            mask: *const sigset_t) -> c_int,
+        else SYS_epoll_pwait(epfd, events, max, timeout, mask, KERNEL_SIGSET_BYTES);
     EPOLL_PWAIT2 = c"epoll_pwait2": fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int,
-            timeout: *const timespec, mask: *const sigset_t),
-        else libc::syscall(libc::SYS_epoll_pwait2, epfd, events, max, timeout, mask, KERNEL_SIGSET_BYTES);
-    SOCKET = c"socket": fn socket(domain: c_int, kind: c_int, protocol: c_int),
-        else libc::syscall(libc::SYS_socket, domain, kind, protocol);
-    ACCEPT = c"accept": fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t),
-        else libc::syscall(libc::SYS_accept4, fd, address, length, 0);
-    ACCEPT4 = c"accept4": fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int),
-        else libc::syscall(libc::SYS_accept4, fd, address, length, flags);
+            timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        else SYS_epoll_pwait2(epfd, events, max, timeout, mask, KERNEL_SIGSET_BYTES);
+    SOCKET = c"socket": fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int,
+        else SYS_socket(domain, kind, protocol);
+    ACCEPT = c"accept": fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int,
+        else SYS_accept4(fd, address, length, 0);
+    ACCEPT4 = c"accept4": fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int,
+        else SYS_accept4(fd, address, length, flags);
+    BIND = c"bind": fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
+        else SYS_bind(fd, address, length);
+    LISTEN = c"listen": fn listen(fd: c_int, backlog: c_int) -> c_int,
+        else SYS_listen(fd, backlog);
+    GETSOCKNAME = c"getsockname": fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int,
+        else SYS_getsockname(fd, address, length);
+    GETPEERNAME = c"getpeername": fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int,
+        else SYS_getpeername(fd, address, length);
+    SETSOCKOPT = c"setsockopt": fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void,
+            length: socklen_t) -> c_int,
+        else SYS_setsockopt(fd, level, name, value, length);
+    GETSOCKOPT = c"getsockopt": fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void,
+            length: *mut socklen_t) -> c_int,
+        else SYS_getsockopt(fd, level, name, value, length);
+    READ = c"read": fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t,
+        else SYS_read(fd, buffer, count);
+    READV = c"readv": fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t,
+        else SYS_readv(fd, buffers, count);
+    RECV = c"recv": fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t,
+        else SYS_recvfrom(fd, buffer, count, flags, 0, 0);
+    RECVFROM = c"recvfrom": fn recvfrom(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int,
+            address: *mut sockaddr, length: *mut socklen_t) -> ssize_t,
+        else SYS_recvfrom(fd, buffer, count, flags, address, length);
+    RECVMSG = c"recvmsg": fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t,
+        else SYS_recvmsg(fd, message, flags);
+    WRITE = c"write": fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t,
+        else SYS_write(fd, buffer, count);
+    WRITEV = c"writev": fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t,
+        else SYS_writev(fd, buffers, count);
+    SEND = c"send": fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t,
+        else SYS_sendto(fd, buffer, count, flags, 0, 0);
+    SENDTO = c"sendto": fn sendto(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int,
+            address: *const sockaddr, length: socklen_t) -> ssize_t,
+        else SYS_sendto(fd, buffer, count, flags, address, length);
+    SENDMSG = c"sendmsg": fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t,
+        else SYS_sendmsg(fd, message, flags);
+    FCNTL = c"fcntl": fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int,
+        else SYS_fcntl(fd, command, argument);
+    FCNTL64 = c"fcntl64": fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
+        else SYS_fcntl(fd, command, argument);
+    IOCTL = c"ioctl": fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int,
+        else SYS_ioctl(fd, request, argument);
+    CLOSE = c"close": fn close(fd: c_int) -> c_int,
+        else SYS_close(fd);
+    DUP = c"dup": fn dup(fd: c_int) -> c_int,
+        else SYS_dup(fd);
+    DUP2 = c"dup2": fn dup2(fd: c_int, to: c_int) -> c_int,
+        else SYS_dup3(fd, to, 0);
+    DUP3 = c"dup3": fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int,
+        else SYS_dup3(fd, to, flags);
 }

@@ -1,4 +1,5 @@
-//! `socket`, `accept`, `accept4`: busy-poll options of IPv4 and IPv6 sockets, for programs that block in `recv`.
+//! Calls about sockets. On the kernel plane `socket`, `accept` and `accept4` set busy-poll options of IPv4 and IPv6 sockets, for
+//! programs that block in `recv`.
 
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -6,8 +7,9 @@ use core::mem::size_of;
 use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::config::Socket;
+use lull_posix::{is_engaged, is_lull, socket as lulls};
 
-use crate::{CONFIG, Errno, last_error, real, say};
+use crate::{CONFIG, Errno, answer, last_error, number, real, say};
 
 /// As the C library's; a new IPv4 or IPv6 socket gets its options.
 ///
@@ -16,7 +18,7 @@ use crate::{CONFIG, Errno, last_error, real, say};
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the caller's arguments, passed on.
-    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let fd = number::forgotten(unsafe { real::socket(domain, kind, protocol) });
     if let Some(wanted) = CONFIG.socket()
         && fd >= 0
         && internet(domain)
@@ -33,6 +35,10 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    if is_lull(fd) {
+        // SAFETY: the program vouches for its pointers.
+        return unsafe { lulls_accept(fd, address, length, 0) };
+    }
     // SAFETY: the caller's arguments, passed on.
     accepted(unsafe { real::accept(fd, address, length) })
 }
@@ -48,8 +54,129 @@ pub unsafe extern "C-unwind" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    if is_lull(fd) {
+        // SAFETY: the program vouches for its pointers.
+        return unsafe { lulls_accept(fd, address, length, flags) };
+    }
     // SAFETY: the caller's arguments, passed on.
     accepted(unsafe { real::accept4(fd, address, length, flags) })
+}
+
+/// # Safety
+/// As `accept4`.
+unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+    let accepted = match lulls::accept(fd, flags) {
+        Ok(accepted) => accepted,
+        Err(error) => return answer::done(Err(error)),
+    };
+    // SAFETY: the program vouches for its pointers.
+    match unsafe { answer::write_address(accepted.peer(), address, length) } {
+        Ok(()) => accepted.fd,
+        Err(error) => {
+            // As the kernel, which gives the number back.
+            let _ = lull_posix::files::close(accepted.fd);
+            answer::done(Err(error))
+        }
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    if is_engaged() && !address.is_null() {
+        // SAFETY: the program vouches for its address.
+        return answer::done(lulls::bind(fd, unsafe { answer::bytes(address.cast(), length as usize) }));
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::bind(fd, address, length) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if is_engaged() {
+        return answer::done(lulls::listen(fd, backlog));
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::listen(fd, backlog) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    match is_lull(fd).then(|| lulls::getsockname(fd)).flatten() {
+        // SAFETY: the program vouches for its pointers.
+        Some(name) => answer::done(name.and_then(|name| unsafe { answer::write_name(&name, address, length) })),
+        // SAFETY: the caller's arguments, passed on.
+        None => unsafe { real::getsockname(fd, address, length) },
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    match is_lull(fd).then(|| lulls::getpeername(fd)).flatten() {
+        // SAFETY: the program vouches for its pointers.
+        Some(name) => answer::done(name.and_then(|name| unsafe { answer::write_name(&name, address, length) })),
+        // SAFETY: the caller's arguments, passed on.
+        None => unsafe { real::getpeername(fd, address, length) },
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    if is_lull(fd) {
+        // SAFETY: the program vouches for its value.
+        return answer::done(lulls::setsockopt(fd, level, name, unsafe { answer::bytes(value, length as usize) }));
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::setsockopt(fd, level, name, value, length) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program vouches for its pointers; the rest are the caller's arguments, passed on.
+    unsafe {
+        if is_lull(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {
+            let room = answer::bytes_mut(value, *length as usize);
+            if let Some(result) = lulls::getsockopt(fd, level, name, room) {
+                return answer::done(result.map(|written| *length = written as socklen_t));
+            }
+        }
+        real::getsockopt(fd, level, name, value, length)
+    }
 }
 
 /// A connection inherits its listener's options (`sk_clone_lock`), so only one without any is from a listener that was

@@ -1,0 +1,246 @@
+//! `read`, `write` and their kin.
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use lull_posix::is_lull;
+use lull_posix::socket::{self, Receive, Send};
+use std::io::{IoSlice, IoSliceMut};
+
+use crate::{answer, real};
+
+/// # Safety
+/// As `recv`.
+#[inline]
+unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's buffer.
+    let buffer = unsafe { answer::bytes_mut(buffer, count) };
+    answer::count(socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
+}
+
+/// # Safety
+/// As `send`.
+#[inline]
+unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's buffer.
+    let buffer = unsafe { answer::bytes(buffer, count) };
+    answer::count(socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { if is_lull(fd) { receive(fd, buffer, count, 0) } else { real::read(fd, buffer, count) } }
+}
+
+/// As the C library's, which calls it with the buffer's whole room when it was built with checks.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
+    enough(count, room);
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { read(fd, buffer, count) }
+}
+
+/// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
+fn enough(count: size_t, room: size_t) {
+    if count > room {
+        crate::say::line(format_args!("a read of {count} bytes into a buffer of {room}: the program ends"));
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { if is_lull(fd) { receive(fd, buffer, count, flags) } else { real::recv(fd, buffer, count, flags) } }
+}
+
+/// As [`__read_chk`].
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    enough(count, room);
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { recv(fd, buffer, count, flags) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on. A stream gives no address (`inet_recvmsg` with `tcp_recvmsg`).
+    unsafe {
+        if !is_lull(fd) {
+            return real::recvfrom(fd, buffer, count, flags, address, length);
+        }
+        let received = receive(fd, buffer, count, flags);
+        if received >= 0 && !address.is_null() && !length.is_null() {
+            *length = 0;
+        }
+        received
+    }
+}
+
+/// As [`__read_chk`].
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> ssize_t {
+    enough(count, room);
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { recvfrom(fd, buffer, count, flags, address, length) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::readv(fd, buffers, count);
+        }
+        let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
+        let received = answer::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()));
+        answer::count(received)
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::recvmsg(fd, message, flags);
+        }
+        let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
+        let received = answer::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            socket::recv(fd, buffers, Receive { flags })
+        });
+        if received.is_ok() {
+            // A stream has no address and no ancillary data.
+            (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+        }
+        answer::count(received)
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { if is_lull(fd) { transmit(fd, buffer, count, 0) } else { real::write(fd, buffer, count) } }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::writev(fd, buffers, count);
+        }
+        let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
+        answer::count(answer::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { if is_lull(fd) { transmit(fd, buffer, count, flags) } else { real::send(fd, buffer, count, flags) } }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on. A connected stream ignores the address.
+    unsafe {
+        if is_lull(fd) {
+            transmit(fd, buffer, count, flags)
+        } else {
+            real::sendto(fd, buffer, count, flags, address, length)
+        }
+    }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::sendmsg(fd, message, flags);
+        }
+        let Some(message) = message.as_ref() else { return answer::refused(libc::EFAULT) as ssize_t };
+        let sent = answer::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            socket::send(fd, buffers, Send { flags })
+        });
+        answer::count(sent)
+    }
+}
