@@ -36,6 +36,33 @@ pub(super) fn interface(file: &File) -> io::Result<(String, bool)> {
     Ok((name_in(&request), flags & libc::IFF_VNET_HDR != 0))
 }
 
+/// Whether the kernel knows virtio-net headers.
+pub(super) fn knows_virtio(file: &File) -> bool {
+    let mut features: libc::c_uint = 0;
+    // SAFETY: TUNGETFEATURES writes one unsigned int, which outlives the call.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETFEATURES, &raw mut features) };
+    done >= 0 && features & libc::IFF_VNET_HDR as libc::c_uint != 0
+}
+
+/// Sets the length and byte order of the virtio-net headers; an earlier user of the interface may have set others.
+pub(super) fn set_virtio_header(file: &File, bytes: usize) -> io::Result<()> {
+    let (bytes, little_endian) = (bytes as libc::c_int, 1 as libc::c_int);
+    for (request, value) in [(libc::TUNSETVNETHDRSZ, &bytes), (libc::TUNSETVNETLE, &little_endian)] {
+        // SAFETY: both read one int, which outlives the call.
+        if unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_ref(value)) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Tells the kernel what it may leave undone in frames for us (`TUN_F_*`). It belongs to the interface and outlives us.
+pub(super) fn set_offload(file: &File, features: libc::c_uint) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(features)) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Whether the interface behind `file` still exists.
 pub(super) fn attached(file: &File) -> bool {
     interface(file).is_ok()
