@@ -4,7 +4,6 @@
 mod kernel;
 mod program;
 
-use std::io::BufRead;
 use std::process::{Command, Stdio};
 
 use kernel::{World, script};

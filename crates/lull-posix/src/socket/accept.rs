@@ -84,7 +84,7 @@ fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
 }
 
 fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int) -> Result<Accepted> {
-    stream.set_nonblocking(true);
+    stream.set_nonblocking(true)?;
     let options = listener.options.inherited();
     options.apply(&stream);
     let number = placeholder(listener.domain, flags & libc::SOCK_CLOEXEC != 0)?;

@@ -105,7 +105,7 @@ fn open(engine: &Engine, fd: c_int, bound: SocketAddr, backlog: c_int, v6_only: 
         ..ListenOptions::default()
     };
     let listener = TcpListener::bind_with(&engine.network, None, bound, options)?;
-    listener.set_nonblocking(true);
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
