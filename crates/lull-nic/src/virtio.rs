@@ -219,7 +219,7 @@ mod tests {
             // Half of the time the high bytes are 0, so that offsets fall inside.
             if random() % 2 == 0 {
                 (header[0], header[1]) = (header[0] & 3, header[1] & 0x85);
-                [3, 5, 7, 9].map(|at| header[at] = 0);
+                [3, 5, 7, 9].iter().for_each(|&at| header[at] = 0);
             }
             let mut frame = tcp_frame(random() % 200);
             frame.set_len(random() % (frame.len() + 1));

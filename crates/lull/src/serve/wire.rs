@@ -65,7 +65,8 @@ impl Wire<'_> {
                     let (ip, prefix) = address(peer)?;
                     tap.kernel_side(ip, prefix)?;
                 }
-                Ok(Opened { device: Arc::new(tap), words: (*name).to_owned(), xdp: None })
+                let with = if offloads { " with offloads" } else { "" };
+                Ok(Opened { device: Arc::new(tap), words: format!("{name}{with}"), xdp: None })
             }
             Wire::Xdp(spec) => {
                 let config = args.xdp.config(spec, addresses)?;
@@ -166,9 +167,8 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     }
     let _control = offer(server.host());
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
-    let with = if offloads { " with offloads" } else { "" };
     let workers = args.threads;
-    outln!("serving memcached on {shown} port {port} over {name}{with} in mode {mode} with {workers} workers")?;
+    outln!("serving memcached on {shown} port {port} over {name} in mode {mode} with {workers} workers")?;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(50));
     }
