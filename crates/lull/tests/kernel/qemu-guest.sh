@@ -151,6 +151,24 @@ cat /tmp/log
 check 'watch has undone' is "$(settings)" "$before"
 check 'no state is left' is "$(ls /run/lull | wc -l)" 0
 
+# Flows of a program whose one context hears from several queues, on one queue while it runs. The device has an
+# indirection table (rss=on).
+table() { ethtool -x eth0 | sed -n '2,17s/^ *[0-9]*: *//p' | tr -s ' ' '\n' | sort -u | tr '\n' ' '; }
+flows() { is "$(table)" "$1"; }
+no_state() { is "$(ls /run/lull/*.json 2>/dev/null | wc -l)" 0; }
+all=$(table)
+for signal in TERM KILL; do
+    lull run --dev eth0 --mode suspend20 --one-napi steer -- memcached -u root -l 10.99.0.1 -t 1 > /tmp/log 2>&1 &
+    runs=$!
+    check 'steer puts the flows on one queue' within 120 log_says 'queues with flows of eth0: 4 -> 1'
+    check 'the table has one queue' is "$(table)" '0 '
+    cat /tmp/log
+    kill -$signal $runs; wait $runs
+    check "the table is back after SIG$signal" within 30 flows "$all"
+    check 'no state is left' within 30 no_state
+    killall memcached 2> /dev/null
+done
+
 # A thread busy polls from the first packet on; whoever reads its polls must not read for ever.
 # (busybox's own ip knows no peers.)
 /usr/bin/ip link add lull0 type veth peer name lull1
