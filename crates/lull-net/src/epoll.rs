@@ -210,6 +210,22 @@ impl Epoll {
         events_max: usize,
         timeout: Option<Duration>,
     ) -> io::Result<usize> {
+        self.wait_unless(worker, events, events_max, timeout, &|| false)
+    }
+
+    /// As [`Epoll::wait`], and ends early when `interrupted` says so and there are no events. Whoever makes it true wakes the
+    /// worker's [`Waker`](lull_host::Waker) afterwards.
+    ///
+    /// # Errors
+    /// As [`Epoll::wait`]; `Interrupted`.
+    pub fn wait_unless(
+        &self,
+        worker: &Worker,
+        events: &mut Vec<Event>,
+        events_max: usize,
+        timeout: Option<Duration>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> io::Result<usize> {
         if events_max == 0 {
             return Err(io::Error::from_raw_os_error(libc_errno::EINVAL));
         }
@@ -229,6 +245,9 @@ impl Epoll {
             match wait.next(&context.busy) {
                 WaitStep::Done(count) => {
                     context.events.fetch_add(count as u64, Ordering::Relaxed);
+                    if count == 0 && interrupted() {
+                        return Err(io::Error::from_raw_os_error(libc_errno::EINTR));
+                    }
                     return Ok(count);
                 }
                 WaitStep::Copy => {
@@ -240,7 +259,7 @@ impl Epoll {
                 WaitStep::Busy(plan) => {
                     let known = turn.busy_loop(&plan, &mut |now_ns| {
                         context.check_kernel(now_ns);
-                        context.is_available()
+                        context.is_available() || interrupted()
                     });
                     let now_ns = worker.host().now_ns();
                     let done = BusyDone { available: context.is_available(), gone: !known, now_ns };
@@ -252,7 +271,9 @@ impl Epoll {
                     // The resume's poll ran in this context and may have brought events.
                     let (available, timed_out) = match context.is_available() {
                         true => (true, false),
-                        false => context.sleep(worker, &mut turn, until_ns),
+                        // As if the time were over: `ep_poll` looks at signals where it would sleep.
+                        false if interrupted() => (false, true),
+                        false => context.sleep(worker, &mut turn, until_ns, interrupted),
                     };
                     wait.woke(available, timed_out);
                 }
@@ -290,6 +311,7 @@ impl std::fmt::Debug for Epoll {
 mod libc_errno {
     use rustix::io::Errno;
     pub(super) const EINVAL: i32 = Errno::INVAL.raw_os_error();
+    pub(super) const EINTR: i32 = Errno::INTR.raw_os_error();
     pub(super) const EEXIST: i32 = Errno::EXIST.raw_os_error();
     pub(super) const ENOENT: i32 = Errno::NOENT.raw_os_error();
 }

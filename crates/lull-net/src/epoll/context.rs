@@ -232,20 +232,26 @@ impl Context {
 
     /// Sleeps until something is available or the time is up. Returns whether something is available, and whether the
     /// time is up.
-    pub(super) fn sleep(&self, worker: &Worker, turn: &mut Turn<'_>, until_ns: Option<u64>) -> (bool, bool) {
+    pub(super) fn sleep(
+        &self,
+        worker: &Worker,
+        turn: &mut Turn<'_>,
+        until_ns: Option<u64>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> (bool, bool) {
         let waker = worker.waker();
         let fd = self.kernel.get().map(KernelSet::fd);
         let watches_fd = fd.is_some();
         let woke = turn.sleep(&Sleep { until_ns, fd }, &mut || {
             // A set of kernel descriptors that was made meanwhile has to be watched, too.
-            self.ready.look(&waker) || self.kernel.get().is_some() != watches_fd
+            self.ready.look(&waker) || self.kernel.get().is_some() != watches_fd || interrupted()
         });
         let available = self.ready.leave(&waker);
         let kernel = self.kernel.get();
         if woke == Woke::Fd {
             kernel.inspect(|kernel| kernel.fired());
         }
-        (available || kernel.is_some_and(KernelSet::is_readable), woke == Woke::TimedOut)
+        (available || kernel.is_some_and(KernelSet::is_readable), woke == Woke::TimedOut || interrupted())
     }
 }
 

@@ -12,7 +12,7 @@ use super::open::{Open, Part, Source};
 use super::{TcpStream, addresses};
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::shard::{ListenOptions, NetError, Ready};
+use crate::shard::{ListenOptions, NetError, Ready, Shutdown};
 
 /// Where port 0 looks (`ip_local_port_range`).
 const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
@@ -173,6 +173,19 @@ impl TcpListener {
                 each(&|list| list.unblock());
             }
         }
+    }
+
+    /// Stops listening (`shutdown`): calls that wait for a connection end, and those that wait to be accepted still can be.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        Ok(self.0.opens.iter().try_for_each(|open| open.part.call(|stack, id, io| stack.shutdown(id, how, io)))?)
+    }
+
+    /// What is ready now; what `poll` would report.
+    pub fn ready(&self) -> Ready {
+        self.0.opens.iter().fold(Ready::empty(), |all, open| all | open.part.level())
     }
 
     /// The own address.
