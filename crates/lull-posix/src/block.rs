@@ -1,4 +1,4 @@
-//! How a thread waits in a call that is not `epoll_wait`.
+//! How a thread waits in a call that is not `epoll_wait`: in a context of its own.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -6,39 +6,109 @@ use std::time::Duration;
 use libc::c_int;
 use lull_net::{Epoll, Event, Interest, Source};
 
+use crate::kernel::borrow;
+use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, engine};
 
 thread_local! {
-    /// Contexts of the thread's own, to wait in. One is enough unless a signal handler waits as well.
+    /// Contexts of the thread's own, kept for its next wait.
     static CONTEXTS: RefCell<Vec<Epoll>> = const { RefCell::new(Vec::new()) };
 }
 
 const SOURCE: u64 = 0;
 const KERNELS: u64 = 1;
 
+/// A wait of the calling thread for several things at once. While it waits, the thread delivers.
+pub(crate) struct Wait {
+    context: Option<Epoll>,
+}
+
+impl Wait {
+    /// A wait for nothing yet.
+    pub(crate) fn new() -> Result<Wait> {
+        let engine = engine::engine()?;
+        let kept = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().ok()?.pop()).ok().flatten();
+        Ok(Wait { context: Some(kept.unwrap_or_else(|| Epoll::new(&engine.host))) })
+    }
+
+    fn context(&self) -> &Epoll {
+        match &self.context {
+            Some(context) => context,
+            None => unreachable!("it is taken when the wait is dropped"),
+        }
+    }
+
+    /// Waits for a socket as well. One that is waited for already is waited for with what it was added for.
+    pub(crate) fn add(&self, source: &impl Source, interest: Interest) -> Result<()> {
+        not_twice(self.context().add(source, SOURCE, interest))
+    }
+
+    /// Takes a socket out again. One that another thread has closed meanwhile has left by itself.
+    pub(crate) fn remove(&self, source: &impl Source) {
+        let _ = self.context().delete(source);
+    }
+
+    /// Waits for a descriptor of the kernel's as well.
+    pub(crate) fn add_kernels(&self, fd: c_int, interest: Interest) -> Result<()> {
+        not_twice(self.context().add_fd(borrow(fd), KERNELS, interest))
+    }
+
+    /// Takes a descriptor out again.
+    pub(crate) fn remove_kernels(&self, fd: c_int) {
+        let _ = self.context().delete_fd(borrow(fd));
+    }
+
+    /// Waits until something is ready; false if the time is over first.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let engine = engine::engine()?;
+        let context = self.context();
+        let mut events = Vec::<Event>::with_capacity(1);
+        let cpu = engine.cpu_of(context.napi_id());
+        let waited = engine.with_worker(cpu, |worker| {
+            context.wait_unless(worker, &mut events, 1, timeout, &crate::signals::is_interrupted)
+        });
+        Ok(waited?.map_err(Errno::from)? > 0)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let Some(context) = self.context.take() else { return };
+        let _ = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().map(|mut contexts| contexts.push(context)));
+    }
+}
+
+/// `poll` may name a descriptor more than once.
+fn not_twice(added: std::io::Result<()>) -> Result<()> {
+    match added.map_err(Errno::from) {
+        Err(error) if error.number() == libc::EEXIST => Ok(()),
+        added => added,
+    }
+}
+
 /// Waits until a socket is ready, or a descriptor of the kernel's is readable, or `timeout` is over; false if that came
-/// first. While it waits, the thread delivers.
+/// first.
 pub(crate) fn until_ready(
     source: &impl Source,
     interest: Interest,
     kernels: Option<c_int>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    let engine = engine::engine()?;
-    let kept = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().ok()?.pop()).ok().flatten();
-    let context = kept.unwrap_or_else(|| Epoll::new(&engine.host));
-    context.add(source, SOURCE, interest)?;
+    let wait = Wait::new()?;
+    wait.add(source, interest)?;
     if let Some(fd) = kernels {
-        context.add_fd(crate::kernel::borrow(fd), KERNELS, Interest::READABLE)?;
+        wait.add_kernels(fd, Interest::READABLE).inspect_err(|_| wait.remove(source))?;
     }
-    let mut events = Vec::<Event>::with_capacity(1);
-    let cpu = engine.cpu_of(context.napi_id());
-    let waited = engine.with_worker(cpu, |worker| context.wait(worker, &mut events, 1, timeout));
-    // Closed meanwhile by another thread, it has left the context.
-    let _ = context.delete(source);
+    let waited = loop {
+        match wait.wait(timeout) {
+            // With a timeout these calls are never restarted (`sock_intr_errno`).
+            Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
+            waited => break waited,
+        }
+    };
+    wait.remove(source);
     if let Some(fd) = kernels {
-        let _ = context.delete_fd(crate::kernel::borrow(fd));
+        wait.remove_kernels(fd);
     }
-    let _ = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().map(|mut contexts| contexts.push(context)));
-    Ok(waited?.map_err(Errno::from)? > 0)
+    waited
 }

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use lull_net::lull_host::Waker;
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing};
+use crate::{Errno, Flows, Result, Routing, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -58,6 +59,11 @@ pub(crate) fn is_own(ip: IpAddr) -> bool {
     WORLD.get().is_some_and(|world| world.routing.is_own(ip))
 }
 
+/// Whether an address is lull's to connect to.
+pub(crate) fn reaches(ip: IpAddr) -> bool {
+    WORLD.get().is_some_and(|world| world.routing.reaches(ip))
+}
+
 /// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both.
 pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
     WORLD.get().is_some_and(|world| match ip {
@@ -86,30 +92,40 @@ pub(crate) fn engine() -> Result<&'static Engine> {
 
 thread_local! {
     /// The calling thread's places on the engine's CPUs, made when they are needed.
-    static WORKERS: RefCell<Vec<Worker>> = const { RefCell::new(Vec::new()) };
+    static WORKERS: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A place, and what ends the sleep of whoever has it.
+struct Place {
+    worker: Worker,
+    waker: Box<Waker>,
 }
 
 impl Engine {
     /// Calls `with` with the calling thread's place on CPU `cpu`. A call inside it, from a signal handler, gets another place.
     pub(crate) fn with_worker<R>(&self, cpu: u16, with: impl FnOnce(&Worker) -> R) -> Result<R> {
-        let kept = |workers: &RefCell<Vec<Worker>>| {
-            let mut workers = workers.try_borrow_mut().ok()?;
-            let nth = workers.iter().position(|worker| worker.cpu() == cpu)?;
-            Some(workers.swap_remove(nth))
+        let kept = |places: &RefCell<Vec<Place>>| {
+            let mut places = places.try_borrow_mut().ok()?;
+            let nth = places.iter().position(|place| place.worker.cpu() == cpu)?;
+            Some(places.swap_remove(nth))
         };
-        let worker = match WORKERS.try_with(kept).ok().flatten() {
-            Some(worker) => worker,
-            None => self.new_worker(cpu)?,
+        let place = match WORKERS.try_with(kept).ok().flatten() {
+            Some(place) => place,
+            None => self.new_place(cpu)?,
         };
-        let result = with(&worker);
+        let before = signals::set_waker(&raw const *place.waker);
+        let result = with(&place.worker);
+        signals::set_waker(before);
         // A thread that is ending keeps nothing.
-        let _ = WORKERS.try_with(|workers| workers.try_borrow_mut().map(|mut workers| workers.push(worker)));
+        let _ = WORKERS.try_with(|places| places.try_borrow_mut().map(|mut places| places.push(place)));
         Ok(result)
     }
 
     #[cold]
-    fn new_worker(&self, cpu: u16) -> Result<Worker> {
-        Worker::new(&self.host, cpu).map_err(|error| Errno::from(std::io::Error::from(error)))
+    fn new_place(&self, cpu: u16) -> Result<Place> {
+        let worker = Worker::new(&self.host, cpu).map_err(|error| Errno::from(std::io::Error::from(error)))?;
+        let waker = Box::new(worker.waker());
+        Ok(Place { worker, waker })
     }
 
     /// The CPU whose queues a context of this NAPI hears from; the first if there is none yet.

@@ -21,6 +21,7 @@ use crate::{Errno, Result, engine, kernel};
 
 pub use ctl::epoll_ctl;
 pub(crate) use move_in::becomes_lulls;
+pub(crate) use wait::bits;
 pub use wait::epoll_wait;
 
 /// What a member was added with.

@@ -216,3 +216,41 @@ pub fn event_data(event: &MaybeUninit<epoll_event>) -> u64 {
     // SAFETY: the caller looks only at events that were written; the struct is plain data.
     unsafe { event.assume_init() }.u64
 }
+
+/// `connect` with an address in the kernel's form.
+pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    unsafe { raw!(SYS_connect, fd, address.as_ptr(), address.len()) }.map(drop)
+}
+
+/// `shutdown`.
+pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_shutdown, fd, how) }.map(drop)
+}
+
+/// `poll` with a timeout in nanoseconds; a negative one is for ever.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64) -> Result<usize> {
+    let timeout = libc::timespec { tv_sec: timeout_ns / 1_000_000_000, tv_nsec: timeout_ns % 1_000_000_000 };
+    let timeout = if timeout_ns < 0 { core::ptr::null() } else { &raw const timeout };
+    // SAFETY: as many structs as the kernel is told, a timeout if there is one, and no signal mask.
+    unsafe { raw!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), timeout, 0, 0) }
+}
+
+/// `pread`.
+pub fn pread(fd: c_int, buffer: &mut [u8], at: libc::off_t) -> Result<usize> {
+    // SAFETY: the kernel writes at most as many bytes as the slice has.
+    unsafe { raw!(SYS_pread64, fd, buffer.as_mut_ptr(), buffer.len(), at) }
+}
+
+/// Where a file is read from next.
+pub fn position(fd: c_int) -> Result<libc::off_t> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_lseek, fd, 0, libc::SEEK_CUR) }.map(|at| at as libc::off_t)
+}
+
+/// Sets where a file is read from next.
+pub fn set_position(fd: c_int, at: libc::off_t) -> Result<()> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_lseek, fd, at, libc::SEEK_SET) }.map(drop)
+}

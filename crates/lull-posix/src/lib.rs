@@ -13,9 +13,11 @@
 //! | [`engine`] | the engine of this process, and the threads' places in it |
 //! | [`routing`] | which world an address is of |
 //! | [`files`] | the open files that are lull's, by number; `close`, `dup` |
-//! | [`socket`] | `bind`, `listen`, `accept`, reading, writing, options |
+//! | [`socket`] | `bind`, `listen`, `accept`, `connect`, reading, writing, `shutdown`, options |
 //! | [`epoll`] | epoll over both worlds |
 //! | [`flags`] | `fcntl`, `ioctl` |
+//! | [`poll`] | `poll` over both worlds |
+//! | [`signals`] | the program's handlers: when they run, and which waits they end |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
 #![deny(unsafe_code)]
@@ -32,9 +34,11 @@ pub mod flows;
 #[allow(unsafe_code)]
 pub mod handover;
 mod kernel;
+pub mod poll;
 #[doc(hidden)]
 pub mod raw;
 pub mod routing;
+pub mod signals;
 pub mod socket;
 pub mod start;
 

@@ -5,11 +5,15 @@
 //! the kernel's socket stays under the number as a placeholder, and its options are read from it.
 
 mod accept;
+mod connect;
 mod data;
 mod listen;
 mod name;
 pub(crate) mod options;
+mod sendfile;
+mod shutdown;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
@@ -17,11 +21,17 @@ use lull_net::{TcpListener, TcpStream};
 
 use options::Options;
 
+use crate::engine;
+use crate::flows::Taken;
+
 pub use accept::accept;
+pub use connect::{connect, is_destination};
 pub use data::{Receive, Send, recv, send};
 pub use listen::{bind, listen};
 pub use name::{getpeername, getsockname};
 pub use options::{getsockopt, setsockopt};
+pub use sendfile::sendfile;
+pub use shutdown::shutdown;
 
 /// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
 pub(crate) struct Listener {
@@ -39,10 +49,33 @@ pub(crate) struct Stream {
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
+    /// `connect` has begun, and no call has told its outcome yet.
+    pub(crate) connecting: AtomicBool,
+    /// Its place among the connections that somebody outlives.
+    pub(crate) _flow: Flow,
 }
 
 impl Stream {
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection's place in [`crate::Flows`], if there is such a table: given back when the connection is closed.
+pub(crate) struct Flow(Option<Taken>);
+
+impl Flow {
+    fn of(local: SocketAddr, remote: SocketAddr) -> Flow {
+        let flows = engine::running().and_then(|engine| engine.flows.as_ref());
+        Flow(flows.and_then(|flows| flows.opened(local, remote)))
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        let flows = engine::running().and_then(|engine| engine.flows.as_ref());
+        if let (Some(flow), Some(flows)) = (self.0.take(), flows) {
+            flows.closed(flow);
+        }
     }
 }

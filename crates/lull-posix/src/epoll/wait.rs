@@ -12,7 +12,7 @@ use lull_net::{Event, Ready};
 use super::{CALL, EpollFile, Mixed};
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, kernel, signals};
 
 /// Where events are written to: memory of the program's, of which nothing is read before it was written.
 pub type Events<'a> = &'a mut [MaybeUninit<epoll_event>];
@@ -118,7 +118,9 @@ impl Mixed {
                 (Some(left), Some(longest)) => Some(left.min(longest)),
                 (left, longest) => left.or(longest),
             };
-            engine.with_worker(cpu, |worker| self.epoll.wait(worker, batch, events.len(), slice))??;
+            engine.with_worker(cpu, |worker| {
+                self.epoll.wait_unless(worker, batch, events.len(), slice, &signals::is_interrupted)
+            })??;
             let count = self.hand_out(batch, events)?;
             if count != 0 {
                 return Ok(count);
@@ -157,7 +159,8 @@ impl Mixed {
     }
 }
 
-fn bits(ready: Ready) -> u32 {
+/// What is ready, in the bits of epoll and of poll.
+pub(crate) fn bits(ready: Ready) -> u32 {
     const MAP: [(Ready, c_int); 6] = [
         (Ready::READABLE, libc::EPOLLIN),
         (Ready::WRITABLE, libc::EPOLLOUT),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use lull_net::{Interest, TcpStream};
 
-use super::{Listener, Stream};
+use super::{Flow, Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, kernel};
 
@@ -87,10 +87,18 @@ fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int)
     stream.set_nonblocking(true)?;
     let options = listener.options.inherited();
     options.apply(&stream);
+    let flow = Flow::of(stream.local_addr()?, peer);
     let number = placeholder(listener.domain, flags & libc::SOCK_CLOEXEC != 0)?;
     let peer = address::Bytes::new(peer, listener.domain);
     let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
-    let file = Stream { stream, domain: listener.domain, nonblocking, options };
+    let file = Stream {
+        stream,
+        domain: listener.domain,
+        nonblocking,
+        options,
+        connecting: AtomicBool::new(false),
+        _flow: flow,
+    };
     files::put(number, File::Stream(file)).inspect_err(|_| kernel::discard(number))?;
     Ok(Accepted { fd: number, peer: Peer::Lulls(peer) })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{c_int, epoll_event};
 use lull_net::lull_core::{AfterResume, EpollOptions};
 use lull_net::lull_nic::mem::{self, MemConfig};
-use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, TcpStream};
+use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, TcpListener, TcpStream};
 use lull_posix::socket::{Receive, Send};
 use lull_posix::{Engine, Errno, Routing, address, engage, epoll, socket};
 
@@ -127,6 +127,18 @@ pub const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 
 pub fn nonblocking(fd: c_int) {
     assert_eq!(lull_posix::flags::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize), Some(Ok(0)));
+}
+
+/// A connection that the program makes: its number, and the peer's end.
+pub fn connecting() -> (c_int, TcpStream) {
+    let listener = peer_listener();
+    let fd = tcp();
+    socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())).unwrap();
+    (fd, listener.accept().unwrap().0)
+}
+
+pub fn peer_listener() -> TcpListener {
+    TcpListener::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap()
 }
 
 /// Waits until `condition` holds.

@@ -61,6 +61,7 @@ fn int(value: &[u8]) -> Result<c_int> {
 #[derive(Debug, Default)]
 pub(super) struct Acted {
     nodelay: AtomicBool,
+    corked: AtomicBool,
     keepalive: AtomicBool,
     idle_s: AtomicU32,
     interval_s: AtomicU32,
@@ -79,6 +80,8 @@ impl Clone for Acted {
         let timeout = |timeout: &Timeout| Timeout(AtomicI64::new(timeout.0.load(Relaxed)));
         Acted {
             nodelay: flag(&self.nodelay),
+            // A connection starts without.
+            corked: AtomicBool::new(false),
             keepalive: flag(&self.keepalive),
             idle_s: word(&self.idle_s),
             interval_s: word(&self.interval_s),
@@ -136,6 +139,9 @@ impl Acted {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
                 flag(&self.nodelay).and_then(|()| on(stream, |stream| stream.set_nodelay(self.nodelay.load(Relaxed))))
             }
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => {
+                flag(&self.corked).and_then(|()| on(stream, |stream| self.push_uncorked(stream)))
+            }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => limited(&self.idle_s, KEEPIDLE_S_MAX),
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => limited(&self.interval_s, KEEPINTVL_S_MAX),
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => limited(&self.probes, KEEPCNT_MAX),
@@ -155,6 +161,7 @@ impl Acted {
         let flag = |flag: &AtomicBool| number(c_int::from(flag.load(Relaxed)));
         match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => flag(&self.nodelay),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => flag(&self.corked),
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => word(&self.idle_s),
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => word(&self.interval_s),
             (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => word(&self.probes),
@@ -190,6 +197,15 @@ impl Acted {
         if self.user_timeout_ms.load(Relaxed) != 0 {
             let _ = self.put_user_timeout(stream);
         }
+    }
+
+    /// TCP_CORK: what Nagle's algorithm holds back leaves when the cork is taken off. While it is on, nothing else is held back.
+    fn push_uncorked(&self, stream: &TcpStream) -> std::io::Result<()> {
+        if self.corked.load(Relaxed) || self.nodelay.load(Relaxed) {
+            return Ok(());
+        }
+        stream.set_nodelay(true)?;
+        stream.set_nodelay(false)
     }
 
     fn renew_keepalive(&self, stream: Option<&TcpStream>) -> Result<()> {

@@ -1,0 +1,120 @@
+//! `poll` and `select` over both worlds.
+
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_short, pollfd};
+use lull_net::Interest;
+
+use crate::block::Wait;
+use crate::files::{self, File, Open};
+use crate::{Result, kernel};
+
+/// Whether a call with these descriptors is lull's business.
+pub fn concerns(fds: &[pollfd]) -> bool {
+    fds.iter().any(|polled| files::is_lull(polled.fd))
+}
+
+/// `poll`; a timeout of nothing is for ever. Returns how many descriptors have something to report.
+pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize> {
+    let mut polled = Polled::new(fds);
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let ready = polled.look(fds)?;
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if ready > 0 || left == Some(Duration::ZERO) || timeout == Some(Duration::ZERO) {
+            return Ok(ready);
+        }
+        polled.wait(fds, left)?;
+    }
+}
+
+/// The descriptors of a call by world.
+struct Polled {
+    /// By place in the call: the files that are lull's.
+    lulls: Vec<Option<Open>>,
+    /// The kernel's share, with the places of lull's switched off.
+    kernels: Vec<pollfd>,
+}
+
+impl Polled {
+    fn new(fds: &[pollfd]) -> Polled {
+        let lulls: Vec<Option<Open>> = fds.iter().map(|polled| files::get(polled.fd)).collect();
+        let kernels = fds.iter().zip(&lulls).map(|(polled, file)| {
+            let fd = if file.as_deref().is_none_or(is_kernels_too) { polled.fd } else { -1 };
+            pollfd { fd, events: polled.events, revents: 0 }
+        });
+        let kernels = kernels.collect();
+        Polled { lulls, kernels }
+    }
+
+    /// Writes what is ready now, and returns for how many.
+    fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
+        if self.kernels.iter().any(|polled| polled.fd >= 0) {
+            kernel::poll(&mut self.kernels, 0)?;
+        }
+        for ((polled, file), kernels) in fds.iter_mut().zip(&self.lulls).zip(&self.kernels) {
+            let own = file.as_deref().map_or(0, |file| revents(file, polled.events));
+            polled.revents = own | if kernels.fd >= 0 { kernels.revents } else { 0 };
+        }
+        Ok(fds.iter().filter(|polled| polled.revents != 0).count())
+    }
+
+    /// Sleeps until something changes.
+    fn wait(&self, fds: &[pollfd], timeout: Option<Duration>) -> Result<()> {
+        let wait = Wait::new()?;
+        let mut result = Ok(());
+        for (nth, polled) in fds.iter().enumerate() {
+            let interest = interest(polled.events);
+            let added = match self.lulls[nth].as_deref() {
+                Some(File::Stream(stream)) => wait.add(stream.stream(), interest),
+                Some(File::Listener(listener)) => wait.add(&listener.listener, interest),
+                Some(File::Epoll(_)) | None => Ok(()),
+            };
+            let kernels = self.kernels[nth].fd;
+            let added = added.and_then(|()| if kernels >= 0 { wait.add_kernels(kernels, interest) } else { Ok(()) });
+            result = result.and(added);
+        }
+        let waited = result.and_then(|()| wait.wait(timeout));
+        for (nth, file) in self.lulls.iter().enumerate() {
+            match file.as_deref() {
+                Some(File::Stream(stream)) => wait.remove(stream.stream()),
+                Some(File::Listener(listener)) => wait.remove(&listener.listener),
+                Some(File::Epoll(_)) | None => {}
+            }
+            if self.kernels[nth].fd >= 0 {
+                wait.remove_kernels(self.kernels[nth].fd);
+            }
+        }
+        waited.map(drop)
+    }
+}
+
+/// Whether the kernel has a part in what a file has ready.
+fn is_kernels_too(file: &File) -> bool {
+    match file {
+        File::Stream(_) => false,
+        File::Listener(listener) => listener.both_worlds,
+        File::Epoll(_) => true,
+    }
+}
+
+fn revents(file: &File, events: c_short) -> c_short {
+    let ready = match file {
+        File::Stream(stream) => stream.stream.ready(),
+        File::Listener(listener) => listener.listener.ready(),
+        // Of a context that is polled itself, only the kernel's members are seen.
+        File::Epoll(_) => return 0,
+    };
+    // The bits of poll are those of epoll (`mangle_poll`).
+    crate::epoll::bits(ready) as c_short & (events | libc::POLLERR | libc::POLLHUP)
+}
+
+fn interest(events: c_short) -> Interest {
+    const MAP: [(c_int, Interest); 3] = [
+        ((libc::POLLIN | libc::POLLRDNORM) as c_int, Interest::READABLE),
+        ((libc::POLLOUT | libc::POLLWRNORM) as c_int, Interest::WRITABLE),
+        (libc::POLLRDHUP as c_int, Interest::RDHUP),
+    ];
+    let asked = |(bits, _): &&(c_int, Interest)| c_int::from(events) & bits != 0;
+    MAP.iter().filter(asked).fold(Interest::empty(), |all, (_, one)| all | *one)
+}

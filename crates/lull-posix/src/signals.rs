@@ -1,0 +1,253 @@
+//! The program's signal handlers: they run at the end of a call that is lull's, as the kernel runs them at the end of a system
+//! call.
+//!
+//! A handler may call whatever is safe in handlers: `write` to a socket among others. If it interrupted its thread inside the
+//! engine, such a call would wait for a lock that its own thread holds. So a handler that the program installs is wrapped:
+//! inside a [`section`] the wrapper only notes the signal and ends the wait, if there is one, and the handler runs when the
+//! section is over. Signals of a thread's own faults are left alone.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use libc::{c_int, c_void, sigaction as Action, siginfo_t};
+use lull_net::lull_host::Waker;
+
+use crate::raw::raw;
+use crate::{Errno, Result};
+
+const SIGNALS: usize = 64;
+/// Signals that come of what a thread itself does: they cannot wait.
+const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+/// Signals that one thread can have noted; of more real-time signals at once the last are merged.
+const NOTED_MAX: usize = 16;
+
+/// What the program has asked for, by signal.
+struct Asked {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+
+static ASKED: [Asked; SIGNALS + 1] =
+    [const { Asked { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0), mask: AtomicU64::new(0) } };
+        SIGNALS + 1];
+
+/// The calling thread's state, which its own handlers change.
+struct Thread {
+    depth: Cell<u32>,
+    interrupted: Cell<bool>,
+    /// One of the handlers was installed without SA_RESTART.
+    for_good: Cell<bool>,
+    waker: Cell<*const Waker>,
+    count: Cell<usize>,
+    noted: UnsafeCell<[MaybeUninit<(c_int, siginfo_t)>; NOTED_MAX]>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            depth: Cell::new(0),
+            interrupted: Cell::new(false),
+            for_good: Cell::new(false),
+            waker: Cell::new(std::ptr::null()),
+            count: Cell::new(0),
+            noted: UnsafeCell::new([const { MaybeUninit::uninit() }; NOTED_MAX]),
+        }
+    };
+}
+
+/// Runs a call of lull's: handlers of signals that come meanwhile run when it is over.
+#[inline]
+pub fn section<R>(call: impl FnOnce() -> R) -> R {
+    THREAD.with(|thread| {
+        let depth = thread.depth.get();
+        if depth == 0 {
+            thread.interrupted.set(false);
+            thread.for_good.set(false);
+        }
+        thread.depth.set(depth + 1);
+        compiler_fence(Ordering::SeqCst);
+        let result = call();
+        if depth == 0 && thread.count.get() != 0 {
+            run_noted(thread);
+        }
+        compiler_fence(Ordering::SeqCst);
+        thread.depth.set(depth);
+        if depth == 0 && thread.count.get() != 0 {
+            // One came between the two; nothing is inside any more.
+            run_noted(thread);
+        }
+        result
+    })
+}
+
+/// A section in which the thread has another mask of signals, as in `epoll_pwait` and `ppoll`: handlers of signals that this lets
+/// in run before it is as it was.
+pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -> R) -> R {
+    let Some(mask) = mask else { return section(call) };
+    section(|| {
+        let before = set_mask(libc::SIG_SETMASK, first_word(mask));
+        let result = call();
+        THREAD.with(run_noted);
+        set_mask(libc::SIG_SETMASK, before);
+        result
+    })
+}
+
+/// Whether a handler waits for the present section to end: a wait in it is over.
+#[inline]
+pub(crate) fn is_interrupted() -> bool {
+    THREAD.try_with(|thread| thread.interrupted.get()).unwrap_or(false)
+}
+
+/// A call that Linux restarts was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with
+/// SA_RESTART, so that it goes on.
+pub(crate) fn restarts() -> bool {
+    THREAD.with(|thread| {
+        run_noted(thread);
+        let goes_on = !thread.for_good.get();
+        if goes_on {
+            thread.interrupted.set(false);
+        }
+        goes_on
+    })
+}
+
+/// While the calling thread waits, `waker` ends its sleep. Returns what did before.
+pub(crate) fn set_waker(waker: *const Waker) -> *const Waker {
+    THREAD.try_with(|thread| thread.waker.replace(waker)).unwrap_or(std::ptr::null())
+}
+
+fn first_word(mask: &libc::sigset_t) -> u64 {
+    // SAFETY: the C library's set begins with the kernel's, which is a word of 64 bits.
+    unsafe { (mask as *const libc::sigset_t).cast::<u64>().read_unaligned() }
+}
+
+fn set_mask(how: c_int, mask: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: sets of the kernel's size.
+    let _ = unsafe { raw!(SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, 8) };
+    before
+}
+
+/// What the kernel calls in place of a handler of the program's.
+extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let inside = THREAD.try_with(|thread| {
+        if thread.depth.get() == 0 {
+            return false;
+        }
+        // SAFETY: the kernel gives information with every signal of a handler that was installed with SA_SIGINFO.
+        note(thread, signal, unsafe { *info });
+        true
+    });
+    if !inside.unwrap_or(false) {
+        call_handler(signal, info, context);
+    }
+}
+
+fn note(thread: &Thread, signal: c_int, info: siginfo_t) {
+    // Other handlers of this thread may interrupt this one.
+    let before = set_mask(libc::SIG_SETMASK, u64::MAX);
+    let count = thread.count.get();
+    // SAFETY: only this thread uses it, with its signals blocked; the first `count` are written.
+    let noted = unsafe { &mut *thread.noted.get() };
+    // SAFETY: as above.
+    let is_there = noted[..count].iter().any(|one| unsafe { one.assume_init_ref() }.0 == signal);
+    let merges = is_there && signal < 32;
+    if !merges && count < NOTED_MAX {
+        noted[count].write((signal, info));
+        thread.count.set(count + 1);
+    }
+    thread.interrupted.set(true);
+    if ASKED[signal as usize].flags.load(Ordering::Relaxed) & libc::SA_RESTART == 0 {
+        thread.for_good.set(true);
+    }
+    // SAFETY: set only while it lives.
+    if let Some(waker) = unsafe { thread.waker.get().as_ref() } {
+        waker.wake();
+    }
+    set_mask(libc::SIG_SETMASK, before);
+}
+
+/// Runs the handlers of what was noted, in its order.
+#[cold]
+fn run_noted(thread: &Thread) {
+    loop {
+        let before = set_mask(libc::SIG_SETMASK, u64::MAX);
+        let count = thread.count.get();
+        // SAFETY: only this thread uses it, with its signals blocked; the first `count` are written.
+        let first = (count > 0).then(|| unsafe {
+            let noted = &mut *thread.noted.get();
+            let first = noted[0].assume_init();
+            noted.copy_within(1..count, 0);
+            first
+        });
+        thread.count.set(count.saturating_sub(1));
+        let Some((signal, mut info)) = first else {
+            set_mask(libc::SIG_SETMASK, before);
+            return;
+        };
+        let asked = &ASKED[signal as usize];
+        let itself = if asked.flags.load(Ordering::Relaxed) & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+        set_mask(libc::SIG_SETMASK, before | asked.mask.load(Ordering::Relaxed) | itself);
+        // SAFETY: plain data, for which zeroes are a value. What the thread was doing is no handler's business.
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        call_handler(signal, &raw mut info, (&raw mut context).cast());
+        set_mask(libc::SIG_SETMASK, before);
+    }
+}
+
+fn call_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let asked = &ASKED[signal as usize];
+    let handler = asked.handler.load(Ordering::Acquire);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        return;
+    }
+    // SAFETY: the program installed it with this shape, as its flags say.
+    unsafe {
+        if asked.flags.load(Ordering::Relaxed) & libc::SA_SIGINFO != 0 {
+            std::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)(
+                signal, info, context,
+            );
+        } else {
+            std::mem::transmute::<usize, extern "C" fn(c_int)>(handler)(signal);
+        }
+    }
+}
+
+/// `sigaction`. `install` is the C library's, which is called with what the kernel is to be told, and tells what it was told
+/// before.
+pub fn sigaction(
+    signal: c_int,
+    asked: Option<&Action>,
+    install: impl FnOnce(Option<&Action>) -> Result<Action>,
+) -> Result<Action> {
+    let wraps = (1..=SIGNALS as c_int).contains(&signal) && !OWN_FAULTS.contains(&signal);
+    if !wraps {
+        return install(asked);
+    }
+    let slot = &ASKED[signal as usize];
+    let before = (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Relaxed));
+    let is_handler = |action: &Action| action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN;
+    let told = match asked {
+        Some(action) if is_handler(action) => {
+            // Written first: a signal that comes as soon as it is installed finds it.
+            slot.mask.store(first_word(&action.sa_mask), Ordering::Relaxed);
+            slot.flags.store(action.sa_flags, Ordering::Relaxed);
+            slot.handler.store(action.sa_sigaction, Ordering::Release);
+            let wrapper = on_signal as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+            install(Some(&Action { sa_sigaction: wrapper, sa_flags: action.sa_flags | libc::SA_SIGINFO, ..*action }))
+        }
+        other => install(other),
+    };
+    let wrapper = on_signal as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+    told.map(|told| match told.sa_sigaction == wrapper {
+        true => Action { sa_sigaction: before.0, sa_flags: before.1 | told.sa_flags & !libc::SA_SIGINFO, ..told },
+        false => told,
+    })
+}
+
+/// The error of a call that a signal ended.
+pub(crate) const INTERRUPTED: Errno = Errno::new(libc::EINTR);

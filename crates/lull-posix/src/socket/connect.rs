@@ -1,0 +1,95 @@
+//! `connect`: where a socket becomes lull's by its destination.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::c_int;
+use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
+
+use super::options::Options;
+use super::{Flow, Stream};
+use crate::files::{self, File};
+use crate::{Errno, Result, address, block, engine, flags, kernel};
+
+const fn error<T>(number: c_int) -> Result<T> {
+    Err(Errno::new(number))
+}
+
+/// Whether an address in the kernel's form is lull's to connect to.
+pub fn is_destination(bytes: &[u8]) -> bool {
+    address::parse(bytes).is_some_and(|to| engine::reaches(to.ip()))
+}
+
+/// `connect`.
+pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if let Some(file) = files::get(fd) {
+        return match &*file {
+            File::Stream(stream) => again(fd, stream),
+            File::Listener(_) => error(libc::EISCONN),
+            File::Epoll(_) => error(libc::ENOTSOCK),
+        };
+    }
+    let to = address::parse(bytes).filter(|to| engine::reaches(to.ip()));
+    let Some(to) = to else { return kernel::connect(fd, bytes) };
+    if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        return kernel::connect(fd, bytes);
+    }
+    let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    // The kernel judges an address of another family than the socket's.
+    if address::family(bytes) != Some(domain) {
+        return kernel::connect(fd, bytes);
+    }
+    start(fd, domain, to)
+}
+
+fn start(fd: c_int, domain: c_int, to: SocketAddr) -> Result<()> {
+    let engine = engine::engine()?;
+    let options = Options::of_placeholder(fd);
+    // A port that was bound stays bound by the placeholder.
+    let local = address::parse(kernel::getsockname(fd)?.as_bytes());
+    let local = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
+    let stream = TcpStream::start_connect(&engine.network, local, to, ConnectOptions::default())?;
+    stream.set_nonblocking(true);
+    options.apply(&stream);
+    let file = Stream {
+        _flow: Flow::of(stream.local_addr()?, to),
+        connecting: AtomicBool::new(true),
+        nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+        stream,
+        domain,
+        options,
+    };
+    crate::epoll::becomes_lulls(fd, || files::put(fd, File::Stream(file)))?;
+    let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
+    let File::Stream(stream) = &*file else { return error(libc::EBADF) };
+    finish(fd, stream, libc::EINPROGRESS)
+}
+
+/// A second call (`__inet_stream_connect`): it tells how the first one went, once.
+fn again(fd: c_int, stream: &Stream) -> Result<()> {
+    if !stream.connecting.load(Ordering::Acquire) {
+        return error(libc::EISCONN);
+    }
+    finish(fd, stream, libc::EALREADY)
+}
+
+/// Waits for the outcome, if the socket waits; `under_way` is what a call says that does not.
+fn finish(fd: c_int, stream: &Stream, under_way: c_int) -> Result<()> {
+    const OVER: Ready = Ready::WRITABLE.union(Ready::ERR).union(Ready::HUP);
+    if !stream.stream.ready().intersects(OVER) {
+        if stream.is_nonblocking() {
+            return error(under_way);
+        }
+        if !block::until_ready(&stream.stream, Interest::WRITABLE, None, stream.options.send_timeout())? {
+            return error(libc::EINPROGRESS);
+        }
+    }
+    let failed = stream.stream.take_error()?;
+    if failed.is_none() && !stream.stream.ready().contains(Ready::HUP) {
+        stream.connecting.store(false, Ordering::Release);
+        return Ok(());
+    }
+    // The socket is as before: the placeholder, which can be connected anew.
+    files::forget(fd);
+    Err(failed.map_or(Errno::new(libc::ECONNABORTED), Errno::from))
+}

@@ -1,0 +1,53 @@
+//! `sendfile` to a socket of lull's: through a buffer.
+
+use std::io::IoSlice;
+
+use libc::{c_int, off_t};
+
+use super::{Send, send};
+use crate::{Errno, Result, files, kernel};
+
+/// What is read at a time.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// `sendfile`. With an offset the file's own position stays where it is, and the offset moves; without, the position moves.
+pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize) -> Result<usize> {
+    if files::is_lull(from) {
+        // A socket is no file that could be mapped.
+        return Err(Errno::new(libc::EINVAL));
+    }
+    let mut at = match offset.as_deref() {
+        Some(offset) => *offset,
+        None => kernel::position(from)?,
+    };
+    let begin = at;
+    let mut chunk = vec![0; CHUNK_BYTES.min(count)];
+    let result = loop {
+        let left = count - (at - begin) as usize;
+        if left == 0 {
+            break Ok(());
+        }
+        let room = chunk.len().min(left);
+        let read = match kernel::pread(from, &mut chunk[..room], at) {
+            Ok(0) => break Ok(()),
+            Ok(read) => read,
+            Err(error) => break Err(error),
+        };
+        match send(to, &[IoSlice::new(&chunk[..read])], Send::default()) {
+            Ok(sent) => {
+                at += sent as off_t;
+                if sent < read {
+                    break Ok(());
+                }
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    let sent = (at - begin) as usize;
+    match offset {
+        Some(offset) => *offset = at,
+        None => kernel::set_position(from, at)?,
+    }
+    // What was taken before an error is told, the error by the next call.
+    if sent == 0 { result.map(|()| 0) } else { Ok(sent) }
+}

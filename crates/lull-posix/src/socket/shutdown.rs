@@ -1,0 +1,29 @@
+//! `shutdown`.
+
+use libc::c_int;
+use lull_net::Shutdown;
+
+use crate::files::{self, File};
+use crate::{Errno, Result, kernel};
+
+/// `shutdown`.
+pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
+    let Some(file) = files::get(fd) else { return kernel::shutdown(fd, how) };
+    let how_in_words = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return Err(Errno::new(libc::EINVAL)),
+    };
+    match &*file {
+        File::Stream(stream) => Ok(stream.stream.shutdown(how_in_words)?),
+        File::Listener(listener) => {
+            if listener.both_worlds {
+                kernel::shutdown(fd, how)?;
+            }
+            // Only the end of reading ends a listener (`inet_shutdown`).
+            if how == libc::SHUT_WR { Ok(()) } else { Ok(listener.listener.shutdown(how_in_words)?) }
+        }
+        File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
+    }
+}

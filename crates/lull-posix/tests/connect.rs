@@ -1,0 +1,138 @@
+//! `connect` and `shutdown`, with Linux's results.
+
+mod world;
+
+use std::io::{Read, Write};
+
+use libc::{EPOLL_CTL_ADD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, c_int};
+use lull_posix::{Errno, epoll, flags, is_lull, socket};
+use world::*;
+
+const fn error<T>(number: c_int) -> Result<T, Errno> {
+    Err(Errno::new(number))
+}
+
+fn set_nonblocking(fd: c_int) {
+    // SAFETY: a number and a command.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+}
+
+#[test]
+fn a_destination_in_lulls_network_is_lulls_and_data_go_both_ways() {
+    let (fd, mut peer) = connecting();
+    assert!(is_lull(fd));
+    assert_eq!(send(fd, b"hello", 0), Ok(5));
+    let mut got = [0; 5];
+    peer.read_exact(&mut got).unwrap();
+    peer.write_all(b"world").unwrap();
+    assert_eq!((&got, recv(fd, 0).unwrap()), (b"hello", b"world".to_vec()));
+    let name = socket::getpeername(fd).unwrap().unwrap();
+    assert_eq!(lull_posix::address::parse(&name), Some(peer.local_addr().unwrap()));
+    assert_eq!(socket::connect(fd, &name), error(libc::EISCONN));
+    close(fd);
+    assert_eq!(peer.read(&mut got).unwrap(), 0);
+}
+
+#[test]
+fn a_destination_elsewhere_stays_the_kernels() {
+    peers();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = tcp();
+    socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())).unwrap();
+    assert!(!is_lull(fd));
+    close(fd);
+}
+
+#[test]
+fn a_connect_that_does_not_wait_is_told_by_epoll_and_by_so_error() {
+    let listener = peer_listener();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    let fd = tcp();
+    set_nonblocking(fd);
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLOUT).unwrap();
+    // The other end is a thread of this process: it may have answered before the call returns.
+    let first = socket::connect(fd, &to);
+    assert!(first == error(libc::EINPROGRESS) || first == Ok(()), "{first:?}");
+    assert_ne!(flags::fcntl(fd, libc::F_GETFL, 0).unwrap().unwrap() & libc::O_NONBLOCK, 0, "as it was set before");
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)], "it was on the context before it was lull's");
+    let mut value = [0xff; 4];
+    assert_eq!(socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut value), Some(Ok(4)));
+    assert_eq!(value, [0; 4]);
+    if first.is_err() {
+        assert_eq!(socket::connect(fd, &to), Ok(()), "the outcome is told once");
+    }
+    assert_eq!(socket::connect(fd, &to), error(libc::EISCONN));
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_refused_connection_says_so_and_the_socket_can_be_used_again() {
+    let listener = peer_listener();
+    let at = listener.local_addr().unwrap();
+    drop(listener);
+    let fd = tcp();
+    assert_eq!(socket::connect(fd, &bytes(&at.to_string())), error(libc::ECONNREFUSED));
+    assert!(!is_lull(fd), "it is the kernel's again, unconnected");
+    let listener = peer_listener();
+    socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())).unwrap();
+    close(fd);
+}
+
+#[test]
+fn an_error_of_a_connect_that_did_not_wait_is_err_and_hup() {
+    let listener = peer_listener();
+    let at = listener.local_addr().unwrap();
+    drop(listener);
+    let (fd, epfd) = (tcp(), epoll::epoll_create(0).unwrap());
+    set_nonblocking(fd);
+    if socket::connect(fd, &bytes(&at.to_string())) == error(libc::EINPROGRESS) {
+        ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT).unwrap();
+        let events = wait(epfd, 8, LOST);
+        assert_eq!(events, [(fd, EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP)]);
+        let mut value = [0; 4];
+        assert_eq!(socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut value), Some(Ok(4)));
+        assert_eq!(c_int::from_ne_bytes(value), libc::ECONNREFUSED);
+    }
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_port_that_was_bound_is_the_connections() {
+    let listener = peer_listener();
+    let fd = tcp();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())).unwrap();
+    let (_, from) = listener.accept().unwrap();
+    let name = socket::getsockname(fd).unwrap().unwrap();
+    assert_eq!(lull_posix::address::parse(&name), Some(from));
+    let other = tcp();
+    assert_eq!(socket::bind(other, &bytes(&from.to_string())), error(libc::EADDRINUSE));
+    close(other);
+    close(fd);
+}
+
+#[test]
+fn shut_wr_ends_the_stream_for_the_peer_and_not_for_us() {
+    let (fd, mut peer) = connected();
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    assert_eq!(send(fd, b"x", libc::MSG_NOSIGNAL), error(libc::EPIPE));
+    peer.write_all(b"still").unwrap();
+    assert_eq!(recv(fd, 0).unwrap(), b"still");
+    assert_eq!(socket::shutdown(fd, 7), error(libc::EINVAL));
+    close(fd);
+}
+
+#[test]
+fn shut_rd_ends_a_listener_and_shut_wr_does_not() {
+    let (fd, _) = listener();
+    nonblocking(fd);
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(socket::accept(fd, 0).map(|accepted| accepted.fd), Err(WOULD_BLOCK));
+    socket::shutdown(fd, libc::SHUT_RD).unwrap();
+    assert_eq!(socket::accept(fd, 0).map(|accepted| accepted.fd), error(libc::EINVAL));
+    close(fd);
+}
