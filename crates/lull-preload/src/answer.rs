@@ -4,7 +4,8 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
 use std::io::{IoSlice, IoSliceMut};
 
-use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, sigset_t, size_t, sockaddr, socklen_t, ssize_t};
+use lull_posix::signals::{section, section_with_mask};
 use lull_posix::{Errno, Result};
 
 use crate::set_error;
@@ -19,19 +20,27 @@ fn fail(error: Errno) -> c_int {
     -1
 }
 
-/// A number, or -1 and `errno`.
-pub(crate) fn number(result: Result<c_int>) -> c_int {
-    result.unwrap_or_else(fail)
+/// A call of lull's that returns a number, or -1 and `errno`. Handlers of signals that come meanwhile run before it returns.
+#[inline]
+pub(crate) fn number(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    section(call).unwrap_or_else(fail)
 }
 
-/// 0, or -1 and `errno`.
-pub(crate) fn done(result: Result<()>) -> c_int {
-    result.map_or_else(fail, |()| 0)
+/// As [`number`], for a call that returns 0.
+#[inline]
+pub(crate) fn done(call: impl FnOnce() -> Result<()>) -> c_int {
+    section(call).map_or_else(fail, |()| 0)
 }
 
-/// A count, or -1 and `errno`.
-pub(crate) fn count(result: Result<usize>) -> ssize_t {
-    result.map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
+/// As [`number`], for a call that returns a count.
+#[inline]
+pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> ssize_t {
+    section(call).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
+}
+
+/// As [`count`], with the signals blocked meanwhile that `mask` says.
+pub(crate) fn count_with_mask(mask: Option<&sigset_t>, call: impl FnOnce() -> Result<usize>) -> c_int {
+    section_with_mask(mask, call).map_or_else(fail, |count| count as c_int)
 }
 
 /// The error that C's callers are told for arguments that no Rust function can be given.

@@ -1,6 +1,6 @@
 //! `read`, `write` and their kin.
 
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use lull_posix::is_lull;
 use lull_posix::socket::{self, Receive, Send};
 use std::io::{IoSlice, IoSliceMut};
@@ -13,7 +13,7 @@ use crate::{answer, real};
 unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's buffer.
     let buffer = unsafe { answer::bytes_mut(buffer, count) };
-    answer::count(socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
+    answer::count(|| socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
 }
 
 /// # Safety
@@ -22,7 +22,7 @@ unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -
 unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's buffer.
     let buffer = unsafe { answer::bytes(buffer, count) };
-    answer::count(socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
+    answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
 }
 
 /// As the C library's.
@@ -47,7 +47,7 @@ pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, count
 }
 
 /// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
-fn enough(count: size_t, room: size_t) {
+pub(crate) fn enough(count: size_t, room: size_t) {
     if count > room {
         crate::say::line(format_args!("a read of {count} bytes into a buffer of {room}: the program ends"));
         // SAFETY: ends the process.
@@ -139,8 +139,9 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, buffers: *const iovec, count: c
             return real::readv(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
-        let received = answer::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()));
-        answer::count(received)
+        answer::count(|| {
+            answer::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()))
+        })
     }
 }
 
@@ -156,14 +157,16 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
             return real::recvmsg(fd, message, flags);
         }
         let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
-        let received = answer::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
-            socket::recv(fd, buffers, Receive { flags })
+        let received = answer::count(|| {
+            answer::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+                socket::recv(fd, buffers, Receive { flags })
+            })
         });
-        if received.is_ok() {
+        if received >= 0 {
             // A stream has no address and no ancillary data.
             (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
         }
-        answer::count(received)
+        received
     }
 }
 
@@ -189,7 +192,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, buffers: *const iovec, count: 
             return real::writev(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
-        answer::count(answer::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
+        answer::count(|| answer::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
     }
 }
 
@@ -238,9 +241,36 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
             return real::sendmsg(fd, message, flags);
         }
         let Some(message) = message.as_ref() else { return answer::refused(libc::EFAULT) as ssize_t };
-        let sent = answer::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
-            socket::send(fd, buffers, Send { flags })
-        });
-        answer::count(sent)
+        answer::count(|| {
+            answer::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+                socket::send(fd, buffers, Send { flags })
+            })
+        })
     }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on; the program vouches for its offset.
+    unsafe {
+        if is_lull(to) || is_lull(from) {
+            answer::count(|| socket::sendfile(to, from, offset.as_mut(), count))
+        } else {
+            real::sendfile(to, from, offset, count)
+        }
+    }
+}
+
+/// As [`sendfile`], with a 64-bit offset, which that has here as well.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { sendfile(to, from, offset, count) }
 }

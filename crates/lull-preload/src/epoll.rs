@@ -24,7 +24,7 @@ static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
 pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     if is_engaged() {
         // The size is a hint that nobody has taken for long, but it has to be one.
-        return if size > 0 { answer::number(lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
+        return if size > 0 { answer::number(|| lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
     }
     // SAFETY: the caller's arguments, passed on.
     born(unsafe { real::epoll_create(size) })
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     if is_engaged() {
-        return answer::number(lulls::epoll_create(flags));
+        return answer::number(|| lulls::epoll_create(flags));
     }
     // SAFETY: the caller's arguments, passed on.
     born(unsafe { real::epoll_create1(flags) })
@@ -53,7 +53,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, e
         // SAFETY: as the kernel would, this reads the caller's event, if there is one; it may be packed anywhere. A call that
         // takes a member off may have a pointer to nowhere.
         let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| unsafe { event.read_unaligned() });
-        return answer::done(lulls::epoll_ctl(epfd, what, fd, event));
+        return answer::done(|| lulls::epoll_ctl(epfd, what, fd, event));
     }
     // SAFETY: the caller's arguments, passed on.
     let result = unsafe { real::epoll_ctl(epfd, what, fd, event) };
@@ -76,7 +76,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, e
 pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
     if is_lull(epfd) {
         // SAFETY: the program vouches for its events.
-        return unsafe { waited(epfd, events, max, time::of_ms(timeout)) };
+        return unsafe { waited(epfd, events, max, time::of_ms(timeout), None) };
     }
     let max = CONFIG.events(max);
     let real = |timeout_ns, mask: Option<&sigset_t>| match mask {
@@ -104,6 +104,10 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    if is_lull(epfd) {
+        // SAFETY: the program vouches for its events and its mask.
+        return unsafe { waited(epfd, events, max, time::of_ms(timeout), mask.as_ref()) };
+    }
     let max = CONFIG.events(max);
     let real = |timeout_ns, mask: Option<&sigset_t>| {
         // SAFETY: the caller's arguments, passed on; any timeout is valid.
@@ -132,6 +136,14 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    if is_lull(epfd) {
+        // SAFETY: as the kernel would, this reads the caller's timeout, if there is one; the program vouches for the rest.
+        unsafe {
+            let timeout = timeout.as_ref().map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout));
+            let Some(timeout_ns) = timeout else { return answer::refused(libc::EINVAL) };
+            return waited(epfd, events, max, timeout_ns, mask.as_ref());
+        }
+    }
     let max = CONFIG.events(max);
     let real = |timeout_ns: i64, mask: Option<&sigset_t>| {
         let no_end = timeout_ns == time::FOR_EVER_NS;
@@ -157,7 +169,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
 ///
 /// # Safety
 /// As `epoll_wait`.
-unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: i64) -> c_int {
+unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: i64, mask: Option<&sigset_t>) -> c_int {
     let Ok(room) = usize::try_from(max) else { return answer::refused(libc::EINVAL) };
     if events.is_null() {
         return answer::refused(libc::EFAULT);
@@ -165,7 +177,7 @@ unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: 
     // SAFETY: as above; it may be memory that was never written. An event has no alignment.
     let events = unsafe { core::slice::from_raw_parts_mut(events.cast::<MaybeUninit<epoll_event>>(), room) };
     let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-    answer::number(lulls::epoll_wait(epfd, events, timeout).map(|count| count as c_int))
+    answer::count_with_mask(mask, || lulls::epoll_wait(epfd, events, timeout))
 }
 
 fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {

@@ -11,6 +11,7 @@
 //! | `real` | the C library's own functions, looked up once at load |
 //! | `engage` | whether this process is on the user plane |
 //! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
+//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run |
 //! | `answer` | C's arguments in Rust's, and results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
@@ -63,8 +64,10 @@ mod data;
 mod engage;
 mod epoll;
 mod number;
+mod poll;
 mod real;
 mod say;
+mod signal;
 mod socket;
 
 use core::ffi::CStr;

@@ -12,7 +12,7 @@ use crate::{answer, real};
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     // SAFETY: the caller's argument, passed on.
-    if is_lull(fd) { answer::done(files::close(fd)) } else { unsafe { real::close(fd) } }
+    if is_lull(fd) { answer::done(|| files::close(fd)) } else { unsafe { real::close(fd) } }
 }
 
 /// As the C library's.
@@ -22,7 +22,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     if is_lull(fd) {
-        return answer::number(files::duplicate(fd, 0, false));
+        return answer::number(|| files::duplicate(fd, 0, false));
     }
     // SAFETY: the caller's argument, passed on.
     forgotten(unsafe { real::dup(fd) })
@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to && (is_lull(fd) || is_lull(to)) {
-        return answer::number(files::duplicate_to(fd, to, 0));
+        return answer::number(|| files::duplicate_to(fd, to, 0));
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::dup2(fd, to) }
@@ -48,7 +48,7 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to && (is_lull(fd) || is_lull(to)) {
-        return answer::number(files::duplicate_to(fd, to, flags));
+        return answer::number(|| files::duplicate_to(fd, to, flags));
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::dup3(fd, to, flags) }
@@ -90,7 +90,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 }
 
 fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
-    is_lull(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(answer::number)
+    is_lull(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(|result| answer::number(|| result))
 }
 
 fn new_number(command: c_int, result: c_int) -> c_int {
@@ -107,7 +107,7 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
         // SAFETY: these requests have an `int` there.
         let Some(value) = (unsafe { answer::int_at(argument) }) else { return answer::refused(libc::EFAULT) };
         if let Some(result) = flags::ioctl(fd, request, value) {
-            return answer::done(result);
+            return answer::done(|| result);
         }
     }
     // SAFETY: the caller's arguments, passed on.

@@ -7,7 +7,10 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use libc::{c_int, c_ulong, epoll_event, iovec, msghdr, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{
+    c_int, c_ulong, epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sighandler_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
 
 use crate::set_error;
 
@@ -26,6 +29,14 @@ impl Next {
     #[inline]
     fn address(&self) -> *mut c_void {
         self.address.load(Relaxed)
+    }
+
+    /// Its address, looked up now if it was not yet.
+    fn found(&self) -> *mut c_void {
+        if self.address().is_null() {
+            self.look_up();
+        }
+        self.address()
     }
 
     #[cold]
@@ -81,8 +92,34 @@ macro_rules! next {
         /// Looks every function up.
         pub(crate) fn look_up_all() {
             $( $static.look_up(); )*
+            SIGACTION.look_up();
+            SIGNAL.look_up();
         }
     };
+}
+
+static SIGACTION: Next = Next::of(c"sigaction");
+static SIGNAL: Next = Next::of(c"signal");
+
+/// The C library's function of that name. It has no system call in its place: the kernel wants a way back from handlers, which is
+/// the C library's. So a call before this library's initialiser has run looks it up.
+///
+/// # Safety
+/// As that function.
+pub(crate) unsafe fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: every C library has it, with this signature; the caller vouches for the arguments.
+    unsafe { core::mem::transmute::<*mut c_void, Function>(SIGACTION.found())(signal, asked, before) }
+}
+
+/// As [`sigaction`].
+///
+/// # Safety
+/// As that function.
+pub(crate) unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    type Function = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+    // SAFETY: every C library has it, with this signature; the caller vouches for the arguments.
+    unsafe { core::mem::transmute::<*mut c_void, Function>(SIGNAL.found())(signal, handler) }
 }
 
 /// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
@@ -111,6 +148,22 @@ next! {
         else SYS_accept4(fd, address, length, flags);
     BIND = c"bind": fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
         else SYS_bind(fd, address, length);
+    CONNECT = c"connect": fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
+        else SYS_connect(fd, address, length);
+    SHUTDOWN = c"shutdown": fn shutdown(fd: c_int, how: c_int) -> c_int,
+        else SYS_shutdown(fd, how);
+    SENDFILE = c"sendfile": fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
+        else SYS_sendfile(to, from, offset, count);
+    POLL = c"poll": fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int,
+        else SYS_poll(fds, count, timeout);
+    PPOLL = c"ppoll": fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        else SYS_ppoll(fds, count, timeout, mask, KERNEL_SIGSET_BYTES);
+    SELECT = c"select": fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+            timeout: *mut timeval) -> c_int,
+        else SYS_select(count, read, write, except, timeout);
+    PSELECT = c"pselect": fn pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+            timeout: *const timespec, mask: *const sigset_t) -> c_int,
+        else SYS_pselect6(count, read, write, except, timeout, { let _ = mask; 0 });
     LISTEN = c"listen": fn listen(fd: c_int, backlog: c_int) -> c_int,
         else SYS_listen(fd, backlog);
     GETSOCKNAME = c"getsockname": fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int,

@@ -7,6 +7,7 @@ use core::mem::size_of;
 use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::config::Socket;
+use lull_posix::signals::section;
 use lull_posix::{is_engaged, is_lull, socket as lulls};
 
 use crate::{CONFIG, Errno, answer, last_error, number, real, say};
@@ -65,19 +66,16 @@ pub unsafe extern "C-unwind" fn accept4(
 /// # Safety
 /// As `accept4`.
 unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-    let accepted = match lulls::accept(fd, flags) {
-        Ok(accepted) => accepted,
-        Err(error) => return answer::done(Err(error)),
-    };
-    // SAFETY: the program vouches for its pointers.
-    match unsafe { answer::write_address(accepted.peer(), address, length) } {
-        Ok(()) => accepted.fd,
-        Err(error) => {
+    answer::number(|| {
+        let accepted = lulls::accept(fd, flags)?;
+        // SAFETY: the program vouches for its pointers.
+        let written = unsafe { answer::write_address(accepted.peer(), address, length) };
+        if written.is_err() {
             // As the kernel, which gives the number back.
             let _ = lull_posix::files::close(accepted.fd);
-            answer::done(Err(error))
         }
-    }
+        written.map(|()| accepted.fd)
+    })
 }
 
 /// As the C library's.
@@ -88,7 +86,8 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
 pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_engaged() && !address.is_null() {
         // SAFETY: the program vouches for its address.
-        return answer::done(lulls::bind(fd, unsafe { answer::bytes(address.cast(), length as usize) }));
+        let address = unsafe { answer::bytes(address.cast(), length as usize) };
+        return answer::done(|| lulls::bind(fd, address));
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::bind(fd, address, length) }
@@ -101,7 +100,7 @@ pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, length
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if is_engaged() {
-        return answer::done(lulls::listen(fd, backlog));
+        return answer::done(|| lulls::listen(fd, backlog));
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::listen(fd, backlog) }
@@ -113,9 +112,9 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    match is_lull(fd).then(|| lulls::getsockname(fd)).flatten() {
+    match is_lull(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
         // SAFETY: the program vouches for its pointers.
-        Some(name) => answer::done(name.and_then(|name| unsafe { answer::write_name(&name, address, length) })),
+        Some(name) => answer::done(|| unsafe { answer::write_name(&name?, address, length) }),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::getsockname(fd, address, length) },
     }
@@ -127,9 +126,9 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, l
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    match is_lull(fd).then(|| lulls::getpeername(fd)).flatten() {
+    match is_lull(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
         // SAFETY: the program vouches for its pointers.
-        Some(name) => answer::done(name.and_then(|name| unsafe { answer::write_name(&name, address, length) })),
+        Some(name) => answer::done(|| unsafe { answer::write_name(&name?, address, length) }),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::getpeername(fd, address, length) },
     }
@@ -149,7 +148,8 @@ pub unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if is_lull(fd) {
         // SAFETY: the program vouches for its value.
-        return answer::done(lulls::setsockopt(fd, level, name, unsafe { answer::bytes(value, length as usize) }));
+        let value = unsafe { answer::bytes(value, length as usize) };
+        return answer::done(|| lulls::setsockopt(fd, level, name, value));
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::setsockopt(fd, level, name, value, length) }
@@ -171,8 +171,8 @@ pub unsafe extern "C-unwind" fn getsockopt(
     unsafe {
         if is_lull(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {
             let room = answer::bytes_mut(value, *length as usize);
-            if let Some(result) = lulls::getsockopt(fd, level, name, room) {
-                return answer::done(result.map(|written| *length = written as socklen_t));
+            if let Some(result) = section(|| lulls::getsockopt(fd, level, name, room)) {
+                return answer::done(|| result.map(|written| *length = written as socklen_t));
             }
         }
         real::getsockopt(fd, level, name, value, length)
@@ -223,4 +223,34 @@ fn get(fd: c_int, option: c_int) -> Option<c_int> {
     // SAFETY: room for an int, and its size.
     let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size) };
     (result == 0).then_some(value)
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    if is_engaged() && !address.is_null() {
+        // SAFETY: the program vouches for its address.
+        let address = unsafe { answer::bytes(address.cast(), length as usize) };
+        if is_lull(fd) || lulls::is_destination(address) {
+            return answer::done(|| lulls::connect(fd, address));
+        }
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::connect(fd, address, length) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if is_lull(fd) {
+        return answer::done(|| lulls::shutdown(fd, how));
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::shutdown(fd, how) }
 }

@@ -32,19 +32,19 @@ fn build_preload() {
     });
 }
 
-fn run(script: &str, needs: &str, mode: &str) {
+fn run(script: &str, needs: &str, mode: &str, argument: &str) {
     if let Some(reason) = missing(needs) {
         println!("SKIP: {script} on the user plane: {reason}");
         return;
     }
     build_preload();
-    let scratch = std::env::temp_dir().join(format!("lull-user-{script}-{mode}-{}", std::process::id()));
+    let scratch = std::env::temp_dir().join(format!("lull-user-{script}-{mode}-{argument}-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{script}.sh"));
     let output = Command::new("unshare")
         .args(["-Urn", "bash"])
         .arg(path)
-        .args([env!("CARGO_BIN_EXE_lull"), mode])
+        .args([env!("CARGO_BIN_EXE_lull"), mode, argument])
         .current_dir(&scratch)
         .output()
         .unwrap();
@@ -56,6 +56,35 @@ fn run(script: &str, needs: &str, mode: &str) {
 #[test]
 fn memcached_with_one_worker_answers_in_every_kind_of_mode() {
     for mode in ["base", "suspend20", "fullbusy"] {
-        run("memcached", "command -v memcached && command -v ip", mode);
+        run("memcached", "command -v memcached && command -v ip", mode, "1");
+    }
+}
+
+#[test]
+fn memcached_whose_dispatcher_hands_connections_to_four_workers_answers() {
+    for mode in ["base", "suspend20"] {
+        run("memcached", "command -v memcached && command -v ip", mode, "4");
+    }
+}
+
+#[test]
+fn redis_answers_from_one_thread_and_from_several() {
+    let needs = "command -v redis-server && command -v redis-benchmark && command -v ip";
+    for (mode, threads) in [("base", "1"), ("suspend20", "1"), ("suspend20", "2")] {
+        run("redis", needs, mode, threads);
+    }
+}
+
+#[test]
+fn nginx_serves_files_and_ends_cleanly_in_every_kind_of_mode() {
+    for mode in ["base", "suspend20", "fullbusy"] {
+        run("nginx", "command -v nginx && command -v curl && command -v ab && command -v ip", mode, "");
+    }
+}
+
+#[test]
+fn haproxy_with_two_threads_passes_on_between_two_connections_of_lulls() {
+    for mode in ["base", "suspend20"] {
+        run("haproxy", "command -v haproxy && command -v curl && command -v ab && command -v ip", mode, "");
     }
 }

@@ -1,8 +1,8 @@
-# Unmodified memcached with one worker thread: our own load is answered, and the sockets are lull's.
+# Unmodified memcached with $3 worker threads: our own load is answered, and the sockets are lull's.
 . "$(dirname "$0")/harness.sh"
 
 # As a user without any right: root's memcached would drop its groups, which these namespaces refuse.
-on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
+on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t "$3"
 until_it "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
 "$lull" load "$own:11211" --connections 16 --seconds 1 --records 1000 >load 2>&1 || fail "the load: $(cat load)"
 cat load
