@@ -49,7 +49,7 @@ fn start(fd: c_int, domain: c_int, to: SocketAddr) -> Result<()> {
     let local = address::parse(kernel::getsockname(fd)?.as_bytes());
     let local = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
     let stream = TcpStream::start_connect(&engine.network, local, to, ConnectOptions::default())?;
-    stream.set_nonblocking(true);
+    stream.set_nonblocking(true)?;
     options.apply(&stream);
     let file = Stream {
         _flow: Flow::of(stream.local_addr()?, to),
