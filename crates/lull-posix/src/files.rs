@@ -1,6 +1,6 @@
 //! The open files of this process that are lull's, by their numbers.
 
-use libc::c_int;
+use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
 use crate::socket::{Listener, Stream};
@@ -60,6 +60,15 @@ pub fn close(fd: c_int) -> Result<()> {
     let closed = kernel::close(fd);
     drop(file);
     closed
+}
+
+/// Closes the numbers of a range that are lull's. The others are the kernel's to close.
+pub fn close_range(first: c_uint, last: c_uint) {
+    let range = i64::from(first)..=i64::from(last);
+    FILES.numbers().filter(|number| range.contains(&i64::from(*number))).for_each(|number| {
+        // A number that another thread closes at the same time is closed.
+        let _ = close(number);
+    });
 }
 
 /// `dup`, `F_DUPFD`: another number for the same open file.

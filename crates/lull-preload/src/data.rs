@@ -1,6 +1,8 @@
 //! `read`, `write` and their kin.
 
-use libc::{c_int, c_void, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{
+    c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 use lull_posix::is_lull;
 use lull_posix::socket::{self, Receive, Send};
 use std::io::{IoSlice, IoSliceMut};
@@ -273,4 +275,82 @@ pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut of
 pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: the caller's arguments, passed on.
     unsafe { sendfile(to, from, offset, count) }
+}
+
+/// As the C library's. On a socket of lull's it is `recvmsg` again and again.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::recvmmsg(fd, messages, count, flags, timeout);
+        }
+        // After the first message the rest are taken as far as they are there.
+        let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+        let flags = flags & !libc::MSG_WAITFORONE;
+        each(messages, count, |nth, message| recvmsg(fd, message, if nth == 0 { flags } else { flags | rest }))
+    }
+}
+
+/// As the C library's. On a socket of lull's it is `sendmsg` again and again.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe {
+        if !is_lull(fd) {
+            return real::sendmmsg(fd, messages, count, flags);
+        }
+        each(messages, count, |_, message| sendmsg(fd, message, flags))
+    }
+}
+
+/// One call for each message, until one fails; how many did not, or -1 if that was the first.
+///
+/// # Safety
+/// The program vouches for the messages.
+unsafe fn each(messages: *mut mmsghdr, count: c_uint, mut call: impl FnMut(usize, *mut msghdr) -> ssize_t) -> c_int {
+    // As in the kernel, no more than that are looked at (`__sys_sendmmsg`).
+    let count = count.min(1024) as usize;
+    for nth in 0..count {
+        // SAFETY: as above.
+        let message = unsafe { &mut *messages.add(nth) };
+        match call(nth, &raw mut message.msg_hdr) {
+            done if done >= 0 => message.msg_len = done as c_uint,
+            failed if nth == 0 => return failed as c_int,
+            _ => return nth as c_int,
+        }
+    }
+    count as c_int
+}
+
+/// As the C library's. A socket of lull's has no pages to give away: programs then read and write.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    at: *mut loff_t,
+    to: c_int,
+    there: *mut loff_t,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if is_lull(from) || is_lull(to) {
+        return answer::refused(libc::EINVAL) as ssize_t;
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::splice(from, at, to, there, count, flags) }
 }

@@ -11,6 +11,8 @@
 //! | `real` | the C library's own functions, looked up once at load |
 //! | `engage` | whether this process is on the user plane |
 //! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
+//! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
+//! | `system_call` | `syscall` by number; no io_uring |
 //! | `poll`, `signal` | `poll`, `select`; when handlers of signals run |
 //! | `answer` | C's arguments in Rust's, and results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
@@ -63,12 +65,14 @@ mod answer;
 mod data;
 mod engage;
 mod epoll;
+mod new;
 mod number;
 mod poll;
 mod real;
 mod say;
 mod signal;
 mod socket;
+mod system_call;
 
 use core::ffi::CStr;
 

@@ -1,6 +1,6 @@
 //! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`.
 
-use libc::{c_int, c_ulong};
+use libc::{c_int, c_uint, c_ulong};
 use lull_posix::{files, flags, is_engaged, is_lull};
 
 use crate::{answer, real};
@@ -52,6 +52,16 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
     }
     // SAFETY: the caller's arguments, passed on.
     unsafe { real::dup3(fd, to, flags) }
+}
+
+/// Closes what is lull's of a range of numbers.
+pub(crate) fn close_lulls(first: c_uint, last: c_uint) {
+    if is_engaged() {
+        answer::done(|| {
+            files::close_range(first, last);
+            Ok(())
+        });
+    }
 }
 
 /// A number that the kernel gave out stands for nothing of lull's any more.

@@ -4,12 +4,12 @@
 //! before glibc 2.35) is never there. Both are the plain system call: a look-up at that moment may allocate, and the allocator
 //! may be what calls.
 
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    c_int, c_ulong, epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sighandler_t, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    c_int, c_ulong, epoll_event, fd_set, iovec, loff_t, mmsghdr, mode_t, msghdr, nfds_t, off_t, pollfd, sighandler_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 use crate::set_error;
@@ -94,6 +94,7 @@ macro_rules! next {
             $( $static.look_up(); )*
             SIGACTION.look_up();
             SIGNAL.look_up();
+            SYSCALL.look_up();
         }
     };
 }
@@ -120,6 +121,23 @@ pub(crate) unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_
     type Function = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
     // SAFETY: every C library has it, with this signature; the caller vouches for the arguments.
     unsafe { core::mem::transmute::<*mut c_void, Function>(SIGNAL.found())(signal, handler) }
+}
+
+static SYSCALL: Next = Next::of(c"syscall");
+
+/// As [`sigaction`], but the system call itself stands in for it.
+///
+/// # Safety
+/// As that function.
+#[inline]
+pub(crate) unsafe fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    type Function = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
+    let address = SYSCALL.address();
+    if address.is_null() {
+        return system_call(which, [a, b, c, d, e, f]) as c_long;
+    }
+    // SAFETY: the C library's function has this signature; the caller vouches for the arguments.
+    unsafe { core::mem::transmute::<*mut c_void, Function>(address)(which, a, b, c, d, e, f) }
 }
 
 /// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
@@ -204,6 +222,46 @@ next! {
         else SYS_fcntl(fd, command, argument);
     IOCTL = c"ioctl": fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int,
         else SYS_ioctl(fd, request, argument);
+    OPEN = c"open": fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        else SYS_openat(libc::AT_FDCWD, path, flags, mode);
+    OPEN64 = c"open64": fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        else SYS_openat(libc::AT_FDCWD, path, flags, mode);
+    OPENAT = c"openat": fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        else SYS_openat(directory, path, flags, mode);
+    OPENAT64 = c"openat64": fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        else SYS_openat(directory, path, flags, mode);
+    CREAT = c"creat": fn creat(path: *const c_char, mode: mode_t) -> c_int,
+        else SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode);
+    CREAT64 = c"creat64": fn creat64(path: *const c_char, mode: mode_t) -> c_int,
+        else SYS_openat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode);
+    EVENTFD = c"eventfd": fn eventfd(count: c_uint, flags: c_int) -> c_int,
+        else SYS_eventfd2(count, flags);
+    TIMERFD_CREATE = c"timerfd_create": fn timerfd_create(clock: c_int, flags: c_int) -> c_int,
+        else SYS_timerfd_create(clock, flags);
+    SIGNALFD = c"signalfd": fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int,
+        else SYS_signalfd4(fd, mask, KERNEL_SIGSET_BYTES, flags);
+    INOTIFY_INIT = c"inotify_init": fn inotify_init() -> c_int,
+        else SYS_inotify_init1(0_usize);
+    INOTIFY_INIT1 = c"inotify_init1": fn inotify_init1(flags: c_int) -> c_int,
+        else SYS_inotify_init1(flags);
+    MEMFD_CREATE = c"memfd_create": fn memfd_create(name: *const c_char, flags: c_uint) -> c_int,
+        else SYS_memfd_create(name, flags);
+    PIPE = c"pipe": fn pipe(pair: *mut c_int) -> c_int,
+        else SYS_pipe2(pair, 0);
+    PIPE2 = c"pipe2": fn pipe2(pair: *mut c_int, flags: c_int) -> c_int,
+        else SYS_pipe2(pair, flags);
+    SOCKETPAIR = c"socketpair": fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int,
+        else SYS_socketpair(domain, kind, protocol, pair);
+    CLOSE_RANGE = c"close_range": fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int,
+        else SYS_close_range(first, last, flags);
+    RECVMMSG = c"recvmmsg": fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int,
+            timeout: *mut timespec) -> c_int,
+        else SYS_recvmmsg(fd, messages, count, flags, timeout);
+    SENDMMSG = c"sendmmsg": fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int,
+        else SYS_sendmmsg(fd, messages, count, flags);
+    SPLICE = c"splice": fn splice(from: c_int, at: *mut loff_t, to: c_int, there: *mut loff_t, count: size_t,
+            flags: c_uint) -> ssize_t,
+        else SYS_splice(from, at, to, there, count, flags);
     CLOSE = c"close": fn close(fd: c_int) -> c_int,
         else SYS_close(fd);
     DUP = c"dup": fn dup(fd: c_int) -> c_int,

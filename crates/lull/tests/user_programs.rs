@@ -88,3 +88,8 @@ fn haproxy_with_two_threads_passes_on_between_two_connections_of_lulls() {
         run("haproxy", "command -v haproxy && command -v curl && command -v ab && command -v ip", mode, "");
     }
 }
+
+#[test]
+fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
+    run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");
+}

@@ -1,0 +1,109 @@
+//! Calls that give out a number for something that is the kernel's. Whatever lull's the number stood for was closed unseen
+//! (`fclose`, `closefrom`, `posix_spawn` close inside the C library): it is forgotten here, before anybody reads from it.
+
+use core::ffi::{c_char, c_uint};
+
+use libc::{c_int, mode_t, sigset_t};
+
+use crate::{number, real};
+
+/// Declares calls that return a number.
+macro_rules! gives_a_number {
+    ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            /// As the C library's. What is not there of a call without all arguments is passed on as it is found.
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+                // SAFETY: the caller's arguments, passed on.
+                number::forgotten(unsafe { real::$name($($arg),*) })
+            }
+        )*
+    };
+}
+
+gives_a_number! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t);
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t);
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    fn creat(path: *const c_char, mode: mode_t);
+    fn creat64(path: *const c_char, mode: mode_t);
+    fn eventfd(count: c_uint, flags: c_int);
+    fn timerfd_create(clock: c_int, flags: c_int);
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int);
+    fn inotify_init();
+    fn inotify_init1(flags: c_int);
+    fn memfd_create(name: *const c_char, flags: c_uint);
+}
+
+/// Forgets what the two numbers of a call that succeeded stood for.
+///
+/// # Safety
+/// The call has written both.
+unsafe fn both_forgotten(result: c_int, pair: *const c_int) -> c_int {
+    if result == 0 {
+        // SAFETY: as above.
+        unsafe {
+            number::forgotten(*pair);
+            number::forgotten(*pair.add(1));
+        }
+    }
+    result
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pipe(pair: *mut c_int) -> c_int {
+    // SAFETY: the caller's argument, passed on.
+    unsafe { both_forgotten(real::pipe(pair), pair) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { both_forgotten(real::pipe2(pair, flags), pair) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { both_forgotten(real::socketpair(domain, kind, protocol, pair), pair) }
+}
+
+/// As the C library's: lull's numbers in the range are closed as lull's, the rest by the kernel.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if first <= last && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        number::close_lulls(first, last);
+    }
+    // SAFETY: the caller's arguments, passed on.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+/// As the C library's.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    number::close_lulls(first.max(0) as c_uint, c_uint::MAX);
+    // SAFETY: the caller's argument, passed on. It closes what there is and cannot fail.
+    unsafe { real::close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
