@@ -1,53 +1,14 @@
 //! `prepare` on a copy of `/sys` and `/proc`: nothing machine-wide is ever written in a test. The device is `lo`, on
 //! which ethtool can set nothing.
 
+mod tree;
+
 use std::fs;
-use std::path::PathBuf;
 
 use lull_linux::apply::Options;
 use lull_linux::prepare::{Outcome, Profile, prepare, unprepare};
 use lull_linux::{Roots, Session};
-
-struct Tree(PathBuf);
-
-impl Tree {
-    fn new(test: &str) -> Tree {
-        let root = std::env::temp_dir().join(format!("lull-prepare-{test}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let tree = Tree(root);
-        tree.write("proc/sys/kernel/random/boot_id", "a boot\n");
-        // `lo` is number 1 in every network namespace.
-        tree.write("sys/class/net/lo/ifindex", "1\n");
-        tree.write("sys/class/net/lo/queues/rx-0/rps_cpus", "0000,0000000f\n");
-        tree.write("sys/class/net/lo/queues/rx-0/rps_flow_cnt", "4096\n");
-        tree.write("sys/devices/virtual/workqueue/cpumask", "ff\n");
-        tree.write("proc/sys/kernel/timer_migration", "1\n");
-        tree.write("proc/sys/kernel/sched_rt_runtime_us", "950000\n");
-        tree.write("sys/devices/system/cpu/smt/control", "notsupported\n");
-        tree
-    }
-
-    fn write(&self, path: &str, content: &str) {
-        let path = self.0.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.0.join(path)).unwrap().trim_end().to_owned()
-    }
-
-    fn session(&self) -> Session {
-        let roots = Roots { sys: self.0.join("sys"), proc: self.0.join("proc") };
-        Session::open("lo", &Options { state_dir: self.0.join("state"), roots }).unwrap()
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use tree::Tree;
 
 const PROFILE: &str = r#"
 [device]

@@ -35,10 +35,7 @@ fn a_fin_for_a_closed_port_is_reset() {
 /// `tcp_timewait_state_process`: a SYN that opens nothing is told where the old connection stood.
 #[test]
 fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, listener, mut peer, id) = Host::with_a_peer();
     host.close(id);
     peer.hear(&mut host);
     peer.send(&mut host, FIN | ACK, &[]);
@@ -62,10 +59,7 @@ fn a_syn_that_time_wait_does_not_give_way_to_is_acknowledged() {
 /// initial sequence numbers.
 #[test]
 fn a_reopened_connection_begins_beyond_the_old_one() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     for _ in 0..100 {
         host.send(id, &[1; 16_000]).unwrap();
         assert_eq!(peer.hear(&mut host).len(), 16_000);
@@ -83,10 +77,7 @@ fn a_reopened_connection_begins_beyond_the_old_one() {
 /// RFC 5961 section 5.2: an acknowledgement older than any window was is not genuine.
 #[test]
 fn a_far_too_old_acknowledgement_is_challenged() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     let mut forged = peer.segment(ACK | PSH, b"forged");
     forged.ack = forged.ack.wrapping_sub(1 << 20);
     host.receive(forged.frame());
@@ -161,10 +152,7 @@ fn a_fin_that_overtakes_data_is_kept() {
 /// While the acknowledgement of a FIN is delayed, a reset behind the FIN has the exact number all the same.
 #[test]
 fn a_reset_behind_an_unacknowledged_fin_is_believed() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     peer.send(&mut host, ACK | PSH, b"data");
     peer.send(&mut host, FIN | ACK, b"");
     assert!(host.segments().is_empty(), "not acknowledged yet");
@@ -176,10 +164,7 @@ fn a_reset_behind_an_unacknowledged_fin_is_believed() {
 /// One loss in every two segments: all that came is kept, and one retransmission fills each hole.
 #[test]
 fn thirty_holes_are_filled_by_one_retransmission_each() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     let segments: Vec<Tcp> = (0..62u8)
         .map(|number| {
             let segment = peer.segment(ACK | PSH, &[number; 100]);

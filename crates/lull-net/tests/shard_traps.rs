@@ -112,10 +112,7 @@ fn ip_options_and_extension_headers_find_their_connection() {
 /// Reassembly belongs to the whole interface: fragments of one connection could end in another's set.
 #[test]
 fn fragments_are_dropped_and_touch_nobody() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     for (flags, offset) in [(0x20, 0), (0x20, 8), (0x00, 16)] {
         let mut frame = peer.segment(ACK | PSH, &[7; 64]).frame();
         let ip = &mut frame.data_mut()[14..34];
@@ -192,10 +189,7 @@ fn an_unanswered_syn_ack_ends() {
 /// `set_timeout` also kills idle connections.
 #[test]
 fn an_idle_connection_outlives_the_user_timeout() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.call(|stack, io| stack.set_user_timeout(id, Some(5 * SECOND), io)).unwrap();
     host.run_for(100_000 * SECOND);
     assert!(host.segments().is_empty(), "silence");
@@ -231,10 +225,7 @@ fn a_vanished_client_is_given_up() {
 /// The same after the application has closed: bounded by the shorter orphan timeout.
 #[test]
 fn a_vanished_client_of_an_orphan_is_given_up() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, _, id) = Host::with_a_peer();
     host.send(id, b"bye").unwrap();
     host.close(id);
     assert_eq!(host.stack.connections(), 1);
@@ -298,10 +289,7 @@ fn time_wait_holds_a_small_record_for_a_minute() {
 /// TIME_WAIT silently drops a new SYN for the same 4-tuple.
 #[test]
 fn time_wait_gives_way_to_a_new_syn() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, listener, mut peer, id) = Host::with_a_peer();
     host.close(id);
     peer.hear(&mut host);
     peer.send(&mut host, FIN | ACK, &[]);
@@ -355,10 +343,7 @@ fn time_wait_is_recycled_oldest_first() {
 /// Dropping a socket sends nothing, and later data gets a RST.
 #[test]
 fn close_sends_a_fin_and_lives_on() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.send(id, b"last words").unwrap();
     host.close(id);
     let segments = host.segments();
@@ -376,10 +361,7 @@ fn close_sends_a_fin_and_lives_on() {
 /// Close with unread data sends a FIN where Linux sends a RST.
 #[test]
 fn close_with_unread_data_resets() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     peer.send(&mut host, ACK | PSH, b"unread");
     host.close(id);
     let segments = host.segments();
@@ -420,10 +402,7 @@ fn sockets_are_never_pooled() {
 /// A full TX ring makes `poll_at` return 0: it must neither spin nor stop RX.
 #[test]
 fn a_full_ring_blocks_without_spinning_and_rx_goes_on() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.ring.slots = 0;
     assert_eq!(host.send(id, b"waits"), Ok(5));
     assert!(host.stack.has_blocked());
@@ -464,10 +443,7 @@ fn blocked_connections_share_the_ring_fairly() {
 /// A segment that carries an older ACK loses its payload.
 #[test]
 fn an_overtaken_segment_keeps_its_data() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.send(id, b"one").unwrap();
     // The peer sends data before it hears ours, then acknowledges; the two arrive in the other order.
     let data = peer.segment(ACK | PSH, b"overtaken");
@@ -567,10 +543,7 @@ fn every_arrival_is_an_edge_of_its_socket() {
 /// A request gives exactly one frame: the response carries the acknowledgement.
 #[test]
 fn one_request_is_one_frame_out() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     for _ in 0..100 {
         peer.send(&mut host, ACK | PSH, &[b'q'; 100]);
         assert!(host.ring.frames.is_empty(), "no acknowledgement of its own");
@@ -594,10 +567,7 @@ fn one_request_is_one_frame_out() {
 /// smoltcp is silent to the SYN of a client that has restarted and took the same port.
 #[test]
 fn a_restarted_client_gets_a_challenge_and_can_come_back() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, peer, id) = Host::with_a_peer();
     let mut restarted = Peer::new(4000);
     restarted.seq = 900_000;
     host.receive(restarted.syn().frame());
@@ -691,10 +661,7 @@ fn a_stale_id_is_an_error() {
 /// smoltcp believes a reset anywhere in the window (RFC 5961 section 3.2 wants the exact number, else a challenge).
 #[test]
 fn a_guessed_reset_is_challenged() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     peer.send(&mut host, ACK | PSH, b"not acknowledged yet");
     for (off, replies) in [(100, 1), (16_000, 0), (1 << 20, 0), (-1i32 as u32, 0)] {
         host.receive(Tcp { seq: peer.seq.wrapping_add(off), ..peer.segment(RST, &[]) }.frame());
@@ -711,10 +678,7 @@ fn a_guessed_reset_is_challenged() {
 /// stacks retransmit to each other for ever what the other has.
 #[test]
 fn a_bare_acknowledgement_has_the_newest_sequence_number() {
-    let mut host = Host::server();
-    let listener = host.listen(80);
-    let mut peer = Peer::new(4000);
-    let id = host.establish(listener, &mut peer);
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
     host.send(id, &[1; 4000]).unwrap();
     let newest = peer.ack + 4000;
     assert_eq!(host.segments().iter().map(|segment| segment.payload.len()).sum::<usize>(), 4000);

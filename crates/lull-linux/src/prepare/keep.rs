@@ -106,53 +106,25 @@ fn is_undone(done: &Overwritten, session: &Session, ethtool: &mut Ethtool) -> bo
 }
 
 #[cfg(test)]
+#[path = "../../tests/tree/mod.rs"]
+mod tree;
+#[cfg(test)]
+use crate::{Options, Roots};
+
+#[cfg(test)]
 mod tests {
+
     use std::fs;
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
-    use std::path::PathBuf;
 
     use super::super::{Profile, prepare, unprepare};
+    use super::tree::Tree;
     use super::*;
-    use crate::apply::Options;
-    use crate::roots::Roots;
-
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new(test: &str) -> Tree {
-            let tree = Tree(std::env::temp_dir().join(format!("lull-keep-{test}-{}", std::process::id())));
-            let _ = fs::remove_dir_all(&tree.0);
-            tree.write("proc/sys/kernel/random/boot_id", "a boot\n");
-            tree.write("proc/sys/kernel/timer_migration", "1\n");
-            tree.write("sys/class/net/lo/ifindex", "1\n");
-            tree.write("sys/class/net/lo/queues/rx-0/rps_cpus", "f\n");
-            tree
-        }
-
-        fn write(&self, path: &str, content: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-
-        fn read(&self, path: &str) -> String {
-            fs::read_to_string(self.0.join(path)).unwrap().trim_end().to_owned()
-        }
-
-        fn session(&self) -> Session {
-            let roots = Roots { sys: self.0.join("sys"), proc: self.0.join("proc") };
-            Session::open("lo", &Options { state_dir: self.0.join("state"), roots }).unwrap()
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     const MASK: &str = "sys/class/net/lo/queues/rx-0/rps_cpus";
+    /// What the mask was before it was prepared.
+    const ALL: &str = "0000,0000000f";
     const TIMERS: &str = "proc/sys/kernel/timer_migration";
 
     #[test]
@@ -172,10 +144,10 @@ mod tests {
         assert!(said[0].contains("after a reset: RPS of rx-0: f -> 0"), "{said:?}");
         // The originals are not what the driver had put there.
         unprepare(&mut tree.session(), false).unwrap();
-        assert_eq!((tree.read(MASK), tree.read(TIMERS)), ("f".to_owned(), "1".to_owned()));
+        assert_eq!((tree.read(MASK), tree.read(TIMERS)), (ALL.to_owned(), "1".to_owned()));
         let look = |keeping: &mut Keeping| keeping.look(&session, "a reset", &mut |line| panic!("{line}"));
         look(&mut keeping);
-        assert_eq!(tree.read(MASK), "f", "what was undone is not kept");
+        assert_eq!(tree.read(MASK), ALL, "what was undone is not kept");
     }
 
     #[test]
@@ -189,7 +161,7 @@ mod tests {
         Keeping::default().look(&tree.session(), "a reset", &mut |_| {});
         assert_eq!(tree.read(MASK), "3");
         unprepare(&mut tree.session(), false).unwrap();
-        assert_eq!(tree.read(MASK), "f");
+        assert_eq!(tree.read(MASK), ALL);
     }
 
     #[test]

@@ -177,6 +177,15 @@ impl Host {
         self.accept(listener)
     }
 
+    /// A server with a listener on port 80, and one connection to it from port 4000: the listener, the peer and the
+    /// connection, which is accepted.
+    pub fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
+        let (mut host, mut peer) = (Host::server(), Peer::new(4000));
+        let listener = host.listen(80);
+        let id = host.establish(listener, &mut peer);
+        (host, listener, peer, id)
+    }
+
     /// The sum of all reasons for which frames were refused.
     pub fn refused(&self) -> u64 {
         self.stack.counters().iter().filter(|(name, _)| name.starts_with("drop_")).map(|(_, count)| count).sum()
