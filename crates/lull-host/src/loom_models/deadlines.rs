@@ -69,6 +69,15 @@ impl Timers {
     }
 }
 
+/// Another thread starts timer 1 for 50, and covers it.
+fn start_elsewhere(timers: &Arc<Timers>) -> thread::JoinHandle<()> {
+    let timers = timers.clone();
+    thread::spawn(move || {
+        timers.start(1, 50);
+        timers.cover();
+    })
+}
+
 /// A worker that promised to look at 40 wakes up then, and goes to compute; meanwhile another thread starts a timer for
 /// 50, which that promise would cover. Four preemptions.
 #[test]
@@ -77,13 +86,7 @@ fn loom_deadlines_a_promise_that_ends_leaves_no_timer_uncovered() {
         let timers = Timers::new();
         timers.start(0, 40);
         timers.deadlines.worker_will_look(40);
-        let other = {
-            let timers = timers.clone();
-            thread::spawn(move || {
-                timers.start(1, 50);
-                timers.cover();
-            })
-        };
+        let other = start_elsewhere(&timers);
         timers.deadlines.worker_looks_no_more();
         timers.fire(40);
         timers.cover();
@@ -98,13 +101,7 @@ fn loom_deadlines_a_promise_that_ends_early_leaves_no_timer_uncovered() {
     check(4, || {
         let timers = Timers::new();
         timers.deadlines.worker_will_look(40);
-        let other = {
-            let timers = timers.clone();
-            thread::spawn(move || {
-                timers.start(1, 50);
-                timers.cover();
-            })
-        };
+        let other = start_elsewhere(&timers);
         timers.deadlines.worker_looks_no_more();
         timers.cover();
         other.join().unwrap();
@@ -121,13 +118,7 @@ fn loom_deadlines_a_backstop_that_fires_leaves_no_timer_uncovered() {
         timers.start(0, 40);
         timers.cover();
         timers.start(0, 60);
-        let other = {
-            let timers = timers.clone();
-            thread::spawn(move || {
-                timers.start(1, 50);
-                timers.cover();
-            })
-        };
+        let other = start_elsewhere(&timers);
         {
             let _moving = timers.moving.lock().unwrap();
             timers.deadlines.backstop_has_fired();

@@ -115,23 +115,13 @@ impl World {
     /// Runs lull, which has to succeed, and returns what it said.
     #[track_caller]
     pub fn ok(&self, arguments: &str) -> String {
-        let output = self.lull(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "lull {arguments}: {said}");
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(arguments, &self.lull(arguments))
     }
 
     /// Runs lull, which has to refuse in one line that has these words.
     #[track_caller]
     pub fn refused(&self, arguments: &str, words: &[&str]) {
-        let output = self.lull(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "lull {arguments}: {said}");
-        assert!(output.stdout.is_empty());
-        for word in words {
-            assert!(said.contains(word), "lull {arguments} says: {said}");
-        }
+        refused(arguments, &self.lull(arguments), words);
     }
 
     /// The NAPIs of the near end, by raw netlink.
@@ -249,4 +239,23 @@ pub fn script(name: &str) -> String {
 /// Lines of a program's standard output.
 pub fn lines_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
     BufReader::new(child.stdout.take().unwrap()).lines()
+}
+
+/// What a lull that has to have succeeded said.
+#[track_caller]
+pub fn succeeded(arguments: &str, output: &Output) -> String {
+    assert!(output.status.success(), "lull {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Checks that lull refused in one line that has these words.
+#[track_caller]
+pub fn refused(arguments: &str, output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "lull {arguments}: {said}");
+    assert!(output.stdout.is_empty());
+    for word in words {
+        assert!(said.contains(word), "lull {arguments} says: {said}");
+    }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output,
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::kernel::script;
+use crate::kernel::{refused, script, succeeded};
 
 /// How long to wait for something that happens by itself.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,20 +39,12 @@ impl Scratch {
 
     #[track_caller]
     pub fn ok(&self, arguments: &str) -> String {
-        let output = self.lull(arguments);
-        assert!(output.status.success(), "lull {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(arguments, &self.lull(arguments))
     }
 
     #[track_caller]
     pub fn refused(&self, arguments: &str, words: &[&str]) {
-        let output = self.lull(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "lull {arguments}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "lull {arguments}: {said}");
-        for word in words {
-            assert!(said.contains(word), "lull {arguments} says: {said}");
-        }
+        refused(arguments, &self.lull(arguments), words);
     }
 
     /// Whether anything is left in the state directory.
