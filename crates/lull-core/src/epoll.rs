@@ -62,12 +62,12 @@ pub struct EpollOptions {
 }
 
 impl EpollOptions {
-    /// All weak spots as Linux has them.
+    /// Every weak spot is as Linux has it.
     pub fn strict_linux() -> EpollOptions {
         EpollOptions::default()
     }
 
-    /// All mended.
+    /// Every weak spot of Linux is mended.
     pub fn mended() -> EpollOptions {
         EpollOptions {
             resume_on_id_change: true,
@@ -101,7 +101,7 @@ impl EpollBusy {
         EpollBusy { sysctl_usecs: AtomicU32::new(sysctl.busy_poll_usecs), options, ..EpollBusy::default() }
     }
 
-    /// EPIOCSPARAMS. Clearing `prefer` while suspended resumes nothing: the timer recovers (edge 12).
+    /// EPIOCSPARAMS: sets the parameters. Clearing `prefer` while suspended resumes nothing: the timer recovers (edge 12).
     ///
     /// # Errors
     /// As [`EpollParams::check`].
@@ -113,7 +113,7 @@ impl EpollBusy {
         Ok(())
     }
 
-    /// EPIOCGPARAMS.
+    /// EPIOCGPARAMS: returns the parameters.
     pub fn params(&self) -> EpollParams {
         EpollParams {
             busy_poll_usecs: self.usecs.load(Relaxed),
@@ -122,7 +122,7 @@ impl EpollBusy {
         }
     }
 
-    /// The id of the instance that this context polls; 0 if none.
+    /// The id of the instance that this context polls; 0 if there is none.
     pub fn napi_id(&self) -> u32 {
         self.napi_id.load(Relaxed)
     }
@@ -178,7 +178,7 @@ impl EpollBusy {
         one.into_iter().chain(every.filter(move |_| prefer))
     }
 
-    /// `ep_busy_loop`: how to poll `napi_id` now, if at all.
+    /// `ep_busy_loop`: says how to poll `napi_id` now, if it is polled at all.
     #[inline]
     pub(crate) fn plan(&self, napi_id: u32, one_round: bool) -> Option<BusyPlan> {
         if napi_id < NAPI_ID_MIN || !self.is_on() {
@@ -192,7 +192,7 @@ impl EpollBusy {
         })
     }
 
-    /// How long a call busy polls.
+    /// Says when the busy loop of a call ends.
     #[inline]
     pub(crate) fn busy_end(&self) -> BusyEnd {
         let own = self.usecs.load(Relaxed);
@@ -210,7 +210,7 @@ impl EpollBusy {
         resume
     }
 
-    /// `ep_suspend_napi_irqs`: the instance to suspend when events are returned.
+    /// `ep_suspend_napi_irqs`: returns the instance that is to be suspended because events are returned.
     #[inline]
     pub(crate) fn suspend(&self) -> Option<u32> {
         let id = self.napi_id();

@@ -54,7 +54,7 @@ impl<const N: usize> Default for Napis<N> {
 }
 
 impl<const N: usize> Napis<N> {
-    /// An event of instance `id`, or a socket of it was added.
+    /// Notes that instance `id` brought an event, or that a socket of it was added.
     #[inline]
     pub(crate) fn note(&self, id: u32) {
         let mut free = None;
@@ -80,20 +80,20 @@ impl<const N: usize> Napis<N> {
         }
     }
 
-    /// The first instance at or behind place `from`, with its place.
+    /// Finds the first instance at or behind place `from`, and returns it with its place.
     #[inline]
     pub(crate) fn first_from(&self, from: usize) -> Option<(usize, u32)> {
         let ids = self.0.iter().map(|slot| slot.id.load(Relaxed)).enumerate().skip(from);
         ids.into_iter().find(|(_, id)| *id >= NAPI_ID_MIN)
     }
 
-    /// Whether there is exactly one.
+    /// Whether the table has exactly one instance.
     #[inline]
     pub(crate) fn is_one(&self) -> bool {
         self.first_from(0).is_some_and(|(place, _)| self.first_from(place + 1).is_none())
     }
 
-    /// Whether place `place` is still `id`'s.
+    /// Whether instance `id` still has place `place`.
     #[inline]
     pub(crate) fn holds(&self, place: usize, id: u32) -> bool {
         self.0[place].id.load(Relaxed) == id

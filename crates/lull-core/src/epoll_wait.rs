@@ -73,7 +73,7 @@ pub enum WaitStep {
     Done(usize),
 }
 
-/// How a busy loop ended.
+/// How a busy loop ended, as the executor saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyDone {
     /// Events are ready now.
@@ -143,7 +143,7 @@ impl EpollWait {
         }
     }
 
-    /// The next step.
+    /// Says what the call does next.
     #[inline]
     pub fn next(&mut self, ep: &EpollBusy) -> WaitStep {
         loop {

@@ -62,7 +62,7 @@ impl Napi {
         self.index
     }
 
-    /// Its id; 0 while disabled.
+    /// Returns the id; it is 0 while the instance is disabled.
     #[inline]
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
@@ -114,7 +114,7 @@ impl Napi {
         }
     }
 
-    /// `____napi_schedule`: to the thread of a threaded instance, else to softirq.
+    /// `____napi_schedule`: sends an owned instance to its thread if it is threaded, and to softirq otherwise.
     #[inline]
     pub fn route(&self, owner: Owner, cx: &Cx<'_>) -> Route {
         self.assert_owner(&owner);
@@ -230,7 +230,7 @@ impl Napi {
 
     // ---- §4 completion ----
 
-    /// `napi_complete_done`: after a poll that took fewer packets than its budget.
+    /// `napi_complete_done`: completes a poll that took fewer packets than its budget.
     #[inline]
     pub fn complete(
         &self,
@@ -342,7 +342,7 @@ impl Napi {
         owner
     }
 
-    /// [`Napi::resume`], and what follows its poll if that finds nothing.
+    /// As [`Napi::resume`]; the caller says what follows the poll if that finds nothing.
     #[inline]
     pub fn resume_to(&self, after: AfterResume, cx: &Cx<'_>) -> Option<Owner> {
         let owner = self.resume(cx);
@@ -383,7 +383,7 @@ impl Napi {
         self.counters.busy_polls.bump(1);
     }
 
-    /// By the owner.
+    /// Sets the deferral credits; only the owner does so.
     #[inline]
     pub(crate) fn set_credits(&self, credits: u32) {
         self.credits.store(credits, Ordering::Relaxed);

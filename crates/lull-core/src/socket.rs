@@ -34,12 +34,12 @@ impl SocketBusy {
         Ok(())
     }
 
-    /// SO_BUSY_POLL now.
+    /// Reads SO_BUSY_POLL, in microseconds.
     pub fn usecs(&self) -> u32 {
         self.usecs.load(Relaxed)
     }
 
-    /// SO_PREFER_BUSY_POLL.
+    /// Sets SO_PREFER_BUSY_POLL.
     ///
     /// # Errors
     /// Setting it without CAP_NET_ADMIN (EPERM).
@@ -56,12 +56,12 @@ impl SocketBusy {
         Ok(())
     }
 
-    /// SO_PREFER_BUSY_POLL now.
+    /// Reads SO_PREFER_BUSY_POLL.
     pub fn prefer(&self) -> bool {
         self.prefer.load(Relaxed)
     }
 
-    /// SO_BUSY_POLL_BUDGET, in packets; 0 means 8.
+    /// Sets SO_BUSY_POLL_BUDGET, in packets; 0 means 8.
     ///
     /// # Errors
     /// Raising it without CAP_NET_ADMIN (EPERM); more than 65535 (EINVAL).
@@ -71,7 +71,7 @@ impl SocketBusy {
         Ok(())
     }
 
-    /// SO_BUSY_POLL_BUDGET now; 0 means 8.
+    /// Reads SO_BUSY_POLL_BUDGET, in packets; 0 means 8.
     pub fn budget(&self) -> u32 {
         self.budget.load(Relaxed)
     }

@@ -201,7 +201,7 @@ impl State {
         }
     }
 
-    /// `napi_schedule_prep` (§3).
+    /// `napi_schedule_prep` (§3): takes SCHED, or leaves MISSED for the owner.
     #[inline]
     pub(crate) fn schedule_prep(&self) -> Prep {
         // Idle and not threaded is by far the likeliest word; guessing it saves the load that an attempt would wait for.
@@ -276,7 +276,7 @@ impl State {
         });
     }
 
-    /// `____napi_schedule` for a threaded instance.
+    /// `____napi_schedule`: gives the round to the thread of a threaded instance.
     #[inline]
     pub(crate) fn give_to_thread(&self) -> Given {
         // It acquires: who finds THREADED wakes a thread that was started before the bit was set.
@@ -316,7 +316,7 @@ impl State {
         if off.is_ok() { ThreadedOff::Off } else { ThreadedOff::Owned }
     }
 
-    /// `napi_disable`, first step.
+    /// `napi_disable`, first step: nobody becomes the owner from here on.
     pub(crate) fn disable_begin(&self) {
         self.0.fetch_or(DISABLE, Ordering::Relaxed);
     }

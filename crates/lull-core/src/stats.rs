@@ -85,7 +85,7 @@ impl Counter {
         self.bump(u64::MAX);
     }
 
-    /// By anybody.
+    /// Adds one; any thread may do so.
     #[inline]
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);

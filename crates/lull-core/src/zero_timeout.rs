@@ -55,7 +55,7 @@ pub struct ZeroTimeout {
 }
 
 impl ZeroTimeout {
-    /// Nothing is known yet.
+    /// Makes the record of a context of which nothing is known yet.
     pub const fn new() -> ZeroTimeout {
         ZeroTimeout {
             empty: AtomicU32::new(0),

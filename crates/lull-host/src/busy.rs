@@ -120,7 +120,8 @@ impl BusyPoller<'_> {
 
 /// What threads do that have no worker: blocking and busy-polling socket calls, a context that is freed.
 impl Delivery {
-    /// [`Turn::busy_loop`](crate::Turn::busy_loop) for a socket call: the poller passes by on the CPU of the instance's interrupt.
+    /// Does for a socket call what [`Turn::busy_loop`](crate::Turn::busy_loop) does for a worker: the poller passes by on the
+    /// CPU of the instance's interrupt.
     pub fn busy_loop(&self, plan: &BusyPlan, ready: &mut dyn FnMut(u64) -> bool) {
         let lookup = |id| {
             let index = self.registry.by_id(id)?;

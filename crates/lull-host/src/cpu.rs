@@ -123,7 +123,7 @@ impl Cpu {
 
     // ---- deadlines ----
 
-    /// Something falls due here.
+    /// Notes that something falls due here.
     #[inline]
     pub(crate) fn note_deadline(&self, deadline_ns: u64) {
         self.deadlines.note(deadline_ns);

@@ -53,7 +53,7 @@ impl Deadlines {
         self.earliest_ns.swap(NEVER, Ordering::AcqRel);
     }
 
-    /// The earliest, looked up.
+    /// Looks the earliest deadline up.
     pub(crate) fn look_up(&self, deadlines_ns: impl FnOnce() -> u64) -> u64 {
         self.forget();
         let earliest_ns = deadlines_ns();
@@ -77,7 +77,7 @@ impl Deadlines {
         self.backstop_ns.load(Ordering::Acquire)
     }
 
-    /// The kernel timer was set.
+    /// Notes that the kernel timer was set to `at_ns`.
     pub(crate) fn backstop_is_set(&self, at_ns: u64) {
         self.backstop_ns.store(at_ns, Ordering::Release);
     }

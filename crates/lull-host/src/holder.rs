@@ -86,7 +86,7 @@ pub(crate) trait Sleeper {
     /// Returns whether anything depends on it.
     fn promise(&mut self) -> bool;
 
-    /// Nothing is promised any more.
+    /// Takes the promise back: this worker does not look at the deadlines any more.
     fn take_back(&mut self);
 
     /// Sleeps until it is woken, or until a promise or its own end is due. What it saw of interrupts is raised.

@@ -160,7 +160,7 @@ impl Host {
         self.inner().clock.now_ns()
     }
 
-    /// The clock.
+    /// The host's clock.
     pub fn clock(&self) -> &Clock {
         &self.inner().clock
     }
@@ -170,7 +170,7 @@ impl Host {
         Arc::ptr_eq(self.inner(), delivery)
     }
 
-    /// CPUs of this host.
+    /// How many CPUs this host has.
     pub fn cpus(&self) -> usize {
         self.inner().cpu_count()
     }
@@ -245,7 +245,7 @@ impl Host {
             .map_or_else(|| Lateness::default().snapshot(), |instance| instance.lateness.snapshot())
     }
 
-    /// All instances.
+    /// Lists all instances.
     pub fn napis(&self) -> Vec<NapiInfo> {
         let devices = relock(&self.inner().devices);
         let info = |instance: &Instance| NapiInfo {

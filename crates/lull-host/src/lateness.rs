@@ -40,7 +40,7 @@ impl Lateness {
         self.buckets[bucket(late_ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A copy.
+    /// Copies the counts as they are now.
     pub fn snapshot(&self) -> LatenessSnapshot {
         LatenessSnapshot(self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
@@ -57,7 +57,7 @@ impl LatenessSnapshot {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Timers counted.
+    /// How many timers were counted.
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
     }

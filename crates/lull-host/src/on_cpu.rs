@@ -17,7 +17,7 @@ use crate::seat::{Holder, Seat};
 use crate::sync::relock;
 use crate::vector::IrqEpoll;
 
-/// A CPU of a host.
+/// A CPU together with its host, on which the rules of the seat run.
 #[derive(Clone, Copy)]
 pub(crate) struct OnCpu<'h> {
     pub(crate) host: &'h Delivery,
@@ -101,18 +101,18 @@ impl Delivery {
         OnCpu { host: self, cpu }
     }
 
-    /// [`holder::run`].
+    /// [`holder::run`] on `cpu`: the holder of the seat does what there is to do.
     #[inline]
     pub(crate) fn run(&self, cpu: &Cpu) -> Ran {
         holder::run(&self.on(cpu))
     }
 
-    /// [`holder::leave`].
+    /// [`holder::leave`] on `cpu`: the holder gives the seat up.
     pub(crate) fn leave(&self, cpu: &Cpu, me: Holder, ran: Ran) {
         holder::leave(&self.on(cpu), me, ran);
     }
 
-    /// [`holder::visit`].
+    /// [`holder::visit`] on `cpu`: takes the seat if it is free, runs what is due, and leaves.
     pub(crate) fn visit(&self, cpu: &Cpu, me: Holder) {
         holder::visit(&self.on(cpu), me);
     }

@@ -38,7 +38,7 @@ impl ParkWord {
         false
     }
 
-    /// The sleeper runs again.
+    /// Notes that the sleeper runs again.
     pub(crate) fn end(&self) {
         self.0.swap(RUNNING, Ordering::AcqRel);
     }

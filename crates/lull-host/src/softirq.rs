@@ -67,7 +67,7 @@ impl Delivery {
         }
     }
 
-    /// `handle_softirqs`.
+    /// `handle_softirqs`: runs passes of `net_rx_action` until nothing is raised, or until the rest is ksoftirqd's.
     pub(crate) fn softirqs(&self, cpu: &Cpu, softnet: &mut Softnet, start_ns: u64) -> Ran {
         let mut run = SoftirqRun::begin(start_ns);
         let ran = loop {

@@ -152,7 +152,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// All instances.
+    /// Goes over all instances.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Found<'_, T>> {
         let used = relock(&self.free).used;

@@ -186,7 +186,7 @@ impl<'a> Sleeper for OfWorker<'a> {
 }
 
 impl Drop for Turn<'_> {
-    /// Back to the application.
+    /// The thread goes back to the application: it leaves the seat, or sees to it that somebody wakes for the next deadline.
     #[inline]
     fn drop(&mut self) {
         let (host, cpu, me) = self.worker.place();

@@ -82,17 +82,17 @@ impl Worker {
         })
     }
 
-    /// The host.
+    /// The host that the worker is of.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// The CPU.
+    /// The CPU that the worker has its place on.
     pub fn cpu(&self) -> u16 {
         self.cpu
     }
 
-    /// What wakes this worker.
+    /// Makes what wakes this worker.
     pub fn waker(&self) -> Waker {
         Waker { host: Arc::downgrade(self.host.inner()), parker: self.parker.clone(), cpu: self.cpu }
     }

@@ -43,7 +43,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// State files in this directory.
+    /// Options with the state files in `state_dir`.
     pub fn in_dir(state_dir: &Path) -> Options {
         Options { state_dir: state_dir.to_owned(), ..Options::default() }
     }
@@ -78,7 +78,7 @@ impl Session {
         Ok(Session { netdev, device, roots, store, lock: None })
     }
 
-    /// The device.
+    /// The device that the session works on.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -88,7 +88,7 @@ impl Session {
         &self.roots
     }
 
-    /// The netlink socket.
+    /// The netlink socket that the session works with.
     pub fn netdev(&mut self) -> &mut Netdev {
         &mut self.netdev
     }
@@ -117,7 +117,7 @@ impl Session {
         self.store.load()
     }
 
-    /// The state file.
+    /// The state file of the device.
     pub fn state_file(&self) -> PathBuf {
         self.store.file()
     }

@@ -52,7 +52,7 @@ pub enum Knob {
 }
 
 impl Knob {
-    /// As ethtool names it.
+    /// The name that ethtool gives it.
     pub fn name(self) -> &'static str {
         match self {
             Knob::RxQueues => "rx queues",
@@ -93,7 +93,7 @@ pub struct Ethtool {
 type Raw<T> = std::result::Result<T, ReplyError>;
 
 impl Ethtool {
-    /// Of a device.
+    /// Opens the settings of a device.
     pub fn new(device: &Device) -> Ethtool {
         Ethtool { socket: NetlinkSocket::new(), ifindex: device.ifindex, name: device.name.clone() }
     }

@@ -22,7 +22,7 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// `ETHTOOL_SGRO`, `ETHTOOL_STSO`.
+    /// The number of the command that sets it: `ETHTOOL_SGRO`, `ETHTOOL_STSO`.
     fn command(self) -> u32 {
         match self {
             Offload::Gro => 0x2c,

@@ -293,7 +293,7 @@ pub(crate) struct SchedAttr {
     pub period_ns: u64,
 }
 
-/// `sched_getattr(2)`.
+/// Reads a thread's policy with `sched_getattr(2)`.
 pub(crate) fn sched_attr(pid: i32) -> io::Result<SchedAttr> {
     let mut attr = MaybeUninit::<SchedAttr>::zeroed();
     // SAFETY: the kernel writes at most the size that is passed, which is that of the structure.
@@ -306,7 +306,7 @@ pub(crate) fn sched_attr(pid: i32) -> io::Result<SchedAttr> {
     Ok(unsafe { attr.assume_init() })
 }
 
-/// `sched_setattr(2)`.
+/// Sets a thread's policy with `sched_setattr(2)`.
 pub(crate) fn set_sched_attr(pid: i32, attr: &SchedAttr) -> io::Result<()> {
     let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..*attr };
     // SAFETY: the kernel reads `size` bytes, which is that of the structure.

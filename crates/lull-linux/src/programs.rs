@@ -89,7 +89,7 @@ impl Process {
         }
     }
 
-    /// Its number.
+    /// The number of the process.
     pub fn pid(&self) -> i32 {
         self.pid
     }

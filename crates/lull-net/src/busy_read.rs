@@ -71,7 +71,7 @@ impl Following {
         }
     }
 
-    /// SO_BUSY_POLL by the application.
+    /// Sets SO_BUSY_POLL because the application asks for it.
     pub(crate) fn set_usecs(&self, mode: &ModeBusyPoll, usecs: u32) -> Result<(), SettingError> {
         self.now(mode);
         let _settling = mode.settling();

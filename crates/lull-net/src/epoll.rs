@@ -44,7 +44,7 @@ impl Epoll {
         &self.0.context
     }
 
-    /// EPIOCSPARAMS.
+    /// Sets the busy-poll parameters (EPIOCSPARAMS).
     ///
     /// # Errors
     /// A parameter above its limit, or a budget above 64 without `privileged` (CAP_NET_ADMIN).
@@ -62,7 +62,7 @@ impl Epoll {
         Ok(mode.app)
     }
 
-    /// EPIOCGPARAMS.
+    /// Returns the busy-poll parameters (EPIOCGPARAMS).
     pub fn busy_poll(&self) -> EpollParams {
         self.context().busy.params()
     }
@@ -72,7 +72,7 @@ impl Epoll {
         self.context().busy.napi_id()
     }
 
-    /// Counters.
+    /// The counters of the context.
     pub fn stats(&self) -> EpollStats {
         let context = self.context();
         EpollStats {

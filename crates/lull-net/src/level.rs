@@ -80,7 +80,7 @@ impl Wanted {
         fence(Ordering::SeqCst);
     }
 
-    /// A one-shot was reported.
+    /// Turns the item off: its one-shot was reported.
     #[inline]
     pub(crate) fn turn_off(&self) {
         self.interest.fetch_or(OFF, Ordering::AcqRel);

@@ -90,7 +90,7 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         self.ready_count.load(Ordering::Acquire) != 0
     }
 
-    /// Threads that wait.
+    /// How many threads wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiter_count.load(Ordering::Acquire)
     }

@@ -38,7 +38,7 @@ pub fn cores(text: &str) -> Result<Vec<usize>, String> {
 pub struct List(pub Vec<usize>);
 
 impl List {
-    /// Reads it.
+    /// Reads a list, as clap asks for it.
     pub fn parse(text: &str) -> Result<List, String> {
         lull_units::numbers(text).map(List)
     }

@@ -194,7 +194,7 @@ impl Record {
         })
     }
 
-    /// Takes additions back.
+    /// Puts the record back as it was before an addition; one with nothing in it is removed.
     ///
     /// # Errors
     /// Those of the file system.

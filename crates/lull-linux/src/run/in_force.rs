@@ -102,7 +102,7 @@ impl InForce {
         ))
     }
 
-    /// The last word, if there was none.
+    /// Says at the program's end what was not said before.
     pub(super) fn at_end(&self) -> Option<String> {
         let why = match (self.in_force || self.not_in_force, self.had_context) {
             (true, _) => return None,

@@ -53,7 +53,7 @@ pub use plain::Plain;
 pub use supervisor::supervise;
 pub use way::{Run, Sockets, Waits, Way};
 
-/// What would be done.
+/// Lists what would be done, a line each.
 ///
 /// # Errors
 /// Those of [`run`] that are found before the first change.

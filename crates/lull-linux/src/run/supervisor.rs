@@ -58,7 +58,7 @@ impl Supervisor {
         }
     }
 
-    /// Its process.
+    /// The number of its process.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }

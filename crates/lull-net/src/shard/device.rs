@@ -318,7 +318,7 @@ pub(super) fn interface(port: Port, random_seed: u64, now_ns: u64) -> Interface 
     interface
 }
 
-/// smoltcp counts microseconds.
+/// The time as smoltcp has it, which counts microseconds.
 #[inline]
 pub(super) fn instant(now_ns: u64) -> Instant {
     Instant::from_micros((now_ns / 1000) as i64)

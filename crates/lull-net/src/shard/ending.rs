@@ -83,7 +83,7 @@ impl Stack {
         }
     }
 
-    /// Forgets it altogether.
+    /// Forgets a connection altogether.
     pub(super) fn free(&mut self, index: u32) {
         self.timers.remove(index);
         let Some(connection) = self.connections.remove(index) else { return };

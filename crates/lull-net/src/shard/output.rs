@@ -165,7 +165,7 @@ impl Stack {
         }
     }
 
-    /// A connection's deadline has come.
+    /// Does what is due on a connection whose deadline has come.
     pub(super) fn connection_timer(&mut self, index: u32, io: &mut Io<'_>) {
         let now_ns = io.now_ns;
         let Some(connection) = self.connections.get_mut(index) else { return };

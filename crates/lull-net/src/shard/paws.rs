@@ -25,7 +25,7 @@ thread_local! {
     static VALUE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// smoltcp's generator.
+/// What smoltcp calls for the value of the option.
 pub(super) fn value_of_the_call() -> u32 {
     VALUE.get()
 }
@@ -41,7 +41,7 @@ pub(super) struct Timestamps {
     recent_s: u32,
 }
 
-/// Our clock: milliseconds.
+/// Our clock, which counts milliseconds.
 pub(super) fn clock(now_ns: u64) -> u32 {
     (now_ns / 1_000_000) as u32
 }

@@ -264,7 +264,7 @@ impl Stack {
         }
     }
 
-    /// What happened so far.
+    /// Counts what happened so far.
     pub fn counters(&self) -> StackCounters {
         self.counters
     }
@@ -285,7 +285,7 @@ impl Stack {
         self.connections.len() + self.half_opens.len()
     }
 
-    /// Connections in TIME-WAIT.
+    /// How many connections are in TIME-WAIT.
     pub fn time_waits(&self) -> usize {
         self.time_waits.len()
     }

@@ -79,7 +79,7 @@ impl TcpStream {
         open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| stack.tcp_recv_vectored(id, buffers, io))
     }
 
-    /// Reads.
+    /// Reads what has come.
     ///
     /// # Errors
     /// `WouldBlock`, or what ended the connection.
@@ -117,7 +117,7 @@ impl TcpStream {
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_vectored(id, data, io))
     }
 
-    /// TCP_NODELAY.
+    /// Turns Nagle's algorithm off or on (TCP_NODELAY).
     ///
     /// # Errors
     /// The socket is gone.
