@@ -39,7 +39,7 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EpollStats {
-    /// Calls of [`crate::Epoll::wait`].
+    /// Calls of [`Epoll::wait`](crate::Epoll::wait).
     pub calls: u64,
     /// Events returned.
     pub events: u64,
