@@ -348,8 +348,9 @@ impl Receiver for Queue {
         }
         let mut guard = self.lock.try_lock()?;
         let work = self.poll_inside(host, &mut guard, budget);
-        // An empty round, of which a busy poller makes millions, leaves nothing to see to.
-        let owed = work != 0 || guard.stack.tx_frames() != guard.transmitted;
+        // An empty round, of which a busy poller makes millions, leaves nothing to see to; room in the ring may have made a
+        // socket writable that then sent nothing itself.
+        let owed = work != 0 || guard.stack.tx_frames() != guard.transmitted || !guard.changes.is_empty();
         self.finish(host, guard, owed);
         Some(work)
     }
