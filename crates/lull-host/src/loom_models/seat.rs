@@ -484,6 +484,24 @@ fn loom_seat_a_descriptor_is_watched_by_whoever_sleeps() {
     Model { preemptions: 2, items: 0, workers: 1, timer: false, frames: 2, device: Cpu::arrive, roles }.check();
 }
 
+/// A busy poller passes by time and again without ever leaving the seat: it polls another queue than the one whose two
+/// frames come by a descriptor, so somebody has to watch that meanwhile. Three preemptions.
+#[test]
+fn loom_seat_a_descriptor_is_watched_beside_a_busy_poller() {
+    fn busy_polls(cpu: &Cpu) {
+        let (me, mut in_seat) = (Holder::worker(0), false);
+        while !cpu.is_finished() {
+            holder::pass_by(cpu, me, &mut in_seat);
+            thread::yield_now();
+        }
+        if in_seat {
+            holder::leave(cpu, me, Ran::Done);
+        }
+    }
+    Model { preemptions: 3, items: 0, workers: 1, timer: false, frames: 2, device: Cpu::arrive, roles: &[busy_polls] }
+        .check();
+}
+
 /// A timer while a worker sleeps in the seat, and a passer relies on the worker's promise to look just as that wakes up for
 /// something else, finds the seat taken and sleeps on outside it. Two preemptions.
 #[test]
