@@ -15,6 +15,7 @@
 //! | [`mem`] | a pair of ports in one process |
 //! | [`tap`], [`namespace`] | the kernel as the peer, and a network namespace to have it in |
 //! | [`xdp`] | AF_XDP: some frames of an interface that stays the host's |
+//! | [`packet`], `interface` | copies of an interface's frames, where XDP is refused; what the kernel says of one |
 //! | [`rss`] | which queue a frame goes to |
 //! | `irq`, `room` | publish against unmask, moderation; consume against unmask |
 //! | `line`, `writable`, `alarm` | the sink; room that the kernel tells of; the thread behind deadlines |
@@ -69,11 +70,13 @@ pub mod device;
 mod eventfd;
 pub mod fault;
 pub mod frame;
+mod interface;
 mod irq;
 mod line;
 pub mod mem;
 pub mod namespace;
 mod observe;
+pub mod packet;
 pub mod pcap;
 pub mod prefetch;
 mod room;

@@ -22,7 +22,6 @@ mod bound;
 mod bpf;
 mod config;
 mod home;
-mod os;
 mod program;
 mod queue;
 mod receive;
@@ -38,6 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::eventfd::EventFdSink;
+use crate::interface;
 use crate::watchers::Watchers;
 use crate::wire::{ETHERNET, VLAN_TAG};
 use bound::{Bound, memlock_bytes};
@@ -117,7 +117,8 @@ impl Xdp {
         Xdp::start(XdpSetup::open(config)?)
     }
 
-    /// Gives the sockets memory and binds them to their queues. It takes no privileges.
+    /// Gives the sockets memory and binds them to their queues. It takes no privileges. The queues are free again when the
+    /// device and every duplicate of its sockets is gone.
     ///
     /// # Errors
     /// [`DeviceError::Os`]: the memory exceeds RLIMIT_MEMLOCK, a queue has another socket, the interface is gone; or the
@@ -128,11 +129,11 @@ impl Xdp {
             let device = name.clone();
             move |source| DeviceError::Os { device, what, remedy, source }
         };
-        let state = os::state(&setup.control, setup.ifindex).map_err(failed(
+        let state = interface::state(&setup.control, setup.ifindex).map_err(failed(
             "read the interface's state".to_owned(),
             "is it gone, or in another namespace? open it again",
         ))?;
-        let driver = os::driver(&setup.control, &name).unwrap_or_default();
+        let driver = interface::driver(&setup.control, &name).unwrap_or_default();
         let wake = EventFdSink::new()
             .map_err(failed("open a descriptor".to_owned(), "raise the limit on open files (ulimit -n)"))?;
         let is_large = state.mtu_bytes + HEADER_BYTES_MAX > CHUNK_BYTES - KERNEL_HEADROOM_BYTES;

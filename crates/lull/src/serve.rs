@@ -46,8 +46,8 @@ pub enum Offloads {
 pub struct Serve {
     /// The NIC: tap:NAME (an existing TAP, or one that is made and goes with the service); xdp:DEV or xdp:DEV:QUEUES (an
     /// interface of the host, whose frames to --addr are taken by AF_XDP, all others staying the host's; QUEUES as
-    /// 0,2-3, by default all); or mem (in memory, with the lab's load generator at its other end: a line of figures a
-    /// second, to watch a mode).
+    /// 0,2-3, by default all); packet:DEV (copies of an interface's frames, where XDP is refused); or mem (in memory,
+    /// with the lab's load generator at its other end: a line of figures a second, to watch a mode).
     #[arg(long)]
     nic: String,
     /// The service's address with its prefix, such as 10.0.0.2/24. May be given more than once. With mem it is the lab's.

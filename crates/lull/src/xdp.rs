@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use lull_nic::Device;
 use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig};
 
 use crate::failure::Failure;
@@ -94,7 +95,9 @@ pub fn at_the_end(device: &Xdp) -> String {
         BusyPoll::NoNapi => "there was no NAPI of the driver that a call could busy poll".to_owned(),
         BusyPoll::Refused(why) => format!("busy polling of the driver was refused: {why}"),
     };
-    format!("the fill ring was found empty {empty} times; {busy}")
+    let counters = (0..device.info().queues).map(|queue| device.counters(queue));
+    let (frames, calls) = counters.fold((0, 0), |sum, queue| (sum.0 + queue.tx_frames, sum.1 + queue.syscalls));
+    format!("{frames} frames were sent with {calls} system calls; the fill ring was found empty {empty} times; {busy}")
 }
 
 #[cfg(test)]

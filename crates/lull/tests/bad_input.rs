@@ -57,6 +57,8 @@ fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic xdp:lo --addr 127.0.0.1/24", &["127.0.0.1 is the host's own", "--ports"]);
     refused_in_one_line("serve --nic xdp:lo --addr 10.0.0.2/24 --peer-addr 10.0.0.1/24", &["--peer-addr", "xdp"]);
     refused_in_one_line("serve --nic tap:x --addr 10.0.0.2/24 --ports 11211", &["--ports", "xdp:DEV"]);
+    refused_in_one_line("serve --nic packet:lo --addr 10.0.0.2/24 --ports 11211", &["--ports", "xdp:DEV"]);
+    refused_in_one_line("serve --nic packet:lo --addr 127.0.0.1/24", &["127.0.0.1 is the host's own", "xdp:DEV"]);
     refused_in_one_line("doctor xdp:lo --pid 1", &["--pid"]);
     refused_in_one_line("serve --nic mem --load 25%", &["25%", "200K"]);
     refused_in_one_line("attach --pid 1 --mode coalesce-20 --once", &["coalesce-20", "suspend20", "ethtool"]);

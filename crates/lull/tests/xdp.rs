@@ -46,6 +46,11 @@ fn two_workers_have_a_queue_each() {
     serve("queues", &["base", "suspend20"]);
 }
 
+#[test]
+fn a_packet_socket_serves_where_it_is_named() {
+    serve("packet", &["base", "suspend20", "fullbusy"]);
+}
+
 /// Runs shell commands in a namespace of their own, in which there is a veth pair.
 fn on_a_veth(commands: &str) -> Output {
     let script =

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::os;
 use crate::device::DeviceError;
+use crate::interface;
 
 /// Slots that the rings have at least and at most. The kernel wants a power of two.
 pub const RING_SLOTS_RANGE: std::ops::RangeInclusive<u32> = 64..=1 << 16;
@@ -26,7 +26,7 @@ impl XdpAddress {
     /// # Errors
     /// The kernel does not tell the interfaces' addresses.
     pub fn look_up(ip: IpAddr) -> std::io::Result<XdpAddress> {
-        Ok(XdpAddress { ip, is_hosts: os::is_hosts(ip)? })
+        Ok(XdpAddress { ip, is_hosts: interface::is_hosts(ip)? })
     }
 }
 
@@ -102,13 +102,9 @@ impl XdpConfig {
         }
     }
 
-    /// The Ethernet groups of the IPv6 addresses' solicited nodes (RFC 4291 section 2.7.1, RFC 2464 section 7).
+    /// The Ethernet groups of neighbour discovery for the addresses that are lull's alone.
     pub(super) fn solicited_groups(&self) -> Vec<[u8; 6]> {
-        let last_bytes = self.addresses.iter().filter(|address| !address.is_hosts).filter_map(|address| {
-            let IpAddr::V6(ip) = address.ip else { return None };
-            let ip = ip.octets();
-            Some([0x33, 0x33, 0xff, ip[13], ip[14], ip[15]])
-        });
-        last_bytes.collect()
+        let alone = self.addresses.iter().filter(|address| !address.is_hosts);
+        interface::solicited_groups(alone.map(|address| address.ip))
     }
 }

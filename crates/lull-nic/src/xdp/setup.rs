@@ -3,12 +3,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::bpf::{self, Pieces, XdpMode};
 use super::program::{self, Maps, address, port_key};
-use super::{XdpConfig, os, socket};
+use super::{XdpConfig, socket};
 use crate::device::DeviceError;
+use crate::interface;
 use crate::namespace::control_socket;
 use crate::wire::{PROTOCOL_TCP, PROTOCOL_UDP};
 
@@ -18,7 +19,7 @@ const BUSY_POLL_USECS: u32 = 20;
 const BUSY_POLL_BUDGET: u32 = 64;
 
 /// An interface whose frames a program steers to sockets that wait for their memory: what takes privileges (CAP_NET_ADMIN,
-/// CAP_NET_RAW, CAP_BPF), done. [`super::Xdp::start`] does the rest, in this process or, by [`XdpSetup::into_parts`], in
+/// CAP_NET_RAW, CAP_BPF), done. [`super::Xdp::start`] does the rest, in this process or, by [`XdpSetup::parts`], in
 /// another without any.
 ///
 /// Everything is given back when the last descriptor is closed, however the process ends.
@@ -35,6 +36,8 @@ pub struct XdpSetup {
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) control: OwnedFd,
     pub(super) events: OwnedFd,
+    /// Queue index to socket, as the program has it.
+    pub(super) by_queue: OwnedFd,
     /// The link, and the memberships in Ethernet groups: open is all that they have to be.
     pub(super) kept: Vec<OwnedFd>,
     /// Why the program does not run in the driver.
@@ -56,24 +59,17 @@ impl XdpSetup {
             let (device, what) = (config.name.clone(), what.to_owned());
             move |source| DeviceError::Os { device, what, remedy, source }
         };
-        let ifindex = os::index(&config.name)
+        let ifindex = interface::index(&config.name)
             .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", NO_DESCRIPTORS))?;
-        let queues = config.check(os::receive_queues(&control, &config.name))?;
-        let events = os::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
-        let sockets = queues
-            .iter()
-            .map(|_| socket::open())
-            .collect::<io::Result<Vec<_>>>()
+        let queues = config.check(interface::receive_queues(&control, &config.name))?;
+        let events = interface::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
+        let (sockets, busy_poll_refused) = open_sockets(&queues)
             .map_err(failed("open an AF_XDP socket", "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS"))?;
-        let busy_poll_refused = sockets
-            .iter()
-            .find_map(|socket| socket::set_busy_poll(socket, BUSY_POLL_USECS, BUSY_POLL_BUDGET).err())
-            .map(|error| error.to_string());
-        let program = program(config, &queues, &sockets)?;
+        let (program, by_queue) = program(config, &queues, &sockets)?;
         let (link, mode, native_refused) = attach(&program, ifindex, &config.name)?;
         let groups = config.solicited_groups();
-        let groups = os::join(ifindex, &groups)
+        let groups = interface::join(ifindex, &groups)
             .map_err(failed("join the Ethernet groups of neighbour discovery", "needs CAP_NET_RAW"))?;
         Ok(XdpSetup {
             name: config.name.clone(),
@@ -86,26 +82,48 @@ impl XdpSetup {
             sockets,
             control,
             events,
+            by_queue,
             kept: vec![link, groups],
             native_refused,
             busy_poll_refused,
         })
     }
 
-    /// Takes the setup apart for another process: a line of text, and the descriptors, in the order in which that has to
-    /// give them to [`XdpSetup::from_parts`].
-    pub fn into_parts(self) -> (String, Vec<OwnedFd>) {
+    /// The setup for another process: a line of text, and the descriptors, in the order in which that has to give
+    /// (duplicates of) them to [`XdpSetup::from_parts`].
+    pub fn parts(&self) -> (String, Vec<BorrowedFd<'_>>) {
         let queues = self.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let vlan = self.vlan.map_or("-".to_owned(), |vlan| vlan.to_string());
         let text = format!(
             "xdp {} {} {queues} {} {vlan} {} {}",
             self.name, self.ifindex, self.mode, self.rx_ring, self.tx_ring
         );
-        let fds = self.sockets.into_iter().chain([self.control, self.events]).chain(self.kept).collect();
-        (text, fds)
+        let fds = self.sockets.iter().chain([&self.control, &self.events, &self.by_queue]).chain(&self.kept);
+        (text, fds.map(AsFd::as_fd).collect())
     }
 
-    /// Puts together what [`XdpSetup::into_parts`] took apart; `None` if it is not that. Why something was refused does
+    /// Replaces the sockets by new ones. A socket has had its memory once it was started, and that memory may be a process's
+    /// that has ended: whoever started that process goes on with these.
+    ///
+    /// # Errors
+    /// [`DeviceError::Os`]: the privileges are gone.
+    pub fn renew(&mut self) -> Result<(), DeviceError> {
+        let renewed = open_sockets(&self.queues).and_then(|(sockets, _)| {
+            for (queue, socket) in self.queues.iter().zip(&sockets) {
+                bpf::set_socket(&self.by_queue, *queue, socket.as_fd())?;
+            }
+            Ok(sockets)
+        });
+        self.sockets = renewed.map_err(|source| DeviceError::Os {
+            device: self.name.clone(),
+            what: "open AF_XDP sockets anew".to_owned(),
+            remedy: "needs CAP_NET_RAW, as opening the device did",
+            source,
+        })?;
+        Ok(())
+    }
+
+    /// Puts together what [`XdpSetup::parts`] gave; `None` if it is not that. Why something was refused does
     /// not cross over.
     pub fn from_parts(text: &str, fds: Vec<OwnedFd>) -> Option<XdpSetup> {
         let words: Vec<&str> = text.split(' ').collect();
@@ -124,6 +142,7 @@ impl XdpSetup {
             queues,
             control: fds.next()?,
             events: fds.next()?,
+            by_queue: fds.next()?,
             kept: fds.collect(),
             native_refused: None,
             busy_poll_refused: None,
@@ -131,9 +150,17 @@ impl XdpSetup {
     }
 }
 
-/// Loads the program with its maps filled. It keeps the maps.
-fn program(config: &XdpConfig, queues: &[u32], sockets: &[OwnedFd]) -> Result<OwnedFd, DeviceError> {
-    let load = || -> io::Result<OwnedFd> {
+/// A socket for each queue, and why calls on them do not busy poll the driver.
+fn open_sockets(queues: &[u32]) -> io::Result<(Vec<OwnedFd>, Option<String>)> {
+    let sockets = queues.iter().map(|_| socket::open()).collect::<io::Result<Vec<_>>>()?;
+    let refused =
+        sockets.iter().find_map(|socket| socket::set_busy_poll(socket, BUSY_POLL_USECS, BUSY_POLL_BUDGET).err());
+    Ok((sockets, refused.map(|error| error.to_string())))
+}
+
+/// Loads the program with its maps filled. It keeps the maps; that of the sockets is wanted here, too.
+fn program(config: &XdpConfig, queues: &[u32], sockets: &[OwnedFd]) -> Result<(OwnedFd, OwnedFd), DeviceError> {
+    let load = || -> io::Result<(OwnedFd, OwnedFd)> {
         let slots = queues.iter().max().map_or(0, |queue| queue + 1);
         let by_queue = bpf::sockets(slots)?;
         for (queue, socket) in queues.iter().zip(sockets) {
@@ -159,7 +186,8 @@ fn program(config: &XdpConfig, queues: &[u32], sockets: &[OwnedFd]) -> Result<Ow
             program::addresses(Maps { sockets: by_queue.as_raw_fd(), v4, v6, ports }, config.vlan)
         };
         // Kernels before 5.18 do not know that frames may be in several pieces.
-        bpf::load(&program, Pieces::Several).or_else(|_| bpf::load(&program, Pieces::One))
+        let program = bpf::load(&program, Pieces::Several).or_else(|_| bpf::load(&program, Pieces::One))?;
+        Ok((program, by_queue))
     };
     load().map_err(|source| DeviceError::Os {
         device: config.name.clone(),

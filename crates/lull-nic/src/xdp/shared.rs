@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use super::ring::holds_any;
 use super::socket::{Rings, Umem};
-use super::{HEADER_BYTES_MAX, XdpMode, os};
+use super::{HEADER_BYTES_MAX, XdpMode};
 use crate::device::{DeviceEvent, IrqSink, Link};
 use crate::eventfd::EventFdSink;
+use crate::interface;
 use crate::line::Line;
 use crate::watchers::Watchers;
 
@@ -150,7 +151,7 @@ impl Shared {
 
     /// Asks the kernel how the interface is, and tells the watchers what is new.
     pub(super) fn look_again(&self) {
-        match os::state(&self.control, self.ifindex) {
+        match interface::state(&self.control, self.ifindex) {
             Ok(state) => {
                 self.mtu_bytes.store(state.mtu_bytes, Ordering::Relaxed);
                 if self.up.swap(state.running, Ordering::Relaxed) != state.running && !self.gone() {

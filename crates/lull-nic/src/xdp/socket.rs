@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-use super::os::{option, set_option};
 use super::ring::AtomicU32;
 use crate::eventfd::owned;
+use crate::interface::{option, set_option};
 
 /// A socket that is bound to nothing yet. It takes CAP_NET_RAW; what follows does not.
 pub(super) fn open() -> io::Result<OwnedFd> {

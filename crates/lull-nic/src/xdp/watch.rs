@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::os::drain;
 use super::shared::Shared;
 use crate::eventfd::writable;
+use crate::interface::drain;
 
 /// How long the first look for room waits, and the longest that a later one does. Each waits twice as long as the one
 /// before: a device that stays full costs a thousand looks a second at most.

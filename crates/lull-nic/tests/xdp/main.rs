@@ -5,6 +5,7 @@ mod death;
 mod net;
 
 use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -32,6 +33,12 @@ fn frame(number: u32, length: usize) -> Vec<u8> {
 /// A device that takes every frame.
 fn everything() -> XdpConfig {
     XdpConfig { name: DEV.to_owned(), ..XdpConfig::default() }
+}
+
+/// A setup as another process would get it.
+fn parts(setup: &XdpSetup) -> (String, Vec<OwnedFd>) {
+    let (text, fds) = setup.parts();
+    (text, fds.into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect())
 }
 
 fn bytes(frame: &Frame) -> Vec<u8> {
@@ -288,7 +295,7 @@ fn who_comes_second_is_told_what_is_taken() {
         // The queue has a socket, though the program is another's.
         let setup = XdpSetup::open(&config()).unwrap();
         done("ip link add y0 type veth peer name y1");
-        let (text, fds) = XdpSetup::open(&XdpConfig { name: "y0".to_owned(), ..config() }).unwrap().into_parts();
+        let (text, fds) = parts(&XdpSetup::open(&XdpConfig { name: "y0".to_owned(), ..config() }).unwrap());
         let _first = Xdp::start(setup).unwrap();
         let words: Vec<_> = text.split(' ').collect();
         let x0 = run(&format!("ip -o link show {DEV}"));
@@ -310,7 +317,7 @@ fn a_process_without_privileges_starts_what_another_opened() {
     isolated("a_process_without_privileges_starts_what_another_opened", || {
         const NOBODY: libc::uid_t = 65534;
         let peer = Peer::new(1);
-        let (text, fds) = XdpSetup::open(&config()).unwrap().into_parts();
+        let (text, fds) = parts(&XdpSetup::open(&config()).unwrap());
         let client = peer.client((OURS, 7));
         // SAFETY: no pointers; it ends every privilege of this process.
         assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
@@ -321,12 +328,32 @@ fn a_process_without_privileges_starts_what_another_opened() {
     });
 }
 
+/// A launcher stays when the program has ended, and goes on with the device itself.
+#[test]
+fn who_handed_a_device_on_takes_it_back() {
+    isolated("who_handed_a_device_on_takes_it_back", || {
+        let peer = Peer::new(1);
+        let mut setup = XdpSetup::open(&config()).unwrap();
+        let client = peer.client((OURS, 7));
+        for round in 0..3_u8 {
+            let (text, fds) = parts(&setup);
+            let device = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap();
+            let mut queues = [device.take_queue(0).unwrap()];
+            exchange(device.info().mac, OURS, &mut queues, &client, &[round; 9]);
+            drop((device, queues));
+            setup.renew().unwrap();
+        }
+        let device = Xdp::start(setup).unwrap();
+        exchange(device.info().mac, OURS, &mut [device.take_queue(0).unwrap()], &client, b"the launcher's");
+    });
+}
+
 #[test]
 fn memory_beyond_the_limit_names_the_limit_and_what_helps() {
     isolated("memory_beyond_the_limit_names_the_limit_and_what_helps", || {
         const NOBODY: libc::uid_t = 65534;
         let _peer = Peer::new(1);
-        let (text, fds) = XdpSetup::open(&XdpConfig { rx_ring: 1 << 14, ..config() }).unwrap().into_parts();
+        let (text, fds) = parts(&XdpSetup::open(&XdpConfig { rx_ring: 1 << 14, ..config() }).unwrap());
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // SAFETY: `limit` outlives the call.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
@@ -385,4 +412,59 @@ fn a_peer_that_is_full_keeps_frames_on_the_ring_until_it_has_room() {
         let mut order = all.iter();
         assert!(arrived.iter().all(|frame| order.any(|sent| sent == frame)), "they are not in order");
     });
+}
+
+mod packet {
+    //! The fall-back: copies by a packet socket.
+
+    use super::*;
+    use lull_nic::packet::{Packet, PacketConfig};
+
+    fn open(addresses: &[std::net::IpAddr]) -> Packet {
+        Packet::open(&PacketConfig { name: DEV.to_owned(), addresses: addresses.to_vec() }).unwrap()
+    }
+
+    #[test]
+    fn a_packet_socket_keeps_the_contract() {
+        isolated("packet::a_packet_socket_keeps_the_contract", || {
+            let peer = Peer::new(1);
+            conformance::check(&open(&[]), &mut peer.wire()).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_peers_kernel_talks_to_an_address_that_is_lulls() {
+        isolated("packet::the_peers_kernel_talks_to_an_address_that_is_lulls", || {
+            let peer = Peer::new(1);
+            let device = open(&[OURS.into(), "fd00:99::2".parse().unwrap()]);
+            let mut queues = [device.take_queue(0).unwrap()];
+            exchange(device.info().mac, OURS, &mut queues, &peer.client((OURS, 7)), &[7; 1472]);
+            // What is for others is not copied.
+            let before = device.counters(0).rx_frames;
+            let host = UdpSocket::bind((HOST, 9)).unwrap();
+            peer.client((HOST, 9)).send(b"to the host").unwrap();
+            assert_eq!(host.recv(&mut [0; 64]).unwrap(), 11);
+            while queues[0].rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()) > 0 {}
+            assert_eq!(device.counters(0).rx_frames, before);
+            let error = Packet::open(&PacketConfig { name: DEV.to_owned(), addresses: vec![HOST.into()] }).unwrap_err();
+            assert!(error.to_string().contains("10.99.0.1 is the host's own"), "{error}");
+        });
+    }
+
+    #[test]
+    fn an_interface_that_is_deleted_ends_it() {
+        isolated("packet::an_interface_that_is_deleted_ends_it", || {
+            let _peer = Peer::new(1);
+            let device = open(&[]);
+            let mut queue = device.take_queue(0).unwrap();
+            let (told, events) = mpsc::channel();
+            device.watch(Box::new(move |event| told.send(event).unwrap_or_default()));
+            done(&format!("ip link del {DEV}"));
+            assert!(readable(queue.irq.fd().unwrap(), LIMIT), "the error is an interrupt");
+            while queue.rx.poll(64, &mut FramePool::new(0), &mut |_, _| ()) > 0 {}
+            assert_eq!(events.recv_timeout(LIMIT).unwrap(), DeviceEvent::Gone);
+            assert!(!readable(queue.irq.fd().unwrap(), Duration::ZERO), "who watches it would spin");
+            assert!(queue.tx.transmit(Frame::copy_from(&frame(1, 100))).is_ok() && device.link() == Link::Down);
+        });
+    }
 }

@@ -16,7 +16,8 @@ pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     match args.nic.split_once(':') {
         Some(("tap", name)) => wire::run(&args, &Wire::Tap(name), &mode, stop),
         Some(("xdp", spec)) => wire::run(&args, &Wire::Xdp(spec), &mode, stop),
+        Some(("packet", name)) => wire::run(&args, &Wire::Packet(name), &mode, stop),
         None if args.nic == "mem" => mem::run(&args, &mode, stop),
-        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME, xdp:DEV or mem", args.nic).into()),
+        _ => Err(format!("cannot serve on the NIC '{}': use tap:NAME, xdp:DEV, packet:DEV or mem", args.nic).into()),
     }
 }

@@ -13,6 +13,7 @@ use lull_lab::memcached::{ITEM_BYTES_MAX, StoreConfig};
 use lull_lab::service::Limits;
 use lull_net::NetworkConfig;
 use lull_nic::Device;
+use lull_nic::packet::{Packet, PacketConfig};
 use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::xdp::Xdp;
 
@@ -33,6 +34,8 @@ pub(super) enum Wire<'a> {
     Tap(&'a str),
     /// `DEV[:QUEUES]` of the host, by AF_XDP.
     Xdp(&'a str),
+    /// An interface of the host, by a packet socket.
+    Packet(&'a str),
 }
 
 impl Wire<'_> {
@@ -44,12 +47,14 @@ impl Wire<'_> {
                 refuse(&load, "tap", "the load comes from clients over the TAP, such as `lull load`")?;
                 refuse(&args.xdp.given(), "tap", "it is for xdp:DEV")
             }
-            Wire::Xdp(_) => {
-                refuse(&load, "xdp", "the load comes from clients over the interface, such as `lull load`")?;
+            Wire::Xdp(_) | Wire::Packet(_) => {
+                let nic = if let Wire::Xdp(_) = self { "xdp" } else { "packet" };
+                refuse(&load, nic, "the load comes from clients over the interface, such as `lull load`")?;
                 let peer = [("--peer-addr", args.peer_addr.is_some())];
-                refuse(&peer, "xdp", "it is for tap:NAME; give the interface its address with `ip addr add`")?;
+                refuse(&peer, nic, "it is for tap:NAME; give the interface its address with `ip addr add`")?;
                 let offloads = [("--offloads", args.offloads.is_some())];
-                refuse(&offloads, "xdp", "it is for tap:NAME; AF_XDP hands frames over as they are on the wire")
+                refuse(&offloads, nic, "it is for tap:NAME; frames come here as they are on the wire")?;
+                if nic == "xdp" { Ok(()) } else { refuse(&args.xdp.given(), nic, "it is for xdp:DEV") }
             }
         }
     }
@@ -85,6 +90,18 @@ impl Wire<'_> {
                 }
                 let words = format!("{} ({words})", config.name);
                 Ok(Opened { device: xdp.clone(), words, xdp: Some(xdp) })
+            }
+            Wire::Packet(name) => {
+                if args.threads > 1 {
+                    return Err(format!(
+                        "cannot run {} workers on packet:{name}, which has one queue: use -t 1, or xdp:{name}",
+                        args.threads
+                    )
+                    .into());
+                }
+                let addresses = addresses.iter().map(|(ip, _)| *ip).collect();
+                let packet = Packet::open(&PacketConfig { name: (*name).to_owned(), addresses })?;
+                Ok(Opened { device: Arc::new(packet), words: format!("{name} (copies by a packet socket)"), xdp: None })
             }
         }
     }

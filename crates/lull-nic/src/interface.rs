@@ -1,4 +1,4 @@
-//! What the kernel says of the interface under an AF_XDP or packet device.
+//! What the kernel says of an interface, for the devices that are on one of the host's.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use crate::eventfd::{owned, readable};
 use crate::namespace::{ifreq_ioctl, request};
 
 /// The interface's index in the calling thread's namespace.
-pub(super) fn index(name: &str) -> io::Result<u32> {
+pub(crate) fn index(name: &str) -> io::Result<u32> {
     let name = CString::new(name)?;
     // SAFETY: `name` is a C string that outlives the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -20,15 +20,15 @@ pub(super) fn index(name: &str) -> io::Result<u32> {
 
 /// An interface as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) mtu_bytes: usize,
-    pub(super) mac: [u8; 6],
+pub(crate) struct State {
+    pub(crate) mtu_bytes: usize,
+    pub(crate) mac: [u8; 6],
     /// It is up and has a carrier.
-    pub(super) running: bool,
+    pub(crate) running: bool,
 }
 
 /// Reads the interface's state, by its index: it may be renamed. ENODEV: it is gone from the namespace of `control`.
-pub(super) fn state(control: &OwnedFd, ifindex: u32) -> io::Result<State> {
+pub(crate) fn state(control: &OwnedFd, ifindex: u32) -> io::Result<State> {
     let mut named = request("")?;
     named.ifr_ifru.ifru_ifindex = ifindex as libc::c_int;
     ifreq_ioctl(control, libc::SIOCGIFNAME, &mut named)?;
@@ -57,7 +57,7 @@ fn ethtool<T>(control: &OwnedFd, name: &str, value: &mut T) -> io::Result<()> {
 }
 
 /// The name of the interface's driver.
-pub(super) fn driver(control: &OwnedFd, name: &str) -> io::Result<String> {
+pub(crate) fn driver(control: &OwnedFd, name: &str) -> io::Result<String> {
     #[repr(C)]
     struct DriverInfo {
         command: u32,
@@ -72,7 +72,7 @@ pub(super) fn driver(control: &OwnedFd, name: &str) -> io::Result<String> {
 }
 
 /// Receive queues of the interface; a driver that does not say has one.
-pub(super) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
+pub(crate) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
     #[repr(C)]
     #[derive(Default)]
     struct Channels {
@@ -92,7 +92,7 @@ pub(super) fn receive_queues(control: &OwnedFd, name: &str) -> u32 {
 }
 
 /// Whether the calling thread's namespace has `address` on one of its interfaces.
-pub(super) fn is_hosts(address: IpAddr) -> io::Result<bool> {
+pub(crate) fn is_hosts(address: IpAddr) -> io::Result<bool> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` outlives the call, and is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } < 0 {
@@ -123,7 +123,7 @@ fn socket_address(address: *const libc::sockaddr) -> Option<IpAddr> {
 }
 
 /// A socket that becomes readable when any interface of the namespace changes, comes or goes (rtnetlink).
-pub(super) fn events() -> io::Result<OwnedFd> {
+pub(crate) fn events() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
     let socket = unsafe { owned(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)) }?;
@@ -140,7 +140,7 @@ pub(super) fn events() -> io::Result<OwnedFd> {
 
 /// Reads an event socket empty; whether there was anything. What changed is asked for anew, so an overrun (ENOBUFS) is one
 /// event more.
-pub(super) fn drain(events: &OwnedFd) -> bool {
+pub(crate) fn drain(events: &OwnedFd) -> bool {
     let mut message = [0u8; 8192];
     let mut any = false;
     while readable(events.as_fd(), Some(std::time::Duration::ZERO)).unwrap_or(false) {
@@ -152,7 +152,7 @@ pub(super) fn drain(events: &OwnedFd) -> bool {
 }
 
 /// Makes the interface receive frames to the Ethernet groups of `groups` for as long as the descriptor is open.
-pub(super) fn join(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
+pub(crate) fn join(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
     // Protocol 0: the socket itself receives nothing.
     // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
     let socket = unsafe { owned(libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)) }?;
@@ -171,7 +171,7 @@ pub(super) fn join(ifindex: u32, groups: &[[u8; 6]]) -> io::Result<OwnedFd> {
 }
 
 /// `setsockopt`.
-pub(super) fn set_option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+pub(crate) fn set_option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is what the option takes (each caller's), outlives the call, and its size is told.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), length) };
@@ -179,10 +179,20 @@ pub(super) fn set_option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::
 }
 
 /// `getsockopt`, over a value that stays as it is where the kernel writes less.
-pub(super) fn option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
+pub(crate) fn option<T>(socket: &OwnedFd, level: libc::c_int, option: libc::c_int, mut value: T) -> io::Result<T> {
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is a structure of integers that the option fills in (each caller's); it outlives the call, and its
     // size is told.
     let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut length) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// The Ethernet groups of the IPv6 addresses' solicited nodes (RFC 4291 section 2.7.1, RFC 2464 section 7).
+pub(crate) fn solicited_groups(addresses: impl Iterator<Item = IpAddr>) -> Vec<[u8; 6]> {
+    let group = |address| {
+        let IpAddr::V6(ip) = address else { return None };
+        let ip = ip.octets();
+        Some([0x33, 0x33, 0xff, ip[13], ip[14], ip[15]])
+    };
+    addresses.filter_map(group).collect()
 }

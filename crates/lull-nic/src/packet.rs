@@ -1,0 +1,204 @@
+//! A packet socket (AF_PACKET): copies of an interface's frames, for where the kernel or the driver has no XDP.
+//!
+//! It is a fall-back, and taken by name only. The host's stack sees every frame as well, and ignores what is for an address
+//! that is not its own: the addresses have to be lull's alone, and the host must not forward packets. There is one queue.
+//!
+//! Receiving is a ring that the kernel fills (TPACKET_V2), behind a classic BPF filter that lets lull's addresses pass, and
+//! ARP and neighbour discovery for them. Its slots have room for what the host's GRO has merged. Sending is a system call
+//! for a batch, past the host's queueing discipline; a frame that the device does not take is lost, as on TAP.
+
+mod filter;
+mod queue;
+mod ring;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
+use crate::interface::{self, is_hosts};
+use crate::namespace::control_socket;
+use crate::watchers::Watchers;
+use ring::Ring;
+
+/// Frames that one doorbell can cover.
+pub const TX_RING_SLOTS: usize = 256;
+/// Most addresses of a device: the kernel takes filters of 4,096 instructions.
+pub const ADDRESSES_MAX: usize = 64;
+
+/// Which interface to take copies from, and which.
+#[derive(Clone, Debug, Default)]
+pub struct PacketConfig {
+    /// Interface name.
+    pub name: String,
+    /// The addresses whose packets are taken, none of them the host's. Empty: all frames are.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// An interface that a packet socket takes copies from.
+pub struct Packet {
+    shared: Arc<Shared>,
+    untaken: Mutex<Option<Queue>>,
+}
+
+impl std::fmt::Debug for Packet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packet").field("name", &self.shared.name).finish_non_exhaustive()
+    }
+}
+
+/// Each is written by the owner of one half.
+#[derive(Default)]
+struct QueueCounters {
+    rx_frames: AtomicU64,
+    rx_bytes: AtomicU64,
+    rx_errors: AtomicU64,
+    tx_frames: AtomicU64,
+    tx_bytes: AtomicU64,
+    tx_dropped: AtomicU64,
+    syscalls_rx: AtomicU64,
+    syscalls_tx: AtomicU64,
+    /// The kernel forgets what it was asked for.
+    rx_lost: AtomicU64,
+}
+
+struct Shared {
+    name: String,
+    ifindex: u32,
+    mac: [u8; 6],
+    socket: OwnedFd,
+    ring: Ring,
+    control: OwnedFd,
+    /// Membership in the Ethernet groups of neighbour discovery, for as long as it is open.
+    _groups: OwnedFd,
+    gone: AtomicBool,
+    counters: QueueCounters,
+    watchers: Watchers,
+}
+
+impl Shared {
+    fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    fn state(&self) -> io::Result<interface::State> {
+        interface::state(&self.control, self.ifindex)
+    }
+
+    /// After an error, or an interrupt without a frame, that a deleted interface would explain.
+    fn check_gone(&self) {
+        // Reading the error also takes it back: the socket would stay readable.
+        let error = interface::option(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR, 0i32).unwrap_or(0);
+        let is_there = |error: &io::Error| !matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
+        if error != 0 && self.state().is_err_and(|error| !is_there(&error)) && !self.gone.swap(true, Ordering::Relaxed)
+        {
+            self.watchers.tell(DeviceEvent::Gone);
+        }
+    }
+}
+
+impl Packet {
+    /// Opens a packet socket on the interface.
+    ///
+    /// # Errors
+    /// [`DeviceError::Invalid`] for an address that is the host's, and too many; [`DeviceError::Os`] when the interface
+    /// does not exist, or the kernel forbids it, with what would help.
+    pub fn open(config: &PacketConfig) -> Result<Packet, DeviceError> {
+        let failed = |what: &str, remedy: &'static str| {
+            let (device, what) = (config.name.clone(), what.to_owned());
+            move |source| DeviceError::Os { device, what, remedy, source }
+        };
+        let no_descriptors = "raise the limit on open files (ulimit -n)";
+        check(config).map_err(failed("read the host's addresses", no_descriptors))??;
+        let ifindex = interface::index(&config.name)
+            .map_err(failed("find the interface", "name one of this network namespace (ip link)"))?;
+        let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", no_descriptors))?;
+        let state = interface::state(&control, ifindex)
+            .map_err(failed("read the interface's state", "is it gone? open it again"))?;
+        let rights = "needs CAP_NET_RAW (root)";
+        let (socket, ring) =
+            ring::open(ifindex, &filter::of(&config.addresses)).map_err(failed("open a packet socket", rights))?;
+        let groups = interface::join(ifindex, &interface::solicited_groups(config.addresses.iter().copied()))
+            .map_err(failed("join the Ethernet groups of neighbour discovery", rights))?;
+        let shared = Arc::new(Shared {
+            name: config.name.clone(),
+            ifindex,
+            mac: state.mac,
+            socket,
+            ring,
+            control,
+            _groups: groups,
+            gone: AtomicBool::new(false),
+            counters: QueueCounters::default(),
+            watchers: Watchers::default(),
+        });
+        Ok(Packet { untaken: Mutex::new(Some(queue::new(&shared))), shared })
+    }
+}
+
+fn check(config: &PacketConfig) -> io::Result<Result<(), DeviceError>> {
+    let invalid = |why| Ok(Err(DeviceError::Invalid { device: config.name.clone(), what: "the addresses", why }));
+    if config.addresses.len() > ADDRESSES_MAX {
+        return invalid(format!("{}; a packet device has at most {ADDRESSES_MAX}", config.addresses.len()));
+    }
+    for address in &config.addresses {
+        if is_hosts(*address)? {
+            return invalid(format!(
+                "{address} is the host's own, and the host would answer as well: take another, or use xdp:DEV with --ports"
+            ));
+        }
+    }
+    Ok(Ok(()))
+}
+
+impl Device for Packet {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.shared.name.clone(),
+            mac: self.shared.mac,
+            mtu_bytes: self.shared.state().map_or(0, |state| state.mtu_bytes),
+            queues: 1,
+            rx_ring: self.shared.ring.slots(),
+            tx_ring: TX_RING_SLOTS,
+            offloads: Offloads { rx_checksum: true, ..Offloads::default() },
+        }
+    }
+
+    fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
+        let mut untaken = self.untaken.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = if index == 0 { untaken.take() } else { None };
+        queue.ok_or_else(|| DeviceError::Queue { device: self.shared.name.clone(), index, queues: 1 })
+    }
+
+    /// That of the interface now. Its changes are not told.
+    fn link(&self) -> Link {
+        if self.shared.state().is_ok_and(|state| state.running) { Link::Up } else { Link::Down }
+    }
+
+    /// `interrupts` stays 0: the kernel raises them.
+    fn counters(&self, queue: usize) -> Counters {
+        if queue != 0 {
+            return Counters::default();
+        }
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.shared.counters;
+        let lost = ring::lost(&self.shared.socket);
+        Counters {
+            rx_frames: read(&counters.rx_frames),
+            rx_bytes: read(&counters.rx_bytes),
+            rx_dropped: counters.rx_lost.fetch_add(lost, Ordering::Relaxed) + lost,
+            rx_errors: read(&counters.rx_errors),
+            tx_frames: read(&counters.tx_frames),
+            tx_bytes: read(&counters.tx_bytes),
+            tx_dropped: read(&counters.tx_dropped),
+            interrupts: 0,
+            syscalls: read(&counters.syscalls_rx) + read(&counters.syscalls_tx),
+        }
+    }
+
+    fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {
+        self.shared.watchers.add(watcher);
+    }
+}
