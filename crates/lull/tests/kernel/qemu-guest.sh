@@ -158,6 +158,7 @@ flows() { is "$(table)" "$1"; }
 no_state() { is "$(ls /run/lull/*.json 2>/dev/null | wc -l)" 0; }
 all=$(table)
 for signal in TERM KILL; do
+    : > /tmp/log # The command below empties it in its own time.
     lull run --dev eth0 --mode suspend20 --one-napi steer -- memcached -u root -l 10.99.0.1 -t 1 > /tmp/log 2>&1 &
     runs=$!
     check 'steer puts the flows on one queue' within 120 log_says 'queues with flows of eth0: 4 -> 1'
@@ -168,6 +169,7 @@ for signal in TERM KILL; do
     check 'no state is left' within 30 no_state
     killall memcached 2> /dev/null
 done
+rm -f /run/lull/process-*.lock # of the process that a killed lull had followed
 
 # A thread busy polls from the first packet on; whoever reads its polls must not read for ever.
 # (busybox's own ip knows no peers.)

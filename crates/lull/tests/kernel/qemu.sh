@@ -23,7 +23,8 @@ run="$machine -smp 4 -m 1024 -netdev tap,id=net,ifname=lull,queues=4,script=no,d
 cat > "$work/client" <<'C'
 until ip addr add 10.99.0.2/24 dev lull 2> /dev/null && ip link set lull up; do sleep 1; done
 mkfifo "$1/open"; exec 3<> "$1/open"
-while sleep 1; do timeout 120 python3 "$2/connections.py" 10.99.0.1 11211 16 <&3 > /dev/null 2>&1 || true; done
+# Clients do not notice that a server has ended, so they are new ones every half a minute.
+while sleep 1; do timeout 30 python3 "$2/connections.py" 10.99.0.1 11211 16 <&3 > /dev/null 2>&1 || true; done
 C
 cat > "$work/both" <<'B'
 sh "$1/client" "$1" "$2" & client=$!
