@@ -8,7 +8,7 @@ use lull_net::lull_host::Waker;
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing, signals};
+use crate::{Errno, Flows, Result, Routing, fork, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -51,22 +51,28 @@ pub fn engage(routing: Routing, start: Start, say: fn(&StartError)) -> bool {
 /// Whether lull has addresses in this process. Without, nothing here is ever lull's.
 #[inline]
 pub fn is_engaged() -> bool {
-    WORLD.get().is_some()
+    world().is_some()
+}
+
+/// What this process has of lull; nothing in the child of a process whose engine ran.
+#[inline]
+fn world() -> Option<&'static World> {
+    WORLD.get().filter(|_| !fork::is_husk())
 }
 
 /// Whether an address is lull's to bind.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
-    WORLD.get().is_some_and(|world| world.routing.is_own(ip))
+    world().is_some_and(|world| world.routing.is_own(ip))
 }
 
 /// Whether an address is lull's to connect to.
 pub(crate) fn reaches(ip: IpAddr) -> bool {
-    WORLD.get().is_some_and(|world| world.routing.reaches(ip))
+    world().is_some_and(|world| world.routing.reaches(ip))
 }
 
 /// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both.
 pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
-    WORLD.get().is_some_and(|world| match ip {
+    world().is_some_and(|world| match ip {
         IpAddr::V6(_) if !v6_only => !world.routing.addresses.is_empty(),
         ip => world.routing.has_family(ip),
     })
@@ -75,16 +81,17 @@ pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
 /// The engine if it runs.
 #[inline]
 pub fn running() -> Option<&'static Engine> {
-    WORLD.get()?.engine.get()?.as_ref()
+    world()?.engine.get()?.as_ref()
 }
 
 /// The engine, started if it does not run yet.
 pub(crate) fn engine() -> Result<&'static Engine> {
     const DOWN: Errno = Errno::new(libc::ENETDOWN);
-    let world = WORLD.get().ok_or(DOWN)?;
+    let world = world().ok_or(DOWN)?;
     let started = world.engine.get_or_init(|| {
         let start = world.start.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let _no_signals = NoSignals::begin();
+        fork::engine_starts();
         start().inspect_err(|error| (world.say)(error)).ok()
     });
     started.as_ref().ok_or(DOWN)
@@ -99,6 +106,12 @@ thread_local! {
 struct Place {
     worker: Worker,
     waker: Box<Waker>,
+}
+
+/// The calling thread is the only one of a child of `fork`: the places are its parent's, which it must not give back.
+pub(crate) fn forget_places() {
+    let _ = WORKERS
+        .try_with(|places| places.try_borrow_mut().map(|mut places| std::mem::forget(std::mem::take(&mut *places))));
 }
 
 impl Engine {

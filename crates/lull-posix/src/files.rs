@@ -4,7 +4,7 @@ use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
 use crate::socket::{Listener, Stream};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, fork, kernel};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -24,13 +24,14 @@ static FILES: lull_fd::Files<File> = lull_fd::Files::new();
 /// Whether a number is lull's. What is not goes to the kernel, untouched.
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
-    FILES.contains(fd)
+    FILES.contains(fd) && !fork::is_husk()
 }
 
 /// The open file behind a number.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Open> {
-    FILES.get(fd)
+    // What the child of a process with an engine has here is its parent's.
+    if fork::is_husk() { None } else { FILES.get(fd) }
 }
 
 /// Makes the number stand for `file`. The number is a descriptor of the kernel's already, the placeholder.
@@ -51,12 +52,14 @@ fn put_open(fd: c_int, file: Open) -> Result<()> {
 /// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
 #[inline]
 pub fn forget(fd: c_int) {
-    drop(FILES.take(fd));
+    if is_lull(fd) {
+        drop(FILES.take(fd));
+    }
 }
 
 /// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.
 pub fn close(fd: c_int) -> Result<()> {
-    let file = FILES.take(fd);
+    let file = if is_lull(fd) { FILES.take(fd) } else { None };
     let closed = kernel::close(fd);
     drop(file);
     closed

@@ -18,6 +18,7 @@
 //! | [`flags`] | `fcntl`, `ioctl` |
 //! | [`poll`] | `poll` over both worlds |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
+//! | [`fork`] | what a child has of lull |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
 #![deny(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod files;
 pub mod flags;
 #[allow(unsafe_code)]
 pub mod flows;
+pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
 mod kernel;
