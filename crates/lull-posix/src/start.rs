@@ -1,16 +1,19 @@
 //! The engine from what the launcher hands on.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lull_net::lull_core::{AfterResume, EpollOptions};
 use lull_net::lull_nic::Device;
+use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::Tap;
 use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig};
 
 use crate::engine::{Engine, StartError, engage};
 use crate::flows::{Flows, NotClaimed};
+use crate::fork;
 use crate::handover::{self, HandOver, Nic};
 use crate::routing::Routing;
 
@@ -54,10 +57,31 @@ fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {
     match &hand_over.nic {
         Nic::Tap { queues } => {
             let queues = queues.iter().map(|fd| own(*fd)).collect();
-            let tap = Tap::adopt(queues).map_err(|error| StartError(error.to_string()))?;
-            Ok(Arc::new(tap))
+            let tap: Arc<dyn Device> = Arc::new(Tap::adopt(queues).map_err(|error| StartError(error.to_string()))?);
+            Ok(match hand_over.pcap {
+                None => tap,
+                Some(fd) => recorded(tap, File::from(own(fd))),
+            })
         }
     }
+}
+
+/// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.
+#[allow(unsafe_code)]
+fn recorded(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
+    static RECORD: OnceLock<Arc<Pcap<File>>> = OnceLock::new();
+    extern "C" fn write_out() {
+        // A child of `fork` has a copy of what its parent writes.
+        if !fork::is_husk() {
+            RECORD.get().inspect(|record| {
+                record.flush();
+            });
+        }
+    }
+    let record = RECORD.get_or_init(|| Arc::new(Pcap::new(device, file)));
+    // SAFETY: the function stays for as long as the process. Without memory to note it, only the end of the record is lost.
+    unsafe { libc::atexit(write_out) };
+    record.clone()
 }
 
 /// A descriptor that was handed on. It is this process's from now on, and nobody else's here.

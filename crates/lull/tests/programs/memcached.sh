@@ -1,6 +1,7 @@
 # Unmodified memcached with $3 worker threads: our own load is answered, and the sockets are lull's.
 . "$(dirname "$0")/harness.sh"
 
+options=(--pcap frames)
 # As a user without any right: root's memcached would drop its groups, which these namespaces refuse.
 on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t "$3"
 until_it "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
@@ -10,6 +11,7 @@ grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "not everything was answ
 # A machine that has the address itself would answer without lull.
 ip address show | grep -q "$own/" && fail "the kernel has the address"
 stop
+[ "$(stat -c %s frames)" -gt 10000 ] || fail "the frames were not recorded"
 cat said
 [ -e /sys/class/net/lull0 ] && fail "the TAP is left"
 echo done
