@@ -44,10 +44,13 @@ impl Bound {
         let chunks = rx_chunks + tx_ring;
         let kibibytes = chunks as usize * chunk_bytes / 1024;
         let memory = format!("pin {kibibytes} KiB for the frames of queue {queue} ({})", memlock());
-        let memlock_remedy = "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), or take smaller rings or fewer queues";
+        let memory_remedy = |source: &std::io::Error| match source.raw_os_error() {
+            Some(libc::EBUSY) => "a process had this device before, and a device serves one: open it again",
+            _ => "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), or take smaller rings or fewer queues",
+        };
         let umem = Umem::new(chunks as usize, chunk_bytes)
             .and_then(|umem| socket::register(&fd, &umem).map(|()| Arc::new(umem)))
-            .map_err(|source| os(memory, memlock_remedy, source))?;
+            .map_err(|source| os(memory, memory_remedy(&source), source))?;
         let rings = Rings::make(&fd, rx_ring, tx_ring)
             .map(Arc::new)
             .map_err(|source| os(format!("make the rings of queue {queue}"), "take smaller rings", source))?;

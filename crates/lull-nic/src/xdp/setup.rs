@@ -102,6 +102,20 @@ impl XdpSetup {
         (text, fds.map(AsFd::as_fd).collect())
     }
 
+    /// How many queues the device will have.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// What the kernel refused that makes the device slower, in words. Nothing of it crosses over to another process.
+    pub fn refusals(&self) -> Vec<String> {
+        let above = self.native_refused.as_ref();
+        let above = above.map(|why| format!("the XDP program runs above the driver, which refused it: {why}"));
+        let busy_poll = self.busy_poll_refused.as_ref();
+        let busy_poll = busy_poll.map(|why| format!("busy polling of the driver was refused: {why}"));
+        above.into_iter().chain(busy_poll).collect()
+    }
+
     /// Replaces the sockets by new ones. A socket has had its memory once it was started, and that memory may be a process's
     /// that has ended: whoever started that process goes on with these.
     ///

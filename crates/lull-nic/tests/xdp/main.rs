@@ -341,6 +341,9 @@ fn who_handed_a_device_on_takes_it_back() {
             let mut queues = [device.take_queue(0).unwrap()];
             exchange(device.info().mac, OURS, &mut queues, &client, &[round; 9]);
             drop((device, queues));
+            let (text, fds) = parts(&setup);
+            let error = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap_err().to_string();
+            assert!(error.contains("a process had this device before"), "{error}");
             setup.renew().unwrap();
         }
         let device = Xdp::start(setup).unwrap();
