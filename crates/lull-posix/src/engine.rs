@@ -65,6 +65,11 @@ pub(crate) fn is_own(ip: IpAddr) -> bool {
     world().is_some_and(|world| world.routing.is_own(ip))
 }
 
+/// Whether what is bound to this port can be lull's.
+pub(crate) fn takes(port: u16) -> bool {
+    world().is_some_and(|world| world.routing.takes(port))
+}
+
 /// Whether an address is lull's to connect to.
 pub(crate) fn reaches(ip: IpAddr) -> bool {
     world().is_some_and(|world| world.routing.reaches(ip))

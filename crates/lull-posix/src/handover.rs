@@ -34,6 +34,26 @@ pub enum Nic {
         /// The descriptors, by number.
         queues: Vec<RawFd>,
     },
+    /// An interface of the host, by AF_XDP: what `XdpSetup::parts` gives. Its sockets take memory once: one process
+    /// can start it.
+    Xdp {
+        /// The text.
+        setup: String,
+        /// How many queues it has.
+        queues: usize,
+        /// The descriptors, by number, in their order.
+        descriptors: Vec<RawFd>,
+    },
+}
+
+impl Nic {
+    /// How many queues it has.
+    pub fn queues(&self) -> usize {
+        match self {
+            Nic::Tap { queues } => queues.len(),
+            Nic::Xdp { queues, .. } => *queues,
+        }
+    }
 }
 
 /// What follows the poll of a resume that finds nothing (`lull_core::AfterResume`), as it is written.
@@ -61,6 +81,9 @@ pub struct HandOver {
     /// kernel's.
     #[serde(default)]
     pub routes: Vec<(IpAddr, u8)>,
+    /// The ports that are lull's; empty: all. With some, whatever is not bound to one of them is the kernel's.
+    #[serde(default)]
+    pub ports: Vec<u16>,
     /// The delivery mode, by name.
     pub mode: String,
     /// What follows a resume.
@@ -177,6 +200,7 @@ mod tests {
             addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
             gateways: vec!["10.0.0.1".parse().unwrap()],
             routes: vec![("10.1.0.0".parse().unwrap(), 16)],
+            ports: vec![11211],
             mode: "suspend20".to_owned(),
             after_resume: AfterResume::Deferral,
             flows: 1002,
@@ -187,6 +211,11 @@ mod tests {
 
     #[test]
     fn what_is_handed_on_arrives_and_cannot_be_changed() {
+        let xdp =
+            Nic::Xdp { setup: "xdp eth0 2 0,1 native - 1024 512".to_owned(), queues: 2, descriptors: vec![1003, 1004] };
+        let xdp = HandOver { nic: xdp, ..example() };
+        let file = xdp.to_file().unwrap();
+        assert_eq!(HandOver::numbered(&file.as_raw_fd().to_string()).unwrap(), xdp);
         let file = example().to_file().unwrap();
         assert_eq!(HandOver::numbered(&file.as_raw_fd().to_string()).unwrap(), example());
         assert!(File::from(file).write_all(b"{}").is_err(), "it is sealed");

@@ -9,12 +9,19 @@ pub struct Routing {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Networks that are reached through lull's routers.
     pub routes: Vec<(IpAddr, u8)>,
+    /// The ports that are lull's; empty: all. No answer to any other port would reach lull.
+    pub ports: Vec<u16>,
 }
 
 impl Routing {
     /// Whether it is an own address: what is bound to it is lull's.
     pub fn is_own(&self, ip: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == ip)
+    }
+
+    /// Whether what is bound to this port, 0 for none yet, can be lull's.
+    pub fn takes(&self, port: u16) -> bool {
+        self.ports.is_empty() || self.ports.contains(&port)
     }
 
     /// Whether lull has addresses of this family: a wildcard listener of it is in both worlds.
@@ -46,9 +53,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn with_ports_all_others_are_the_kernels_and_so_is_what_is_not_bound() {
+        let all = Routing::default();
+        assert!(all.takes(0) && all.takes(9));
+        let some = Routing { ports: vec![11211, 80], ..Routing::default() };
+        assert!(some.takes(80) && some.takes(11211) && !some.takes(0) && !some.takes(81));
+    }
+
+    #[test]
     fn own_networks_and_routes_are_lulls_and_the_rest_is_the_kernels() {
         let of = |list: &[(&str, u8)]| list.iter().map(|(ip, prefix)| (ip.parse().unwrap(), *prefix)).collect();
-        let routing = Routing { addresses: of(&[("10.0.0.2", 24), ("fd00::2", 64)]), routes: of(&[("10.9.0.0", 16)]) };
+        let routing = Routing {
+            addresses: of(&[("10.0.0.2", 24), ("fd00::2", 64)]),
+            routes: of(&[("10.9.0.0", 16)]),
+            ports: vec![],
+        };
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         assert!(routing.is_own(ip("10.0.0.2")) && routing.is_own(ip("fd00::2")) && !routing.is_own(ip("10.0.0.3")));
         for (address, lulls) in
@@ -57,7 +76,7 @@ mod tests {
             assert_eq!(routing.reaches(ip(address)), lulls, "{address}");
         }
         assert!(!routing.reaches(ip("fd01::1")) && !routing.reaches(ip("::1")));
-        let all = Routing { addresses: of(&[("10.0.0.2", 24)]), routes: of(&[("0.0.0.0", 0)]) };
+        let all = Routing { addresses: of(&[("10.0.0.2", 24)]), routes: of(&[("0.0.0.0", 0)]), ports: vec![] };
         assert!(all.reaches(ip("8.8.8.8")) && !all.reaches(ip("::1")) && !all.has_family(ip("::1")));
     }
 }

@@ -9,6 +9,7 @@ use lull_net::lull_core::{AfterResume, EpollOptions};
 use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::Tap;
+use lull_net::lull_nic::xdp::{Xdp, XdpSetup};
 use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig};
 
 use crate::engine::{Engine, StartError, engage};
@@ -20,16 +21,21 @@ use crate::routing::Routing;
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
 /// `say` is told why it does not start, if it does not.
 pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
-    let routing = Routing { addresses: hand_over.addresses.clone(), routes: hand_over.routes.clone() };
+    let routing = Routing {
+        addresses: hand_over.addresses.clone(),
+        routes: hand_over.routes.clone(),
+        ports: hand_over.ports.clone(),
+    };
     engage(routing, Box::new(move || start(&hand_over)), say)
 }
 
 fn start(hand_over: &HandOver) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
-    let device = device(hand_over)?;
-    let queues = device.info().queues;
+    let queues = hand_over.nic.queues();
+    // Claimed first: another process's NIC is not to be touched.
     let flows = flows(hand_over, queues)?;
+    let device = device(hand_over)?;
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
         epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
@@ -54,16 +60,23 @@ fn start(hand_over: &HandOver) -> Result<Engine, StartError> {
 }
 
 fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {
-    match &hand_over.nic {
+    let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
+    let device: Arc<dyn Device> = match &hand_over.nic {
         Nic::Tap { queues } => {
             let queues = queues.iter().map(|fd| own(*fd)).collect();
-            let tap: Arc<dyn Device> = Arc::new(Tap::adopt(queues).map_err(|error| StartError(error.to_string()))?);
-            Ok(match hand_over.pcap {
-                None => tap,
-                Some(fd) => recorded(tap, File::from(own(fd))),
-            })
+            Arc::new(Tap::adopt(queues).map_err(|error| failed(&error))?)
         }
-    }
+        Nic::Xdp { setup, descriptors, .. } => {
+            let descriptors = descriptors.iter().map(|fd| own(*fd)).collect();
+            let setup = XdpSetup::from_parts(setup, descriptors)
+                .ok_or_else(|| failed(&format!("'{setup}' is no AF_XDP device that this library understands")))?;
+            Arc::new(Xdp::start(setup).map_err(|error| failed(&error))?)
+        }
+    };
+    Ok(match hand_over.pcap {
+        None => device,
+        Some(fd) => recorded(device, File::from(own(fd))),
+    })
 }
 
 /// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.

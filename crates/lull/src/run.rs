@@ -1,5 +1,6 @@
 //! `lull run`, and the supervisor that it starts.
 
+mod nic;
 mod peers;
 mod user;
 
@@ -87,6 +88,9 @@ pub struct SuperviseArgs {
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.user.is_asked_for() {
         return user::run(args);
+    }
+    if let Some(option) = args.user.of_the_nic() {
+        return Err(format!("{option} takes --nic xdp:DEV").into());
     }
     let mut request = args.request.request()?;
     if args.one_napi.is_some() && (args.dev.is_none() || !request.mode.suspends()) {

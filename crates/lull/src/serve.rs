@@ -121,7 +121,7 @@ fn offer(host: &Host) -> Option<Offer> {
 }
 
 /// Refuses what means nothing on this NIC: what is asked for is never silently ignored.
-fn refuse(given: &[(&str, bool)], nic: &str, remedy: &str) -> Result<(), Failure> {
+pub fn refuse(given: &[(&str, bool)], nic: &str, remedy: &str) -> Result<(), Failure> {
     match given.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(format!("cannot use {option} with --nic {nic}: {remedy}").into()),
         None => Ok(()),

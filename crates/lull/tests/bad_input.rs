@@ -44,6 +44,18 @@ fn wrong_modes_and_loads() {
 }
 
 #[test]
+fn a_programs_nic_takes_its_own_options_only() {
+    let run = |options: &str| format!("run --mode base --addr 10.0.0.2/24 {options} --dry-run -- /bin/true");
+    refused_in_one_line(&run("--nic eth0"), &["eth0", "tap:NAME", "xdp:DEV"]);
+    refused_in_one_line(&run("--nic xdp:"), &["xdp:DEV", "xdp:eth0"]);
+    refused_in_one_line(&run("--nic xdp:lo --peer-addr 10.0.0.1/24"), &["--peer-addr", "xdp", "ip addr add"]);
+    refused_in_one_line(&run("--nic xdp:lo --queues 2"), &["--queues", "xdp:eth0:0-1"]);
+    refused_in_one_line(&run("--nic tap:x --ports 80"), &["--ports", "xdp:DEV"]);
+    refused_in_one_line(&run("--nic tap:x --vlan 7"), &["--vlan", "xdp:DEV"]);
+    refused_in_one_line("run --mode base --dev lo --ports 80 -- /bin/true", &["--ports", "--nic xdp:DEV"]);
+}
+
+#[test]
 fn wrong_addresses_and_nics() {
     refused_in_one_line("serve --nic eth0 --addr 10.0.0.2/24", &["eth0", "tap:NAME"]);
     refused_in_one_line("serve --nic mem --addr 10.0.0.2/24", &["--addr", "mem", "tap:NAME"]);

@@ -1,4 +1,4 @@
-//! Unmodified programs on lull's user plane (`lull run --nic tap:...`), each with a script in `programs/` and in namespaces of
+//! Unmodified programs on lull's user plane (`lull run --nic ...`), each with a script in `programs/` and in namespaces of
 //! its own.
 
 use std::path::{Path, PathBuf};
@@ -37,12 +37,18 @@ fn run(script: &str, needs: &str, mode: &str, argument: &str) {
         println!("SKIP: {script} on the user plane: {reason}");
         return;
     }
+    run_in(&["-Urn"], script, mode, argument);
+}
+
+/// Runs a script in namespaces that `unshare` makes by these options.
+fn run_in(namespaces: &[&str], script: &str, mode: &str, argument: &str) {
     build_preload();
     let scratch = std::env::temp_dir().join(format!("lull-user-{script}-{mode}-{argument}-{}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{script}.sh"));
     let output = Command::new("unshare")
-        .args(["-Urn", "bash"])
+        .args(namespaces)
+        .arg("bash")
         .arg(path)
         .args([env!("CARGO_BIN_EXE_lull"), mode, argument])
         .current_dir(&scratch)
@@ -92,4 +98,17 @@ fn haproxy_with_two_threads_passes_on_between_two_connections_of_lulls() {
 #[test]
 fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
     run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");
+}
+
+/// AF_XDP takes root's own rights: those of a user namespace are not enough to load its program.
+#[test]
+fn memcached_on_an_interface_of_the_host_by_af_xdp_answers_and_its_death_leaves_the_host_alone() {
+    let needs = "test $(id -u) = 0 && command -v memcached && command -v ip && command -v ping && command -v python3";
+    if let Some(reason) = missing(needs) {
+        println!("SKIP: a program over AF_XDP: {reason}, or this is not root");
+        return;
+    }
+    for (mode, whose) in [("base", "alone"), ("suspend20", "alone"), ("suspend20", "hosts")] {
+        run_in(&["-n"], "xdp", mode, whose);
+    }
 }

@@ -39,14 +39,18 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if address::family(bytes) != Some(domain) {
         return kernel::connect(fd, bytes);
     }
-    start(fd, domain, to)
-}
-
-fn start(fd: c_int, domain: c_int, to: SocketAddr) -> Result<()> {
-    let engine = engine::engine()?;
-    let options = Options::of_placeholder(fd);
     // A port that was bound stays bound by the placeholder.
     let local = address::parse(kernel::getsockname(fd)?.as_bytes());
+    // The answers to a port that is not lull's would reach the kernel.
+    if !engine::takes(local.map_or(0, |local| local.port())) {
+        return kernel::connect(fd, bytes);
+    }
+    start(fd, domain, local, to)
+}
+
+fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) -> Result<()> {
+    let engine = engine::engine()?;
+    let options = Options::of_placeholder(fd);
     let local = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
     let stream = TcpStream::start_connect(&engine.network, local, to, ConnectOptions::default())?;
     stream.set_nonblocking(true)?;

@@ -18,7 +18,8 @@ const SOMAXCONN: c_int = 4096;
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
-    let lulls = address::parse(bytes).is_some_and(|address| engine::is_own(address.ip()));
+    let lulls =
+        address::parse(bytes).is_some_and(|address| engine::is_own(address.ip()) && engine::takes(address.port()));
     if !lulls {
         return kernel::bind(fd, bytes);
     }
@@ -65,7 +66,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     let own = engine::is_own(bound.ip());
     let v6_only = bound.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
     let wildcard = bound.ip().is_unspecified() && engine::has_family(bound.ip(), v6_only);
-    if !own && !wildcard {
+    if !own && !wildcard || !engine::takes(bound.port()) {
         return kernel::listen(fd, backlog);
     }
     let engine = engine::engine()?;

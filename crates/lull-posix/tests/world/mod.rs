@@ -39,7 +39,7 @@ pub fn peers() -> &'static Network {
             ..NetworkConfig::default()
         };
         let peers = Network::new(&host, Arc::new(peer), config(PEER, 1)).unwrap();
-        let routing = Routing { addresses: vec![(OWN.parse().unwrap(), 24)], routes: Vec::new() };
+        let routing = Routing { addresses: vec![(OWN.parse().unwrap(), 24)], ..Routing::default() };
         let port = Mutex::new(Some(own));
         let start = move || {
             let port = port.lock().unwrap().take().expect("it starts once");

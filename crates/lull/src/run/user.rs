@@ -9,29 +9,29 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 use lull_core::Mode;
 use lull_linux::run::Plain;
 use lull_net::NetworkConfig;
-use lull_nic::Device;
-use lull_nic::tap::{Tap, TapConfig};
-use lull_posix::handover::{self, HandOver, Nic};
+use lull_nic::tap::TapConfig;
+use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
 
-use super::{RunArgs, peers};
+use super::{RunArgs, nic, peers};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::output::outln;
-use crate::serve::{address, gateways};
+use crate::serve::{address, gateways, refuse as refuse_nic};
+use crate::xdp::XdpArgs;
 
 /// Arguments of `lull run` that make it the user plane's.
 #[derive(Args)]
 pub struct UserArgs {
     /// Run the program on lull's own network stack over this NIC: tap:NAME (an existing TAP, or one that is made and
-    /// removed). Sockets that are bound to an address of --addr, or that connect into its networks or a --route, are
-    /// lull's; all others stay the kernel's. With it --queues is a number.
+    /// removed), or xdp:DEV (an interface of the host, by AF_XDP; xdp:DEV:0-1 takes these of its queues, by default it is
+    /// all). Sockets that are bound to an address of --addr, or that connect into its networks or a --route, are lull's;
+    /// all others stay the kernel's. With tap --queues is a number.
     #[arg(long, help_heading = USER)]
     nic: Option<String>,
     /// With --nic: an address of the program with its network's prefix, such as 10.0.0.2/24. May be given more than once.
@@ -54,11 +54,18 @@ pub struct UserArgs {
     /// for nothing: the interrupt at once, or deferral as Linux has it.
     #[arg(long, value_enum, help_heading = USER, requires = "nic")]
     after_resume: Option<AfterResume>,
+    #[command(flatten, next_help_heading = USER)]
+    xdp: XdpArgs,
 }
 
 const USER: &str = "The user plane";
 
 impl UserArgs {
+    /// An option of the NIC's that was given.
+    pub fn of_the_nic(&self) -> Option<&'static str> {
+        self.xdp.given().into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+
     /// Whether the program is to run on the user plane.
     pub fn is_asked_for(&self) -> bool {
         self.nic.is_some()
@@ -67,9 +74,7 @@ impl UserArgs {
 
 /// What was asked for, checked.
 struct Asked {
-    nic: String,
-    queues: usize,
-    peer: Option<(IpAddr, u8)>,
+    nic: nic::Asked,
     pcap: Option<PathBuf>,
     mode: Mode,
     network: NetworkConfig,
@@ -82,19 +87,9 @@ impl Asked {
     fn of(args: &RunArgs) -> Result<Asked, Failure> {
         refuse(args)?;
         let user = &args.user;
-        let nic = user.nic.as_deref().unwrap_or_default();
-        let Some(("tap", name)) = nic.split_once(':') else {
-            return Err(format!("cannot run a program on the NIC '{nic}': use tap:NAME").into());
-        };
         if user.addr.is_empty() {
             return Err("cannot run a program on --nic without an address: give one with --addr, as 10.0.0.2/24".into());
         }
-        let queues = match &args.request.queues {
-            None => 1,
-            Some(text) => text
-                .parse()
-                .map_err(|_| format!("'{text}' is no number of queues: with --nic, --queues takes one, such as 2"))?,
-        };
         let (gateway4, gateway6) = gateways(&user.gateway)?;
         let addresses = user.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
         let routes = user.route.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
@@ -105,9 +100,7 @@ impl Asked {
             }
         }
         Ok(Asked {
-            nic: name.to_owned(),
-            queues,
-            peer: user.peer_addr.as_deref().map(address).transpose()?,
+            nic: nic_of(args, &addresses)?,
             pcap: user.pcap.clone(),
             mode: args.request.mode.parse()?,
             network: NetworkConfig { addresses, gateway4, gateway6, ..NetworkConfig::default() },
@@ -121,14 +114,39 @@ impl Asked {
     fn words(&self, command: &OsString) -> String {
         let addresses = self.network.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>();
         format!(
-            "{} on lull's user plane: tap:{} with {} {}, {}, mode {}",
+            "{} on lull's user plane: {}, {}, mode {}",
             command.to_string_lossy(),
-            self.nic,
-            self.queues,
-            if self.queues == 1 { "queue" } else { "queues" },
+            self.nic.words(),
             addresses.join(", "),
             self.mode
         )
+    }
+}
+
+/// The NIC that was asked for; options of the other one are refused.
+fn nic_of(args: &RunArgs, addresses: &[(IpAddr, u8)]) -> Result<nic::Asked, Failure> {
+    let user = &args.user;
+    let queues = args.request.queues.as_deref();
+    let given = user.nic.as_deref().unwrap_or_default();
+    match given.split_once(':') {
+        Some(("tap", name)) => {
+            refuse_nic(&user.xdp.given(), "tap", "it is for xdp:DEV")?;
+            let number = |text: &str| {
+                text.parse()
+                    .map_err(|_| format!("'{text}' is no number of queues: with --nic, --queues takes one, such as 2"))
+            };
+            let queues = queues.map_or(Ok(1), number)?;
+            let peer = user.peer_addr.as_deref().map(address).transpose()?;
+            Ok(nic::Asked::Tap { config: TapConfig { name: name.to_owned(), queues, ..TapConfig::default() }, peer })
+        }
+        Some(("xdp", spec)) => {
+            let peer = [("--peer-addr", user.peer_addr.is_some())];
+            refuse_nic(&peer, "xdp", "it is for tap:NAME; give the interface its address with `ip addr add`")?;
+            let queues = [("--queues", queues.is_some())];
+            refuse_nic(&queues, "xdp", "queues are named behind the interface, as xdp:eth0:0-1")?;
+            Ok(nic::Asked::Xdp(user.xdp.config(spec, addresses)?))
+        }
+        _ => Err(format!("cannot run a program on the NIC '{given}': use tap:NAME or xdp:DEV").into()),
     }
 }
 
@@ -168,17 +186,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         outln!("would run {}", asked.words(&args.command[0]))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tap = Tap::open(TapConfig { name: asked.nic.clone(), queues: asked.queues, ..TapConfig::default() })?;
-    if let Some((ip, prefix)) = asked.peer {
-        tap.kernel_side(ip, prefix)?;
-    }
+    let nic = asked.nic.open()?;
+    nic.notes().iter().for_each(|note| args.say(note));
     let pcap = asked.pcap.as_ref().map(|path| {
         let remedy = "name a file in a directory that you may write to";
         File::create(path).map_err(|error| format!("cannot write the capture {}: {error}; {remedy}", path.display()))
     });
     let pcap = pcap.transpose()?;
     let flows = Flows::create()?;
-    let handed_on = HandedOn::new(&asked, &tap, &flows, pcap.as_ref(), args.quiet)?;
+    let handed_on = HandedOn::new(&asked, &nic, &flows, pcap.as_ref(), args.quiet)?;
     let number = handed_on.hand_over.as_raw_fd();
     args.say(&format!("runs {}; nftables, conntrack and `ss` do not see its traffic", asked.words(&args.command[0])));
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
@@ -186,8 +202,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let status = program.run(&variables, || drop(handed_on), &mut |line| args.say(line))?;
     let left_open = flows.all();
     if !left_open.is_empty() {
-        let device: Arc<dyn Device> = Arc::new(tap);
-        let told = peers::reset(device, asked.network, &left_open)?;
+        let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..asked.network };
+        let told = peers::reset(nic.taken_back()?, network, &left_open)?;
         args.say(&format!("the program left {} connections open; {told} peers were told by a reset", left_open.len()));
     }
     Ok(ExitCode::from(status))
@@ -200,7 +216,13 @@ struct HandedOn {
 }
 
 impl HandedOn {
-    fn new(asked: &Asked, tap: &Tap, flows: &Flows, pcap: Option<&File>, quiet: bool) -> Result<HandedOn, Failure> {
+    fn new(
+        asked: &Asked,
+        nic: &nic::Opened,
+        flows: &Flows,
+        pcap: Option<&File>,
+        quiet: bool,
+    ) -> Result<HandedOn, Failure> {
         let failed = |error| format!("cannot hand descriptors on to the program: {error}; raise `ulimit -n`");
         let mut others = Vec::new();
         let mut hand_on = |fd: std::os::fd::BorrowedFd<'_>| -> Result<RawFd, String> {
@@ -209,12 +231,12 @@ impl HandedOn {
             others.push(made);
             Ok(number)
         };
-        let queues = tap.queue_fds().map(&mut hand_on).collect::<Result<Vec<_>, _>>()?;
         let hand_over = HandOver {
-            nic: Nic::Tap { queues },
+            nic: nic.handed_on(&mut hand_on)?,
             addresses: asked.network.addresses.clone(),
             gateways: asked.gateways.clone(),
             routes: asked.routes.clone(),
+            ports: asked.nic.ports().to_vec(),
             mode: asked.mode.name().to_owned(),
             after_resume: match asked.after_resume {
                 AfterResume::Interrupt => handover::AfterResume::Interrupt,

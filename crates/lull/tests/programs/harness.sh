@@ -4,11 +4,12 @@
 lull=$1
 mode=$2
 own=10.0.0.2
+nic=(--nic tap:lull0 --addr "$own/24" --peer-addr 10.0.0.1/24)
 ip link set lo up
 
 # Runs a program on the user plane, in the background: its process is $launcher, what is said is in the file "said".
 on_lull() {
-    "$lull" run --nic tap:lull0 --addr "$own/24" --peer-addr 10.0.0.1/24 --mode "$mode" "${options[@]}" -- "$@" >said 2>&1 &
+    "$lull" run "${nic[@]}" --mode "$mode" "${options[@]}" -- "$@" >said 2>&1 &
     launcher=$!
 }
 

@@ -1,0 +1,146 @@
+//! The NIC of a program on the user plane: opened by the launcher, handed on, and taken back when the program has ended.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use lull_nic::Device;
+use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
+use lull_posix::handover::Nic;
+
+use crate::failure::Failure;
+
+/// Which NIC was asked for.
+pub(super) enum Asked {
+    /// A TAP, and the address of the kernel's end.
+    Tap { config: TapConfig, peer: Option<(IpAddr, u8)> },
+    /// An interface of the host, by AF_XDP.
+    Xdp(XdpConfig),
+}
+
+impl Asked {
+    /// The ports that are lull's; empty: all.
+    pub(super) fn ports(&self) -> &[u16] {
+        match self {
+            Asked::Tap { .. } => &[],
+            Asked::Xdp(config) => &config.ports,
+        }
+    }
+
+    /// In a few words.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Asked::Tap { config, .. } => {
+                let queues = if config.queues == 1 { "queue" } else { "queues" };
+                format!("tap:{} with {} {queues}", config.name, config.queues)
+            }
+            Asked::Xdp(config) => {
+                let list = |numbers: Vec<usize>| lull_units::numbers_text(&numbers);
+                let queues = match &config.queues[..] {
+                    [] => "all queues".to_owned(),
+                    some => format!("queues {}", list(some.iter().map(|queue| *queue as usize).collect())),
+                };
+                let ports = match &config.ports[..] {
+                    [] => String::new(),
+                    some => format!(" and ports {} alone", list(some.iter().map(|port| usize::from(*port)).collect())),
+                };
+                format!("xdp:{} with {queues}{ports}", config.name)
+            }
+        }
+    }
+
+    pub(super) fn open(&self) -> Result<Opened, Failure> {
+        match self {
+            Asked::Tap { config, peer } => {
+                let tap = Tap::open(config.clone())?;
+                if let Some((ip, prefix)) = peer {
+                    tap.kernel_side(*ip, *prefix)?;
+                }
+                Ok(Opened::Tap(tap))
+            }
+            Asked::Xdp(config) => Ok(Opened::Xdp(XdpSetup::open(config)?)),
+        }
+    }
+
+    /// Neighbours that lull cannot ask for itself, because answers to an address of the host's go to the host: those that
+    /// the host knows. IPv4's alone: the others' peers hear from the host, which resets what it does not know.
+    pub(super) fn neighbours(&self) -> Vec<(IpAddr, [u8; 6])> {
+        match self {
+            Asked::Xdp(config) if config.addresses.iter().any(|address| address.is_hosts) => {
+                neighbours(&std::fs::read_to_string("/proc/net/arp").unwrap_or_default(), &config.name)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A NIC that was opened.
+pub(super) enum Opened {
+    Tap(Tap),
+    Xdp(XdpSetup),
+}
+
+impl Opened {
+    /// What whoever runs the program should know of it.
+    pub(super) fn notes(&self) -> Vec<String> {
+        match self {
+            Opened::Tap(_) => Vec::new(),
+            Opened::Xdp(setup) => setup.refusals(),
+        }
+    }
+
+    /// As the program gets it; `hand_on` duplicates a descriptor for it and returns the duplicate's number.
+    pub(super) fn handed_on(
+        &self,
+        hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>,
+    ) -> Result<Nic, String> {
+        Ok(match self {
+            Opened::Tap(tap) => Nic::Tap { queues: tap.queue_fds().map(hand_on).collect::<Result<_, _>>()? },
+            Opened::Xdp(setup) => {
+                let (text, descriptors) = setup.parts();
+                let descriptors = descriptors.into_iter().map(hand_on).collect::<Result<_, _>>()?;
+                Nic::Xdp { setup: text, queues: setup.queues(), descriptors }
+            }
+        })
+    }
+
+    /// The device in this process, once the program has ended.
+    pub(super) fn taken_back(self) -> Result<Arc<dyn Device>, Failure> {
+        Ok(match self {
+            Opened::Tap(tap) => Arc::new(tap),
+            Opened::Xdp(mut setup) => {
+                setup.renew()?;
+                Arc::new(Xdp::start(setup)?)
+            }
+        })
+    }
+}
+
+/// The complete entries (ATF_COM) for an interface in the kernel's table of IPv4 neighbours (`arp_format_neigh_entry`).
+fn neighbours(table: &str, device: &str) -> Vec<(IpAddr, [u8; 6])> {
+    const COMPLETE: u32 = 2;
+    let entry = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [ip, _, flags, mac, _, name] = words[..] else { return None };
+        let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+        let mac = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<Vec<u8>>>()?;
+        let entry = (ip.parse::<Ipv4Addr>().ok()?.into(), mac.try_into().ok()?);
+        (name == device && flags & COMPLETE != 0).then_some(entry)
+    };
+    table.lines().filter_map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_the_complete_ones_of_the_interface() {
+        let table = "IP address       HW type     Flags       HW address            Mask     Device\n\
+                     10.0.0.9         0x1         0x2         02:fc:00:00:00:05     *        x0\n\
+                     10.0.0.8         0x1         0x0         00:00:00:00:00:00     *        x0\n\
+                     10.0.0.7         0x1         0x2         02:fc:00:00:00:06     *        y0\n";
+        assert_eq!(neighbours(table, "x0"), [("10.0.0.9".parse().unwrap(), [2, 0xfc, 0, 0, 0, 5])]);
+    }
+}

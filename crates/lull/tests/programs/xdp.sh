@@ -1,0 +1,96 @@
+# Unmodified memcached on x0, an interface of the host, by AF_XDP. $3: "alone", on an address that is lull's alone, or "hosts",
+# on a port of the host's own address. Clients are at x1, in another namespace. Then the program is killed.
+. "$(dirname "$0")/harness.sh"
+
+unshare -n sleep infinity &
+peer=$!
+launcher=
+pings=
+trap 'kill $peer $launcher $pings 2>/dev/null' EXIT
+there() { nsenter -t "$peer" -n "$@"; }
+other_namespace() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
+until_it other_namespace
+ip link add x0 numrxqueues 1 numtxqueues 1 type veth peer name x1 numrxqueues 1 numtxqueues 1 netns "$peer" || fail "no veth"
+ip addr add 10.0.0.1/24 dev x0
+ip link set x0 up
+there ip addr add 10.0.0.9/24 dev x1
+there ip link set x1 up
+
+listen=$own:11211
+nic=(--nic xdp:x0 --addr "$own/24")
+if [ "$3" = hosts ]; then
+    own=10.0.0.1
+    # The second port is the host's, and so it is the kernel's for the program as well.
+    listen=$own:11211,$own:11212
+    nic=(--nic xdp:x0:0 --addr "$own/24" --ports 11211)
+fi
+options=()
+if [ "$3" = hosts ]; then
+    # The answers to a connection that is not bound to a port of lull's go to the host: it is the kernel's.
+    there python3 -c "
+import socket
+server = socket.create_server(('10.0.0.9', 9))
+open('serving', 'w').close()
+server.accept()[0].sendall(b'over the kernel')" >server 2>&1 &
+    server=$!
+    until_it test -e serving
+    on_lull python3 -c "
+import socket
+assert socket.create_connection(('10.0.0.9', 9), timeout=60).recv(99) == b'over the kernel'"
+    wait "$launcher" || fail "a connection of the kernel's failed beside --ports: $(cat server)"
+    wait "$server" || fail "the server: $(cat server)"
+fi
+# Before its first socket it is a user without any right.
+on_lull memcached -u nobody -l "$listen" -t 1
+
+try() { there "$lull" load "$1" --connections 1 --seconds 0.1 --warm-up 0.1; }
+answers() {
+    until_it try "$1"
+    there "$lull" load "$1" --connections 16 --seconds 1 --records 1000 >load 2>&1 || fail "the load: $(cat load)"
+    cat load
+    grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "not everything was answered: $(cat load)"
+}
+answers "$own:11211"
+# It is the kernel that has the other port's listener alone.
+listens() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
+listens 11211 && fail "the kernel listens on lull's port"
+if [ "$3" = hosts ]; then
+    listens 11212 || fail "the kernel does not listen on its own port"
+    answers "$own:11212"
+fi
+ip link show x0 | grep -q xdp || fail "there is no XDP program on the interface"
+
+# A connection that is open when the program is killed, and pings of the host's all the while.
+there python3 -c "
+import socket
+client = socket.create_connection(('$own', 11211), timeout=120)
+client.sendall(b'version\r\n')
+assert client.recv(99).startswith(b'VERSION')
+open('connected', 'w').close()
+try:
+    client.recv(99)
+except ConnectionResetError:
+    raise SystemExit(0)
+raise SystemExit('it was not reset')" >client 2>&1 &
+client=$!
+until_it test -e connected
+nsenter -t "$peer" -n ping -i 0.02 10.0.0.1 >pings &
+pings=$!
+pinged() { [ "$(grep -c icmp_seq pings)" -gt "$1" ]; }
+until_it pinged 5
+program=$(cat "/proc/$launcher/task/$launcher/children")
+kill -9 $program || fail "there is no program"
+wait "$launcher"
+status=$?
+launcher=
+[ "$status" = 137 ] || fail "the launcher ended with $status"
+grep -q 'left 1 connections open; 1 peers were told by a reset' said || fail "the launcher did not reset the peer"
+wait "$client" || fail "the peer: $(cat client)"
+until_it pinged $(($(grep -c icmp_seq pings) + 5))
+kill -TERM "$pings"
+wait "$pings"
+awk -F'icmp_seq=' 'NF > 1 { split($2, a, " "); if (last && a[1] != last + 1) lost = 1; last = a[1] } END { exit lost }' pings ||
+    fail "the host's pings were lost: $(cat pings)"
+ip link show x0 | grep -q xdp && fail "the XDP program is left"
+cat said
+echo done
