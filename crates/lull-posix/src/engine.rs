@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use lull_control::Offer;
 use lull_net::lull_host::Waker;
 use lull_net::{Host, Mode, Network, Worker};
 
@@ -20,6 +21,8 @@ pub struct Engine {
     pub mode: Mode,
     /// Where open connections are told to whoever outlives this process.
     pub flows: Option<Flows>,
+    /// Where `lull show`, `lull stat` and `lull set` ask; without it they do not see this process.
+    pub control: Option<Offer>,
 }
 
 /// Makes the engine. It is called once, with every signal blocked, so that no thread that it starts ever runs a handler of

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
+use lull_control::Offer;
+use lull_control::place::Places;
 use lull_net::lull_core::{AfterResume, EpollOptions};
 use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
@@ -26,10 +28,10 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         routes: hand_over.routes.clone(),
         ports: hand_over.ports.clone(),
     };
-    engage(routing, Box::new(move || start(&hand_over)), say)
+    engage(routing, Box::new(move || start(&hand_over, say)), say)
 }
 
-fn start(hand_over: &HandOver) -> Result<Engine, StartError> {
+fn start(hand_over: &HandOver, say: fn(&StartError)) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
     let queues = hand_over.nic.queues();
@@ -56,7 +58,16 @@ fn start(hand_over: &HandOver) -> Result<Engine, StartError> {
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
-    Ok(Engine { host, network, mode, flows: Some(flows) })
+    // The program is served without it as well.
+    let control = Offer::start(&host, &name_of_this_program(), &Places::default());
+    let control = control.inspect_err(|error| say(&failed("lull show does not see this program", error))).ok();
+    Ok(Engine { host, network, mode, flows: Some(flows), control })
+}
+
+/// The program's name, as `ps` has it.
+fn name_of_this_program() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    if name.trim().is_empty() { "a program".to_owned() } else { name.trim().to_owned() }
 }
 
 fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {

@@ -74,6 +74,11 @@ fn memcached_whose_dispatcher_hands_connections_to_four_workers_answers() {
 }
 
 #[test]
+fn the_peers_of_a_program_that_is_killed_are_reset() {
+    run("killed", "command -v memcached && command -v python3 && command -v pgrep && command -v ip", "suspend20", "");
+}
+
+#[test]
 fn redis_answers_from_one_thread_and_from_several() {
     let needs = "command -v redis-server && command -v redis-benchmark && command -v ip";
     for (mode, threads) in [("base", "1"), ("suspend20", "1"), ("suspend20", "2")] {

@@ -45,7 +45,7 @@ pub fn peers() -> &'static Network {
             let port = port.lock().unwrap().take().expect("it starts once");
             let mode: Mode = "base".parse().unwrap();
             let network = Network::new(&host, Arc::new(port), config(OWN, 0).with_mode(&mode)).unwrap();
-            Ok(Engine { host, network, mode, flows: None })
+            Ok(Engine { host, network, mode, flows: None, control: None })
         };
         assert!(engage(routing, Box::new(start), |error| panic!("{error}")));
         peers

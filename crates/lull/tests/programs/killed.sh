@@ -1,0 +1,34 @@
+# A program that is killed: the peers of its connections are reset, as the kernel resets those of its own sockets.
+. "$(dirname "$0")/harness.sh"
+
+options=()
+on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
+until_it "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
+cat >client.py <<'END'
+import socket, sys
+connections = [socket.create_connection((sys.argv[1], 11211)) for _ in range(20)]
+for connection in connections:
+    connection.settimeout(120)
+    connection.sendall(b"version\r\n")
+    assert connection.recv(100).startswith(b"VERSION")
+closed = connections.pop()
+closed.close()
+open("connected", "w").close()
+for connection in connections:
+    try:
+        sys.exit(f"got {connection.recv(100)} instead of a reset")
+    except ConnectionResetError:
+        pass
+END
+python3 client.py "$own" >client 2>&1 &
+client=$!
+until_it test -e connected
+# The launcher's child is the program: `unshare` and memcached replace one another.
+program=$(pgrep -P "$launcher" | head -n 1)
+kill -9 "$program"
+wait "$client" || fail "the client: $(cat client)"
+wait "$launcher"
+[ $? = 137 ] || fail "lull run did not end with the program's status"
+grep -q "the program left 19 connections open; 19 peers were told by a reset" said || fail "not all peers were told"
+[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+echo done
