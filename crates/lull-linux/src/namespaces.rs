@@ -216,13 +216,18 @@ mod tests {
                 return;
             }
             let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
-            tell.send((socket, os::netns_cookie().unwrap())).unwrap();
+            tell.send((socket, os::netns_cookie().unwrap(), rustix::thread::gettid())).unwrap();
         });
         maker.join().unwrap();
-        let Ok((_socket, cookie)) = told.recv() else {
+        let Ok((_socket, cookie, maker)) = told.recv() else {
             println!("SKIP: a socket's namespace: no right to make one (root)");
             return;
         };
+        // A thread is joined before the kernel has taken it out of the process and out of its namespaces (`do_exit`).
+        let task = format!("/proc/self/task/{}", maker.as_raw_nonzero());
+        while Path::new(&task).exists() {
+            thread::yield_now();
+        }
         let all = Namespaces::look(&Roots::default());
         let found = all.iter().find(|it| it.run(os::netns_cookie).unwrap().unwrap() == cookie).unwrap();
         assert_eq!(found.way, Way::Socket(std::process::id() as i32));
