@@ -4,12 +4,15 @@
 //! This process is a *subreaper* (`prctl(2)`), so an orphan of the program becomes its child. The mode stays in force
 //! until the last of them has ended.
 
-use std::os::fd::OwnedFd;
+use std::fmt::Display;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 
+use super::signals::Signals;
 use crate::attach::children;
 use crate::error::{Error, Result};
+use crate::programs::name_of;
 use crate::roots::Roots;
 
 /// Orphans of the program become children of this process from now on.
@@ -23,11 +26,19 @@ pub(super) fn adopt() -> Result<()> {
 #[derive(Default)]
 pub(super) struct Background {
     processes: Vec<(Pid, OwnedFd)>,
+    told_to_end: bool,
 }
 
 impl Background {
-    /// Takes in who became an orphan, and drops who has ended. Returns who is new.
-    pub(super) fn refresh(&mut self, not: Option<u32>, roots: &Roots) -> Vec<i32> {
+    /// Takes in who became an orphan, other than process `not`, and drops who has ended. Returns who is new, and says for
+    /// each that `what` stays until it has ended.
+    pub(super) fn refresh(
+        &mut self,
+        not: Option<u32>,
+        roots: &Roots,
+        what: &dyn Display,
+        say: &mut dyn FnMut(&str),
+    ) -> Vec<i32> {
         // One that has ended is waited for, so that its number is free.
         self.processes.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
         let mut new = Vec::new();
@@ -41,13 +52,33 @@ impl Background {
             }
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
                 self.processes.push((pid, pidfd));
+                let name = name_of(child, roots);
+                say(&format!("{name} (process {child}) is left in the background: {what} stays until it has ended"));
                 new.push(child);
             }
         }
         new
     }
 
-    pub(super) fn processes(&self) -> &[(Pid, OwnedFd)] {
-        &self.processes
+    /// Whether nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// A descriptor of each process, which is readable once that has ended.
+    pub(super) fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.processes.iter().map(|(_, pidfd)| pidfd.as_fd())
+    }
+
+    /// Passes on what has come. Returns whether that told this process to end for the second time.
+    pub(super) fn pass_on(&mut self, signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<bool> {
+        if !signals.pass_on_to_all(&self.processes)? {
+            return Ok(false);
+        }
+        if !std::mem::replace(&mut self.told_to_end, true) {
+            say("passed on to what is left in the background; once more ends lull alone");
+            return Ok(false);
+        }
+        Ok(true)
     }
 }

@@ -6,14 +6,12 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Command;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::event::Timespec;
 
 use super::background::{self, Background};
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::{exit_code, program, way};
 use crate::error::{Error, Result};
-use crate::programs::name_of;
 use crate::roots::Roots;
 
 /// How often it is looked for what the program has left in the background, once it has ended.
@@ -70,12 +68,11 @@ impl Plain {
             Error::os(format!("run {}", self.command[0].to_string_lossy()), "check that it is a program", error)
         })?;
         started();
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let (pid, pidfd) = signals::watched(&child)?;
         let status = loop {
-            wait(&signals, [pidfd.as_fd()].into_iter(), None)?;
-            signals.pass_on(&pidfd, pid).map_err(failed)?;
-            if let Some(status) = child.try_wait().map_err(failed)? {
+            signals.sleep([pidfd.as_fd()].into_iter(), None)?;
+            signals.pass_on(&pidfd, pid)?;
+            if let Some(status) = child.try_wait().map_err(signals::failed)? {
                 break status;
             }
         };
@@ -86,39 +83,15 @@ impl Plain {
 
 /// Stays until what is left of the program in the background has ended, or this is told twice to end.
 fn stay(signals: &Signals, say: &mut dyn FnMut(&str)) -> Result<()> {
-    let (mut background, roots, mut told_to_end) = (Background::default(), Roots::default(), false);
+    let (mut background, roots) = (Background::default(), Roots::default());
     loop {
-        for pid in background.refresh(None, &roots) {
-            let name = name_of(pid, &roots);
-            say(&format!("{name} (process {pid}) is left in the background: the NIC stays until it has ended"));
-        }
-        if background.processes().is_empty() {
+        background.refresh(None, &roots, &"the NIC", say);
+        if background.is_empty() {
             return Ok(());
         }
-        wait(signals, background.processes().iter().map(|(_, pidfd)| pidfd.as_fd()), Some(&LOOK_EVERY))?;
-        if signals.pass_on_to_all(background.processes()).map_err(failed)? {
-            if told_to_end {
-                return Ok(());
-            }
-            told_to_end = true;
-            say("passed on to what is left in the background; once more ends lull alone");
+        signals.sleep(background.pidfds(), Some(&LOOK_EVERY))?;
+        if background.pass_on(signals, say)? {
+            return Ok(());
         }
     }
-}
-
-fn wait<'a>(
-    signals: &Signals,
-    pidfds: impl Iterator<Item = std::os::fd::BorrowedFd<'a>>,
-    timeout: Option<&Timespec>,
-) -> Result<()> {
-    let mut ready = vec![PollFd::new(signals, PollFlags::IN)];
-    ready.extend(pidfds.map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
-    match poll(&mut ready, timeout) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(failed(error.into())),
-    }
-}
-
-fn failed(error: std::io::Error) -> Error {
-    Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
 }

@@ -5,20 +5,18 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use lull_core::{EpollParams, Mode};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::event::Timespec;
 
 use super::background::Background;
 use super::in_force::InForce;
 use super::one_napi::Queues;
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::supervisor::Supervisor;
 use super::way::{Run, Way};
 use crate::apply::{Options, Session};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::error::{Error, Result};
 use crate::plan::DeviceRequest;
-use crate::programs::name_of;
 use crate::watch::Again;
 
 /// The device's half, kept in force.
@@ -63,14 +61,13 @@ impl<'a> Serving<'a> {
     /// Serves until the program has ended, and what it has put into the background if there is something to undo.
     /// Returns the status of the process that was started.
     pub(super) fn until_the_end(&mut self, child: &mut Child, say: &mut dyn FnMut(&str)) -> Result<ExitStatus> {
-        let pid = Pid::from_child(child);
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let (pid, pidfd) = signals::watched(child)?;
         self.follow(pid.as_raw_nonzero().get(), say);
         let status = loop {
             self.look(say);
             self.sleep([pidfd.as_fd()].into_iter())?;
-            self.signals.pass_on(&pidfd, pid).map_err(failed)?;
-            if let Some(status) = child.try_wait().map_err(failed)? {
+            self.signals.pass_on(&pidfd, pid)?;
+            if let Some(status) = child.try_wait().map_err(signals::failed)? {
                 break status;
             }
         };
@@ -84,27 +81,17 @@ impl<'a> Serving<'a> {
     fn background(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
         let supervisor = self.supervisor.as_ref().map(|supervisor| supervisor.pid());
         let mut background = Background::default();
-        let mut told_to_end = false;
         loop {
-            for pid in background.refresh(supervisor, &self.options.roots) {
-                say(&format!(
-                    "{} (process {pid}) is left in the background: {} stays until it has ended",
-                    name_of(pid, &self.options.roots),
-                    self.run.request.mode
-                ));
+            for pid in background.refresh(supervisor, &self.options.roots, &self.run.request.mode, say) {
                 self.follow(pid, say);
             }
-            if background.processes().is_empty() {
+            if background.is_empty() {
                 return Ok(());
             }
             self.look(say);
-            self.sleep(background.processes().iter().map(|(_, pidfd)| pidfd.as_fd()))?;
-            if self.signals.pass_on_to_all(background.processes()).map_err(failed)? {
-                if told_to_end {
-                    return Ok(());
-                }
-                told_to_end = true;
-                say("passed on to what is left in the background; once more ends lull alone");
+            self.sleep(background.pidfds())?;
+            if background.pass_on(self.signals, say)? {
+                return Ok(());
             }
         }
     }
@@ -172,15 +159,10 @@ impl<'a> Serving<'a> {
 
     /// Sleeps until one of the processes has ended, a signal has come, or it is time to look again.
     fn sleep<'b>(&self, pidfds: impl Iterator<Item = std::os::fd::BorrowedFd<'b>>) -> Result<()> {
-        let mut ready = vec![PollFd::new(self.signals, PollFlags::IN)];
-        ready.extend(pidfds.map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
         let nanoseconds = LOOK_EVERY.subsec_nanos();
         let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
         let looks = !self.followed.is_empty() || self.device.is_some();
-        match poll(&mut ready, looks.then_some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(failed(error.into())),
-        }
+        self.signals.sleep(pidfds, looks.then_some(&timeout))
     }
 
     /// Gives back what was set in processes of the program, and says the last word on the mode.
@@ -195,10 +177,6 @@ impl<'a> Serving<'a> {
             say(&line);
         }
     }
-}
-
-fn failed(error: std::io::Error) -> Error {
-    Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
 }
 
 fn not_followed(way: &Way, mode: &Mode, error: &Error) -> String {

@@ -5,9 +5,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Command;
+use std::process::{Child, Command};
 
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, Result};
 use crate::os::{self, Came, TakenSignals};
@@ -48,24 +49,40 @@ impl Signals {
         os::with_mask_before(command, &self.0);
     }
 
+    /// Sleeps until one of the processes has ended, a signal has come, or the time is over.
+    pub(super) fn sleep<'a>(
+        &self,
+        pidfds: impl Iterator<Item = BorrowedFd<'a>>,
+        timeout: Option<&Timespec>,
+    ) -> Result<()> {
+        let mut ready = vec![PollFd::new(self, PollFlags::IN)];
+        ready.extend(pidfds.map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
+        match poll(&mut ready, timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
     /// Passes on what has come. What the kernel has sent, as a terminal does to its whole
     /// foreground group at Ctrl-C, a program in the foreground has got too; what the program itself has sent is not for
     /// it.
-    pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid) -> io::Result<()> {
+    pub(super) fn pass_on(&self, program: &OwnedFd, pid: Pid) -> Result<()> {
         self.each(|came| {
             if came.by_kernel || came.sender == pid.as_raw_nonzero().get() { Ok(()) } else { send(program, came) }
         })
+        .map_err(failed)
     }
 
     /// Passes on to processes in the background what has come; one that has sent it does not get it. Returns whether
     /// one of them asked to end.
-    pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)]) -> io::Result<bool> {
+    pub(super) fn pass_on_to_all(&self, processes: &[(Pid, OwnedFd)]) -> Result<bool> {
         let mut end = false;
         self.each(|came| {
             end |= matches!(came.number, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP);
             let others = processes.iter().filter(|(pid, _)| pid.as_raw_nonzero().get() != came.sender);
             others.map(|(_, pidfd)| pidfd).try_for_each(|pidfd| send(pidfd, came))
-        })?;
+        })
+        .map_err(failed)?;
         Ok(end)
     }
 
@@ -77,6 +94,17 @@ impl Signals {
         }
         Ok(())
     }
+}
+
+/// The program that was started, by a descriptor that is readable once it has ended.
+pub(super) fn watched(child: &Child) -> Result<(Pid, OwnedFd)> {
+    let pid = Pid::from_child(child);
+    Ok((pid, pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?))
+}
+
+/// Waiting for the program failed.
+pub(super) fn failed(error: io::Error) -> Error {
+    Error::os("wait for the program", "it takes Linux 5.4 or newer", error)
 }
 
 fn send(program: &OwnedFd, came: &Came) -> io::Result<()> {
