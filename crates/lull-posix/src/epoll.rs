@@ -51,8 +51,8 @@ struct Mixed {
     kernel_key: AtomicU64,
 }
 
-/// The data of [`EpollFile::call`] in the kernel's context. A pointer or a number of the program's never looks like this.
-const CALL: u64 = 0xa96c_756c_6c00_0001;
+/// The data of [`EpollFile::call`] in the kernel's context.
+const CALL: u64 = kernel::IGNORED_DATA;
 /// The first [`Mixed::kernel_key`].
 const KERNEL_KEY: u64 = 0xa96c_756c_6c00_0002;
 

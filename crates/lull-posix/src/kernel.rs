@@ -211,6 +211,22 @@ pub fn add_member(context: BorrowedFd<'_>, member: BorrowedFd<'_>, events: u32, 
     epoll_ctl(context.as_raw_fd(), libc::EPOLL_CTL_ADD, member.as_raw_fd(), Some(event))
 }
 
+/// Whether a descriptor is on a context. A member stays as it is: EPOLL_CTL_MOD would arm a one-shot again.
+pub fn is_member(epfd: c_int, fd: c_int) -> bool {
+    match epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, Some(epoll_event { events: 0, u64: IGNORED_DATA })) {
+        Ok(()) => {
+            // It was none, and is none again. A hang-up that somebody is told of in between is ignored by its data.
+            let _ = epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None);
+            false
+        }
+        Err(error) => error.number() == libc::EEXIST,
+    }
+}
+
+/// The data of members that are lull's own business in a context of the program's: no event of theirs is handed out. A pointer
+/// or a number of the program's never looks like this.
+pub const IGNORED_DATA: u64 = 0xa96c_756c_6c00_0001;
+
 /// The data of an event that the kernel has written.
 pub fn event_data(event: &MaybeUninit<epoll_event>) -> u64 {
     // SAFETY: the caller looks only at events that were written; the struct is plain data.

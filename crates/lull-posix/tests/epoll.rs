@@ -122,15 +122,32 @@ fn a_socket_that_becomes_a_listener_moves_with_the_context_that_has_it() {
     socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
     socket::listen(fd, 1).unwrap();
     assert_eq!(wait(epfd, 8, NOW), []);
-    let mut name = [0_u8; 16];
-    let mut length = 16_u32;
-    // SAFETY: room for the address, and its size.
-    unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) };
-    let peer = TcpStream::connect(peers(), lull_posix::address::parse(&name).unwrap()).unwrap();
+    let peer = TcpStream::connect(peers(), at(fd)).unwrap();
     assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
     drop(peer);
     close(fd);
     assert_eq!(wait(epfd, 8, NOW), [], "closed, it has left");
+    close(epfd);
+}
+
+/// The C library closes descriptors by itself (`fclose`): nobody saw the former member of that number go.
+#[test]
+fn a_wildcard_listener_does_not_join_a_context_that_its_numbers_former_socket_was_on() {
+    let epfd = context();
+    let former = tcp();
+    ctl(epfd, EPOLL_CTL_ADD, former, EPOLLIN).unwrap();
+    let fd = tcp();
+    // SAFETY: both numbers are this test's own. The former socket is closed, and a new one has its number.
+    assert_eq!(unsafe { libc::dup2(fd, former) }, former);
+    close(fd);
+    socket::bind(former, &bytes("0.0.0.0:0")).unwrap();
+    socket::listen(former, 1).unwrap();
+    assert_eq!(ctl(epfd, EPOLL_CTL_DEL, former, 0), Err(Errno::new(libc::ENOENT)), "it was never added");
+    ctl(epfd, EPOLL_CTL_ADD, former, EPOLLIN).unwrap();
+    let peer = TcpStream::connect(peers(), at(former)).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(former, EPOLLIN)]);
+    drop(peer);
+    close(former);
     close(epfd);
 }
 

@@ -23,12 +23,16 @@ pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Resu
 
 fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) -> Result<()> {
     let File::Epoll(context) = &**context else { return Ok(()) };
+    // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
+    // unseen has no members.
+    if !kernel::is_member(epfd, fd) {
+        return Ok(());
+    }
     let event = Some(epoll_event { events: added.events, u64: added.data });
     match &**member {
         File::Listener(listener) if listener.both_worlds => {
             context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event)
         }
-        // One that was closed unseen, and whose number came back, is not on the context any more.
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
         File::Listener(listener) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event),
         File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),

@@ -75,11 +75,21 @@ pub fn listener_at(ip: &str) -> (c_int, SocketAddr) {
     let fd = tcp();
     socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
     socket::listen(fd, 16).unwrap();
+    (fd, name_of(fd))
+}
+
+/// What the kernel says that a number is bound to.
+fn name_of(fd: c_int) -> SocketAddr {
     let mut name = [0_u8; 16];
     let mut length = 16_u32;
     // SAFETY: room for the address, and its size.
     assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
-    (fd, address::parse(&name).unwrap())
+    address::parse(&name).unwrap()
+}
+
+/// Where peers reach a listener on lull's address or a wildcard.
+pub fn at(fd: c_int) -> SocketAddr {
+    SocketAddr::new(OWN.parse().unwrap(), name_of(fd).port())
 }
 
 /// A connection: the program's number, and the peer's end.
