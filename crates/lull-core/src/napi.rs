@@ -16,6 +16,7 @@ use crate::timer::Timer;
 
 /// What follows the poll of a resume that finds nothing ([`Napi::resume_to`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum AfterResume {
     /// As Linux (§8): deferral, which polls by timer until `defer_hard_irqs` polls in a row were empty.
     #[default]

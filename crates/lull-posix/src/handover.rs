@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
+use lull_core::AfterResume;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::FdFlags;
 use rustix::process::{Resource, Rlimit};
@@ -56,17 +57,6 @@ impl Nic {
     }
 }
 
-/// What follows the poll of a resume that finds nothing (`lull_core::AfterResume`), as it is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AfterResume {
-    /// The interrupt at once.
-    #[default]
-    Interrupt,
-    /// Deferral, as Linux.
-    Deferral,
-}
-
 /// What the launcher hands on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOver {
@@ -87,7 +77,6 @@ pub struct HandOver {
     /// The delivery mode, by name.
     pub mode: String,
     /// What follows a resume.
-    #[serde(default)]
     pub after_resume: AfterResume,
     /// Memory that is shared with the launcher and with the program's other processes, for [`crate::Flows`].
     pub flows: RawFd,

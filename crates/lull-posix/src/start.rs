@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use lull_control::Offer;
 use lull_control::place::Places;
-use lull_net::lull_core::{AfterResume, EpollOptions};
+use lull_net::lull_core::EpollOptions;
 use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::Tap;
@@ -17,7 +17,7 @@ use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig};
 use crate::engine::{Engine, StartError, engage};
 use crate::flows::{Flows, NotClaimed};
 use crate::fork;
-use crate::handover::{self, HandOver, Nic};
+use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
 
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
@@ -41,10 +41,7 @@ fn start(hand_over: &HandOver, say: fn(&StartError)) -> Result<Engine, StartErro
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
         epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
-        after_resume: match hand_over.after_resume {
-            handover::AfterResume::Interrupt => AfterResume::Interrupt,
-            handover::AfterResume::Deferral => AfterResume::Deferral,
-        },
+        after_resume: hand_over.after_resume,
         ..HostConfig::default()
     })
     .map_err(|error| failed("cannot start the engine", &error))?;

@@ -238,10 +238,7 @@ impl HandedOn {
             routes: asked.routes.clone(),
             ports: asked.nic.ports().to_vec(),
             mode: asked.mode.name().to_owned(),
-            after_resume: match asked.after_resume {
-                AfterResume::Interrupt => handover::AfterResume::Interrupt,
-                AfterResume::Deferral => handover::AfterResume::Deferral,
-            },
+            after_resume: asked.after_resume.into(),
             flows: hand_on(flows.as_fd())?,
             pcap: pcap.map(|file| hand_on(file.as_fd())).transpose()?,
             quiet,
