@@ -153,7 +153,7 @@ pub use network::{Cork, Network, NetworkConfig, NetworkError};
 #[doc(inline)]
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, ConnectOptions, Keepalive, ListenOptions, Neighbours, NetError, Ready, Received,
-    Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
+    SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

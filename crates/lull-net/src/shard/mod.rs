@@ -89,6 +89,7 @@ pub use counters::StackCounters;
 pub use error::NetError;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use socket::{
-    Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions,
+    Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, SOMAXCONN, Shutdown, SocketId, SocketKind,
+    UdpOptions,
 };
 pub use stack::{Io, Stack};

@@ -90,10 +90,14 @@ pub struct Change {
     pub edges: Ready,
 }
 
+/// The most connections that Linux lets wait to be accepted, whatever a program asks for (`net.core.somaxconn`, 5.4 and newer).
+pub const SOMAXCONN: usize = 4096;
+
 /// How a listener takes connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Established connections that may wait to be accepted (the argument of `listen`). As in Linux one more fits.
+    /// Established connections that may wait to be accepted (the argument of `listen`). As in Linux one more fits. By default
+    /// [`SOMAXCONN`].
     pub backlog: usize,
     /// Connections in SYN-RECEIVED, at most, if that is less than the backlog (`tcp_max_syn_backlog`). Beyond it SYNs are
     /// answered by cookies ([`SynCookies`](super::SynCookies)).
@@ -113,7 +117,7 @@ pub struct ListenOptions {
 impl Default for ListenOptions {
     fn default() -> ListenOptions {
         ListenOptions {
-            backlog: 4096,
+            backlog: SOMAXCONN,
             syn_backlog: 1024,
             reuse_port: false,
             v6_only: false,

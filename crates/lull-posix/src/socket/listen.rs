@@ -4,16 +4,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 
 use libc::c_int;
-use lull_net::{ListenOptions, TcpListener};
+use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
 use super::Listener;
 use super::options::Options;
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, flags, kernel};
-
-/// The most that a backlog counts for (`net.core.somaxconn`).
-const SOMAXCONN: c_int = 4096;
 
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
@@ -99,7 +96,7 @@ fn open(engine: &Engine, fd: c_int, bound: SocketAddr, backlog: c_int, v6_only: 
     let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
     let options = ListenOptions {
         // A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
-        backlog: (if (0..SOMAXCONN).contains(&backlog) { backlog } else { SOMAXCONN }) as usize,
+        backlog: usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN),
         reuse_port: flag(libc::SOL_SOCKET, libc::SO_REUSEPORT),
         v6_only,
         nodelay: flag(libc::IPPROTO_TCP, libc::TCP_NODELAY),
