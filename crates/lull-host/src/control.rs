@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff, state};
+use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff};
 use lull_nic::IrqSink;
 
 use crate::delivery::{Instance, NapiBinding, NapiThreadHandle};
@@ -203,22 +203,6 @@ impl Host {
         drop(control);
         inner.registry.tell(NapiChange::Disabled { ifindex, id });
         Ok(())
-    }
-
-    /// Waits until nobody owns the instance and what its last completion owed is done: its interrupt unmasked, or its timer
-    /// started (`napi_synchronize`). Nothing keeps it from being scheduled again meanwhile. Returns at once if it was
-    /// removed.
-    pub fn napi_synchronize(&self, index: u32) {
-        let inner = self.inner();
-        while let Some(instance) = inner.instance(index) {
-            if !instance.napi.snapshot().has(state::SCHED) {
-                // Whoever completed it in softirq holds this until its debts are paid.
-                drop(relock(&inner.cpu(instance.cpu()).softnet));
-                return;
-            }
-            drop(instance);
-            std::thread::sleep(std::time::Duration::from_micros(50));
-        }
     }
 
     /// Settings of one instance (`napi-set`), in force from the next decision on and kept over a disable.

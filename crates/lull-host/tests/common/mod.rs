@@ -275,7 +275,8 @@ impl Bound {
     #[track_caller]
     pub fn await_released(&self) {
         eventually("the instance's release", || !self.is_owned());
-        self.host.napi_synchronize(self.napi);
+        // Whoever completed it does what is owed before it sleeps.
+        await_standing_by(&self.host);
     }
 
     pub fn plan(&self, end: BusyEnd) -> BusyPlan {
