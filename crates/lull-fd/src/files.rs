@@ -116,9 +116,10 @@ impl<T> Files<T> {
         while name != 0 {
             let index = name as u32 - 1;
             let place = self.place(index);
-            let mut now = place.word.load(Ordering::Relaxed);
+            // Acquired, so that whoever finds the file gone sees what the number names since.
+            let mut now = place.word.load(Ordering::Acquire);
             while generation(now) == generation(name) && now & REFERENCES != 0 {
-                match place.word.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed) {
+                match place.word.compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Acquire) {
                     Ok(_) => return Some(Open { files: self, place: index }),
                     Err(other) => now = other,
                 }
@@ -294,7 +295,7 @@ impl<T> Open<T> {
         let place = self.place();
         // SAFETY: the last reference is gone, and nobody gets another to a place without one.
         unsafe { (*place.value.get()).assume_init_drop() };
-        place.word.store(generation.wrapping_add(1) << 32, Ordering::Relaxed);
+        place.word.store(generation.wrapping_add(1) << 32, Ordering::Release);
         self.files.push_free(self.place);
     }
 }

@@ -42,6 +42,8 @@
 pub mod config;
 pub mod files;
 pub mod linux;
+#[cfg(all(test, loom))]
+mod loom_models;
 mod sync;
 pub mod table;
 pub mod time;
