@@ -6,6 +6,7 @@ use core::ptr::{null, null_mut};
 
 use libc::{c_int, c_long, epoll_event, sigset_t, socklen_t, timespec};
 
+use crate::config::Socket;
 use crate::wait::Round;
 
 /// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
@@ -83,8 +84,7 @@ impl Poller {
 }
 
 fn system_call(result: c_long) -> Result<c_int, c_int> {
-    // SAFETY: the address of this thread's errno is always valid.
-    if result < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(result as c_int) }
+    if result < 0 { Err(last_error()) } else { Ok(result as c_int) }
 }
 
 /// `epoll_wait` with timeout 0.
@@ -135,6 +135,52 @@ impl Blocked {
     }
 }
 
+/// Sets the calling thread's `errno`.
+pub fn set_error(error: c_int) {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = error }
+}
+
+/// The calling thread's `errno`.
+pub fn last_error() -> c_int {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+/// An option of a new socket that the kernel refuses.
+pub struct Refused {
+    /// The option.
+    pub name: &'static str,
+    /// What it was to be.
+    pub value: c_int,
+    /// The kernel's error.
+    pub error: c_int,
+}
+
+/// Makes a socket busy poll. The first option that is refused ends it.
+///
+/// # Errors
+/// The option that was.
+pub fn set_busy_poll(fd: c_int, wanted: &Socket) -> Result<(), Refused> {
+    let options = [
+        (libc::SO_BUSY_POLL, "SO_BUSY_POLL", wanted.usecs, true),
+        (libc::SO_PREFER_BUSY_POLL, "SO_PREFER_BUSY_POLL", 1, wanted.prefer),
+        (libc::SO_BUSY_POLL_BUDGET, "SO_BUSY_POLL_BUDGET", wanted.budget, wanted.budget != 0),
+    ];
+    for (option, name, value, _) in options.into_iter().filter(|(.., asked)| *asked) {
+        let size = size_of::<c_int>();
+        // SAFETY: an option of the size of an int.
+        let set = unsafe { libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, &raw const value, size) };
+        system_call(set).map_err(|error| Refused { name, value, error })?;
+    }
+    Ok(())
+}
+
+/// SO_BUSY_POLL of a socket, microseconds.
+pub fn busy_poll_usecs(fd: c_int) -> Option<c_int> {
+    option(fd, libc::SO_BUSY_POLL)
+}
+
 fn option(fd: c_int, option: c_int) -> Option<c_int> {
     let mut value: c_int = 0;
     let mut size = size_of::<c_int>() as socklen_t;
@@ -151,5 +197,10 @@ pub fn napi_id(fd: c_int) -> u32 {
 
 /// Whether a descriptor is an IPv4 or IPv6 socket.
 pub fn is_internet(fd: c_int) -> bool {
-    matches!(option(fd, libc::SO_DOMAIN), Some(libc::AF_INET | libc::AF_INET6))
+    option(fd, libc::SO_DOMAIN).is_some_and(is_internet_domain)
+}
+
+/// Whether sockets of a domain are IPv4 or IPv6.
+pub fn is_internet_domain(domain: c_int) -> bool {
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
 }

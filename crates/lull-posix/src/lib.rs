@@ -19,6 +19,7 @@
 //! | [`poll`] | `poll` over both worlds |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
 //! | [`fork`] | what a child has of lull |
+//! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
 #![deny(unsafe_code)]
@@ -36,6 +37,7 @@ pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
 mod kernel;
+pub mod memory;
 pub mod poll;
 #[doc(hidden)]
 pub mod raw;

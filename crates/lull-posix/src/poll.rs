@@ -1,5 +1,7 @@
 //! `poll` and `select` over both worlds.
 
+mod select;
+
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_short, pollfd};
@@ -8,6 +10,8 @@ use lull_net::Interest;
 use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::{Result, kernel};
+
+pub use select::{Sets, WORD_BITS, concerns_sets, select};
 
 /// Whether a call with these descriptors is lull's business.
 pub fn concerns(fds: &[pollfd]) -> bool {

@@ -3,8 +3,8 @@
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use lull_posix::is_lull;
 use lull_posix::socket::{self, Receive, Send};
+use lull_posix::{is_lull, memory};
 use std::io::{IoSlice, IoSliceMut};
 
 use crate::{answer, real};
@@ -14,7 +14,7 @@ use crate::{answer, real};
 #[inline]
 unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's buffer.
-    let buffer = unsafe { answer::bytes_mut(buffer, count) };
+    let buffer = unsafe { memory::bytes_mut(buffer, count) };
     answer::count(|| socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
 }
 
@@ -23,7 +23,7 @@ unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -
 #[inline]
 unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's buffer.
-    let buffer = unsafe { answer::bytes(buffer, count) };
+    let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, buffers: *const iovec, count: c
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| {
-            answer::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()))
+            memory::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()))
         })
     }
 }
@@ -160,7 +160,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         }
         let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
         let received = answer::count(|| {
-            answer::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            memory::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
                 socket::recv(fd, buffers, Receive { flags })
             })
         });
@@ -194,7 +194,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, buffers: *const iovec, count: 
             return real::writev(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
-        answer::count(|| answer::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
+        answer::count(|| memory::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
     }
 }
 
@@ -244,7 +244,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
         }
         let Some(message) = message.as_ref() else { return answer::refused(libc::EFAULT) as ssize_t };
         answer::count(|| {
-            answer::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            memory::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
                 socket::send(fd, buffers, Send { flags })
             })
         })

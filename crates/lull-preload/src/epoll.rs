@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 
 use libc::{c_int, epoll_event, sigset_t, timespec};
-use lull_fd::linux::{self, Blocked, Poller};
-use lull_fd::{Kernel, Round, Table, Waited, time, wait};
+use lull_fd::calls::{self, Call};
+use lull_fd::{Table, linux, time};
 
 use lull_posix::{epoll as lulls, is_engaged, is_lull};
 
-use crate::{CONFIG, Errno, answer, last_error, real, say, set_error};
+use crate::{CONFIG, Errno, answer, last_error, real, say};
 
 static TABLE: Table = Table::new();
 static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
@@ -184,53 +184,15 @@ fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {
     mask.map_or(core::ptr::null(), |mask| mask)
 }
 
-/// One of the three calls, as the program has made it.
-struct Call<'a, Real> {
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    /// The signals that the program has blocked for this call.
-    own_mask: Option<&'a sigset_t>,
-    /// The C library's function, with a timeout in nanoseconds and a mask.
-    real: Real,
-}
-
-/// Waits as `lull-fd` has it, with signals blocked around the whole where it takes more than one call.
+/// Waits as `lull-fd` has it.
 #[inline]
 fn polled_for<Real: Fn(i64, Option<&sigset_t>) -> c_int>(call: &Call<'_, Real>, asked_ns: i64, ms: c_int) -> c_int {
-    let context = TABLE.context(call.epfd);
-    if asked_ns == 0 {
-        let context = context.filter(|_| CONFIG.lifts_zero());
-        let (found, lifted) = wait::zero(&Masked { call, mask: call.own_mask }, context);
-        if lifted && !SAID_LIFTED.load(Relaxed) {
-            say_lifted();
-        }
-        return found;
+    // SAFETY: the program vouches for its events.
+    let (found, lifted) = unsafe { calls::polled_for(&TABLE, &CONFIG, call, asked_ns, ms) };
+    if lifted && !SAID_LIFTED.load(Relaxed) {
+        say_lifted();
     }
-    let kernel_polls_ns = time::of_ms(ms);
-    let Some(context) = context else { return (call.real)(asked_ns, call.own_mask) };
-    if !wait::takes_several_calls(context, asked_ns, kernel_polls_ns) {
-        let kernel = Masked { call, mask: call.own_mask };
-        return returned(wait::long(&kernel, context, asked_ns, kernel_polls_ns));
-    }
-    let blocked = Blocked::all();
-    let mask = Some(call.own_mask.unwrap_or(blocked.before()));
-    let waited = wait::long(&Masked { call, mask }, context, asked_ns, kernel_polls_ns);
-    let error = last_error();
-    blocked.restore();
-    // A handler may have run just now.
-    set_error(error);
-    returned(waited)
-}
-
-fn returned(waited: Waited) -> c_int {
-    match waited {
-        Waited::Returned(found) => found,
-        Waited::Interrupted => {
-            set_error(libc::EINTR);
-            -1
-        }
-    }
+    found
 }
 
 #[cold]
@@ -242,46 +204,6 @@ fn say_lifted() {
              1/{} of the time (`lull run --no-lift` leaves them alone)",
             lull_core::zero_timeout::ZERO_TIMEOUT_SHARE
         ));
-    }
-}
-
-/// A call and the mask that its waits let signals in by.
-struct Masked<'a, 'b, Real> {
-    call: &'a Call<'b, Real>,
-    mask: Option<&'a sigset_t>,
-}
-
-impl<Real: Fn(i64, Option<&sigset_t>) -> c_int> Kernel for Masked<'_, '_, Real> {
-    type Poller = Poller;
-
-    fn wait(&self, timeout_ns: i64) -> c_int {
-        (self.call.real)(timeout_ns, self.mask)
-    }
-
-    fn look(&self) -> c_int {
-        // SAFETY: the program vouches for its events.
-        unsafe { linux::look(self.call.epfd, self.call.events, self.call.max) }
-    }
-
-    fn now_ns(&self) -> u64 {
-        // It does not go back before the boot.
-        time::now_ns().unsigned_abs()
-    }
-
-    fn napi_id(&self, fd: c_int) -> u32 {
-        linux::napi_id(fd)
-    }
-
-    fn open(&self) -> Option<Poller> {
-        Poller::open(&CONFIG.epoll()?)
-    }
-
-    fn poll(&self, poller: &Poller, socket: c_int, interruptible: bool) -> Round {
-        poller.poll(socket, self.mask.filter(|_| interruptible))
-    }
-
-    fn close(&self, poller: Poller) {
-        poller.close();
     }
 }
 

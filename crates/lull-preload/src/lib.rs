@@ -14,7 +14,7 @@
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
 //! | `poll`, `signal` | `poll`, `select`; when handlers of signals run |
-//! | `answer` | C's arguments in Rust's, and results in C's way |
+//! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
 //! | `say` | one line on stderr, at most once a process |
@@ -78,6 +78,7 @@ use core::ffi::CStr;
 
 use lull_fd::Config;
 use lull_fd::config::Wrong;
+use lull_fd::linux::{last_error, set_error};
 
 /// What the environment asks for.
 static CONFIG: Config = Config::new();
@@ -130,16 +131,4 @@ impl Drop for Errno {
     fn drop(&mut self) {
         set_error(self.0);
     }
-}
-
-/// Sets the calling thread's `errno`.
-pub(crate) fn set_error(error: libc::c_int) {
-    // SAFETY: the address of this thread's errno is always valid.
-    unsafe { *libc::__errno_location() = error }
-}
-
-/// The calling thread's `errno`.
-pub(crate) fn last_error() -> libc::c_int {
-    // SAFETY: the address of this thread's errno is always valid.
-    unsafe { *libc::__errno_location() }
 }

@@ -1,7 +1,7 @@
 //! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`.
 
 use libc::{c_int, c_uint, c_ulong};
-use lull_posix::{files, flags, is_engaged, is_lull};
+use lull_posix::{files, flags, is_engaged, is_lull, memory};
 
 use crate::{answer, real};
 
@@ -115,7 +115,7 @@ fn new_number(command: c_int, result: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if is_lull(fd) && flags::IOCTLS.contains(&request) {
         // SAFETY: these requests have an `int` there.
-        let Some(value) = (unsafe { answer::int_at(argument) }) else { return answer::refused(libc::EFAULT) };
+        let Some(value) = (unsafe { memory::int_at(argument) }) else { return answer::refused(libc::EFAULT) };
         if let Some(result) = flags::ioctl(fd, request, value) {
             return answer::done(|| result);
         }

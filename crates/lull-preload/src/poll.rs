@@ -1,11 +1,12 @@
 //! `poll`, `select` and their kin.
 
+use core::ptr::NonNull;
 use core::time::Duration;
 
-use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
 use lull_fd::time;
-use lull_posix::poll as lulls;
-use lull_posix::{is_engaged, is_lull};
+use lull_posix::is_engaged;
+use lull_posix::poll::{self as lulls, Sets};
 
 use crate::{answer, real};
 
@@ -99,96 +100,22 @@ unsafe fn asked_ns(timeout: *const timespec) -> Option<i64> {
     unsafe { timeout.as_ref() }.map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout))
 }
 
-/// Bits of a word of an `fd_set`.
-const WORD_BITS: usize = 64;
-
-/// The three sets of a call of `select`, any of which may not be there.
-struct Sets([*mut u64; 3]);
-
-/// What each set asks of `poll`, and what of its answer counts for it (`POLLIN_SET` and its kin).
-const ASKED: [c_short; 3] = [
-    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND,
-    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND,
-    libc::POLLPRI,
-];
-const COUNTS: [c_short; 3] = [ASKED[0] | libc::POLLHUP | libc::POLLERR, ASKED[1] | libc::POLLERR, ASKED[2]];
-
-impl Sets {
-    /// # Safety
-    /// The program vouches for sets of `count` bits, rounded up to words.
-    unsafe fn has(&self, set: usize, fd: usize) -> bool {
-        let words = self.0[set];
-        // SAFETY: as above.
-        !words.is_null() && unsafe { *words.add(fd / WORD_BITS) } >> (fd % WORD_BITS) & 1 != 0
-    }
-
-    /// # Safety
-    /// As [`Sets::has`].
-    unsafe fn asked(&self, count: usize) -> Vec<pollfd> {
-        let events = |fd: usize| {
-            // SAFETY: as above.
-            (0..3).filter(|&set| unsafe { self.has(set, fd) }).fold(0, |all, set| all | ASKED[set])
-        };
-        (0..count)
-            .map(|fd| pollfd { fd: fd as c_int, events: events(fd), revents: 0 })
-            .filter(|polled| polled.events != 0)
-            .collect()
-    }
-
-    /// Writes the answer, and returns how many bits it has.
-    ///
-    /// # Safety
-    /// As [`Sets::has`].
-    unsafe fn answer(&self, count: usize, polled: &[pollfd]) -> usize {
-        let mut bits = 0;
-        for set in (0..3).filter(|&set| !self.0[set].is_null()) {
-            // SAFETY: as above.
-            let words = unsafe { core::slice::from_raw_parts_mut(self.0[set], count.div_ceil(WORD_BITS)) };
-            words.fill(0);
-            for polled in polled.iter().filter(|polled| polled.events & ASKED[set] != 0) {
-                if polled.revents & COUNTS[set] != 0 {
-                    words[polled.fd as usize / WORD_BITS] |= 1 << (polled.fd as usize % WORD_BITS);
-                    bits += 1;
-                }
-            }
-        }
-        bits
-    }
-}
-
-/// The descriptors of a call of `select`, if one of them is lull's.
+/// The words of a call's sets, if one of the descriptors in them is lull's.
 ///
 /// # Safety
-/// The program vouches for the sets.
-unsafe fn lulls_sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Sets, Vec<pollfd>)> {
+/// The program vouches for sets of `count` bits, rounded up to words.
+unsafe fn lulls_sets<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<Sets<'a>> {
     let count = usize::try_from(count).ok().filter(|_| is_engaged())?;
-    let sets = Sets(sets.map(|set| set.cast()));
     // SAFETY: as above.
-    let is_there = |fd: usize| is_lull(fd as c_int) && (0..3).any(|set| unsafe { sets.has(set, fd) });
-    if !(0..count).any(is_there) {
-        return None;
-    }
-    // SAFETY: as above.
-    let asked = unsafe { sets.asked(count) };
-    Some((sets, asked))
+    let words = |set: NonNull<fd_set>| unsafe {
+        core::slice::from_raw_parts_mut(set.as_ptr().cast(), count.div_ceil(lulls::WORD_BITS))
+    };
+    let sets = sets.map(|set| NonNull::new(set).map(words));
+    lulls::concerns_sets(count, &sets).then_some(sets)
 }
 
-/// # Safety
-/// The program vouches for the sets.
-unsafe fn selected(
-    count: c_int,
-    (sets, mut polled): (Sets, Vec<pollfd>),
-    timeout_ns: i64,
-    mask: Option<&sigset_t>,
-) -> c_int {
-    answer::count_with_mask(mask, || {
-        lulls::poll(&mut polled, duration(timeout_ns))?;
-        if polled.iter().any(|polled| polled.revents & libc::POLLNVAL != 0) {
-            return Err(lull_posix::Errno::new(libc::EBADF));
-        }
-        // SAFETY: as above.
-        Ok(unsafe { sets.answer(count as usize, &polled) })
-    })
+fn selected(count: c_int, mut sets: Sets<'_>, timeout_ns: i64, mask: Option<&sigset_t>) -> c_int {
+    answer::count_with_mask(mask, || lulls::select(count as usize, &mut sets, duration(timeout_ns)))
 }
 
 /// As the C library's.

@@ -2,15 +2,15 @@
 //! programs that block in `recv`.
 
 use core::ffi::c_void;
-use core::mem::size_of;
 
 use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::config::Socket;
+use lull_fd::linux::{self, Refused};
 use lull_posix::signals::section;
-use lull_posix::{is_engaged, is_lull, socket as lulls};
+use lull_posix::{is_engaged, is_lull, memory, socket as lulls};
 
-use crate::{CONFIG, Errno, answer, last_error, number, real, say};
+use crate::{CONFIG, Errno, answer, number, real, say};
 
 /// As the C library's; a new IPv4 or IPv6 socket gets its options.
 ///
@@ -22,7 +22,7 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
     let fd = number::forgotten(unsafe { real::socket(domain, kind, protocol) });
     if let Some(wanted) = CONFIG.socket()
         && fd >= 0
-        && internet(domain)
+        && linux::is_internet_domain(domain)
     {
         let _errno = Errno::keep();
         set(fd, &wanted);
@@ -69,7 +69,7 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
     answer::number(|| {
         let accepted = lulls::accept(fd, flags)?;
         // SAFETY: the program vouches for its pointers.
-        let written = unsafe { answer::write_address(accepted.peer(), address, length) };
+        let written = unsafe { memory::write_address(accepted.peer(), address, length) };
         if written.is_err() {
             // As the kernel, which gives the number back.
             let _ = lull_posix::files::close(accepted.fd);
@@ -86,7 +86,7 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
 pub unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_engaged() && !address.is_null() {
         // SAFETY: the program vouches for its address.
-        let address = unsafe { answer::bytes(address.cast(), length as usize) };
+        let address = unsafe { memory::bytes(address.cast(), length as usize) };
         return answer::done(|| lulls::bind(fd, address));
     }
     // SAFETY: the caller's arguments, passed on.
@@ -114,7 +114,7 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
     match is_lull(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
         // SAFETY: the program vouches for its pointers.
-        Some(name) => answer::done(|| unsafe { answer::write_name(&name?, address, length) }),
+        Some(name) => answer::done(|| unsafe { memory::write_name(&name?, address, length) }),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::getsockname(fd, address, length) },
     }
@@ -128,7 +128,7 @@ pub unsafe extern "C-unwind" fn getsockname(fd: c_int, address: *mut sockaddr, l
 pub unsafe extern "C-unwind" fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
     match is_lull(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
         // SAFETY: the program vouches for its pointers.
-        Some(name) => answer::done(|| unsafe { answer::write_name(&name?, address, length) }),
+        Some(name) => answer::done(|| unsafe { memory::write_name(&name?, address, length) }),
         // SAFETY: the caller's arguments, passed on.
         None => unsafe { real::getpeername(fd, address, length) },
     }
@@ -148,7 +148,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if is_lull(fd) {
         // SAFETY: the program vouches for its value.
-        let value = unsafe { answer::bytes(value, length as usize) };
+        let value = unsafe { memory::bytes(value, length as usize) };
         return answer::done(|| lulls::setsockopt(fd, level, name, value));
     }
     // SAFETY: the caller's arguments, passed on.
@@ -170,7 +170,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
     // SAFETY: the program vouches for its pointers; the rest are the caller's arguments, passed on.
     unsafe {
         if is_lull(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {
-            let room = answer::bytes_mut(value, *length as usize);
+            let room = memory::bytes_mut(value, *length as usize);
             if let Some(result) = section(|| lulls::getsockopt(fd, level, name, room)) {
                 return answer::done(|| result.map(|written| *length = written as socklen_t));
             }
@@ -187,42 +187,18 @@ fn accepted(fd: c_int) -> c_int {
         return fd;
     }
     let _errno = Errno::keep();
-    if get(fd, libc::SO_BUSY_POLL) == Some(0) && get(fd, libc::SO_DOMAIN).is_some_and(internet) {
+    if linux::busy_poll_usecs(fd) == Some(0) && linux::is_internet(fd) {
         set(fd, &wanted);
     }
     fd
 }
 
-fn internet(domain: c_int) -> bool {
-    domain == libc::AF_INET || domain == libc::AF_INET6
-}
-
 fn set(fd: c_int, wanted: &Socket) {
-    let options = [
-        (libc::SO_BUSY_POLL, c"SO_BUSY_POLL", wanted.usecs, true),
-        (libc::SO_PREFER_BUSY_POLL, c"SO_PREFER_BUSY_POLL", 1, wanted.prefer),
-        (libc::SO_BUSY_POLL_BUDGET, c"SO_BUSY_POLL_BUDGET", wanted.budget, wanted.budget != 0),
-    ];
-    for (option, name, value, asked) in options {
-        let size = size_of::<c_int>() as socklen_t;
-        let value_at = (&raw const value).cast::<c_void>();
-        // SAFETY: an option of the size of an int, on a descriptor that this call has just made.
-        if asked && unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value_at, size) } != 0 {
-            let remedy = if last_error() == libc::EPERM { "it needs CAP_NET_ADMIN" } else { "the kernel refuses it" };
-            let name = name.to_str().unwrap_or_default();
-            CONFIG.socket_off();
-            say::once(format_args!("cannot set {name} to {value} ({remedy}): sockets are left alone from here on"));
-            return;
-        }
+    if let Err(Refused { name, value, error }) = linux::set_busy_poll(fd, wanted) {
+        let remedy = if error == libc::EPERM { "it needs CAP_NET_ADMIN" } else { "the kernel refuses it" };
+        CONFIG.socket_off();
+        say::once(format_args!("cannot set {name} to {value} ({remedy}): sockets are left alone from here on"));
     }
-}
-
-fn get(fd: c_int, option: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut size = size_of::<c_int>() as socklen_t;
-    // SAFETY: room for an int, and its size.
-    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size) };
-    (result == 0).then_some(value)
 }
 
 /// As the C library's.
@@ -233,7 +209,7 @@ fn get(fd: c_int, option: c_int) -> Option<c_int> {
 pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_engaged() && !address.is_null() {
         // SAFETY: the program vouches for its address.
-        let address = unsafe { answer::bytes(address.cast(), length as usize) };
+        let address = unsafe { memory::bytes(address.cast(), length as usize) };
         if is_lull(fd) || lulls::is_destination(address) {
             return answer::done(|| lulls::connect(fd, address));
         }
