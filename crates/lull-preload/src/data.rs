@@ -1,12 +1,14 @@
 //! `read`, `write` and their kin.
 
+use std::io::{IoSlice, IoSliceMut};
+
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{is_lull, memory};
-use std::io::{IoSlice, IoSliceMut};
 
+use crate::taken_over::taken_over;
 use crate::{answer, real};
 
 /// # Safety
@@ -27,27 +29,6 @@ unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
 }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { if is_lull(fd) { receive(fd, buffer, count, 0) } else { real::read(fd, buffer, count) } }
-}
-
-/// As the C library's, which calls it with the buffer's whole room when it was built with checks.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
-    enough(count, room);
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { read(fd, buffer, count) }
-}
-
 /// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
 pub(crate) fn enough(count: size_t, room: size_t) {
     if count > room {
@@ -57,48 +38,39 @@ pub(crate) fn enough(count: size_t, room: size_t) {
     }
 }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { if is_lull(fd) { receive(fd, buffer, count, flags) } else { real::recv(fd, buffer, count, flags) } }
-}
+taken_over! {
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, if is_lull(fd) => receive(fd, buffer, count, 0);
 
-/// As [`__read_chk`].
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __recv_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    enough(count, room);
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { recv(fd, buffer, count, flags) }
-}
+    fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t,
+        if is_lull(fd) => receive(fd, buffer, count, flags);
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvfrom(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on. A stream gives no address (`inet_recvmsg` with `tcp_recvmsg`).
-    unsafe {
+    fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t,
+        if is_lull(fd) => transmit(fd, buffer, count, 0);
+
+    fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t,
+        if is_lull(fd) => transmit(fd, buffer, count, flags);
+
+    /// A program that was built with checks calls it with the buffer's whole room.
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
+        enough(count, room);
+        read(fd, buffer, count)
+    }
+
+    /// As [`__read_chk`].
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t, flags: c_int) -> ssize_t {
+        enough(count, room);
+        recv(fd, buffer, count, flags)
+    }
+
+    /// A stream gives no address (`inet_recvmsg` with `tcp_recvmsg`).
+    fn recvfrom(
+        fd: c_int,
+        buffer: *mut c_void,
+        count: size_t,
+        flags: c_int,
+        address: *mut sockaddr,
+        length: *mut socklen_t,
+    ) -> ssize_t {
         if !is_lull(fd) {
             return real::recvfrom(fd, buffer, count, flags, address, length);
         }
@@ -108,35 +80,33 @@ pub unsafe extern "C-unwind" fn recvfrom(
         }
         received
     }
-}
 
-/// As [`__read_chk`].
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __recvfrom_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    count: size_t,
-    room: size_t,
-    flags: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-) -> ssize_t {
-    enough(count, room);
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { recvfrom(fd, buffer, count, flags, address, length) }
-}
+    /// As [`__read_chk`].
+    fn __recvfrom_chk(
+        fd: c_int,
+        buffer: *mut c_void,
+        count: size_t,
+        room: size_t,
+        flags: c_int,
+        address: *mut sockaddr,
+        length: *mut socklen_t,
+    ) -> ssize_t {
+        enough(count, room);
+        recvfrom(fd, buffer, count, flags, address, length)
+    }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+    /// A connected stream ignores the address.
+    fn sendto(
+        fd: c_int,
+        buffer: *const c_void,
+        count: size_t,
+        flags: c_int,
+        address: *const sockaddr,
+        length: socklen_t,
+    ) -> ssize_t,
+        if is_lull(fd) => transmit(fd, buffer, count, flags);
+
+    fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
         if !is_lull(fd) {
             return real::readv(fd, buffers, count);
         }
@@ -145,16 +115,16 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, buffers: *const iovec, count: c
             memory::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()))
         })
     }
-}
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+    fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+        if !is_lull(fd) {
+            return real::writev(fd, buffers, count);
+        }
+        let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
+        answer::count(|| memory::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         if !is_lull(fd) {
             return real::recvmsg(fd, message, flags);
         }
@@ -170,75 +140,8 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         }
         received
     }
-}
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { if is_lull(fd) { transmit(fd, buffer, count, 0) } else { real::write(fd, buffer, count) } }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
-        if !is_lull(fd) {
-            return real::writev(fd, buffers, count);
-        }
-        let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
-        answer::count(|| memory::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
-    }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { if is_lull(fd) { transmit(fd, buffer, count, flags) } else { real::send(fd, buffer, count, flags) } }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendto(
-    fd: c_int,
-    buffer: *const c_void,
-    count: size_t,
-    flags: c_int,
-    address: *const sockaddr,
-    length: socklen_t,
-) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on. A connected stream ignores the address.
-    unsafe {
-        if is_lull(fd) {
-            transmit(fd, buffer, count, flags)
-        } else {
-            real::sendto(fd, buffer, count, flags, address, length)
-        }
-    }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         if !is_lull(fd) {
             return real::sendmsg(fd, message, flags);
         }
@@ -249,48 +152,9 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
             })
         })
     }
-}
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on; the program vouches for its offset.
-    unsafe {
-        if is_lull(to) || is_lull(from) {
-            answer::count(|| socket::sendfile(to, from, offset.as_mut(), count))
-        } else {
-            real::sendfile(to, from, offset, count)
-        }
-    }
-}
-
-/// As [`sendfile`], with a 64-bit offset, which that has here as well.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { sendfile(to, from, offset, count) }
-}
-
-/// As the C library's. On a socket of lull's it is `recvmsg` again and again.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+    /// On a socket of lull's it is `recvmsg` again and again.
+    fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !is_lull(fd) {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
@@ -299,21 +163,29 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         let flags = flags & !libc::MSG_WAITFORONE;
         each(messages, count, |nth, message| recvmsg(fd, message, if nth == 0 { flags } else { flags | rest }))
     }
-}
 
-/// As the C library's. On a socket of lull's it is `sendmsg` again and again.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
-        if !is_lull(fd) {
-            return real::sendmmsg(fd, messages, count, flags);
-        }
-        each(messages, count, |_, message| sendmsg(fd, message, flags))
+    /// On a socket of lull's it is `sendmsg` again and again.
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int,
+        if is_lull(fd) => each(messages, count, |_, message| sendmsg(fd, message, flags));
+
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
+        if is_lull(to) || is_lull(from) => answer::count(|| socket::sendfile(to, from, offset.as_mut(), count));
+
+    /// It is [`sendfile`], whose offset has 64 bits here as well.
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        sendfile(to, from, offset, count)
     }
+
+    /// A socket of lull's has no pages to give away: programs then read and write.
+    fn splice(
+        from: c_int,
+        at: *mut loff_t,
+        to: c_int,
+        there: *mut loff_t,
+        count: size_t,
+        flags: c_uint,
+    ) -> ssize_t,
+        if is_lull(from) || is_lull(to) => answer::refused(libc::EINVAL) as ssize_t;
 }
 
 /// One call for each message, until one fails; how many did not, or -1 if that was the first.
@@ -333,24 +205,4 @@ unsafe fn each(messages: *mut mmsghdr, count: c_uint, mut call: impl FnMut(usize
         }
     }
     count as c_int
-}
-
-/// As the C library's. A socket of lull's has no pages to give away: programs then read and write.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn splice(
-    from: c_int,
-    at: *mut loff_t,
-    to: c_int,
-    there: *mut loff_t,
-    count: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    if is_lull(from) || is_lull(to) {
-        return answer::refused(libc::EINVAL) as ssize_t;
-    }
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { real::splice(from, at, to, there, count, flags) }
 }

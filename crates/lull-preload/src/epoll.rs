@@ -11,157 +11,113 @@ use lull_fd::{Table, linux, time};
 
 use lull_posix::{epoll as lulls, is_engaged, is_lull};
 
+use crate::taken_over::taken_over;
 use crate::{CONFIG, Errno, answer, last_error, real, say};
 
 static TABLE: Table = Table::new();
 static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
 
-/// As the C library's; the new context gets its parameters.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
-    if is_engaged() {
-        // The size is a hint that nobody has taken for long, but it has to be one.
-        return if size > 0 { answer::number(|| lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
+taken_over! {
+    /// The new context gets its parameters.
+    fn epoll_create(size: c_int) -> c_int {
+        if is_engaged() {
+            // The size is a hint that nobody has taken for long, but it has to be one.
+            return if size > 0 { answer::number(|| lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
+        }
+        born(real::epoll_create(size))
     }
-    // SAFETY: the caller's arguments, passed on.
-    born(unsafe { real::epoll_create(size) })
-}
 
-/// As the C library's; the new context gets its parameters.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
-    if is_engaged() {
-        return answer::number(|| lulls::epoll_create(flags));
+    /// The new context gets its parameters.
+    fn epoll_create1(flags: c_int) -> c_int {
+        if is_engaged() { answer::number(|| lulls::epoll_create(flags)) } else { born(real::epoll_create1(flags)) }
     }
-    // SAFETY: the caller's arguments, passed on.
-    born(unsafe { real::epoll_create1(flags) })
-}
 
-/// As the C library's; what is on a context is remembered in a mode that keeps polling.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    if is_lull(epfd) || is_lull(fd) {
-        // SAFETY: as the kernel would, this reads the caller's event, if there is one; it may be packed anywhere. A call that
-        // takes a member off may have a pointer to nowhere.
-        let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| unsafe { event.read_unaligned() });
-        return answer::done(|| lulls::epoll_ctl(epfd, what, fd, event));
+    /// What is on a context is remembered in a mode that keeps polling.
+    fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        if is_lull(epfd) || is_lull(fd) {
+            // The event may be packed anywhere. A call that takes a member off may have a pointer to nowhere.
+            let event = (what != libc::EPOLL_CTL_DEL && !event.is_null()).then(|| event.read_unaligned());
+            return answer::done(|| lulls::epoll_ctl(epfd, what, fd, event));
+        }
+        let result = real::epoll_ctl(epfd, what, fd, event);
+        if CONFIG.keeps_polling_ms().is_some() && result == 0 {
+            let _errno = Errno::keep();
+            match what {
+                libc::EPOLL_CTL_ADD if linux::is_internet(fd) => TABLE.added(epfd, fd),
+                libc::EPOLL_CTL_DEL => TABLE.removed(epfd, fd),
+                _ => {}
+            }
+        }
+        result
     }
-    // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { real::epoll_ctl(epfd, what, fd, event) };
-    if CONFIG.keeps_polling_ms().is_some() && result == 0 {
-        let _errno = Errno::keep();
-        match what {
-            libc::EPOLL_CTL_ADD if linux::is_internet(fd) => TABLE.added(epfd, fd),
-            libc::EPOLL_CTL_DEL => TABLE.removed(epfd, fd),
-            _ => {}
+
+    /// It is polled for in a mode that keeps polling.
+    fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+        if is_lull(epfd) {
+            return waited(epfd, events, max, time::of_ms(timeout), None);
+        }
+        let max = CONFIG.events(max);
+        let real = |timeout_ns, mask: Option<&sigset_t>| match mask {
+            None => real::epoll_wait(epfd, events, max, time::in_ms(timeout_ns)),
+            Some(mask) => real::epoll_pwait(epfd, events, max, time::in_ms(timeout_ns), mask),
+        };
+        match CONFIG.keeps_polling_ms() {
+            None => real::epoll_wait(epfd, events, max, timeout),
+            Some(ms) => polled_for(&Call { epfd, events, max, own_mask: None, real }, time::of_ms(timeout), ms),
         }
     }
-    result
-}
 
-/// As the C library's; it is polled for in a mode that keeps polling.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-    if is_lull(epfd) {
-        // SAFETY: the program vouches for its events.
-        return unsafe { waited(epfd, events, max, time::of_ms(timeout), None) };
-    }
-    let max = CONFIG.events(max);
-    let real = |timeout_ns, mask: Option<&sigset_t>| match mask {
-        // SAFETY: the caller's arguments, passed on; any timeout is valid.
-        None => unsafe { real::epoll_wait(epfd, events, max, time::in_ms(timeout_ns)) },
-        // SAFETY: as above, with a mask that lives until the call returns.
-        Some(mask) => unsafe { real::epoll_pwait(epfd, events, max, time::in_ms(timeout_ns), mask) },
-    };
-    match CONFIG.keeps_polling_ms() {
-        // SAFETY: the caller's arguments, passed on.
-        None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
-        Some(ms) => polled_for(&Call { epfd, events, max, own_mask: None, real }, time::of_ms(timeout), ms),
-    }
-}
-
-/// As the C library's; it is polled for in a mode that keeps polling.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_pwait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    if is_lull(epfd) {
-        // SAFETY: the program vouches for its events and its mask.
-        return unsafe { waited(epfd, events, max, time::of_ms(timeout), mask.as_ref()) };
-    }
-    let max = CONFIG.events(max);
-    let real = |timeout_ns, mask: Option<&sigset_t>| {
-        // SAFETY: the caller's arguments, passed on; any timeout is valid.
-        unsafe { real::epoll_pwait(epfd, events, max, time::in_ms(timeout_ns), pointer(mask)) }
-    };
-    match CONFIG.keeps_polling_ms() {
-        // SAFETY: the caller's arguments, passed on.
-        None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
-        Some(ms) => {
-            // SAFETY: the caller vouches for its mask.
-            let own_mask = unsafe { mask.as_ref() };
-            polled_for(&Call { epfd, events, max, own_mask, real }, time::of_ms(timeout), ms)
+    /// It is polled for in a mode that keeps polling.
+    fn epoll_pwait(
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        timeout: c_int,
+        mask: *const sigset_t,
+    ) -> c_int {
+        if is_lull(epfd) {
+            return waited(epfd, events, max, time::of_ms(timeout), mask.as_ref());
+        }
+        let max = CONFIG.events(max);
+        let real = |timeout_ns, mask: Option<&sigset_t>| {
+            real::epoll_pwait(epfd, events, max, time::in_ms(timeout_ns), pointer(mask))
+        };
+        match CONFIG.keeps_polling_ms() {
+            None => real::epoll_pwait(epfd, events, max, timeout, mask),
+            Some(ms) => {
+                let call = Call { epfd, events, max, own_mask: mask.as_ref(), real };
+                polled_for(&call, time::of_ms(timeout), ms)
+            }
         }
     }
-}
 
-/// As the C library's; it is polled for in a mode that keeps polling.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn epoll_pwait2(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    if is_lull(epfd) {
-        // SAFETY: as the kernel would, this reads the caller's timeout, if there is one; the program vouches for the rest.
-        unsafe {
-            let timeout = timeout.as_ref().map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout));
-            let Some(timeout_ns) = timeout else { return answer::refused(libc::EINVAL) };
+    /// It is polled for in a mode that keeps polling.
+    fn epoll_pwait2(
+        epfd: c_int,
+        events: *mut epoll_event,
+        max: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        let asked_ns = timeout.as_ref().map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout));
+        if is_lull(epfd) {
+            let Some(timeout_ns) = asked_ns else { return answer::refused(libc::EINVAL) };
             return waited(epfd, events, max, timeout_ns, mask.as_ref());
         }
-    }
-    let max = CONFIG.events(max);
-    let real = |timeout_ns: i64, mask: Option<&sigset_t>| {
-        let no_end = timeout_ns == time::FOR_EVER_NS;
-        let timeout = time::in_timespec(timeout_ns.max(0));
-        let timeout = if no_end { core::ptr::null() } else { &raw const timeout };
-        // SAFETY: the caller's arguments, passed on, and a timeout that lives until the call returns.
-        unsafe { real::epoll_pwait2(epfd, events, max, timeout, pointer(mask)) }
-    };
-    // SAFETY: as the kernel would, this reads the caller's timeout, if there is one.
-    let asked_ns = unsafe { timeout.as_ref() }.map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout));
-    match (CONFIG.keeps_polling_ms(), asked_ns) {
-        (Some(ms), Some(asked_ns)) => {
-            // SAFETY: the caller vouches for its mask.
-            let own_mask = unsafe { mask.as_ref() };
-            polled_for(&Call { epfd, events, max, own_mask, real }, asked_ns, ms)
+        let max = CONFIG.events(max);
+        let real = |timeout_ns: i64, mask: Option<&sigset_t>| {
+            let no_end = timeout_ns == time::FOR_EVER_NS;
+            let timeout = time::in_timespec(timeout_ns.max(0));
+            let timeout = if no_end { core::ptr::null() } else { &raw const timeout };
+            real::epoll_pwait2(epfd, events, max, timeout, pointer(mask))
+        };
+        match (CONFIG.keeps_polling_ms(), asked_ns) {
+            (Some(ms), Some(asked_ns)) => {
+                polled_for(&Call { epfd, events, max, own_mask: mask.as_ref(), real }, asked_ns, ms)
+            }
+            // What is no time is the kernel's to refuse.
+            _ => real::epoll_pwait2(epfd, events, max, timeout, mask),
         }
-        // SAFETY: the caller's arguments, passed on. What is no time is the kernel's to refuse.
-        _ => unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) },
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! | module | what is in there |
 //! | --- | --- |
+//! | `taken_over` | how a function is taken over |
 //! | `real` | the C library's own functions, looked up once at load |
 //! | `engage` | whether this process is on the user plane |
 //! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
@@ -73,6 +74,7 @@ mod say;
 mod signal;
 mod socket;
 mod system_call;
+mod taken_over;
 
 use core::ffi::CStr;
 

@@ -5,22 +5,19 @@ use core::ffi::{c_char, c_uint};
 
 use libc::{c_int, mode_t, sigset_t};
 
-use crate::{number, real};
+use crate::number::{close_lulls, forgotten};
+use crate::real;
+use crate::taken_over::taken_over;
 
 /// Declares calls that return a number.
 macro_rules! gives_a_number {
     ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {
-        $(
-            /// As the C library's. What is not there of a call without all arguments is passed on as it is found.
-            ///
-            /// # Safety
-            /// As the C library's.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-                // SAFETY: the caller's arguments, passed on.
-                number::forgotten(unsafe { real::$name($($arg),*) })
-            }
-        )*
+        taken_over! {
+            $(
+                /// What is not there of a call without all arguments is passed on as it is found.
+                fn $name($($arg: $type),*) -> c_int { forgotten(real::$name($($arg),*)) }
+            )*
+        }
     };
 }
 
@@ -47,63 +44,33 @@ unsafe fn both_forgotten(result: c_int, pair: *const c_int) -> c_int {
     if result == 0 {
         // SAFETY: as above.
         unsafe {
-            number::forgotten(*pair);
-            number::forgotten(*pair.add(1));
+            forgotten(*pair);
+            forgotten(*pair.add(1));
         }
     }
     result
 }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pipe(pair: *mut c_int) -> c_int {
-    // SAFETY: the caller's argument, passed on.
-    unsafe { both_forgotten(real::pipe(pair), pair) }
-}
+taken_over! {
+    fn pipe(pair: *mut c_int) -> c_int { both_forgotten(real::pipe(pair), pair) }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pipe2(pair: *mut c_int, flags: c_int) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { both_forgotten(real::pipe2(pair, flags), pair) }
-}
+    fn pipe2(pair: *mut c_int, flags: c_int) -> c_int { both_forgotten(real::pipe2(pair, flags), pair) }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { both_forgotten(real::socketpair(domain, kind, protocol, pair), pair) }
-}
-
-/// As the C library's: lull's numbers in the range are closed as lull's, the rest by the kernel.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if first <= last && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        number::close_lulls(first, last);
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
+        both_forgotten(real::socketpair(domain, kind, protocol, pair), pair)
     }
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { real::close_range(first, last, flags) }
-}
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    number::close_lulls(first.max(0) as c_uint, c_uint::MAX);
-    // SAFETY: the caller's argument, passed on. It closes what there is and cannot fail.
-    unsafe { real::close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+    /// lull's numbers in the range are closed as lull's, the rest by the kernel.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if first <= last && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+            close_lulls(first, last);
+        }
+        real::close_range(first, last, flags)
+    }
+
+    /// As [`close_range`]. It closes what there is and cannot fail.
+    fn closefrom(first: c_int) -> () {
+        close_lulls(first.max(0) as c_uint, c_uint::MAX);
+        real::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
 }

@@ -8,6 +8,7 @@ use lull_fd::time;
 use lull_posix::is_engaged;
 use lull_posix::poll::{self as lulls, Sets};
 
+use crate::taken_over::taken_over;
 use crate::{answer, real};
 
 fn duration(timeout_ns: i64) -> Option<Duration> {
@@ -25,70 +26,6 @@ unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [poll
     // SAFETY: as above.
     let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
     lulls::concerns(fds).then_some(fds)
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
-        match lulls_fds(fds, count) {
-            Some(fds) => answer::count_with_mask(None, || lulls::poll(fds, duration(time::of_ms(timeout)))),
-            None => real::poll(fds, count, timeout),
-        }
-    }
-}
-
-/// As the C library's, which calls it with the array's whole room when it was built with checks.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-    crate::data::enough(count as usize * size_of::<pollfd>(), room);
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { poll(fds, count, timeout) }
-}
-
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn ppoll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
-        let Some(fds) = lulls_fds(fds, count) else { return real::ppoll(fds, count, timeout, mask) };
-        match asked_ns(timeout) {
-            Some(ns) => answer::count_with_mask(mask.as_ref(), || lulls::poll(fds, duration(ns))),
-            None => answer::refused(libc::EINVAL),
-        }
-    }
-}
-
-/// As [`__poll_chk`].
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __ppoll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    room: size_t,
-) -> c_int {
-    crate::data::enough(count as usize * size_of::<pollfd>(), room);
-    // SAFETY: the caller's arguments, passed on.
-    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 /// Nanoseconds of a timeout that may not be there; nothing for one that is no time.
@@ -118,20 +55,47 @@ fn selected(count: c_int, mut sets: Sets<'_>, timeout_ns: i64, mask: Option<&sig
     answer::count_with_mask(mask, || lulls::select(count as usize, &mut sets, duration(timeout_ns)))
 }
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn select(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+taken_over! {
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        match lulls_fds(fds, count) {
+            Some(fds) => answer::count_with_mask(None, || lulls::poll(fds, duration(time::of_ms(timeout)))),
+            None => real::poll(fds, count, timeout),
+        }
+    }
+
+    /// A program that was built with checks calls it with the array's whole room.
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+        crate::data::enough(count as usize * size_of::<pollfd>(), room);
+        poll(fds, count, timeout)
+    }
+
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        let Some(fds) = lulls_fds(fds, count) else { return real::ppoll(fds, count, timeout, mask) };
+        match asked_ns(timeout) {
+            Some(ns) => answer::count_with_mask(mask.as_ref(), || lulls::poll(fds, duration(ns))),
+            None => answer::refused(libc::EINVAL),
+        }
+    }
+
+    /// As [`__poll_chk`].
+    fn __ppoll_chk(
+        fds: *mut pollfd,
+        count: nfds_t,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+        room: size_t,
+    ) -> c_int {
+        crate::data::enough(count as usize * size_of::<pollfd>(), room);
+        ppoll(fds, count, timeout, mask)
+    }
+
+    fn select(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *mut timeval,
+    ) -> c_int {
         let Some(sets) = lulls_sets(count, [read, write, except]) else {
             return real::select(count, read, write, except, timeout);
         };
@@ -148,23 +112,15 @@ pub unsafe extern "C-unwind" fn select(
         timeout.tv_usec = (left_us % 1_000_000) as suseconds_t;
         result
     }
-}
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pselect(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+    fn pselect(
+        count: c_int,
+        read: *mut fd_set,
+        write: *mut fd_set,
+        except: *mut fd_set,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
         let Some(sets) = lulls_sets(count, [read, write, except]) else {
             return real::pselect(count, read, write, except, timeout, mask);
         };

@@ -3,24 +3,14 @@
 use libc::{c_int, sighandler_t};
 use lull_posix::{Errno, is_engaged, signals};
 
+use crate::taken_over::taken_over;
 use crate::{answer, last_error, real, set_error};
 
-/// As the C library's.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sigaction(
-    signal: c_int,
-    asked: *const libc::sigaction,
-    before: *mut libc::sigaction,
-) -> c_int {
-    if !is_engaged() {
-        // SAFETY: the caller's arguments, passed on.
-        return unsafe { real::sigaction(signal, asked, before) };
-    }
-    // SAFETY: the program vouches for its pointers.
-    unsafe {
+taken_over! {
+    fn sigaction(signal: c_int, asked: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
+        if !is_engaged() {
+            return real::sigaction(signal, asked, before);
+        }
         match signals::sigaction(signal, asked.as_ref(), |asked| install(signal, asked)) {
             Ok(told) => {
                 if let Some(before) = before.as_mut() {
@@ -31,29 +21,23 @@ pub unsafe extern "C-unwind" fn sigaction(
             Err(error) => answer::refused(error.number()),
         }
     }
-}
 
-/// As the C library's: a handler of `signal` restarts calls (`bsd_signal`).
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    if !is_engaged() {
-        // SAFETY: the caller's arguments, passed on.
-        return unsafe { real::signal(signal, handler) };
-    }
-    // SAFETY: plain data, for which zeroes are a value.
-    let mut asked: libc::sigaction = unsafe { core::mem::zeroed() };
-    asked.sa_sigaction = handler;
-    asked.sa_flags = libc::SA_RESTART;
-    // SAFETY: a set of its own.
-    unsafe { libc::sigaddset(&raw mut asked.sa_mask, signal) };
-    match signals::sigaction(signal, Some(&asked), |asked| install(signal, asked)) {
-        Ok(told) => told.sa_sigaction,
-        Err(error) => {
-            set_error(error.number());
-            libc::SIG_ERR
+    /// A handler restarts calls (`bsd_signal`).
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if !is_engaged() {
+            return real::signal(signal, handler);
+        }
+        // Plain data, for which zeroes are a value.
+        let mut asked: libc::sigaction = core::mem::zeroed();
+        asked.sa_sigaction = handler;
+        asked.sa_flags = libc::SA_RESTART;
+        libc::sigaddset(&raw mut asked.sa_mask, signal);
+        match signals::sigaction(signal, Some(&asked), |asked| install(signal, asked)) {
+            Ok(told) => told.sa_sigaction,
+            Err(error) => {
+                set_error(error.number());
+                libc::SIG_ERR
+            }
         }
     }
 }

@@ -3,24 +3,12 @@
 use libc::{c_int, c_long, c_void, size_t, socklen_t};
 use lull_posix::{is_engaged, is_lull};
 
+use crate::taken_over::taken_over;
 use crate::{data, epoll, number, real, set_error, socket};
 
-/// As the C library's. A call has up to six arguments; what is not there is passed on as it is found.
-///
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn syscall(
-    which: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    // SAFETY: the caller's arguments, passed on.
-    unsafe {
+taken_over! {
+    /// A call has up to six arguments; what is not there is passed on as it is found.
+    fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         if is_engaged()
             && let Some(result) = lulls(which, [a, b, c, d, e, f])
         {
