@@ -1,4 +1,4 @@
-//! A call of `epoll_wait` or one of its kin, waited for as [`wait`](crate::wait) has it, by Linux's calls.
+//! A call of `epoll_wait` or one of its kin, waited for as [`wait`] has it, by Linux's calls.
 
 use libc::{c_int, epoll_event, sigset_t};
 

@@ -19,6 +19,7 @@
 //! | [`time`] | timeouts of the three calls, as nanoseconds |
 //! | [`files`] | open files by their numbers: lock-free, refcounted, with generations |
 //! | [`calls`] | a call of the program's, waited for so |
+//! | [`say`] | one line on stderr, at most once a process |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
 //!
 //! # Promises
@@ -46,6 +47,7 @@ pub mod files;
 pub mod linux;
 #[cfg(all(test, loom))]
 mod loom_models;
+pub mod say;
 mod sync;
 pub mod table;
 pub mod time;

@@ -18,7 +18,6 @@
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
-//! | `say` | one line on stderr, at most once a process |
 //!
 //! What it does with the calls is in `lull-fd`, which needs no preloading to be tested.
 //!
@@ -70,7 +69,6 @@ mod new;
 mod number;
 mod poll;
 mod real;
-mod say;
 mod signal;
 mod socket;
 mod system_call;
@@ -81,6 +79,7 @@ use core::ffi::CStr;
 use lull_fd::Config;
 use lull_fd::config::Wrong;
 use lull_fd::linux::{last_error, set_error};
+use lull_fd::say;
 
 /// What the environment asks for.
 static CONFIG: Config = Config::new();

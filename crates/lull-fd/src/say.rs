@@ -17,12 +17,12 @@ static STDERR_DEV: AtomicU64 = AtomicU64::new(0);
 static STDERR_INO: AtomicU64 = AtomicU64::new(0);
 
 /// Says nothing from now on.
-pub(crate) fn quiet() {
+pub fn quiet() {
     QUIET.store(true, Relaxed);
 }
 
 /// Remembers which file stderr is.
-pub(crate) fn remember_stderr() {
+pub fn remember_stderr() {
     if let Some((dev, ino)) = stderr_file() {
         STDERR_DEV.store(dev, Relaxed);
         STDERR_INO.store(ino, Relaxed);
@@ -31,7 +31,7 @@ pub(crate) fn remember_stderr() {
 
 /// Writes why something is not set, unless this process said why before.
 #[cold]
-pub(crate) fn once(message: fmt::Arguments<'_>) {
+pub fn once(message: fmt::Arguments<'_>) {
     if !SAID.swap(true, Relaxed) {
         line(message);
     }
@@ -39,7 +39,7 @@ pub(crate) fn once(message: fmt::Arguments<'_>) {
 
 /// Writes `lull: MESSAGE`.
 #[cold]
-pub(crate) fn line(message: fmt::Arguments<'_>) {
+pub fn line(message: fmt::Arguments<'_>) {
     if QUIET.load(Relaxed) {
         return;
     }
