@@ -152,8 +152,8 @@ pub use network::{Cork, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, ConnectOptions, Keepalive, ListenOptions, Neighbours, NetError, Ready, Received,
-    SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, ConnectOptions, EPHEMERAL_PORTS, Keepalive, ListenOptions, Neighbours, NetError,
+    Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

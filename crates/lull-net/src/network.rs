@@ -110,6 +110,7 @@ impl Network {
                 tx_checksum_offload: info.offloads.tx_checksum,
                 tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,
                 seed: random_seed()?,
+                ephemeral_ports: config.ephemeral_ports.clone(),
                 timestamps: config.timestamps,
                 syncookies: config.syncookies,
                 timeouts: config.timeouts,

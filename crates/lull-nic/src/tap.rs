@@ -210,7 +210,7 @@ impl Tap {
     }
 
     /// The descriptors of the queues, for a process that they are handed on to.
-    pub fn queue_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn queue_fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
         self.shared.files.iter().map(AsFd::as_fd)
     }
 
@@ -323,6 +323,21 @@ impl Tap {
         }
         count
     }
+}
+
+/// Makes a queue that was handed on one of those that the kernel sends frames to, or takes it out: a queue that nobody reads
+/// must be out, or the flows that the kernel gives it find no answer. What waits in it is dropped when it is taken out. It takes
+/// no privilege. False: it was so already, or the interface has only this queue, which is never taken out.
+///
+/// # Errors
+/// [`DeviceError::Os`]: the descriptor is no queue of a TAP, or its interface is gone.
+pub fn set_attached(queue: BorrowedFd<'_>, attached: bool) -> Result<bool, DeviceError> {
+    os::set_attached(queue, attached).map_err(|source| DeviceError::Os {
+        device: "a TAP that was handed on".to_owned(),
+        what: format!("{} a queue", if attached { "attach" } else { "detach" }),
+        remedy: "hand on an open queue of a TAP interface that exists",
+        source,
+    })
 }
 
 fn check(config: &TapConfig) -> Result<(), DeviceError> {

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lull_control::Offer;
 use lull_net::lull_host::Waker;
@@ -20,25 +21,49 @@ pub struct Engine {
     /// The mode in force; the epoll contexts of the program get their half of it.
     pub mode: Mode,
     /// Where open connections are told to whoever outlives this process.
-    pub flows: Option<Flows>,
+    pub flows: Option<Arc<Flows>>,
     /// Where `lull show`, `lull stat` and `lull set` ask; without it they do not see this process.
     pub control: Option<Offer>,
 }
 
-/// Makes the engine. It is called once, with every signal blocked, so that no thread that it starts ever runs a handler of
-/// the program.
+/// How much of the NIC a process asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All queues that nobody has: for a process that began to listen, or to connect, itself.
+    All,
+    /// One queue: for a child that inherited its listener. Others may want one, too.
+    One,
+}
+
+/// Makes the engine of this process alone. It is called once, with every signal blocked, so that no thread that it starts ever
+/// runs a handler of the program.
 pub type Start = Box<dyn FnOnce() -> std::result::Result<Engine, StartError> + Send>;
+
+/// Makes the engine of any process of the program, as [`Start`]: it is called in each that needs one, and again after a failure.
+pub type StartEach = Box<dyn FnMut(Share) -> std::result::Result<Engine, StartError> + Send>;
 
 /// Why the engine did not start, in words for whoever started the program.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(pub String);
 
+/// Who may have an engine.
+enum Starter {
+    Alone(Option<Start>),
+    Each(StartEach),
+}
+
 /// What this process has of lull.
 struct World {
     routing: Routing,
-    start: Mutex<Option<Start>>,
-    engine: OnceLock<Option<Engine>>,
+    /// Listeners become real where connections are first asked for, and not where `listen` is called.
+    lazily: bool,
+    /// The process that loaded the library: no child of `fork`.
+    loaded_in: u32,
+    start: Mutex<Starter>,
+    engine: OnceLock<Engine>,
+    /// The process in which it could not be started.
+    refused_in: AtomicU32,
     say: fn(&StartError),
 }
 
@@ -47,7 +72,25 @@ static WORLD: OnceLock<World> = OnceLock::new();
 /// Makes the addresses of `routing` lull's in this process. `start` runs at the first call that needs an engine; if it
 /// fails, `say` is told once, and those calls fail with ENETDOWN. Only the first call counts; false for a later one.
 pub fn engage(routing: Routing, start: Start, say: fn(&StartError)) -> bool {
-    let world = World { routing, start: Mutex::new(Some(start)), engine: OnceLock::new(), say };
+    engage_as(routing, false, Starter::Alone(Some(start)), say)
+}
+
+/// As [`engage`], for a program of several processes: each that asks for connections of a listener, or makes one, has an engine
+/// of its own. The process that calls `listen` alone has none.
+pub fn engage_each(routing: Routing, start: StartEach, say: fn(&StartError)) -> bool {
+    engage_as(routing, true, Starter::Each(start), say)
+}
+
+fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError)) -> bool {
+    let world = World {
+        routing,
+        lazily,
+        loaded_in: std::process::id(),
+        start: Mutex::new(start),
+        engine: OnceLock::new(),
+        refused_in: AtomicU32::new(0),
+        say,
+    };
     WORLD.set(world).is_ok()
 }
 
@@ -61,6 +104,11 @@ pub fn is_engaged() -> bool {
 #[inline]
 fn world() -> Option<&'static World> {
     WORLD.get().filter(|_| !fork::is_husk())
+}
+
+/// Whether a listener waits with becoming real until connections are asked for.
+pub(crate) fn listens_lazily() -> bool {
+    world().is_some_and(|world| world.lazily)
 }
 
 /// Whether an address is lull's to bind.
@@ -89,20 +137,48 @@ pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
 /// The engine if it runs.
 #[inline]
 pub fn running() -> Option<&'static Engine> {
-    world()?.engine.get()?.as_ref()
+    world()?.engine.get()
 }
 
-/// The engine, started if it does not run yet.
+/// The engine, started if it does not run yet, with what a process asks for that needs it for itself.
 pub(crate) fn engine() -> Result<&'static Engine> {
+    let inherited = world().is_some_and(|world| world.loaded_in != std::process::id());
+    engine_with(if inherited { Share::One } else { Share::All })
+}
+
+/// The engine, started with this share of the NIC if it does not run yet.
+pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
     const DOWN: Errno = Errno::new(libc::ENETDOWN);
     let world = world().ok_or(DOWN)?;
-    let started = world.engine.get_or_init(|| {
-        let start = world.start.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let _no_signals = NoSignals::begin();
-        fork::engine_starts();
-        start().inspect_err(|error| (world.say)(error)).ok()
-    });
-    started.as_ref().ok_or(DOWN)
+    if let Some(engine) = world.engine.get() {
+        return Ok(engine);
+    }
+    let process = std::process::id();
+    let mut start = world.start.lock().unwrap_or_else(PoisonError::into_inner);
+    // Another thread may have been first.
+    if let Some(engine) = world.engine.get() {
+        return Ok(engine);
+    }
+    if world.refused_in.load(Ordering::Relaxed) == process {
+        return Err(DOWN);
+    }
+    let starting = fork::engine_starts();
+    let _no_signals = NoSignals::begin();
+    let started = match &mut *start {
+        Starter::Alone(start) => start.take().ok_or(DOWN)?(),
+        Starter::Each(start) => start(share),
+    };
+    match started {
+        Ok(engine) => {
+            starting.runs();
+            Ok(world.engine.get_or_init(|| engine))
+        }
+        Err(error) => {
+            world.refused_in.store(process, Ordering::Relaxed);
+            (world.say)(&error);
+            Err(DOWN)
+        }
+    }
 }
 
 thread_local! {

@@ -8,7 +8,7 @@ mod ctl;
 mod move_in;
 mod wait;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,6 +36,8 @@ pub(crate) struct EpollFile {
     mixed: OnceLock<Mixed>,
     /// The kernel's members, as the program added them: one that becomes lull's later has to move.
     kernels: Mutex<HashMap<c_int, Added>>,
+    /// Listeners that were added while another process had the NIC, by [`Listener::id`](crate::socket::Listener).
+    idle: Mutex<HashSet<u64>>,
     /// Threads that wait in the kernel's context alone.
     waiting_there: AtomicUsize,
     /// What calls them out of there: a descriptor that is always readable, a member while it is needed.
@@ -73,6 +75,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     let file = EpollFile {
         mixed: OnceLock::new(),
         kernels: Mutex::default(),
+        idle: Mutex::default(),
         waiting_there: AtomicUsize::new(0),
         call: Mutex::new(None),
     };

@@ -6,7 +6,8 @@
 //! or half-written, which is passed over.
 //!
 //! The file behind it also says which process has which queue of the NIC: by a record lock (`fcntl(2)`, F_SETLK) on the queue's
-//! byte, which a child of `fork` does not inherit and which goes with its process, however that ends.
+//! byte, which a child of `fork` does not inherit and which goes with its process, however that ends. Whoever takes a queue, or
+//! sees to one that nobody has, holds another lock meanwhile ([`Flows::alone`]).
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,6 +20,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.
 pub const FLOWS_MAX: usize = 65_536;
+
+/// The byte of [`Flows::alone`], behind those of all queues.
+const ALONE: u32 = 1 << 20;
+/// The byte of whoever records the frames.
+pub const RECORD: u32 = ALONE + 1;
 
 const FREE: u32 = 0;
 const BEING_WRITTEN: u32 = 1;
@@ -132,18 +138,49 @@ impl Flows {
     /// # Errors
     /// [`NotClaimed::Taken`] with the process that has it, [`NotClaimed::System`] for what the system says.
     pub fn claim(&self, queue: u32) -> Result<(), NotClaimed> {
-        let mut wanted = lock_of(queue);
-        // SAFETY: F_SETLK reads one `flock`, which outlives the call.
-        if unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_SETLK, &raw const wanted) } == 0 {
-            return Ok(());
+        match self.lock(libc::F_SETLK, libc::F_WRLCK, queue) {
+            Ok(()) => Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Err(NotClaimed::Taken { pid: self.holder(queue).unwrap_or(0) })
+            }
+            Err(error) => Err(NotClaimed::System(error)),
         }
-        let error = io::Error::last_os_error();
-        if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) {
-            return Err(NotClaimed::System(error));
-        }
+    }
+
+    /// Gives a queue of this process back.
+    pub fn release(&self, queue: u32) {
+        // It fails for no lock that `claim` has taken.
+        let _ = self.lock(libc::F_SETLK, libc::F_UNLCK, queue);
+    }
+
+    /// The other process that has a queue, if one has it; 0 for one in another PID namespace.
+    pub fn holder(&self, queue: u32) -> Option<libc::pid_t> {
+        let mut asked = lock_of(libc::F_WRLCK, queue);
         // SAFETY: F_GETLK writes to one `flock`, which outlives the call.
-        let asked = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETLK, &raw mut wanted) };
-        Err(NotClaimed::Taken { pid: if asked == 0 { wanted.l_pid } else { 0 } })
+        let done = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETLK, &raw mut asked) };
+        (done == 0 && libc::c_int::from(asked.l_type) != libc::F_UNLCK).then_some(asked.l_pid.max(0))
+    }
+
+    /// Calls `f` while no other process takes a queue, or sees to one that nobody has.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn alone<R>(&self, f: impl FnOnce() -> R) -> io::Result<R> {
+        while let Err(error) = self.lock(libc::F_SETLKW, libc::F_WRLCK, ALONE) {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        let result = f();
+        self.release(ALONE);
+        Ok(result)
+    }
+
+    fn lock(&self, how: libc::c_int, kind: libc::c_int, queue: u32) -> io::Result<()> {
+        let wanted = lock_of(kind, queue);
+        // SAFETY: both commands read one `flock`, which outlives the call.
+        let done = unsafe { libc::fcntl(self.fd.as_raw_fd(), how, &raw const wanted) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The connections that are open: local and remote address.
@@ -185,9 +222,9 @@ pub enum NotClaimed {
     System(io::Error),
 }
 
-fn lock_of(queue: u32) -> libc::flock {
+fn lock_of(kind: libc::c_int, queue: u32) -> libc::flock {
     libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: i64::from(queue),
         l_len: 1,
@@ -269,6 +306,9 @@ mod tests {
             "it is not inherited"
         );
         assert!(in_a_child(|| flows.claim(1).is_ok()), "each queue by itself");
+        assert!(in_a_child(|| flows.holder(0) == Some(me) && flows.holder(1).is_none()));
+        flows.release(0);
+        assert!(in_a_child(|| flows.claim(0).is_ok()), "given back");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
+/// The engine runs in this process, or is being started.
+static RUNS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is the child of one whose engine ran.
 #[inline]
@@ -16,17 +18,39 @@ pub fn is_husk() -> bool {
     HUSK.load(Ordering::Relaxed)
 }
 
+/// An engine that is being started. If it comes to nothing, children are as if nothing had been tried.
+pub(crate) struct Starting {
+    runs: bool,
+}
+
+impl Starting {
+    /// It runs.
+    pub(crate) fn runs(mut self) {
+        self.runs = true;
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        RUNS.store(self.runs, Ordering::Relaxed);
+    }
+}
+
 /// Called when the engine starts: children are husks from now on.
-pub(crate) fn engine_starts() {
+pub(crate) fn engine_starts() -> Starting {
     static ONCE: Once = Once::new();
+    RUNS.store(true, Ordering::Relaxed);
     ONCE.call_once(|| {
         // SAFETY: the handler stays for as long as the process. Without memory to note it, `fork` would share the engine: there is
         // none left at that moment for anything else either.
         unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
     });
+    Starting { runs: false }
 }
 
 extern "C" fn in_the_child() {
-    HUSK.store(true, Ordering::Relaxed);
-    crate::engine::forget_places();
+    if RUNS.load(Ordering::Relaxed) {
+        HUSK.store(true, Ordering::Relaxed);
+        crate::engine::forget_places();
+    }
 }

@@ -55,6 +55,11 @@ impl Nic {
             Nic::Xdp { queues, .. } => *queues,
         }
     }
+
+    /// Whether one process has all queues, or none: the sockets of AF_XDP share their memory.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Nic::Xdp { .. })
+    }
 }
 
 /// What the launcher hands on.

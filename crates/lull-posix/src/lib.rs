@@ -46,7 +46,7 @@ pub mod signals;
 pub mod socket;
 pub mod start;
 
-pub use engine::{Engine, StartError, engage, is_engaged};
+pub use engine::{Engine, Share, StartError, engage, engage_each, is_engaged};
 pub use errno::Errno;
 pub use files::is_lull;
 pub use flows::Flows;

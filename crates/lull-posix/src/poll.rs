@@ -5,7 +5,7 @@ mod select;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_short, pollfd};
-use lull_net::Interest;
+use lull_net::{Interest, Ready};
 
 use crate::block::Wait;
 use crate::files::{self, File, Open};
@@ -71,7 +71,11 @@ impl Polled {
             let interest = interest(polled.events);
             let added = match self.lulls[nth].as_deref() {
                 Some(File::Stream(stream)) => wait.add(stream.stream(), interest),
-                Some(File::Listener(listener)) => wait.add(&listener.listener, interest),
+                Some(File::Listener(listener)) => match listener.real() {
+                    Ok(real) => wait.add(real, interest),
+                    // Another process has the NIC: no connection of lull's comes here.
+                    Err(_) => Ok(()),
+                },
                 Some(File::Epoll(_)) | None => Ok(()),
             };
             let kernels = self.kernels[nth].fd;
@@ -82,7 +86,9 @@ impl Polled {
         for (nth, file) in self.lulls.iter().enumerate() {
             match file.as_deref() {
                 Some(File::Stream(stream)) => wait.remove(stream.stream()),
-                Some(File::Listener(listener)) => wait.remove(&listener.listener),
+                Some(File::Listener(listener)) => {
+                    listener.if_real().inspect(|real| wait.remove(*real));
+                }
                 Some(File::Epoll(_)) | None => {}
             }
             if self.kernels[nth].fd >= 0 {
@@ -105,7 +111,8 @@ fn is_kernels_too(file: &File) -> bool {
 fn revents(file: &File, events: c_short) -> c_short {
     let ready = match file {
         File::Stream(stream) => stream.stream.ready(),
-        File::Listener(listener) => listener.listener.ready(),
+        // Whoever polls it asks for connections.
+        File::Listener(listener) => listener.real().map_or(Ready::empty(), |real| real.ready()),
         // Of a context that is polled itself, only the kernel's members are seen.
         File::Epoll(_) => return 0,
     };

@@ -15,9 +15,10 @@ mod shutdown;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use libc::c_int;
-use lull_net::{TcpListener, TcpStream};
+use lull_net::{ListenOptions, TcpListener, TcpStream};
 
 use options::Options;
 
@@ -34,8 +35,21 @@ pub use sendfile::sendfile;
 pub use shutdown::shutdown;
 
 /// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
+///
+/// lull's half is made in the process that first asks for connections: a server's workers inherit listeners that the process
+/// which made them never accepts from.
 pub(crate) struct Listener {
-    pub(crate) listener: TcpListener,
+    /// Unlike any other's of this process.
+    pub(crate) id: u64,
+    bound: SocketAddr,
+    asked: ListenOptions,
+    /// The process that called `listen`.
+    called_in: u32,
+    real: OnceLock<TcpListener>,
+    /// Held by the thread that makes it.
+    becoming: Mutex<()>,
+    /// Shut down before it became real.
+    pub(crate) stopped: AtomicBool,
     /// The placeholder listens, too: connections of both worlds are accepted.
     pub(crate) both_worlds: bool,
     pub(crate) domain: c_int,

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
 use lull_control::Offer;
@@ -10,12 +11,12 @@ use lull_control::place::Places;
 use lull_net::lull_core::EpollOptions;
 use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
-use lull_net::lull_nic::tap::Tap;
+use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::{Xdp, XdpSetup};
-use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig};
+use lull_net::{EPHEMERAL_PORTS, Host, HostConfig, Mode, Network, NetworkConfig};
 
-use crate::engine::{Engine, StartError, engage};
-use crate::flows::{Flows, NotClaimed};
+use crate::engine::{Engine, Share, StartError, engage_each};
+use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
@@ -28,16 +29,30 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         routes: hand_over.routes.clone(),
         ports: hand_over.ports.clone(),
     };
-    engage(routing, Box::new(move || start(&hand_over, say)), say)
+    let mut flows = None;
+    let start = move |share| {
+        // Opened once: closing any descriptor of it would give this process's queues back.
+        let flows = match &flows {
+            Some(flows) => Arc::clone(flows),
+            None => flows.insert(open_flows(&hand_over)?).clone(),
+        };
+        start(&hand_over, flows, share, say)
+    };
+    engage_each(routing, Box::new(start), say)
 }
 
-fn start(hand_over: &HandOver, say: fn(&StartError)) -> Result<Engine, StartError> {
+fn open_flows(hand_over: &HandOver) -> Result<Arc<Flows>, StartError> {
+    let flows = Flows::open(own(hand_over.flows));
+    flows.map(Arc::new).map_err(|error| StartError(format!("cannot share open connections: {error}")))
+}
+
+fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
-    let queues = hand_over.nic.queues();
-    // Claimed first: another process's NIC is not to be touched.
-    let flows = flows(hand_over, queues)?;
-    let device = device(hand_over)?;
+    // Claimed first: another process's queue is not to be touched.
+    let claimed = claim(hand_over, &flows, share)?;
+    let queues = claimed.len();
+    let device = device(hand_over, &flows, &claimed)?;
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
         epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
@@ -51,6 +66,7 @@ fn start(hand_over: &HandOver, say: fn(&StartError)) -> Result<Engine, StartErro
         gateway4: gateway(true).and_then(|gateway| if let IpAddr::V4(ip) = gateway { Some(*ip) } else { None }),
         gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
         cpus: (0..queues as u16).collect(),
+        ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),
         ..NetworkConfig::default()
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
@@ -67,11 +83,16 @@ fn name_of_this_program() -> String {
     if name.trim().is_empty() { "a program".to_owned() } else { name.trim().to_owned() }
 }
 
-fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {
+/// The claimed queues as a device.
+fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dyn Device>, StartError> {
     let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
     let device: Arc<dyn Device> = match &hand_over.nic {
         Nic::Tap { queues } => {
-            let queues = queues.iter().map(|fd| own(*fd)).collect();
+            let queues: Vec<OwnedFd> = claimed.iter().map(|queue| own(queues[*queue as usize])).collect();
+            for queue in &queues {
+                // The launcher takes out those that nobody has.
+                tap::set_attached(queue.as_fd(), true).map_err(|error| failed(&error))?;
+            }
             Arc::new(Tap::adopt(queues).map_err(|error| failed(&error))?)
         }
         Nic::Xdp { setup, descriptors, .. } => {
@@ -82,9 +103,21 @@ fn device(hand_over: &HandOver) -> Result<Arc<dyn Device>, StartError> {
         }
     };
     Ok(match hand_over.pcap {
-        None => device,
-        Some(fd) => recorded(device, File::from(own(fd))),
+        // The first process's frames are recorded: a record has one writer.
+        Some(fd) if flows.claim(RECORD).is_ok() => recorded(device, File::from(own(fd))),
+        _ => device,
     })
+}
+
+/// The ports for connections of a process that has these queues: no other process takes the same for the same peer.
+fn ports_of(claimed: &[u32], queues: usize) -> RangeInclusive<u16> {
+    if claimed.len() == queues {
+        return EPHEMERAL_PORTS;
+    }
+    let (first, last) = (usize::from(*EPHEMERAL_PORTS.start()), usize::from(*EPHEMERAL_PORTS.end()));
+    let each = (last + 1 - first) / queues;
+    let own = first + each * claimed[0] as usize;
+    own as u16..=(own + each - 1) as u16
 }
 
 /// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.
@@ -112,20 +145,44 @@ fn own(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// The table of connections, with all queues claimed for this process.
-fn flows(hand_over: &HandOver, queues: usize) -> Result<Flows, StartError> {
-    let flows = Flows::open(own(hand_over.flows))
-        .map_err(|error| StartError(format!("cannot share open connections: {error}")))?;
-    for queue in 0..queues as u32 {
-        flows.claim(queue).map_err(|error| {
-            StartError(match error {
-                NotClaimed::Taken { pid } => format!(
-                    "queue {queue} of the NIC is process {pid}'s: one process of a program is on the user plane, the others have \
-                     the kernel's addresses only"
-                ),
-                NotClaimed::System(error) => format!("cannot take queue {queue} of the NIC: {error}"),
-            })
-        })?;
-    }
-    Ok(flows)
+/// Claims queues for this process.
+fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, StartError> {
+    let queues = hand_over.nic.queues() as u32;
+    let claimed = flows.alone(|| {
+        let (mut claimed, mut refused) = (Vec::new(), None);
+        for queue in 0..queues {
+            match flows.claim(queue) {
+                Ok(()) => claimed.push(queue),
+                Err(error) => refused = refused.or(Some((queue, error))),
+            }
+            if share == Share::One && !hand_over.nic.is_whole() && !claimed.is_empty() {
+                break;
+            }
+        }
+        match refused {
+            Some(refused) if claimed.is_empty() || hand_over.nic.is_whole() => {
+                claimed.iter().for_each(|queue| flows.release(*queue));
+                Err(refused)
+            }
+            _ => Ok(claimed),
+        }
+    });
+    let (queue, error) = match claimed {
+        Ok(Ok(claimed)) => return Ok(claimed),
+        Ok(Err((queue, NotClaimed::Taken { pid }))) => {
+            let remedy = if hand_over.nic.is_whole() {
+                "the NIC is one process's alone"
+            } else {
+                "`lull run --queues` with a larger number has a queue for each process"
+            };
+            return Err(StartError(format!(
+                "process {} gets no connections of lull's: queue {queue} of the NIC is process {pid}'s, and no other is free; \
+                 {remedy}",
+                std::process::id()
+            )));
+        }
+        Ok(Err((queue, NotClaimed::System(error)))) => (queue, error),
+        Err(error) => (0, error),
+    };
+    Err(StartError(format!("cannot take queue {queue} of the NIC: {error}")))
 }

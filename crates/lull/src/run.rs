@@ -2,6 +2,7 @@
 
 mod nic;
 mod peers;
+mod queues;
 mod user;
 
 use std::ffi::OsString;

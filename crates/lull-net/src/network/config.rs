@@ -1,10 +1,11 @@
 //! How a network is made.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
 use lull_core::{Mode, NapiSettings};
 
-use crate::shard::{BUFFER_BYTES, SynCookies, Timeouts};
+use crate::shard::{BUFFER_BYTES, EPHEMERAL_PORTS, SynCookies, Timeouts};
 
 /// How a network is made.
 ///
@@ -26,6 +27,8 @@ pub struct NetworkConfig {
     pub tx_buffer_bytes: usize,
     /// Connections per shard, at most.
     pub connections_max: usize,
+    /// Ports for sockets that name none (`ip_local_port_range`).
+    pub ephemeral_ports: RangeInclusive<u16>,
     /// Connections send timestamps if the peer does (`tcp_timestamps`).
     pub timestamps: bool,
     /// When SYNs are answered by cookies.
@@ -63,6 +66,7 @@ impl Default for NetworkConfig {
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
             connections_max: 65_536,
+            ephemeral_ports: EPHEMERAL_PORTS,
             timestamps: true,
             syncookies: SynCookies::default(),
             timeouts: Timeouts::default(),

@@ -62,6 +62,8 @@ pub type Steering = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
 pub const BUFFER_BYTES: usize = 16 * 1024;
 /// Smallest and largest buffer of a connection, in bytes. The upper limit is where smoltcp's window arithmetic ends.
 pub const BUFFER_BYTES_RANGE: RangeInclusive<usize> = 256..=(1 << 30) - 1;
+/// Ports for sockets that name none, by default (`ip_local_port_range`).
+pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// Smallest MTU: what every IPv6 link carries (RFC 8200 section 5).
 pub const MTU_BYTES_MIN: usize = 1280;
 /// Largest MTU: the IPv4 length field.
@@ -130,7 +132,7 @@ impl StackConfig {
             tx_segmentation_offload: false,
             seed: 0,
             timeouts: Timeouts::default(),
-            ephemeral_ports: 32_768..=60_999,
+            ephemeral_ports: EPHEMERAL_PORTS,
             steering: None,
         }
     }

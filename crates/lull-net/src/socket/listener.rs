@@ -12,10 +12,7 @@ use super::open::{Open, Part, Source};
 use super::{TcpStream, addresses};
 use crate::network::Network;
 use crate::queue::Queue;
-use crate::shard::{ListenOptions, NetError, Ready, Shutdown};
-
-/// Where port 0 looks (`ip_local_port_range`).
-const EPHEMERAL_PORTS: std::ops::RangeInclusive<u16> = 32_768..=60_999;
+use crate::shard::{EPHEMERAL_PORTS, ListenOptions, NetError, Ready, Shutdown};
 
 /// A listening TCP socket, on one shard or on all of a network's.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use crate::eventfd::owned;
@@ -34,6 +34,19 @@ pub(super) fn interface(file: &File) -> io::Result<(String, bool)> {
     // SAFETY: TUNGETIFF has filled in this member.
     let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
     Ok((name_in(&request), flags & libc::IFF_VNET_HDR != 0))
+}
+
+/// Makes the queue one of those that the kernel sends to, or takes it out (TUNSETQUEUE). False: it was so already, or the
+/// interface has one queue alone.
+pub(super) fn set_attached(file: BorrowedFd<'_>, attached: bool) -> io::Result<bool> {
+    let mut request = request("")?;
+    let flag = if attached { libc::IFF_ATTACH_QUEUE } else { libc::IFF_DETACH_QUEUE };
+    request.ifr_ifru.ifru_flags = flag as libc::c_short;
+    match ifreq_ioctl(&file, libc::TUNSETQUEUE as libc::c_ulong, &mut request) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the kernel knows virtio-net headers.

@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 
 use super::{Added, EpollFile, Mixed, lock};
 use crate::files::{self, File};
+use crate::socket::Listener;
 use crate::{Errno, Result, kernel};
 
 /// `epoll_ctl`. `event` is what the call points to, if it points anywhere.
@@ -20,9 +21,9 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         Some(File::Stream(stream)) => context.ctl(epfd, what, stream.stream(), event),
         Some(File::Listener(listener)) if listener.both_worlds => {
             kernel::epoll_ctl(epfd, what, fd, event)?;
-            context.ctl(epfd, what, &listener.listener, event)
+            context.listener_ctl(epfd, what, listener, event)
         }
-        Some(File::Listener(listener)) => context.ctl(epfd, what, &listener.listener, event),
+        Some(File::Listener(listener)) => context.listener_ctl(epfd, what, listener, event),
         Some(File::Epoll(_)) | None => {
             kernel::epoll_ctl(epfd, what, fd, event)?;
             context.note(what, fd, event);
@@ -42,6 +43,37 @@ impl EpollFile {
             _ => {
                 kernels.remove(&fd);
             }
+        }
+    }
+
+    /// A call about a listener. One that is added becomes real here; if another process has the NIC, it is a member that no
+    /// connection of lull's comes to.
+    pub(super) fn listener_ctl(
+        &self,
+        epfd: c_int,
+        what: c_int,
+        listener: &Listener,
+        event: Option<epoll_event>,
+    ) -> Result<()> {
+        let real = if what == libc::EPOLL_CTL_ADD { listener.real().ok() } else { listener.if_real() };
+        if let Some(real) = real {
+            return self.ctl(epfd, what, real, event);
+        }
+        let mut idle = lock(&self.idle);
+        let at = listener.id;
+        match (what, idle.contains(&at)) {
+            (libc::EPOLL_CTL_ADD, true) => Err(Errno::new(libc::EEXIST)),
+            (libc::EPOLL_CTL_ADD, false) => {
+                idle.insert(at);
+                Ok(())
+            }
+            (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, false) => Err(Errno::new(libc::ENOENT)),
+            (libc::EPOLL_CTL_DEL, true) => {
+                idle.remove(&at);
+                Ok(())
+            }
+            (libc::EPOLL_CTL_MOD, true) => Ok(()),
+            _ => Err(Errno::new(libc::EINVAL)),
         }
     }
 

@@ -31,10 +31,10 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
     let event = Some(epoll_event { events: added.events, u64: added.data });
     match &**member {
         File::Listener(listener) if listener.both_worlds => {
-            context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event)
+            context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event)
         }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
-        File::Listener(listener) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &listener.listener, event),
+        File::Listener(listener) => context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event),
         File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
         File::Epoll(_) => Ok(()),
     }

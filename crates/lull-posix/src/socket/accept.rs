@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
-use lull_net::{Interest, TcpStream};
+use lull_net::{Interest, TcpListener, TcpStream};
 
 use super::{Flow, Listener, Stream};
 use crate::files::{self, File};
@@ -46,21 +46,27 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(Errno::new(libc::EINVAL));
     }
+    let real = match listener.real() {
+        Ok(real) => real,
+        // Another process has the NIC.
+        Err(_) if listener.both_worlds => return kernels(fd, flags),
+        Err(error) => return Err(error),
+    };
     loop {
-        match once(fd, listener, flags) {
+        match once(fd, listener, real, flags) {
             Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
             other => return other,
         }
         let timeout = listener.options.receive_timeout();
         let kernels = listener.both_worlds.then_some(fd);
-        if !block::until_ready(&listener.listener, Interest::READABLE, kernels, timeout)? {
+        if !block::until_ready(real, Interest::READABLE, kernels, timeout)? {
             return Err(WOULD_BLOCK);
         }
     }
 }
 
-fn once(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
-    match listener.listener.accept() {
+fn once(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Result<Accepted> {
+    match real.accept() {
         Ok((stream, peer)) => lulls(listener, stream, peer, flags),
         Err(error) => match Errno::from(error) {
             WOULD_BLOCK if listener.both_worlds => kernels_now(fd, flags),

@@ -1,14 +1,15 @@
 //! `bind`, `listen`: where a listener becomes lull's.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::c_int;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
 use super::Listener;
 use super::options::Options;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, flags, kernel};
 
@@ -66,22 +67,55 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     if !own && !wildcard || !engine::takes(bound.port()) {
         return kernel::listen(fd, backlog);
     }
-    let engine = engine::engine()?;
     if wildcard {
         kernel::listen(fd, backlog)?;
     }
     // Port 0 has become one when the kernel listens.
     let bound = bound_stream(fd).unwrap_or(bound);
-    let listener = open(engine, fd, bound, backlog, v6_only)?;
-    let domain = if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    static IDS: AtomicU64 = AtomicU64::new(0);
     let file = Listener {
-        listener,
+        id: IDS.fetch_add(1, Ordering::Relaxed),
+        bound,
+        asked: asked(fd, backlog, v6_only),
+        called_in: std::process::id(),
+        real: OnceLock::new(),
+        becoming: Mutex::new(()),
+        stopped: AtomicBool::new(false),
         both_worlds: wildcard,
-        domain,
+        domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         options: Options::of_placeholder(fd),
     };
+    if !engine::listens_lazily() {
+        file.real()?;
+    }
     crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(file)))
+}
+
+impl Listener {
+    /// lull's half, if it listens.
+    pub(crate) fn if_real(&self) -> Option<&TcpListener> {
+        self.real.get()
+    }
+
+    /// lull's half. It is made here, for a process that asks for connections, on the queues that it then has.
+    pub(crate) fn real(&self) -> Result<&TcpListener> {
+        if let Some(real) = self.real.get() {
+            return Ok(real);
+        }
+        let _one_at_a_time = self.becoming.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(real) = self.real.get() {
+            return Ok(real);
+        }
+        if self.stopped.load(Ordering::Relaxed) {
+            return Err(Errno::new(libc::EINVAL));
+        }
+        let inherited = self.called_in != std::process::id();
+        let engine = engine::engine_with(if inherited { Share::One } else { Share::All })?;
+        let listener = TcpListener::bind_with(&engine.network, None, self.bound, self.asked)?;
+        listener.set_nonblocking(true)?;
+        Ok(self.real.get_or_init(|| listener))
+    }
 }
 
 /// The address of a bound TCP socket of the kernel's; nothing if it is anything else.
@@ -92,19 +126,17 @@ fn bound_stream(fd: c_int) -> Option<SocketAddr> {
     address::parse(kernel::getsockname(fd).ok()?.as_bytes())
 }
 
-fn open(engine: &Engine, fd: c_int, bound: SocketAddr, backlog: c_int, v6_only: bool) -> Result<TcpListener> {
+/// What was asked for, by `listen` and by options before it.
+fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
     let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
-    let options = ListenOptions {
+    ListenOptions {
         // A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
         backlog: usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN),
         reuse_port: flag(libc::SOL_SOCKET, libc::SO_REUSEPORT),
         v6_only,
         nodelay: flag(libc::IPPROTO_TCP, libc::TCP_NODELAY),
         ..ListenOptions::default()
-    };
-    let listener = TcpListener::bind_with(&engine.network, None, bound, options)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    }
 }
 
 fn listen_again(fd: c_int, backlog: c_int) -> Result<()> {

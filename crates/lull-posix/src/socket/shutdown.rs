@@ -1,5 +1,7 @@
 //! `shutdown`.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_int;
 use lull_net::Shutdown;
 
@@ -22,7 +24,11 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
                 kernel::shutdown(fd, how)?;
             }
             // Only the end of reading ends a listener (`inet_shutdown`).
-            if how == libc::SHUT_WR { Ok(()) } else { Ok(listener.listener.shutdown(how_in_words)?) }
+            if how == libc::SHUT_WR {
+                return Ok(());
+            }
+            listener.stopped.store(true, Ordering::Relaxed);
+            Ok(listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words))?)
         }
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     }

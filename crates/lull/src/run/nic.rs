@@ -1,11 +1,11 @@
 //! The NIC of a program on the user plane: opened by the launcher, handed on, and taken back when the program has ended.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use lull_nic::Device;
-use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
 use lull_posix::handover::Nic;
 
@@ -90,6 +90,16 @@ impl Opened {
         }
     }
 
+    /// The queues that each process of the program can have one of, if there are several.
+    pub(super) fn shared_queues(&self) -> std::io::Result<Vec<OwnedFd>> {
+        match self {
+            Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
+                tap.queue_fds().map(|fd| fd.try_clone_to_owned()).collect()
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// As the program gets it; `hand_on` duplicates a descriptor for it and returns the duplicate's number.
     pub(super) fn handed_on(
         &self,
@@ -108,7 +118,12 @@ impl Opened {
     /// The device in this process, once the program has ended.
     pub(super) fn taken_back(self) -> Result<Arc<dyn Device>, Failure> {
         Ok(match self {
-            Opened::Tap(tap) => Arc::new(tap),
+            Opened::Tap(tap) => {
+                for queue in tap.queue_fds() {
+                    tap::set_attached(queue, true)?;
+                }
+                Arc::new(tap)
+            }
             Opened::Xdp(mut setup) => {
                 setup.renew()?;
                 Arc::new(Xdp::start(setup)?)

@@ -18,7 +18,7 @@ use lull_nic::tap::TapConfig;
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
 
-use super::{RunArgs, nic, peers};
+use super::{RunArgs, nic, peers, queues};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::output::outln;
@@ -198,8 +198,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let number = handed_on.hand_over.as_raw_fd();
     args.say(&format!("runs {}; nftables, conntrack and `ss` do not see its traffic", asked.words(&args.command[0])));
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
-    // The program has its own of them by the time that it is started.
-    let status = program.run(&variables, || drop(handed_on), &mut |line| args.say(line))?;
+    let shared = nic.shared_queues()?;
+    queues::take_out(&shared)?;
+    let mut watch = None;
+    let started = || {
+        watch = Some(queues::Watch::start(shared, &flows));
+        // The program has its own of them by now.
+        drop(handed_on);
+    };
+    let status = program.run(&variables, started, &mut |line| args.say(line))?;
+    if let Some(Err(error)) = &watch {
+        args.say(&format!("queues of processes that ended were not taken out: {error}"));
+    }
+    drop(watch);
     let left_open = flows.all();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..asked.network };

@@ -1,0 +1,59 @@
+# Unmodified nginx with two worker processes, each with a queue and a listener of its own; one of them is killed.
+. "$(dirname "$0")/harness.sh"
+
+mkdir html
+echo hello >html/index.html
+cat >nginx.conf <<END
+user root root;
+daemon off;
+worker_processes 2;
+pid $PWD/pid;
+error_log $PWD/errors info;
+events { worker_connections 256; }
+http {
+    access_log off;
+    keepalive_requests 1000000;
+    client_body_temp_path $PWD/t1;
+    proxy_temp_path $PWD/t2;
+    fastcgi_temp_path $PWD/t3;
+    uwsgi_temp_path $PWD/t4;
+    scgi_temp_path $PWD/t5;
+    server {
+        listen $own:80 reuseport;
+        root $PWD/html;
+        location /who { return 200 "\$pid\n"; }
+    }
+}
+END
+options=(--queues 2)
+on_lull nginx -c "$PWD/nginx.conf"
+until_it curl -s "http://$own/"
+
+# Each connection is one of either worker's, and none is without an answer.
+both_answer() {
+    rm -f who
+    for _ in $(seq 40); do
+        curl -s --max-time 60 "http://$own/who" >>who || return 1
+    done
+    [ "$(sort -u who | wc -l)" = 2 ]
+}
+until_it both_answer
+ab -q -k -n 4000 -c 20 "http://$own/" >bench 2>&1 || fail "$(cat bench)"
+grep -q 'Failed requests: *0$' bench || fail "$(cat bench)"
+for worker in $(sort -u who); do
+    "$lull" stat "$worker" --interval 0.1 --count 1 >stat 2>&1 || fail "lull stat of process $worker: $(cat stat)"
+done
+
+# The master makes another in its place, which claims the queue.
+killed=$(head -n 1 who)
+kill -9 "$killed"
+another_answers() {
+    both_answer && ! grep -q "^$killed$" who
+}
+until_it another_answers
+
+stop
+[ "$status" = 0 ] || fail "it ended with $status"
+grep -v "exited on signal 9\|initgroups" errors | grep "emerg\|alert\|crit" && fail "nginx complains"
+[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+echo done
