@@ -116,10 +116,24 @@ fn a_connected_socket_hears_its_peer_only_and_learns_of_errors() {
     assert_eq!(recv(&mut net.client, client), Err(NetError::WouldBlock));
     // Without its peer it hears everybody again.
     net.client.stack.udp_connect(client, None).unwrap();
+    assert_eq!(net.client.stack.local_addr(client), Ok(at("0.0.0.0", 5000)), "as it was bound");
     assert_eq!(net.client.call(|stack, io| stack.udp_send(client, b"", io)), Err(NetError::DestinationRequired));
     send_to(&mut net.server, wrong, b"now", at(CLIENT, 5000)).unwrap();
     net.run_for(5 * MS);
     assert_eq!(recv(&mut net.client, client).unwrap().0, b"now");
+}
+
+#[test]
+fn a_datagram_comes_from_the_own_address_that_the_sender_chooses() {
+    let mut host = Host::server();
+    let id = bind(&mut host, "::", 53);
+    let mut send = |from: &str| {
+        let data = [std::io::IoSlice::new(b"x")];
+        host.call(|stack, io| stack.udp_send_vectored(id, &data, Some(at(CLIENT, 9)), Some(ip(from)), io))
+    };
+    assert_eq!(send(SERVER), Ok(1));
+    assert_eq!(send(CLIENT), Err(NetError::AddressNotAvailable));
+    assert_eq!(send(SERVER6), Err(NetError::Invalid));
 }
 
 #[test]
@@ -134,7 +148,6 @@ fn what_cannot_be_sent_is_an_error() {
     assert_eq!(host.stack.udp_bind(at("0.0.0.0", 53), UdpOptions::default()), Err(NetError::AddressInUse));
     let elsewhere = host.stack.udp_bind(at("10.0.0.9", 53), UdpOptions::default());
     assert_eq!(elsewhere, Err(NetError::AddressNotAvailable));
-    assert_eq!(host.call(|stack, io| stack.shutdown(id, Shutdown::Both, io)), Err(NetError::NotConnected));
     host.sent();
     // A full ring: try again when told.
     host.ring.slots = 0;
@@ -144,6 +157,10 @@ fn what_cannot_be_sent_is_an_error() {
     host.changes.clear();
     host.call(|stack, io| stack.flush_blocked(io));
     assert_eq!(host.changes.pop().map(|c| (c.socket, c.edges)), Some((id, Ready::WRITABLE)));
+    // Without a peer it is an error, and works (`inet_shutdown`).
+    assert_eq!(host.call(|stack, io| stack.shutdown(id, Shutdown::Both, io)), Err(NetError::NotConnected));
+    assert!(host.ready(id).contains(Ready::HUP));
+    assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::BrokenPipe));
     host.close(id);
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::InvalidSocket));
 }

@@ -37,13 +37,28 @@ impl Listener {
     }
 }
 
+/// With whom a socket shares its address. Two share one if both say the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sharing {
+    /// Packets are spread over those that say so (SO_REUSEPORT).
+    pub(super) spread: bool,
+    /// Packets go to whoever was bound last (SO_REUSEADDR of UDP).
+    pub(super) last: bool,
+}
+
+impl Sharing {
+    fn with(self, other: Sharing) -> bool {
+        self.spread && other.spread || self.last && other.last
+    }
+}
+
 /// A socket bound to a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) index: u32,
     /// Unspecified: any own address.
     pub(super) ip: IpAddr,
-    pub(super) reuse: bool,
+    pub(super) sharing: Sharing,
     pub(super) v6_only: bool,
     /// It has a peer and is found by its 4-tuple instead. The port stays taken.
     pub(super) connected: bool,
@@ -75,7 +90,7 @@ impl PortTable {
     /// Binds, unless another socket has the address and not both say that they share it.
     pub(super) fn bind(&mut self, port: u16, binding: Binding) -> Result<(), NetError> {
         let bound = self.0.entry(port).or_default();
-        if bound.iter().any(|other| other.overlaps(&binding) && !(other.reuse && binding.reuse)) {
+        if bound.iter().any(|other| other.overlaps(&binding) && !other.sharing.with(binding.sharing)) {
             return Err(NetError::AddressInUse);
         }
         bound.push(binding);
@@ -103,7 +118,7 @@ impl PortTable {
     }
 
     /// The socket for a packet to `ip`: one bound to exactly that address comes before one bound to any; among equals
-    /// that share the port, `hash` chooses.
+    /// the one that was bound last, and if packets are spread over it and others, `hash` chooses (`udp4_lib_lookup2`).
     pub(super) fn find(&self, ip: IpAddr, port: u16, hash: impl FnOnce() -> u64) -> Option<u32> {
         let bound = self.0.get(&port)?;
         if let [only] = bound.as_slice() {
@@ -111,9 +126,14 @@ impl PortTable {
         }
         let exact = bound.iter().any(|binding| binding.is_found(ip) && binding.ip == ip);
         let candidates = || bound.iter().filter(|b| b.is_found(ip) && (!exact || b.ip == ip));
-        let count = candidates().count() as u64;
+        let last = candidates().last()?;
+        if !last.sharing.spread {
+            return Some(last.index);
+        }
+        let spread = || candidates().filter(|binding| binding.sharing.spread);
+        let count = spread().count() as u64;
         let choice = if count > 1 { hash() % count } else { 0 };
-        candidates().nth(choice as usize).map(|binding| binding.index)
+        spread().nth(choice as usize).map(|binding| binding.index)
     }
 }
 
@@ -121,8 +141,9 @@ impl PortTable {
 mod tests {
     use super::*;
 
-    fn binding(index: u32, ip: &str, reuse: bool) -> Binding {
-        Binding { index, ip: ip.parse().unwrap(), reuse, v6_only: false, connected: false }
+    fn binding(index: u32, ip: &str, spread: bool) -> Binding {
+        let sharing = Sharing { spread, last: false };
+        Binding { index, ip: ip.parse().unwrap(), sharing, v6_only: false, connected: false }
     }
 
     #[test]
@@ -146,6 +167,20 @@ mod tests {
         assert_eq!(table.bind(80, binding(1, "0.0.0.0", false)), Err(NetError::AddressInUse));
         table.bind(81, Binding { v6_only: true, ..binding(0, "::", false) }).unwrap();
         assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, || 0), None);
+    }
+
+    #[test]
+    fn of_those_that_share_without_spreading_the_last_one_hears_everything() {
+        let mut table = PortTable::default();
+        let ip = "10.0.0.1".parse().unwrap();
+        let sharing = Sharing { spread: false, last: true };
+        for index in 0..3 {
+            table.bind(80, Binding { sharing, ..binding(index, "0.0.0.0", false) }).unwrap();
+        }
+        assert_eq!((0..3).map(|h| table.find(ip, 80, || h)).collect::<Vec<_>>(), [Some(2); 3]);
+        assert_eq!(table.bind(80, binding(3, "0.0.0.0", true)), Err(NetError::AddressInUse), "it says something else");
+        table.unbind(80, 2);
+        assert_eq!(table.find(ip, 80, || 0), Some(1));
     }
 
     #[test]

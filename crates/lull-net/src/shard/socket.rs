@@ -144,6 +144,8 @@ pub struct ConnectOptions {
 pub struct UdpOptions {
     /// Other sockets may have the same address if they say the same (`SO_REUSEPORT`); the 4-tuple chooses.
     pub reuse_port: bool,
+    /// Other sockets may have the same address if they say the same (`SO_REUSEADDR`); the last of them hears everything.
+    pub reuse_address: bool,
     /// A socket on `[::]` takes IPv6 only (`IPV6_V6ONLY`).
     pub v6_only: bool,
     /// What it may hold unread, in bytes of frame buffers; 0: the stack's default.

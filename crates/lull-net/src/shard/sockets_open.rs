@@ -7,7 +7,7 @@ use super::connection::{Flags, Phase};
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::half_open::HalfOpen;
-use super::listener::{Binding, Listener};
+use super::listener::{Binding, Listener, Sharing};
 use super::opening::one_socket;
 use super::paws::Timestamps;
 use super::socket::{ConnectOptions, ListenOptions, Ready, SocketId, SocketKind};
@@ -39,8 +39,8 @@ impl Stack {
             ready: Ready::empty(),
             stopped: false,
         });
-        let (reuse, v6_only) = (options.reuse_port, options.v6_only);
-        let binding = Binding { index, ip: local.ip(), reuse, v6_only, connected: false };
+        let sharing = Sharing { spread: options.reuse_port, last: false };
+        let binding = Binding { index, ip: local.ip(), sharing, v6_only: options.v6_only, connected: false };
         if let Err(error) = self.listener_ports.bind(local.port(), binding) {
             self.listeners.remove(index);
             return Err(error);

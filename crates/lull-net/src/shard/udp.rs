@@ -1,14 +1,14 @@
 //! UDP, without smoltcp: a datagram stays in the frame that it came in until it is read.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use lull_nic::{Checksum, Frame};
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
-use super::listener::Binding;
+use super::listener::{Binding, Sharing};
 use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
 use super::stack::{Io, Stack};
 use super::udp_socket::{Datagram, UdpSocket};
@@ -31,6 +31,7 @@ impl Stack {
         };
         let local = SocketAddr::new(local.ip(), port);
         let index = self.udps.insert(UdpSocket {
+            bound: local,
             local,
             peer: None,
             datagrams: VecDeque::new(),
@@ -41,8 +42,8 @@ impl Stack {
             write_shut: false,
             blocked: false,
         });
-        let binding =
-            Binding { index, ip: local.ip(), reuse: options.reuse_port, v6_only: options.v6_only, connected: false };
+        let sharing = Sharing { spread: options.reuse_port, last: options.reuse_address };
+        let binding = Binding { index, ip: local.ip(), sharing, v6_only: options.v6_only, connected: false };
         if let Err(error) = self.udp_ports.bind(port, binding) {
             self.udps.remove(index);
             return Err(error);
@@ -73,12 +74,13 @@ impl Stack {
     /// # Errors
     /// Those of [`Stack::tcp_connect`] that concern addresses.
     pub fn udp_connect(&mut self, id: SocketId, peer: Option<SocketAddr>) -> Result<(), NetError> {
-        let local = self.udp(id)?.local;
+        // A new peer may take another own address, unless one was bound.
+        let bound = self.udp(id)?.bound;
         let Some(peer) = peer else {
             self.udp_disconnect(id.index());
             return Ok(());
         };
-        let own = self.local_for(wire::PROTOCOL_UDP, Some(local), peer)?;
+        let own = self.local_for(wire::PROTOCOL_UDP, Some(bound), peer)?;
         let flow = FlowKey::new(wire::PROTOCOL_UDP, own.ip(), own.port(), peer.ip(), peer.port());
         match self.flows.get(&flow) {
             Some(&Owner::Udp(index)) if index == id.index() => return Ok(()),
@@ -98,7 +100,7 @@ impl Stack {
     fn udp_disconnect(&mut self, index: u32) {
         let Some(socket) = self.udps.get_mut(index) else { return };
         let flow = socket.flow();
-        socket.peer = None;
+        (socket.peer, socket.local) = (None, socket.bound);
         let port = socket.local.port();
         if let Some(flow) = flow
             && self.flows.get(&flow) == Some(&Owner::Udp(index))
@@ -114,7 +116,7 @@ impl Stack {
     /// [`NetError::DestinationRequired`]: it has none. Otherwise those of [`Stack::udp_send_to`].
     pub fn udp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
         let to = self.udp(id)?.peer.ok_or(NetError::DestinationRequired)?;
-        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), io)
+        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), None, io)
     }
 
     /// Sends a datagram to `to`.
@@ -128,13 +130,15 @@ impl Stack {
         to: SocketAddr,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), io)
+        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), None, io)
     }
 
-    /// Sends one datagram that is gathered from several buffers, to `to` or to the socket's peer.
+    /// Sends one datagram that is gathered from several buffers, to `to` or to the socket's peer. `from` is the own address
+    /// that it comes from, if the socket is bound to none (IP_PKTINFO).
     ///
     /// # Errors
     /// [`NetError::WouldBlock`]: the transmit ring is full; `WRITABLE` follows.
+    /// [`NetError::AddressNotAvailable`]: `from` is no own address.
     /// [`NetError::MessageTooLong`]: it does not fit the MTU. [`NetError::NetworkUnreachable`]: no route.
     /// [`NetError::BrokenPipe`]: writing is shut down. [`NetError::Invalid`]: port 0, or a family that the socket
     /// cannot send to. Otherwise an earlier datagram's error, once ([`NetError::ConnectionRefused`]).
@@ -143,6 +147,7 @@ impl Stack {
         id: SocketId,
         data: &[std::io::IoSlice<'_>],
         to: Option<SocketAddr>,
+        from: Option<IpAddr>,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
         let (mtu_bytes, offload) = (self.config.mtu_bytes, self.config.tx_checksum_offload);
@@ -164,9 +169,12 @@ impl Stack {
         if to.port() == 0 || to.ip().is_unspecified() || unfit {
             return Err(NetError::Invalid);
         }
-        let source = match local.ip().is_unspecified() {
-            true => self.source_for(to.ip()).ok_or(NetError::NetworkUnreachable)?,
-            false => local.ip(),
+        let source = match from {
+            Some(from) if !self.is_local(from) => return Err(NetError::AddressNotAvailable),
+            Some(from) if from.is_ipv4() != to.is_ipv4() => return Err(NetError::Invalid),
+            Some(from) => from,
+            None if !local.ip().is_unspecified() => local.ip(),
+            None => self.source_for(to.ip()).ok_or(NetError::NetworkUnreachable)?,
         };
         let everyone = to.ip().is_multicast() || self.is_broadcast(to.ip());
         if self.is_local(to.ip()) || !everyone && self.route(to.ip()).is_none() {
@@ -322,15 +330,14 @@ impl Stack {
 
     pub(super) fn udp_shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
         let socket = self.udp_mut(id)?;
-        if socket.peer.is_none() {
-            return Err(NetError::NotConnected);
-        }
+        // `inet_shutdown` says so of a socket without a peer, and shuts it down nevertheless.
+        let result = if socket.peer.is_some() { Ok(()) } else { Err(NetError::NotConnected) };
         let before = socket.ready();
         socket.read_shut |= how != Shutdown::Write;
         socket.write_shut |= how != Shutdown::Read;
         let ready = socket.ready();
         self.notify(id, ready, ready - before, io);
-        Ok(())
+        result
     }
 
     pub(super) fn udp_close(&mut self, id: SocketId, io: &mut Io<'_>) -> Result<(), NetError> {

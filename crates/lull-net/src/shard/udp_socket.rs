@@ -21,6 +21,8 @@ pub(super) struct Datagram {
 /// A UDP socket.
 #[derive(Debug)]
 pub(super) struct UdpSocket {
+    /// What it was bound to: its address again when it has no peer any more.
+    pub(super) bound: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) peer: Option<SocketAddr>,
     pub(super) datagrams: VecDeque<Datagram>,

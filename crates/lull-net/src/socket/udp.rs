@@ -1,7 +1,7 @@
 //! UDP sockets.
 
-use std::io::{self, IoSliceMut};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -75,6 +75,26 @@ impl UdpSocket {
     pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
         let (open, to) = (&self.0, addresses::first(to)?);
         open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.udp_send_to(id, data, to, io))
+    }
+
+    /// Sends one datagram that is gathered from several buffers, to `to` or to the peer; from the own address `from`, if
+    /// the socket is bound to none (sendmsg, IP_PKTINFO).
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`]; `AddrNotAvailable` if `from` is no own address.
+    pub fn send_msg(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
+            stack.udp_send_vectored(id, data, to, from, io)
+        })
+    }
+
+    /// Bytes of the datagram that is read next, 0 if there is none (FIONREAD).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn unread(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_unread(id))?)
     }
 
     /// Takes a datagram: its bytes and who sent it. What does not fit `buffer` is lost; [`UdpSocket::recv_msg`] tells.
