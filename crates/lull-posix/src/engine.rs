@@ -126,6 +126,11 @@ pub(crate) fn reaches(ip: IpAddr) -> bool {
     world().is_some_and(|world| world.routing.reaches(ip))
 }
 
+/// Whether an address is everybody's on one of lull's networks.
+pub(crate) fn is_broadcast(ip: IpAddr) -> bool {
+    world().is_some_and(|world| world.routing.is_broadcast(ip))
+}
+
 /// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both.
 pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
     world().is_some_and(|world| match ip {

@@ -20,7 +20,7 @@ use crate::files::{self, File};
 use crate::{Errno, Result, engine, kernel};
 
 pub use ctl::epoll_ctl;
-pub(crate) use move_in::becomes_lulls;
+pub(crate) use move_in::{becomes_kernels, becomes_lulls};
 pub(crate) use wait::bits;
 pub use wait::epoll_wait;
 

@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
-use crate::socket::{Listener, Stream};
+use crate::socket::{Datagram, Listener, Stream};
 use crate::{Errno, Result, fork, kernel};
 
 /// An open file that is lull's, at least by half.
@@ -12,6 +12,8 @@ pub(crate) enum File {
     Listener(Listener),
     /// A TCP connection.
     Stream(Stream),
+    /// A UDP socket.
+    Datagram(Datagram),
     /// An epoll context.
     Epoll(EpollFile),
 }

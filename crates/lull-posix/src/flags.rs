@@ -16,6 +16,7 @@ fn nonblocking(file: &Open) -> Option<&AtomicBool> {
     match &**file {
         File::Stream(stream) => Some(&stream.nonblocking),
         File::Listener(listener) => Some(&listener.nonblocking),
+        File::Datagram(datagram) => Some(&datagram.nonblocking),
         File::Epoll(_) => None,
     }
 }
@@ -33,6 +34,12 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
         }
         libc::F_SETFL => {
             let nonblocking = nonblocking(&file)?;
+            if let File::Datagram(_) = *file {
+                // The placeholder is its own: it sends what is the kernel's.
+                return Some(kernel::fcntl(fd, command, argument).inspect(|_| {
+                    nonblocking.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+                }));
+            }
             // SIGIO is raised by nobody here.
             if argument as c_int & libc::O_ASYNC != 0 {
                 return Some(Err(Errno::new(libc::EINVAL)));
@@ -45,7 +52,7 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
 }
 
 /// The requests that may be lull's. All of them read or write an `int`.
-pub const IOCTLS: [c_ulong; 2] = [libc::FIONBIO, libc::FIOASYNC];
+pub const IOCTLS: [c_ulong; 3] = [libc::FIONBIO, libc::FIOASYNC, libc::FIONREAD];
 
 /// `ioctl` on a number that is lull's, with the `int` that it reads or writes; nothing where it is the placeholder's.
 pub fn ioctl(fd: c_int, request: c_ulong, value: &mut c_int) -> Option<Result<()>> {
@@ -54,6 +61,14 @@ pub fn ioctl(fd: c_int, request: c_ulong, value: &mut c_int) -> Option<Result<()
         libc::FIONBIO => {
             nonblocking(&file)?.store(*value != 0, Ordering::Relaxed);
             Some(Ok(()))
+        }
+        libc::FIONREAD => {
+            let File::Datagram(datagram) = &*file else { return None };
+            match datagram.sockets.unread() {
+                // The kernel's half may have one.
+                Ok(0) if datagram.is_kernels_too() => None,
+                unread => Some(unread.map(|bytes| *value = bytes as c_int)),
+            }
         }
         libc::FIOASYNC => Some(if *value == 0 { Ok(()) } else { Err(Errno::new(libc::EINVAL)) }),
         _ => None,

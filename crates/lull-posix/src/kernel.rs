@@ -239,6 +239,82 @@ pub fn connect(fd: c_int, address: &[u8]) -> Result<()> {
     unsafe { raw!(SYS_connect, fd, address.as_ptr(), address.len()) }.map(drop)
 }
 
+/// `getpeername`.
+pub fn getpeername(fd: c_int) -> Result<RawAddress> {
+    let mut address = RawAddress::empty();
+    // SAFETY: room for an address, and its size.
+    unsafe { raw!(SYS_getpeername, fd, &raw mut address.bytes, &raw mut address.length) }?;
+    Ok(address)
+}
+
+/// A socket hears nothing from now on, and what it has heard is thrown away: a filter drops all that comes.
+pub fn hear_nothing(fd: c_int) -> Result<()> {
+    // BPF_RET with BPF_K: as many bytes of every packet are kept as `k` says.
+    let mut nothing = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }];
+    let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
+    let size = size_of::<libc::sock_fprog>();
+    // SAFETY: the kernel copies the program.
+    unsafe { raw!(SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &raw const program, size) }?;
+    while recvmsg(fd, &mut [], &mut [], libc::MSG_DONTWAIT).is_ok() {}
+    Ok(())
+}
+
+/// Takes the filter of [`hear_nothing`] away.
+pub fn hear_again(fd: c_int) {
+    // A program that has taken the filter away itself has what it wants.
+    let _ = setsockopt(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32.to_ne_bytes());
+}
+
+/// What `recvmsg` tells of a message.
+pub struct Received {
+    /// What it returns.
+    pub bytes: usize,
+    /// Who sent it.
+    pub from: RawAddress,
+    /// Bytes of ancillary data.
+    pub control_bytes: usize,
+    /// MSG_TRUNC and its kin.
+    pub flags: c_int,
+}
+
+/// `recvmsg`.
+pub fn recvmsg(
+    fd: c_int,
+    buffers: &mut [std::io::IoSliceMut<'_>],
+    control: &mut [u8],
+    flags: c_int,
+) -> Result<Received> {
+    let mut from = RawAddress::empty();
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_name, message.msg_namelen) = ((&raw mut from.bytes).cast(), from.length);
+    (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr().cast(), buffers.len() as _);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), control.len() as _);
+    // SAFETY: an `IoSliceMut` is an iovec; the kernel writes to what the message names, and no further.
+    let bytes = unsafe { raw!(SYS_recvmsg, fd, &raw mut message, flags) }?;
+    from.length = message.msg_namelen;
+    Ok(Received { bytes, from, control_bytes: message.msg_controllen as usize, flags: message.msg_flags })
+}
+
+/// `sendmsg` with an address in the kernel's form and ancillary data, if there are bytes of either.
+pub fn sendmsg(fd: c_int, data: &[std::io::IoSlice<'_>], to: &[u8], control: &[u8], flags: c_int) -> Result<usize> {
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.len() as socklen_t);
+    (message.msg_iov, message.msg_iovlen) = (data.as_ptr().cast_mut().cast(), data.len() as _);
+    (message.msg_control, message.msg_controllen) = (control.as_ptr().cast_mut().cast(), control.len() as _);
+    // SAFETY: an `IoSlice` is an iovec; the kernel only reads what the message names.
+    unsafe { raw!(SYS_sendmsg, fd, &raw const message, flags) }
+}
+
+/// Takes a socket's peer away.
+pub fn disconnect(fd: c_int) -> Result<()> {
+    // As long as any address of the internet.
+    let mut nobody = [0; size_of::<libc::sockaddr_in>()];
+    nobody[..2].copy_from_slice(&(libc::AF_UNSPEC as u16).to_ne_bytes());
+    connect(fd, &nobody)
+}
+
 /// `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
     // SAFETY: numbers only.

@@ -37,6 +37,24 @@ pub unsafe fn bytes_mut<'a>(at: *mut c_void, length: usize) -> &'a mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length.min(isize::MAX as usize)) }
 }
 
+/// As [`bytes`], and none at the null address, whatever the length says.
+///
+/// # Safety
+/// As [`bytes`].
+pub unsafe fn if_any<'a>(at: *const c_void, length: usize) -> &'a [u8] {
+    // SAFETY: as above.
+    unsafe { bytes(at, if at.is_null() { 0 } else { length }) }
+}
+
+/// As [`if_any`], to be written.
+///
+/// # Safety
+/// As [`bytes_mut`].
+pub unsafe fn if_any_mut<'a>(at: *mut c_void, length: usize) -> &'a mut [u8] {
+    // SAFETY: as above.
+    unsafe { bytes_mut(at, if at.is_null() { 0 } else { length }) }
+}
+
 /// Calls with the program's buffers to write from.
 ///
 /// # Safety

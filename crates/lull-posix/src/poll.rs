@@ -76,6 +76,7 @@ impl Polled {
                     // Another process has the NIC: no connection of lull's comes here.
                     Err(_) => Ok(()),
                 },
+                Some(File::Datagram(datagram)) => wait.add(&datagram.sockets, interest),
                 Some(File::Epoll(_)) | None => Ok(()),
             };
             let kernels = self.kernels[nth].fd;
@@ -89,6 +90,7 @@ impl Polled {
                 Some(File::Listener(listener)) => {
                     listener.if_real().inspect(|real| wait.remove(*real));
                 }
+                Some(File::Datagram(datagram)) => wait.remove(&datagram.sockets),
                 Some(File::Epoll(_)) | None => {}
             }
             if self.kernels[nth].fd >= 0 {
@@ -104,6 +106,7 @@ fn is_kernels_too(file: &File) -> bool {
     match file {
         File::Stream(_) => false,
         File::Listener(listener) => listener.both_worlds,
+        File::Datagram(datagram) => datagram.is_kernels_too(),
         File::Epoll(_) => true,
     }
 }
@@ -113,6 +116,7 @@ fn revents(file: &File, events: c_short) -> c_short {
         File::Stream(stream) => stream.stream.ready(),
         // Whoever polls it asks for connections.
         File::Listener(listener) => listener.real().map_or(Ready::empty(), |real| real.ready()),
+        File::Datagram(datagram) => datagram.sockets.ready(),
         // Of a context that is polled itself, only the kernel's members are seen.
         File::Epoll(_) => return 0,
     };

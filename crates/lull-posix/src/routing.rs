@@ -29,9 +29,20 @@ impl Routing {
         self.addresses.iter().any(|(own, _)| own.is_ipv4() == ip.is_ipv4())
     }
 
-    /// Whether lull reaches it: what is connected or sent to it is lull's.
+    /// Whether it is the address of everybody on one of lull's networks.
+    pub fn is_broadcast(&self, ip: IpAddr) -> bool {
+        let broadcast = |(network, prefix): &(IpAddr, u8)| {
+            let IpAddr::V4(network) = network else { return false };
+            let host_bits = u32::MAX.checked_shr(u32::from(*prefix)).unwrap_or(0);
+            *prefix < 31 && ip == IpAddr::V4((network.to_bits() | host_bits).into())
+        };
+        self.addresses.iter().any(broadcast)
+    }
+
+    /// Whether lull reaches it: what is connected or sent to it is lull's. Loopback is the kernel's, whatever the routes say.
     pub fn reaches(&self, ip: IpAddr) -> bool {
-        self.addresses.iter().chain(&self.routes).any(|(network, prefix)| contains(*network, *prefix, ip))
+        !ip.is_loopback()
+            && self.addresses.iter().chain(&self.routes).any(|(network, prefix)| contains(*network, *prefix, ip))
     }
 }
 
@@ -61,6 +72,15 @@ mod tests {
     }
 
     #[test]
+    fn the_last_address_of_a_network_is_everybodys() {
+        let routing = |prefix| Routing { addresses: vec![("10.0.0.2".parse().unwrap(), prefix)], ..Routing::default() };
+        assert!(routing(24).is_broadcast("10.0.0.255".parse().unwrap()));
+        assert!(!routing(24).is_broadcast("10.0.0.254".parse().unwrap()));
+        assert!(!routing(31).is_broadcast("10.0.0.3".parse().unwrap()), "a network of two has none (RFC 3021)");
+        assert!(!routing(32).is_broadcast("10.0.0.2".parse().unwrap()));
+    }
+
+    #[test]
     fn own_networks_and_routes_are_lulls_and_the_rest_is_the_kernels() {
         let of = |list: &[(&str, u8)]| list.iter().map(|(ip, prefix)| (ip.parse().unwrap(), *prefix)).collect();
         let routing = Routing {
@@ -77,6 +97,7 @@ mod tests {
         }
         assert!(!routing.reaches(ip("fd01::1")) && !routing.reaches(ip("::1")));
         let all = Routing { addresses: of(&[("10.0.0.2", 24)]), routes: of(&[("0.0.0.0", 0)]), ports: vec![] };
+        assert!(!all.reaches(ip("127.0.0.1")), "loopback");
         assert!(all.reaches(ip("8.8.8.8")) && !all.reaches(ip("::1")) && !all.has_family(ip("::1")));
     }
 }

@@ -1,12 +1,14 @@
 //! Sockets of lull behind numbers of the kernel.
 //!
-//! A socket is the kernel's until a call says whose it is: `listen` on an address that was bound, `connect`. Until then its
-//! number is not in the table, its options are stored by the kernel, and nothing here costs anything. When it becomes lull's,
-//! the kernel's socket stays under the number as a placeholder, and its options are read from it.
+//! A socket is the kernel's until a call says whose it is: `listen` on an address that was bound, `connect`; for UDP `bind`,
+//! too, and `sendto`. Until then its number is not in the table, its options are stored by the kernel, and nothing here costs
+//! anything. When it becomes lull's, the kernel's socket stays under the number as a placeholder, and its options are read
+//! from it.
 
 mod accept;
 mod connect;
 mod data;
+mod datagram;
 mod listen;
 mod name;
 pub(crate) mod options;
@@ -26,8 +28,10 @@ use crate::engine;
 use crate::flows::Taken;
 
 pub use accept::accept;
-pub use connect::{connect, is_destination};
-pub use data::{Receive, Send, recv, send};
+pub use connect::{connect, is_destination, is_disconnect, sends_by_lull};
+pub use data::{Receive, Send, recv, recv_message, send, send_message};
+pub(crate) use datagram::Datagram;
+pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use name::{getpeername, getsockname};
 pub use options::{getsockopt, setsockopt};

@@ -1,12 +1,14 @@
 //! `read`, `write` and their kin.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
 
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use lull_posix::socket::{self, Receive, Send};
-use lull_posix::{is_lull, memory};
+use lull_posix::signals::section;
+use lull_posix::socket::{self, Message, Receive, Room, Send};
+use lull_posix::{is_engaged, is_lull, memory};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -27,6 +29,20 @@ unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
+}
+
+/// Whether a message goes by lull: the socket is lull's, or becomes so by where it sends to.
+///
+/// # Safety
+/// The program vouches for its address.
+#[inline]
+unsafe fn by_lull(fd: c_int, address: *const c_void, length: socklen_t) -> Result<bool, c_int> {
+    if is_lull(fd) || address.is_null() || !is_engaged() {
+        return Ok(is_lull(fd));
+    }
+    // SAFETY: as above.
+    let address = unsafe { memory::bytes(address, length as usize) };
+    section(|| socket::sends_by_lull(fd, address)).map_err(|error| answer::refused(error.number()))
 }
 
 /// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
@@ -62,7 +78,6 @@ taken_over! {
         recv(fd, buffer, count, flags)
     }
 
-    /// A stream gives no address (`inet_recvmsg` with `tcp_recvmsg`).
     fn recvfrom(
         fd: c_int,
         buffer: *mut c_void,
@@ -74,11 +89,15 @@ taken_over! {
         if !is_lull(fd) {
             return real::recvfrom(fd, buffer, count, flags, address, length);
         }
-        let received = receive(fd, buffer, count, flags);
-        if received >= 0 && !address.is_null() && !length.is_null() {
-            *length = 0;
+        if address.is_null() {
+            return receive(fd, buffer, count, flags);
         }
-        received
+        answer::count(|| {
+            let buffer = IoSliceMut::new(memory::bytes_mut(buffer, count));
+            let room = Room { buffers: &mut [buffer], control: &mut [] };
+            let message = socket::recv_message(fd, room, Receive { flags })?;
+            memory::write_address(message.from.as_bytes(), address, length).map(|()| message.bytes)
+        })
     }
 
     /// As [`__read_chk`].
@@ -95,7 +114,6 @@ taken_over! {
         recvfrom(fd, buffer, count, flags, address, length)
     }
 
-    /// A connected stream ignores the address.
     fn sendto(
         fd: c_int,
         buffer: *const c_void,
@@ -103,8 +121,17 @@ taken_over! {
         flags: c_int,
         address: *const sockaddr,
         length: socklen_t,
-    ) -> ssize_t,
-        if is_lull(fd) => transmit(fd, buffer, count, flags);
+    ) -> ssize_t {
+        match by_lull(fd, address.cast(), length) {
+            Err(failed) => failed as ssize_t,
+            Ok(false) => real::sendto(fd, buffer, count, flags, address, length),
+            Ok(true) if address.is_null() => transmit(fd, buffer, count, flags),
+            Ok(true) => answer::count(|| {
+                let (data, to) = (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize));
+                socket::send_message(fd, &[IoSlice::new(data)], to, &[], Send { flags })
+            }),
+        }
+    }
 
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
         if !is_lull(fd) {
@@ -129,26 +156,33 @@ taken_over! {
             return real::recvmsg(fd, message, flags);
         }
         let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
+        let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
+        let mut got = Message::default();
         let received = answer::count(|| {
             memory::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
-                socket::recv(fd, buffers, Receive { flags })
+                got = socket::recv_message(fd, Room { buffers, control }, Receive { flags })?;
+                memory::write_address(got.from.as_bytes(), message.msg_name.cast(), &raw mut message.msg_namelen)?;
+                Ok(got.bytes)
             })
         });
         if received >= 0 {
-            // A stream has no address and no ancillary data.
-            (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+            (message.msg_controllen, message.msg_flags) = (got.control_bytes as _, got.flags);
         }
         received
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        if !is_lull(fd) {
-            return real::sendmsg(fd, message, flags);
+        let Some(given) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
+        match by_lull(fd, given.msg_name, given.msg_namelen) {
+            Err(failed) => return failed as ssize_t,
+            Ok(false) => return real::sendmsg(fd, message, flags),
+            Ok(true) => {}
         }
-        let Some(message) = message.as_ref() else { return answer::refused(libc::EFAULT) as ssize_t };
         answer::count(|| {
-            memory::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
-                socket::send(fd, buffers, Send { flags })
+            let to = memory::if_any(given.msg_name, given.msg_namelen as usize);
+            let control = memory::if_any(given.msg_control, given.msg_controllen as size_t);
+            memory::with_slices(given.msg_iov, given.msg_iovlen as size_t, |buffers| {
+                socket::send_message(fd, buffers, to, control, Send { flags })
             })
         })
     }
@@ -161,12 +195,31 @@ taken_over! {
         // After the first message the rest are taken as far as they are there.
         let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
         let flags = flags & !libc::MSG_WAITFORONE;
-        each(messages, count, |nth, message| recvmsg(fd, message, if nth == 0 { flags } else { flags | rest }))
+        let until = timeout.as_ref().and_then(|timeout| {
+            let timeout = Duration::new(timeout.tv_sec.try_into().ok()?, timeout.tv_nsec.try_into().ok()?);
+            Instant::now().checked_add(timeout)
+        });
+        // As in the kernel, the time is looked at between messages and ends no wait for one (recvmmsg(2), BUGS).
+        let in_time = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until);
+        let done = each(messages, count, in_time, |nth, message| {
+            recvmsg(fd, message, if nth == 0 { flags } else { flags | rest })
+        });
+        if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
+            let left = until.saturating_duration_since(Instant::now());
+            (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
+        }
+        done
     }
 
     /// On a socket of lull's it is `sendmsg` again and again.
-    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int,
-        if is_lull(fd) => each(messages, count, |_, message| sendmsg(fd, message, flags));
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        let goes = |first: &mmsghdr| by_lull(fd, first.msg_hdr.msg_name, first.msg_hdr.msg_namelen);
+        match messages.as_ref().filter(|_| count > 0).map_or(Ok(is_lull(fd)), goes) {
+            Err(failed) => failed,
+            Ok(false) => real::sendmmsg(fd, messages, count, flags),
+            Ok(true) => each(messages, count, |_| true, |_, message| sendmsg(fd, message, flags)),
+        }
+    }
 
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         if is_lull(to) || is_lull(from) => answer::count(|| socket::sendfile(to, from, offset.as_mut(), count));
@@ -192,10 +245,18 @@ taken_over! {
 ///
 /// # Safety
 /// The program vouches for the messages.
-unsafe fn each(messages: *mut mmsghdr, count: c_uint, mut call: impl FnMut(usize, *mut msghdr) -> ssize_t) -> c_int {
+unsafe fn each(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    goes_on: impl Fn(usize) -> bool,
+    mut call: impl FnMut(usize, *mut msghdr) -> ssize_t,
+) -> c_int {
     // As in the kernel, no more than that are looked at (`__sys_sendmmsg`).
     let count = count.min(1024) as usize;
     for nth in 0..count {
+        if !goes_on(nth) {
+            return nth as c_int;
+        }
         // SAFETY: as above.
         let message = unsafe { &mut *messages.add(nth) };
         match call(nth, &raw mut message.msg_hdr) {

@@ -51,7 +51,7 @@ taken_over! {
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         if is_engaged() && !address.is_null() {
             let address = memory::bytes(address.cast(), length as usize);
-            if is_lull(fd) || lulls::is_destination(address) {
+            if is_lull(fd) || lulls::is_destination(address) || lulls::is_disconnect(address) {
                 return answer::done(|| lulls::connect(fd, address));
             }
         }

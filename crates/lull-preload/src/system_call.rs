@@ -49,6 +49,8 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_sendto => {
                 data::sendto(fd, b as *const c_void, c as size_t, d as c_int, e as *const _, f as socklen_t) as c_long
             }
+            libc::SYS_recvmmsg => data::recvmmsg(fd, b as *mut _, c as libc::c_uint, d as c_int, e as *mut _) as c_long,
+            libc::SYS_sendmmsg => data::sendmmsg(fd, b as *mut _, c as libc::c_uint, d as c_int) as c_long,
             libc::SYS_accept => socket::accept(fd, b as *mut _, c as *mut _) as c_long,
             libc::SYS_accept4 => socket::accept4(fd, b as *mut _, c as *mut _, d as c_int) as c_long,
             libc::SYS_close => number::close(fd) as c_long,

@@ -126,7 +126,7 @@ impl PortTable {
         }
         let exact = bound.iter().any(|binding| binding.is_found(ip) && binding.ip == ip);
         let candidates = || bound.iter().filter(|b| b.is_found(ip) && (!exact || b.ip == ip));
-        let last = candidates().last()?;
+        let last = candidates().next_back()?;
         if !last.sharing.spread {
             return Some(last.index);
         }

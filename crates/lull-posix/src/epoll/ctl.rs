@@ -24,12 +24,24 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
             context.listener_ctl(epfd, what, listener, event)
         }
         Some(File::Listener(listener)) => context.listener_ctl(epfd, what, listener, event),
+        Some(File::Datagram(datagram)) => {
+            if datagram.wildcard {
+                kernel::epoll_ctl(epfd, what, fd, event.map(but_for_writing))?;
+                context.note(what, fd, event);
+            }
+            context.ctl(epfd, what, &datagram.sockets, event)
+        }
         Some(File::Epoll(_)) | None => {
             kernel::epoll_ctl(epfd, what, fd, event)?;
             context.note(what, fd, event);
             Ok(())
         }
     }
+}
+
+/// For the kernel's half of a datagram socket: whether one can write is told by lull's, and not twice.
+pub(super) fn but_for_writing(event: epoll_event) -> epoll_event {
+    epoll_event { events: event.events & !WRITE, ..event }
 }
 
 impl EpollFile {

@@ -2,7 +2,7 @@
 
 use libc::{c_int, epoll_event};
 
-use super::{Added, CONTEXTS, lock};
+use super::{Added, CONTEXTS, ctl, lock};
 use crate::files::{self, File, Open};
 use crate::{Result, kernel};
 
@@ -21,6 +21,22 @@ pub(crate) fn becomes_lulls(fd: c_int, put: impl FnOnce() -> Result<()>) -> Resu
     Ok(())
 }
 
+/// The datagram socket `fd`, which had a half of lull's, is the kernel's alone again: its contexts wait for all of it there.
+pub(crate) fn becomes_kernels(fd: c_int) -> Result<()> {
+    let contexts = lock(&CONTEXTS).clone();
+    for epfd in contexts {
+        let Some(context) = files::get(epfd) else { continue };
+        let File::Epoll(file) = &*context else { continue };
+        let added = lock(&file.kernels).get(&fd).copied();
+        if let Some(Added { events, data }) = added {
+            let event = Some(epoll_event { events, u64: data });
+            // As in `moved`, it may not be on the context any more.
+            let _ = kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event);
+        }
+    }
+    Ok(())
+}
+
 fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) -> Result<()> {
     let File::Epoll(context) = &**context else { return Ok(()) };
     // A socket that was closed unseen, and whose number came back, is not on the context any more; a context that was closed
@@ -33,9 +49,15 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
         File::Listener(listener) if listener.both_worlds => {
             context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event)
         }
+        File::Datagram(datagram) if datagram.wildcard => {
+            lock(&context.kernels).insert(fd, added);
+            kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event.map(ctl::but_for_writing))?;
+            context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event)
+        }
         _ if kernel::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, None).is_err() => Ok(()),
         File::Listener(listener) => context.listener_ctl(epfd, libc::EPOLL_CTL_ADD, listener, event),
         File::Stream(stream) => context.ctl(epfd, libc::EPOLL_CTL_ADD, stream.stream(), event),
+        File::Datagram(datagram) => context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event),
         File::Epoll(_) => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use lull_net::{Interest, TcpListener, TcpStream};
 
+use super::name::Name;
 use super::{Flow, Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, kernel};
@@ -15,21 +16,13 @@ use crate::{Errno, Result, address, block, kernel};
 pub struct Accepted {
     /// The number.
     pub fd: c_int,
-    peer: Peer,
-}
-
-enum Peer {
-    Lulls(address::Bytes),
-    Kernels(kernel::RawAddress),
+    peer: Name,
 }
 
 impl Accepted {
     /// The peer's address.
     pub fn peer(&self) -> &[u8] {
-        match &self.peer {
-            Peer::Lulls(bytes) => bytes,
-            Peer::Kernels(address) => address.as_bytes(),
-        }
+        self.peer.as_bytes()
     }
 }
 
@@ -41,6 +34,7 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     let listener = match &*file {
         File::Listener(listener) => listener,
         File::Stream(_) => return Err(Errno::new(libc::EINVAL)),
+        File::Datagram(_) => return Err(Errno::new(libc::EOPNOTSUPP)),
         File::Epoll(_) => return Err(Errno::new(libc::ENOTSOCK)),
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
@@ -86,7 +80,7 @@ fn kernels_now(fd: c_int, flags: c_int) -> Result<Accepted> {
 fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
     let (number, peer) = kernel::accept4(fd, flags)?;
     files::forget(number);
-    Ok(Accepted { fd: number, peer: Peer::Kernels(peer) })
+    Ok(Accepted { fd: number, peer: Name::Kernels(peer) })
 }
 
 fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int) -> Result<Accepted> {
@@ -106,7 +100,7 @@ fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int)
         _flow: flow,
     };
     files::put(number, File::Stream(file)).inspect_err(|_| kernel::discard(number))?;
-    Ok(Accepted { fd: number, peer: Peer::Lulls(peer) })
+    Ok(Accepted { fd: number, peer: Name::Lulls(peer) })
 }
 
 /// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new

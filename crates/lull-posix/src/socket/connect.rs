@@ -7,7 +7,7 @@ use libc::c_int;
 use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
 use super::options::Options;
-use super::{Flow, Stream};
+use super::{Flow, Stream, datagram};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, engine, flags, kernel};
 
@@ -20,17 +20,38 @@ pub fn is_destination(bytes: &[u8]) -> bool {
     address::parse(bytes).is_some_and(|to| engine::reaches(to.ip()))
 }
 
+/// Whether an address in the kernel's form is none: a datagram socket loses its peer by it.
+pub fn is_disconnect(bytes: &[u8]) -> bool {
+    address::family(bytes) == Some(libc::AF_UNSPEC)
+}
+
+/// Whether a socket of the kernel's sends to this address by lull: it is a UDP socket then, and lull's as well from now on.
+pub fn sends_by_lull(fd: c_int, to: &[u8]) -> Result<bool> {
+    if is_destination(to) { datagram::reach(fd, to) } else { Ok(false) }
+}
+
 /// `connect`.
 pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if let Some(file) = files::get(fd) {
         return match &*file {
             File::Stream(stream) => again(fd, stream),
+            File::Datagram(datagram) => datagram.connect(fd, bytes),
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
         };
     }
     let to = address::parse(bytes).filter(|to| engine::reaches(to.ip()));
-    let Some(to) = to else { return kernel::connect(fd, bytes) };
+    let Some(to) = to else {
+        kernel::connect(fd, bytes)?;
+        // Without its peer of the kernel's, a datagram socket that kept its port hears both worlds.
+        return if is_disconnect(bytes) { datagram::bound(fd, true) } else { Ok(()) };
+    };
+    if datagram::reach(fd, bytes)? {
+        return match files::get(fd).as_deref() {
+            Some(File::Datagram(datagram)) => datagram.connect(fd, bytes),
+            _ => error(libc::EBADF),
+        };
+    }
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return kernel::connect(fd, bytes);
     }

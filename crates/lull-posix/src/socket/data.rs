@@ -6,7 +6,7 @@ use std::time::Instant;
 use libc::c_int;
 use lull_net::{Interest, TcpStream};
 
-use super::Stream;
+use super::{Message, Room, Stream};
 use crate::files::{self, File, Open};
 use crate::{Errno, Result, block, kernel};
 
@@ -37,8 +37,30 @@ pub fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], how: Receive) -> Result<u
     let file = lulls(fd)?;
     match &*file {
         File::Stream(stream) => stream.recv(buffers, how.flags),
+        File::Datagram(datagram) => {
+            let room = Room { buffers, control: &mut [] };
+            datagram.receive(fd, room, how.flags).map(|message| message.bytes)
+        }
         File::Listener(_) => Err(Errno::new(libc::ENOTCONN)),
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+    }
+}
+
+/// As [`recv`], with what is known of the message beside its bytes.
+pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Message> {
+    match &*lulls(fd)? {
+        File::Datagram(datagram) => datagram.receive(fd, room, how.flags),
+        // A stream has no address and no ancillary data.
+        _ => Ok(Message { bytes: recv(fd, room.buffers, how)?, ..Message::default() }),
+    }
+}
+
+/// As [`send`], to an address in the kernel's form and with ancillary data, if there are bytes of either. A stream has no
+/// use for them.
+pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8], how: Send) -> Result<usize> {
+    match &*lulls(fd)? {
+        File::Datagram(datagram) => datagram.send(fd, buffers, to, control, how.flags),
+        _ => send(fd, buffers, how),
     }
 }
 
@@ -48,6 +70,8 @@ pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
     let file = lulls(fd)?;
     let sent = match &*file {
         File::Stream(stream) => stream.send(buffers, how.flags),
+        // No signal tells of a datagram (`sk_stream_error` is TCP's).
+        File::Datagram(datagram) => return datagram.send(fd, buffers, &[], &[], how.flags),
         File::Listener(_) => Err(Errno::new(libc::EPIPE)),
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
     };

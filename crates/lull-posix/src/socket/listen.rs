@@ -7,8 +7,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libc::c_int;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
-use super::Listener;
 use super::options::Options;
+use super::{Listener, datagram};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, flags, kernel};
@@ -16,11 +16,23 @@ use crate::{Errno, Result, address, flags, kernel};
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
-    let lulls =
-        address::parse(bytes).is_some_and(|address| engine::is_own(address.ip()) && engine::takes(address.port()));
+    let address = address::parse(bytes);
+    let keeps_port = address.is_some_and(|address| address.port() != 0);
+    let lulls = address.is_some_and(|address| engine::is_own(address.ip()) && engine::takes(address.port()));
     if !lulls {
-        return kernel::bind(fd, bytes);
+        kernel::bind(fd, bytes)?;
+        return datagram::bound(fd, keeps_port);
     }
+    // Without an engine a datagram socket cannot be lull's, and a bind cannot be taken back. A stream needs none yet.
+    if datagram::is_udp(fd) {
+        engine::engine()?;
+    }
+    bind_own(fd, bytes)?;
+    datagram::bound(fd, keeps_port)
+}
+
+/// Binds the kernel's socket to an address of lull's.
+pub(super) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
     let freebind = Freebind::begin(fd);
     let bound = kernel::bind(fd, bytes);
     freebind.end();

@@ -2,14 +2,37 @@
 
 use libc::c_int;
 
-use super::Stream;
 use crate::files::{self, File};
-use crate::{Errno, Result, address::Bytes};
+use crate::{Errno, Result, address::Bytes, kernel};
+
+/// An address of either world, in the kernel's form.
+#[derive(Default)]
+pub enum Name {
+    /// None: a stream's data have no sender's.
+    #[default]
+    Nobodys,
+    /// Of a peer of lull's.
+    Lulls(Bytes),
+    /// Of a peer of the kernel's.
+    Kernels(kernel::RawAddress),
+}
+
+impl Name {
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Name::Nobodys => &[],
+            Name::Lulls(bytes) => bytes,
+            Name::Kernels(address) => address.as_bytes(),
+        }
+    }
+}
 
 /// `getsockname` of a number that is lull's; nothing if its placeholder knows it, as for a listener, which is bound.
 pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
     match &*files::get(fd)? {
-        File::Stream(stream) => Some(named(stream, stream.stream.local_addr())),
+        File::Stream(stream) => Some(named(stream.domain, stream.stream.local_addr())),
+        File::Datagram(datagram) => Some(named(datagram.domain, datagram.own_name()?)),
         File::Listener(_) | File::Epoll(_) => None,
     }
 }
@@ -17,12 +40,13 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
 /// `getpeername` of a number that is lull's; nothing if the kernel has the answer for its placeholder.
 pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     match &*files::get(fd)? {
-        File::Stream(stream) => Some(named(stream, stream.stream.peer_addr())),
+        File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),
+        File::Datagram(datagram) => Some(named(datagram.domain, datagram.peer()?)),
         File::Listener(_) => Some(Err(Errno::new(libc::ENOTCONN))),
         File::Epoll(_) => None,
     }
 }
 
-fn named(stream: &Stream, address: std::io::Result<std::net::SocketAddr>) -> Result<Bytes> {
-    Ok(Bytes::new(address?, stream.domain))
+fn named(domain: c_int, address: std::io::Result<std::net::SocketAddr>) -> Result<Bytes> {
+    Ok(Bytes::new(address?, domain))
 }

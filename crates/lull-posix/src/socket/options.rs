@@ -18,7 +18,7 @@ use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
 /// Level and name.
-type Name = (c_int, c_int);
+pub(super) type Name = (c_int, c_int);
 type Values = HashMap<Name, Vec<u8>>;
 
 /// The options of one socket.
@@ -91,6 +91,11 @@ impl Options {
         self.acted.apply(stream);
     }
 
+    /// Those that lull acts upon.
+    pub(super) fn acted(&self) -> &Acted {
+        &self.acted
+    }
+
     /// SO_RCVTIMEO.
     pub(crate) fn receive_timeout(&self) -> Option<Duration> {
         self.acted.receive_timeout.get()
@@ -128,6 +133,7 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
             Some(set) => set,
             None => store(stream, (level, name), value),
         },
+        File::Datagram(datagram) => datagram.set_option(fd, level, name, value),
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     }
 }
@@ -159,6 +165,10 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
             None => stream.options.stored((level, name))?,
+        },
+        File::Datagram(datagram) => match datagram.option(fd, level, name)? {
+            Ok(answer) => answer.to_ne_bytes().to_vec(),
+            Err(error) => return Some(Err(error)),
         },
         File::Epoll(_) => return None,
     };

@@ -19,6 +19,11 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
     };
     match &*file {
         File::Stream(stream) => Ok(stream.stream.shutdown(how_in_words)?),
+        File::Datagram(datagram) => {
+            let shut = datagram.sockets.shutdown(how_in_words);
+            // Its kernel's half has no peer either while lull's has none, and says so.
+            if datagram.is_kernels_too() { kernel::shutdown(fd, how) } else { shut }
+        }
         File::Listener(listener) => {
             if listener.both_worlds {
                 kernel::shutdown(fd, how)?;

@@ -64,6 +64,27 @@ pub fn bytes(address: &str) -> Vec<u8> {
     address::Bytes::new(address.parse().unwrap(), libc::AF_INET).to_vec()
 }
 
+/// A number of the kernel's for a UDP socket.
+pub fn udp() -> c_int {
+    peers();
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0) };
+    assert!(fd >= 0);
+    fd
+}
+
+/// The name of a socket, whoever knows it.
+pub fn name(fd: c_int) -> SocketAddr {
+    if let Some(name) = socket::getsockname(fd) {
+        return address::parse(&name.unwrap()).unwrap();
+    }
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
+    address::parse(&name).unwrap()
+}
+
 /// A listener on lull's address, and the port that it got.
 pub fn listener() -> (c_int, SocketAddr) {
     listener_at(OWN)

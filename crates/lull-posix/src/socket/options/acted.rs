@@ -59,7 +59,7 @@ fn int(value: &[u8]) -> Result<c_int> {
 
 /// Their values.
 #[derive(Debug, Default)]
-pub(super) struct Acted {
+pub(in crate::socket) struct Acted {
     nodelay: AtomicBool,
     corked: AtomicBool,
     keepalive: AtomicBool,
@@ -122,7 +122,7 @@ impl Acted {
     }
 
     /// Sets an option, on a connection if there is one; nothing if it is none of these.
-    pub(super) fn set(
+    pub(in crate::socket) fn set(
         &self,
         level: c_int,
         name: c_int,

@@ -1,0 +1,185 @@
+//! UDP sockets: where one becomes lull's, and what both worlds have of it.
+//!
+//! The kernel's socket stays under the number and keeps its port. One that is bound to an own address is lull's alone. One
+//! that is bound to a wildcard, or to nothing, is in both worlds: it hears both, and sends by lull what is for lull's
+//! networks. With a peer it is in the peer's world alone.
+
+mod control;
+mod options;
+mod receive;
+mod send;
+mod sockets;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use libc::c_int;
+use lull_net::UdpOptions;
+
+use self::control::Wanted;
+pub use self::receive::{Message, Room};
+pub(crate) use self::sockets::Sockets;
+use super::listen::bind_own;
+use super::options::Options;
+use crate::files::{self, File};
+use crate::{Errno, Result, address, engine, epoll, flags, kernel};
+
+/// A UDP socket.
+pub(crate) struct Datagram {
+    pub(crate) sockets: Sockets,
+    pub(crate) domain: c_int,
+    pub(crate) nonblocking: AtomicBool,
+    pub(crate) options: Options,
+    /// The ancillary data that it was asked for.
+    wanted: Wanted,
+    /// It is bound to a wildcard, so the kernel has a half of it: a member of epoll contexts beside lull's.
+    pub(crate) wildcard: bool,
+    /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
+    keeps_port: bool,
+    /// Its peer is lull's.
+    connected: AtomicBool,
+    /// Counts what was read, for the kernel's turn.
+    turn: AtomicU32,
+}
+
+impl Datagram {
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed)
+    }
+
+    /// Whether the kernel's half hears, too.
+    pub(crate) fn is_kernels_too(&self) -> bool {
+        self.wildcard && !self.connected.load(Relaxed)
+    }
+
+    /// Its name, if its placeholder does not know it: the kernel does not know what lull's peer made of it.
+    pub(crate) fn own_name(&self) -> Option<std::io::Result<SocketAddr>> {
+        self.connected.load(Relaxed).then(|| self.sockets.first().local_addr())
+    }
+
+    /// Its peer, if that is lull's.
+    pub(crate) fn peer(&self) -> Option<std::io::Result<SocketAddr>> {
+        self.connected.load(Relaxed).then(|| self.sockets.first().peer_addr())
+    }
+
+    /// `connect` on a number that is lull's.
+    pub(crate) fn connect(&self, fd: c_int, bytes: &[u8]) -> Result<()> {
+        if address::family(bytes) == Some(libc::AF_UNSPEC) {
+            return self.disconnect(fd);
+        }
+        let to = address::parse_or_refuse(bytes, self.domain)?;
+        if engine::reaches(to.ip()) || !self.wildcard {
+            self.sockets.connect(to)?;
+            self.connected.store(true, Relaxed);
+            return kernel::hear_nothing(fd);
+        }
+        if self.connected.load(Relaxed) {
+            kernel::hear_again(fd);
+        }
+        // It hears its peer alone, and that is the kernel's.
+        kernel::connect(fd, bytes)?;
+        leave(fd)
+    }
+
+    /// `__udp_disconnect`.
+    fn disconnect(&self, fd: c_int) -> Result<()> {
+        if self.connected.swap(false, Relaxed) {
+            kernel::hear_again(fd);
+        }
+        if self.keeps_port {
+            return self.sockets.disconnect();
+        }
+        kernel::disconnect(fd)?;
+        leave(fd)
+    }
+}
+
+/// A socket is the kernel's alone from now on.
+fn leave(fd: c_int) -> Result<()> {
+    files::forget(fd);
+    epoll::becomes_kernels(fd)
+}
+
+const ANY_PORT: u16 = 0;
+
+/// The family of a UDP socket of the kernel's; nothing if it is anything else.
+fn domain_of(fd: c_int) -> Option<c_int> {
+    let option = |name| kernel::int_option(fd, libc::SOL_SOCKET, name).ok();
+    (option(libc::SO_PROTOCOL)? == libc::IPPROTO_UDP && option(libc::SO_TYPE)? == libc::SOCK_DGRAM)
+        .then(|| option(libc::SO_DOMAIN))
+        .flatten()
+}
+
+/// Whether it is a UDP socket of the kernel's.
+pub(super) fn is_udp(fd: c_int) -> bool {
+    domain_of(fd).is_some()
+}
+
+/// A UDP socket was bound: it becomes lull's, or gets a half of lull's, if its address is such. `keeps_port`: the program
+/// chose the port.
+pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
+    let Some(domain) = domain_of(fd) else { return Ok(()) };
+    let Some(local) = local_of(fd).filter(|local| local.port() != ANY_PORT && engine::takes(local.port())) else {
+        return Ok(());
+    };
+    if engine::is_own(local.ip()) {
+        return adopt(fd, domain, local, keeps_port);
+    }
+    if local.ip().is_unspecified() && engine::has_family(local.ip(), is_v6_only(fd, local)) {
+        // A program without lull's half serves the kernel's world as it would without lull; why is said once.
+        let _ = adopt(fd, domain, local, keeps_port);
+    }
+    Ok(())
+}
+
+fn local_of(fd: c_int) -> Option<SocketAddr> {
+    address::parse(kernel::getsockname(fd).ok()?.as_bytes())
+}
+
+fn is_v6_only(fd: c_int, local: SocketAddr) -> bool {
+    local.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1)
+}
+
+/// A UDP socket of the kernel's is to send to `to`, which is lull's: it gets a half of lull's, unless it is bound or connected
+/// to what is the kernel's.
+pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
+    let Some(domain) = domain_of(fd) else { return Ok(false) };
+    if address::family(to) != Some(domain) || kernel::getpeername(fd).is_ok() {
+        return Ok(false);
+    }
+    let Some(mut local) = local_of(fd) else { return Ok(false) };
+    if !local.ip().is_unspecified() && !engine::is_own(local.ip()) || !engine::takes(local.port()) {
+        return Ok(false);
+    }
+    if local.port() == ANY_PORT {
+        // The kernel finds a port, which is nobody else's then.
+        bind_own(fd, &address::Bytes::new(local, domain))?;
+        local = local_of(fd).ok_or(Errno::new(libc::EBADF))?;
+    }
+    adopt(fd, domain, local, false).map(|()| true)
+}
+
+fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Result<()> {
+    let engine = engine::engine()?;
+    let flag = |name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|value| value != 0);
+    let options = UdpOptions {
+        reuse_port: flag(libc::SO_REUSEPORT),
+        reuse_address: flag(libc::SO_REUSEADDR),
+        v6_only: is_v6_only(fd, local),
+        rx_bytes: kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize,
+    };
+    let wanted = Wanted::default();
+    wanted.renew(fd);
+    let datagram = Datagram {
+        sockets: Sockets::open(&engine.network, local, options)?,
+        domain,
+        nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+        options: Options::of_placeholder(fd),
+        wanted,
+        wildcard: local.ip().is_unspecified(),
+        keeps_port,
+        connected: AtomicBool::new(false),
+        turn: AtomicU32::new(0),
+    };
+    epoll::becomes_lulls(fd, || files::put(fd, File::Datagram(datagram)))
+}

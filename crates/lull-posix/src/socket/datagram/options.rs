@@ -1,0 +1,64 @@
+//! Options of UDP sockets: the placeholder is a UDP socket of its own and keeps them.
+
+use libc::c_int;
+
+use super::Datagram;
+use crate::socket::options::Name;
+use crate::{Errno, Result, kernel};
+
+/// Options that change what is sent, which lull's half would not do.
+const REFUSED: [Name; 3] =
+    [(libc::SOL_UDP, libc::UDP_CORK), (libc::SOL_UDP, libc::UDP_ENCAP), (libc::SOL_UDP, libc::UDP_SEGMENT)];
+
+/// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
+/// has it from the kernel's; to one that is lull's alone it would be a lie.
+const KERNELS_ALONE: [Name; 22] = [
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+    (libc::SOL_UDP, libc::UDP_GRO),
+    (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
+    (libc::SOL_IP, libc::IP_ADD_SOURCE_MEMBERSHIP),
+    (libc::SOL_IP, libc::IP_RECVERR),
+    (libc::SOL_IP, libc::IP_RECVTTL),
+    (libc::SOL_IP, libc::IP_RECVTOS),
+    (libc::SOL_IP, libc::IP_RECVOPTS),
+    (libc::SOL_IP, libc::IP_RETOPTS),
+    (libc::SOL_IP, libc::IP_RECVORIGDSTADDR),
+    (libc::SOL_IP, libc::IP_TRANSPARENT),
+    (libc::SOL_IP, libc::IP_OPTIONS),
+    (libc::SOL_IP, libc::IP_HDRINCL),
+    (libc::SOL_IPV6, libc::IPV6_ADD_MEMBERSHIP),
+    (libc::SOL_IPV6, libc::IPV6_RECVERR),
+    (libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT),
+    (libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::SOL_IPV6, libc::IPV6_RECVORIGDSTADDR),
+    (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
+    (libc::SOL_IPV6, libc::IPV6_RECVPATHMTU),
+];
+
+impl Datagram {
+    pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+        if REFUSED.contains(&(level, name)) || !self.wildcard && KERNELS_ALONE.contains(&(level, name)) {
+            return Err(Errno::new(libc::EOPNOTSUPP));
+        }
+        kernel::setsockopt(fd, level, name, value)?;
+        if matches!((level, name), (libc::SOL_IP, libc::IP_PKTINFO) | (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)) {
+            self.wanted.renew(fd);
+        }
+        self.options.acted().set(level, name, value, None).unwrap_or(Ok(()))
+    }
+
+    /// The value of an option that the placeholder does not know.
+    pub(in crate::socket) fn option(&self, fd: c_int, level: c_int, name: c_int) -> Option<Result<c_int>> {
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => Some(match self.sockets.take_error() {
+                Ok(Some(error)) => Ok(error.number()),
+                Ok(None) => kernel::int_option(fd, level, name),
+                Err(error) => Err(error),
+            }),
+            (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => Some(Ok(self.sockets.first().incoming_napi_id() as c_int)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Sending datagrams to both worlds.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use libc::c_int;
+use lull_net::Interest;
+
+use super::receive::WOULD_BLOCK;
+use super::{Datagram, control};
+use crate::{Errno, Result, address, block, engine, kernel};
+
+impl Datagram {
+    /// Sends one datagram, to the address `to` if it has bytes.
+    pub(in crate::socket) fn send(
+        &self,
+        fd: c_int,
+        data: &[IoSlice<'_>],
+        to: &[u8],
+        ancillary: &[u8],
+        flags: c_int,
+    ) -> Result<usize> {
+        if flags & libc::MSG_OOB != 0 {
+            return Err(Errno::new(libc::EOPNOTSUPP));
+        }
+        let to_address = if to.is_empty() { None } else { Some(self.destination(to)?) };
+        // Without a destination it goes to the peer, and a peer of the kernel's would have made it the kernel's.
+        if let Some(to_address) = to_address
+            && self.wildcard
+            && !engine::reaches(to_address.ip())
+        {
+            let wait = if self.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
+            return kernel::sendmsg(fd, data, to, ancillary, flags | wait);
+        }
+        if let Some(to_address) = to_address
+            && engine::is_broadcast(to_address.ip())
+            && kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_BROADCAST) != Ok(1)
+        {
+            return Err(Errno::new(libc::EACCES));
+        }
+        let from = control::source(ancillary)?;
+        let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+        let mut until = None;
+        loop {
+            match self.sockets.send(data, to_address, from) {
+                Err(WOULD_BLOCK) if !dont_wait => {}
+                sent => return sent,
+            }
+            let timeout = self.options.send_timeout();
+            let until = *until.get_or_insert_with(|| timeout.map(|timeout| Instant::now() + timeout));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !block::until_ready(&self.sockets, Interest::WRITABLE, None, left)? {
+                return Err(WOULD_BLOCK);
+            }
+        }
+    }
+
+    /// `udp_sendmsg`, `udpv6_sendmsg`: an IPv4 address will do for an IPv6 socket, and none at all for an IPv4 one.
+    fn destination(&self, to: &[u8]) -> Result<SocketAddr> {
+        let family = address::family(to).ok_or(Errno::new(libc::EINVAL))?;
+        let fits = family == self.domain || self.domain == libc::AF_INET6 && family == libc::AF_INET;
+        if !fits {
+            return Err(Errno::new(if self.domain == libc::AF_INET { libc::EAFNOSUPPORT } else { libc::EINVAL }));
+        }
+        let to = address::parse(to).ok_or(Errno::new(libc::EINVAL))?;
+        if to.port() == 0 { Err(Errno::new(libc::EINVAL)) } else { Ok(to) }
+    }
+}

@@ -1,0 +1,99 @@
+//! One UDP socket of the program's is one on each queue of the NIC, as a peer's datagrams come in by any of them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+
+use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
+
+use crate::{Errno, Result};
+
+/// Never empty.
+pub(crate) struct Sockets(Vec<UdpSocket>);
+
+impl Sockets {
+    pub(super) fn open(network: &Network, local: SocketAddr, options: UdpOptions) -> Result<Sockets> {
+        let open = |queue| {
+            let socket = UdpSocket::bind_with(network, queue, local, options)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        Ok(Sockets((0..network.napis().len()).map(open).collect::<Result<_>>()?))
+    }
+
+    /// The one that stands for all in what they have in common.
+    pub(crate) fn first(&self) -> &UdpSocket {
+        &self.0[0]
+    }
+
+    pub(super) fn connect(&self, peer: SocketAddr) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.connect(peer))?)
+    }
+
+    pub(super) fn disconnect(&self) -> Result<()> {
+        Ok(self.0.iter().try_for_each(UdpSocket::disconnect)?)
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
+        // All are shut down, and say the same of it.
+        self.0.iter().map(|socket| socket.shutdown(how).map_err(Errno::from)).fold(Ok(()), Result::and)
+    }
+
+    pub(crate) fn ready(&self) -> Ready {
+        self.0.iter().fold(Ready::empty(), |all, socket| all | socket.ready())
+    }
+
+    /// The pending error, if there is one (SO_ERROR).
+    pub(crate) fn take_error(&self) -> Result<Option<Errno>> {
+        for socket in &self.0 {
+            if let Some(error) = socket.take_error()? {
+                return Ok(Some(error.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the datagram that is read next.
+    pub(crate) fn unread(&self) -> Result<usize> {
+        for socket in &self.0 {
+            match socket.unread()? {
+                0 => {}
+                bytes => return Ok(bytes),
+            }
+        }
+        Ok(0)
+    }
+
+    /// Takes a datagram, from the queue whose turn it is first.
+    pub(super) fn receive(&self, turn: usize, buffers: &mut [IoSliceMut<'_>], peek: bool) -> Result<Received> {
+        self.each(turn, |socket| socket.recv_msg(buffers, peek))
+    }
+
+    /// Sends a datagram. What goes to one peer goes by one queue, while that has room.
+    pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize> {
+        let first = to.map_or(0, |to| usize::from(to.port()));
+        self.each(first, |socket| socket.send_msg(data, to, from))
+    }
+
+    /// Asks one after the other while they would block.
+    fn each<R>(&self, first: usize, mut ask: impl FnMut(&UdpSocket) -> io::Result<R>) -> Result<R> {
+        let mut result = Err(super::receive::WOULD_BLOCK);
+        for step in 0..self.0.len() {
+            result = ask(&self.0[(first + step) % self.0.len()]).map_err(Errno::from);
+            if !matches!(result, Err(super::receive::WOULD_BLOCK)) {
+                break;
+            }
+        }
+        result
+    }
+}
+
+impl Source for Sockets {
+    fn parts(&self) -> Vec<Part> {
+        self.0.iter().flat_map(Source::parts).collect()
+    }
+
+    fn identity(&self) -> usize {
+        // The first one's, which its closing knows.
+        self.first().identity()
+    }
+}

@@ -1,0 +1,393 @@
+//! UDP sockets, with Linux's results.
+
+mod world;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, EPOLLOUT, c_int, pollfd};
+use lull_net::UdpSocket;
+use lull_posix::socket::{self, Message, Receive, Room, Send};
+use lull_posix::{Errno, address, epoll, flags, is_lull, poll};
+use world::*;
+
+const fn error<T>(number: c_int) -> Result<T, Errno> {
+    Err(Errno::new(number))
+}
+
+fn bound(ip: &str) -> (c_int, SocketAddr) {
+    let fd = udp();
+    socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+    (fd, name(fd))
+}
+
+/// A socket on a port that the program chose.
+fn bound_for_good(ip: &str) -> (c_int, SocketAddr) {
+    let (fd, at) = bound(ip);
+    close(fd);
+    let fd = udp();
+    socket::bind(fd, &bytes(&at.to_string())).unwrap();
+    (fd, at)
+}
+
+fn peer() -> UdpSocket {
+    UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap()
+}
+
+/// As the preload library does it.
+fn send_to(fd: c_int, data: &[u8], to: SocketAddr) -> Result<usize, Errno> {
+    let to = bytes(&to.to_string());
+    assert!(is_lull(fd) || socket::sends_by_lull(fd, &to)?);
+    socket::send_message(fd, &[IoSlice::new(data)], &to, &[], Send::default())
+}
+
+fn message(fd: c_int, flags: c_int, room: usize) -> Result<(Vec<u8>, SocketAddr, Message), Errno> {
+    let mut buffer = vec![0; room];
+    let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut [] };
+    let message = socket::recv_message(fd, room, Receive { flags })?;
+    buffer.truncate(message.bytes);
+    let from = address::parse(message.from.as_bytes()).unwrap();
+    Ok((buffer, from, message))
+}
+
+fn received(fd: c_int) -> (Vec<u8>, SocketAddr) {
+    let (data, from, _) = message(fd, 0, 64).unwrap();
+    (data, from)
+}
+
+fn set(fd: c_int, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
+    if is_lull(fd) {
+        return socket::setsockopt(fd, level, name, &value.to_ne_bytes());
+    }
+    // SAFETY: an option of the size of an int.
+    assert_eq!(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), 4) }, 0);
+    Ok(())
+}
+
+/// A socket of the kernel's on loopback.
+fn kernels_peer() -> std::net::UdpSocket {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(LOST)).unwrap();
+    socket
+}
+
+fn on_loopback(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new("127.0.0.1".parse().unwrap(), at.port())
+}
+
+#[test]
+fn a_socket_on_lulls_address_hears_and_answers_its_peers() {
+    let (fd, at) = bound(OWN);
+    assert!(is_lull(fd) && at.port() != 0);
+    let peer = peer();
+    peer.send_to(b"question", at).unwrap();
+    let (data, from) = received(fd);
+    assert_eq!((data.as_slice(), from), (&b"question"[..], peer.local_addr().unwrap()));
+    assert_eq!(send_to(fd, b"answer", from), Ok(6));
+    let mut buffer = [0; 16];
+    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (6, at));
+    close(fd);
+}
+
+#[test]
+fn a_socket_on_a_wildcard_hears_both_worlds_and_answers_each_by_its_own() {
+    let (fd, at) = bound("0.0.0.0");
+    assert!(is_lull(fd));
+    let (lulls, kernels) = (peer(), kernels_peer());
+    let lulls_view = SocketAddr::new(OWN.parse().unwrap(), at.port());
+    for _ in 0..40 {
+        lulls.send_to(b"lull", lulls_view).unwrap();
+        kernels.send_to(b"kernel", on_loopback(at)).unwrap();
+        let mut heard = [received(fd), received(fd)];
+        heard.sort();
+        assert_eq!(heard[0], (b"kernel".to_vec(), kernels.local_addr().unwrap()));
+        assert_eq!(heard[1], (b"lull".to_vec(), lulls.local_addr().unwrap()));
+        for (_, from) in heard {
+            assert_eq!(send_to(fd, b"answer", from), Ok(6));
+        }
+        let mut buffer = [0; 16];
+        assert_eq!(lulls.recv_from(&mut buffer).unwrap(), (6, lulls_view));
+        assert_eq!(kernels.recv_from(&mut buffer).unwrap(), (6, on_loopback(at)));
+    }
+    close(fd);
+}
+
+#[test]
+fn epoll_and_poll_tell_of_datagrams_of_both_worlds() {
+    let (fd, at) = bound("0.0.0.0");
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), []);
+    let polled = || {
+        let mut fds = [pollfd { fd, events: libc::POLLIN | libc::POLLOUT, revents: 0 }];
+        poll::poll(&mut fds, Some(NOW)).unwrap();
+        fds[0].revents
+    };
+    assert_eq!(polled(), libc::POLLOUT);
+    let (lulls, kernels) = (peer(), kernels_peer());
+    for round in 0..4 {
+        match round % 2 {
+            0 => drop(lulls.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap()),
+            _ => drop(kernels.send_to(b"x", on_loopback(at)).unwrap()),
+        }
+        assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+        assert_eq!(polled(), libc::POLLIN | libc::POLLOUT);
+        received(fd);
+        assert_eq!(wait(epfd, 8, NOW), []);
+    }
+    ctl(epfd, EPOLL_CTL_DEL, fd, 0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLOUT)], "once, not once from each world");
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_socket_of_nobodys_yet_sends_by_lull_and_hears_the_answer() {
+    let fd = udp();
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    let peer = peer();
+    assert_eq!(send_to(fd, b"question", peer.local_addr().unwrap()), Ok(8));
+    assert!(is_lull(fd));
+    let mut buffer = [0; 16];
+    let (_, from) = peer.recv_from(&mut buffer).unwrap();
+    assert_eq!(from, SocketAddr::new(OWN.parse().unwrap(), name(fd).port()));
+    peer.send_to(b"answer", from).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)], "it was on the context before it was lull's");
+    assert_eq!(received(fd), (b"answer".to_vec(), peer.local_addr().unwrap()));
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_peer_of_lulls_is_the_only_one_that_is_heard_until_there_is_none() {
+    let (fd, at) = bound_for_good("0.0.0.0");
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    let (right, wrong, kernels) = (peer(), peer(), kernels_peer());
+    kernels.send_to(b"early", on_loopback(at)).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    socket::connect(fd, &bytes(&right.local_addr().unwrap().to_string())).unwrap();
+    let own = SocketAddr::new(OWN.parse().unwrap(), at.port());
+    assert_eq!(name(fd), own);
+    assert_eq!(address::parse(&socket::getpeername(fd).unwrap().unwrap()), Some(right.local_addr().unwrap()));
+    kernels.send_to(b"other world", on_loopback(at)).unwrap();
+    wrong.send_to(b"wrong", own).unwrap();
+    right.send_to(b"right", own).unwrap();
+    assert_eq!(received(fd).0, b"right");
+    assert_eq!(wait(epfd, 8, NOW), [], "what it does not hear wakes nobody");
+    assert_eq!(send(fd, b"to the peer", 0), Ok(11));
+    assert_eq!(right.recv_from(&mut [0; 16]).unwrap(), (11, own));
+    let unspecified = [0; 16];
+    socket::connect(fd, &unspecified).unwrap();
+    assert_eq!(name(fd), at, "as it was bound");
+    assert_eq!(send(fd, b"x", 0), error(libc::EDESTADDRREQ));
+    kernels.send_to(b"late", on_loopback(at)).unwrap();
+    assert_eq!(received(fd).0, b"late");
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_peer_of_the_kernels_makes_it_the_kernels_until_there_is_none() {
+    let (fd, at) = bound_for_good("0.0.0.0");
+    let epfd = epoll::epoll_create(0).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT).unwrap();
+    let kernels = kernels_peer();
+    socket::connect(fd, &bytes(&kernels.local_addr().unwrap().to_string())).unwrap();
+    assert!(!is_lull(fd));
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)], "the kernel tells of writing, too");
+    kernels.send_to(b"x", on_loopback(at)).unwrap();
+    until("the datagram", || wait(epfd, 8, LOST) == [(fd, EPOLLIN | EPOLLOUT)]);
+    socket::connect(fd, &[0; 16]).unwrap();
+    assert!(is_lull(fd));
+    let lulls = peer();
+    lulls.send_to(b"y", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+    let mut heard = [received(fd).0, received(fd).0];
+    heard.sort();
+    assert_eq!(heard, [b"x", b"y"]);
+    close(fd);
+    close(epfd);
+}
+
+#[test]
+fn a_port_that_the_kernel_chose_is_lost_with_the_peer() {
+    for ip in [OWN, "0.0.0.0"] {
+        let ((fd, _), peer) = (bound(ip), peer());
+        socket::connect(fd, &bytes(&peer.local_addr().unwrap().to_string())).unwrap();
+        socket::connect(fd, &[0; 16]).unwrap();
+        assert_eq!(name(fd), SocketAddr::new(ip.parse().unwrap(), 0));
+        assert_eq!(send_to(fd, b"x", peer.local_addr().unwrap()), Ok(1));
+        let (_, from) = peer.recv_from(&mut [0; 16]).unwrap();
+        assert_eq!(from, SocketAddr::new(OWN.parse().unwrap(), name(fd).port()));
+        close(fd);
+    }
+}
+
+#[test]
+fn a_port_where_nobody_is_refuses_and_says_so_once() {
+    let gone = peer();
+    let at = gone.local_addr().unwrap();
+    drop(gone);
+    let fd = udp();
+    socket::connect(fd, &bytes(&at.to_string())).unwrap();
+    assert_eq!(send(fd, b"x", 0), Ok(1));
+    assert_eq!(message(fd, 0, 8).map(drop), error(libc::ECONNREFUSED));
+    assert_eq!(message(fd, libc::MSG_DONTWAIT, 8).map(drop), Err(WOULD_BLOCK));
+    send(fd, b"x", 0).unwrap();
+    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
+    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    let mut value = [0; 4];
+    assert_eq!(socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut value), Some(Ok(4)));
+    assert_eq!(c_int::from_ne_bytes(value), libc::ECONNREFUSED);
+    socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut value).unwrap().unwrap();
+    assert_eq!(value, [0; 4], "once");
+    close(fd);
+}
+
+#[test]
+fn peek_and_trunc_say_how_long_it_is() {
+    let (fd, at) = bound(OWN);
+    let peer = peer();
+    peer.send_to(b"0123456789", at).unwrap();
+    let (data, _, told) = message(fd, libc::MSG_PEEK, 4).unwrap();
+    assert_eq!((data.as_slice(), told.bytes, told.flags), (&b"0123"[..], 4, libc::MSG_TRUNC));
+    let mut value = 0;
+    assert_eq!(flags::ioctl(fd, libc::FIONREAD, &mut value), Some(Ok(())));
+    assert_eq!(value, 10);
+    let (_, _, told) = message(fd, libc::MSG_PEEK | libc::MSG_TRUNC, 4).unwrap();
+    assert_eq!(told.bytes, 10);
+    assert_eq!(recv(fd, 0).unwrap(), b"0123456789");
+    peer.send_to(b"", at).unwrap();
+    assert_eq!(recv(fd, 0).unwrap(), b"", "an empty datagram is one");
+    assert_eq!(recv(fd, libc::MSG_DONTWAIT), Err(WOULD_BLOCK));
+    close(fd);
+}
+
+#[test]
+fn a_read_waits_as_long_as_so_rcvtimeo_says() {
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, _) = bound(ip);
+        let timeout = [0_i64.to_ne_bytes(), 20_000_i64.to_ne_bytes()].concat();
+        socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout).unwrap();
+        let start = std::time::Instant::now();
+        assert_eq!(recv(fd, 0), Err(WOULD_BLOCK));
+        assert!(start.elapsed() >= std::time::Duration::from_millis(20));
+        nonblocking(fd);
+        assert_eq!(recv(fd, 0), Err(WOULD_BLOCK));
+        close(fd);
+    }
+}
+
+#[test]
+fn pktinfo_says_which_own_address_it_came_to_and_answers_from_there() {
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, at) = bound(ip);
+        let mut control = [0; 64];
+        let peer = peer();
+        let own = SocketAddr::new(OWN.parse().unwrap(), at.port());
+        for asked in [0, 1] {
+            set(fd, libc::SOL_IP, libc::IP_PKTINFO, asked).unwrap();
+            peer.send_to(b"x", own).unwrap();
+            let mut buffer = [0];
+            let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut control };
+            let message = socket::recv_message(fd, room, Receive::default()).unwrap();
+            assert_eq!(message.control_bytes, [0, 32][asked as usize]);
+        }
+        assert_eq!(control[20..24], [10, 0, 0, 2]);
+        let to = bytes(&peer.local_addr().unwrap().to_string());
+        let answer =
+            |control: &[u8]| socket::send_message(fd, &[IoSlice::new(b"answer")], &to, control, Send::default());
+        assert_eq!(answer(&control[..32]), Ok(6));
+        assert_eq!(peer.recv_from(&mut [0; 16]).unwrap(), (6, own));
+        control[23] = 77;
+        assert!(answer(&control[..32]).is_err(), "no own address");
+        close(fd);
+    }
+}
+
+#[test]
+fn addresses_are_shared_only_by_those_who_both_say_so() {
+    for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+        let (first, second, third) = (udp(), udp(), udp());
+        set(first, libc::SOL_SOCKET, option, 1).unwrap();
+        set(second, libc::SOL_SOCKET, option, 1).unwrap();
+        socket::bind(first, &bytes(&format!("{OWN}:0"))).unwrap();
+        let at = name(first);
+        socket::bind(second, &bytes(&at.to_string())).unwrap();
+        assert_eq!(socket::bind(third, &bytes(&at.to_string())), error(libc::EADDRINUSE));
+        // Under SO_REUSEADDR the last one hears everything.
+        if option == libc::SO_REUSEADDR {
+            for _ in 0..8 {
+                peer().send_to(b"x", at).unwrap();
+                assert_eq!(recv(second, 0).unwrap(), b"x");
+            }
+        }
+        [first, second, third].into_iter().for_each(close);
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_as_linux_does() {
+    let (fd, _) = bound(OWN);
+    let peer = peer();
+    let at = peer.local_addr().unwrap();
+    assert_eq!(send(fd, b"x", 0), error(libc::EDESTADDRREQ));
+    assert_eq!(send_to(fd, b"x", SocketAddr::new(at.ip(), 0)), error(libc::EINVAL));
+    assert_eq!(send_to(fd, &[0; 70_000], at), error(libc::EMSGSIZE));
+    assert_eq!(send_to(fd, b"x", "192.0.2.1:9".parse().unwrap()), error(libc::ENETUNREACH));
+    assert_eq!(send_to(fd, b"x", "10.0.0.255:9".parse().unwrap()), error(libc::EACCES));
+    set(fd, libc::SOL_SOCKET, libc::SO_BROADCAST, 1).unwrap();
+    assert_eq!(send_to(fd, b"x", "10.0.0.255:9".parse().unwrap()), Ok(1));
+    assert_eq!(send(fd, b"x", libc::MSG_OOB), error(libc::EOPNOTSUPP));
+    assert_eq!(socket::accept(fd, 0).map(|accepted| accepted.fd), error(libc::EOPNOTSUPP));
+    assert_eq!(socket::listen(fd, 1), error(libc::EOPNOTSUPP));
+    let v6 = address::Bytes::new("[fd00::1]:9".parse().unwrap(), libc::AF_INET6);
+    let sent = socket::send_message(fd, &[IoSlice::new(b"x")], &v6, &[], Send::default());
+    assert_eq!(sent, error(libc::EAFNOSUPPORT));
+    close(fd);
+}
+
+#[test]
+fn options_that_lull_would_only_store_are_refused() {
+    let (fd, _) = bound(OWN);
+    assert_eq!(set(fd, libc::SOL_IP, libc::IP_RECVTTL, 1), error(libc::EOPNOTSUPP));
+    assert_eq!(set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 512), error(libc::EOPNOTSUPP));
+    assert_eq!(set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 65_536), Ok(()));
+    let (both, _) = bound("0.0.0.0");
+    assert_eq!(set(both, libc::SOL_IP, libc::IP_RECVTTL, 1), Ok(()), "the kernel's half has it");
+    assert_eq!(set(both, libc::SOL_UDP, libc::UDP_SEGMENT, 512), error(libc::EOPNOTSUPP));
+    close(fd);
+    close(both);
+}
+
+#[test]
+fn shut_down_without_a_peer_is_an_error_and_wakes_readers() {
+    let (fd, _) = bound(OWN);
+    assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN));
+    assert_eq!(recv(fd, 0).unwrap(), b"");
+    close(fd);
+    let fd = udp();
+    socket::connect(fd, &bytes(&peer().local_addr().unwrap().to_string())).unwrap();
+    assert_eq!(socket::shutdown(fd, libc::SHUT_WR), Ok(()));
+    assert_eq!(send(fd, b"x", 0), error(libc::EPIPE));
+    close(fd);
+}
+
+#[test]
+fn closing_gives_the_port_back_in_both_worlds() {
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, at) = bound(ip);
+        let copy = lull_posix::files::duplicate(fd, 0, true).unwrap();
+        close(fd);
+        let peer = peer();
+        peer.send_to(b"x", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+        assert_eq!(recv(copy, 0).unwrap(), b"x", "the other number has it");
+        close(copy);
+        let again = udp();
+        socket::bind(again, &bytes(&at.to_string())).unwrap();
+        assert!(is_lull(again));
+        close(again);
+    }
+}

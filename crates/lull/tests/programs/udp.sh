@@ -1,0 +1,18 @@
+# Datagram servers on a wildcard and a client, all in Python: both worlds are heard, and a name server if there is one.
+. "$(dirname "$0")/harness.sh"
+
+here=$(dirname "$0")
+on_lull python3 "$here/udp_server.py" 7000
+until_it python3 "$here/udp_client.py" "$own" 7000 1
+python3 "$here/udp_client.py" "$own" 7000 2000 || fail "a client of lull's world"
+python3 "$here/udp_client.py" 127.0.0.1 7000 200 || fail "a client of the kernel's world"
+stop
+python3 "$here/udp_server.py" 7001 &
+server=$!
+until_it python3 "$here/udp_client.py" 127.0.0.1 7001 1
+"$lull" run "${nic[@]}" --mode "$mode" -- python3 "$here/udp_client.py" 10.0.0.1 7001 1000 ||
+    fail "a client on lull"
+"$lull" run "${nic[@]}" --mode "$mode" -- python3 "$here/udp_client.py" 127.0.0.1 7001 10 ||
+    fail "a client of loopback on lull"
+kill "$server"
+echo done
