@@ -21,9 +21,14 @@ impl Delivery {
     /// deadlines are fewer kernel timers.
     #[inline]
     pub fn set_receiver_deadline(&self, index: u32, deadline_ns: u64) {
+        let tick_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
+        self.set_exact_receiver_deadline(index, tick_ns);
+    }
+
+    /// As [`Delivery::set_receiver_deadline`], but not put off: for what is in the way of a peer.
+    pub fn set_exact_receiver_deadline(&self, index: u32, deadline_ns: u64) {
         // A removed instance is asked for nothing any more.
         let Some(instance) = self.instance(index) else { return };
-        let deadline_ns = deadline_ns.div_ceil(RECEIVER_TICK_NS).saturating_mul(RECEIVER_TICK_NS);
         if instance.set_receiver_deadline(deadline_ns) {
             let cpu = self.cpu(instance.cpu());
             cpu.note_deadline(deadline_ns);

@@ -122,7 +122,7 @@ impl Server {
         let mut worked = !frames.is_empty();
         macro_rules! io {
             () => {
-                &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes }
+                &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes, batch: 0 }
             };
         }
         for frame in frames {
@@ -158,7 +158,7 @@ impl Server {
     fn close_all(&mut self, now_ns: u64) {
         let mut changes = Vec::new();
         for bits in std::mem::take(&mut self.connections).into_keys() {
-            let io = &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes };
+            let io = &mut Io { now_ns, tx: &mut *self.queue.tx, pool: &mut self.pool, changes: &mut changes, batch: 0 };
             self.stack.close(SocketId::from_bits(bits), io).expect("an open connection");
         }
         self.queue.tx.doorbell();

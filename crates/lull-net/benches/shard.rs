@@ -74,6 +74,7 @@ fn nanoseconds_per_request(connections: usize, rounds: usize, offload: bool) -> 
                         tx: &mut host.ring,
                         pool: &mut host.pool,
                         changes: &mut host.changes,
+                        batch: 0,
                     };
                     host.stack.receive(frame, &mut io);
                     let count = host.stack.tcp_recv(socket, &mut buffer, &mut io).unwrap();

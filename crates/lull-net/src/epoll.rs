@@ -16,6 +16,7 @@ use std::time::Duration;
 use lull_core::{AppPolicy, BusyDone, EpollParams, EpollWait, Mode, SettingError, WaitStep};
 use lull_host::{Host, Worker};
 
+use crate::batch;
 use crate::socket::Source;
 use context::Context;
 pub(crate) use context::{Item, forget};
@@ -235,6 +236,7 @@ impl Epoll {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         context.calls.fetch_add(1, Ordering::Relaxed);
+        batch::ends();
         worker.poll_point();
         let mut turn = worker.turn();
         let now_ns = worker.host().now_ns();
@@ -247,6 +249,9 @@ impl Epoll {
                     context.events.fetch_add(count as u64, Ordering::Relaxed);
                     if count == 0 && interrupted() {
                         return Err(io::Error::from_raw_os_error(libc_errno::EINTR));
+                    }
+                    if count > 0 {
+                        batch::begins();
                     }
                     return Ok(count);
                 }

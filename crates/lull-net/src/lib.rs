@@ -111,6 +111,8 @@
 #![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
 mod busy_read;
 #[cfg(not(loom))]
 mod epoll;
@@ -144,6 +146,8 @@ pub use lull_host::{self, Host, HostConfig, HostError, Worker};
 pub use lull_nic::{self, Device};
 
 #[cfg(not(loom))]
+pub use batch::{about_to_wait, forget_held_back, holds_back};
+#[cfg(not(loom))]
 pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
 #[cfg(not(loom))]
 pub use mode::{AppHalf, NeedsEpoll};
@@ -152,7 +156,7 @@ pub use network::{Cork, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, ConnectOptions, EPHEMERAL_PORTS, Keepalive, ListenOptions, Neighbours, NetError,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Keepalive, ListenOptions, Neighbours, NetError,
     Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
 };
 #[cfg(not(loom))]

@@ -112,6 +112,7 @@ impl Network {
                 seed: random_seed()?,
                 ephemeral_ports: config.ephemeral_ports.clone(),
                 timestamps: config.timestamps,
+                coalesce_ns: config.coalesce_ns,
                 syncookies: config.syncookies,
                 timeouts: config.timeouts,
                 steering: steering(&device, index),

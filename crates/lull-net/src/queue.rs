@@ -104,7 +104,7 @@ impl Inside {
     /// Calls into the stack with everything it needs.
     #[inline]
     pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
-        let mut io = Io { now_ns, tx: &mut *self.tx, pool: &mut self.pool, changes: &mut self.changes };
+        let mut io = Io { now_ns, tx: &mut *self.tx, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
         f(&mut self.stack, &mut io)
     }
 }
@@ -187,6 +187,11 @@ impl Queue {
     pub(crate) fn uncork(&self, host: &Delivery) {
         self.corks.fetch_sub(1, Ordering::Relaxed);
         self.with(host, |_, _| ());
+    }
+
+    /// Sends what connections hold back.
+    pub(crate) fn let_go(&self, host: &Delivery) {
+        self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.let_go_of_all(io)));
     }
 
     pub(crate) fn bind(&self, host: &Host, napi: u32) {
@@ -282,6 +287,11 @@ impl Queue {
         if held > 0 && (held >= CORKED_FRAMES_MAX || !corked()) {
             inside.ring();
         }
+        let held_back_until_ns = inside.stack.held_back_until_ns();
+        if held_back_until_ns < inside.told_deadline_ns {
+            inside.told_deadline_ns = held_back_until_ns;
+            host.set_exact_receiver_deadline(self.napi(), held_back_until_ns);
+        }
         if let Some(deadline_ns) = inside.stack.next_deadline_ns()
             && deadline_ns < inside.told_deadline_ns
         {
@@ -323,7 +333,7 @@ impl Queue {
         let now_ns = host.now_ns();
         let Inside { stack, tx, pool, changes, batch, .. } = inside;
         stack.warm(batch);
-        let mut io = Io { now_ns, tx: &mut **tx, pool, changes };
+        let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
         batch.drain(..).for_each(|frame| stack.receive(frame, &mut io));
         if inside.waits_for_room() {
             inside.use_room(now_ns);

@@ -76,7 +76,8 @@ impl Bench {
         let connecting = thread::spawn(move || TcpStream::connect(&network, address(SERVER, PORT)).unwrap());
         until("the connection", || {
             for frame in self.take(64) {
-                let mut io = Io { now_ns: 1, tx: &mut *self.queue.tx, pool: &mut pool, changes: &mut changes };
+                let mut io =
+                    Io { now_ns: 1, tx: &mut *self.queue.tx, pool: &mut pool, changes: &mut changes, batch: 0 };
                 stack.receive(frame, &mut io);
             }
             self.queue.tx.doorbell();

@@ -52,5 +52,6 @@ extern "C" fn in_the_child() {
     if RUNS.load(Ordering::Relaxed) {
         HUSK.store(true, Ordering::Relaxed);
         crate::engine::forget_places();
+        lull_net::forget_held_back();
     }
 }

@@ -85,6 +85,8 @@ pub struct HandOver {
     pub after_resume: AfterResume,
     /// Memory that is shared with the launcher and with the program's other processes, for [`crate::Flows`].
     pub flows: RawFd,
+    /// How long an answer may wait for others of its batch, in nanoseconds ([`lull_net::NetworkConfig::coalesce_ns`]).
+    pub coalesce_ns: u64,
     /// Every frame goes to this file, as pcap.
     #[serde(default)]
     pub pcap: Option<RawFd>,
@@ -198,6 +200,7 @@ mod tests {
             mode: "suspend20".to_owned(),
             after_resume: AfterResume::Deferral,
             flows: 1002,
+            coalesce_ns: 100_000,
             pcap: None,
             quiet: true,
         }

@@ -53,5 +53,13 @@ pub use flows::Flows;
 pub use handover::HandOver;
 pub use routing::Routing;
 
+/// The program is about to wait for something that is not lull's: what its writes hold back is sent first.
+#[inline]
+pub fn about_to_wait() {
+    if lull_net::holds_back() {
+        signals::section(lull_net::about_to_wait);
+    }
+}
+
 /// What a call returns.
 pub type Result<T> = std::result::Result<T, Errno>;

@@ -20,6 +20,7 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 
 /// `poll`; a timeout of nothing is for ever. Returns how many descriptors have something to report.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize> {
+    lull_net::about_to_wait();
     let mut polled = Polled::new(fds);
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {

@@ -9,10 +9,16 @@ use lull_posix::is_engaged;
 use lull_posix::poll::{self as lulls, Sets};
 
 use crate::taken_over::taken_over;
-use crate::{answer, real};
+use crate::{Errno, answer, real};
 
 fn duration(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
+}
+
+/// A call that may wait, for the kernel's descriptors perhaps: what the thread has answered is sent first.
+fn waits() {
+    let _errno = Errno::keep();
+    lull_posix::about_to_wait();
 }
 
 /// The descriptors of a call, if one of them is lull's.
@@ -20,7 +26,11 @@ fn duration(timeout_ns: i64) -> Option<Duration> {
 /// # Safety
 /// The program vouches for them.
 unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if !is_engaged() || fds.is_null() || count == 0 {
+    if !is_engaged() {
+        return None;
+    }
+    waits();
+    if fds.is_null() || count == 0 {
         return None;
     }
     // SAFETY: as above.
@@ -42,7 +52,11 @@ unsafe fn asked_ns(timeout: *const timespec) -> Option<i64> {
 /// # Safety
 /// The program vouches for sets of `count` bits, rounded up to words.
 unsafe fn lulls_sets<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<Sets<'a>> {
-    let count = usize::try_from(count).ok().filter(|_| is_engaged())?;
+    if !is_engaged() {
+        return None;
+    }
+    waits();
+    let count = usize::try_from(count).ok()?;
     // SAFETY: as above.
     let words = |set: NonNull<fd_set>| unsafe {
         core::slice::from_raw_parts_mut(set.as_ptr().cast(), count.div_ceil(lulls::WORD_BITS))

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use lull_core::{Mode, NapiSettings};
 
-use crate::shard::{BUFFER_BYTES, EPHEMERAL_PORTS, SynCookies, Timeouts};
+use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, SynCookies, Timeouts};
 
 /// How a network is made.
 ///
@@ -31,6 +31,10 @@ pub struct NetworkConfig {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Connections send timestamps if the peer does (`tcp_timestamps`).
     pub timestamps: bool,
+    /// How long what a thread writes while it answers a batch of events may wait for more of the same batch, in nanoseconds, so
+    /// that it leaves in one segment; 0: every write leaves by itself. It never waits while the thread does, and a connection
+    /// that is written to once per batch never waits at all.
+    pub coalesce_ns: u64,
     /// When SYNs are answered by cookies.
     pub syncookies: SynCookies,
     /// How long things may take.
@@ -68,6 +72,7 @@ impl Default for NetworkConfig {
             connections_max: 65_536,
             ephemeral_ports: EPHEMERAL_PORTS,
             timestamps: true,
+            coalesce_ns: COALESCE_NS,
             syncookies: SynCookies::default(),
             timeouts: Timeouts::default(),
             neighbours: Vec::new(),

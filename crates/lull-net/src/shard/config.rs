@@ -64,6 +64,9 @@ pub const BUFFER_BYTES: usize = 16 * 1024;
 pub const BUFFER_BYTES_RANGE: RangeInclusive<usize> = 256..=(1 << 30) - 1;
 /// Ports for sockets that name none, by default (`ip_local_port_range`).
 pub const EPHEMERAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+/// How long what is written may wait for more, in nanoseconds: the wait is cut short wherever the thread itself waits, so this is for
+/// threads that compute for long or wait where lull does not see it. Below it, timers would cost what it gains.
+pub const COALESCE_NS: u64 = 500_000;
 /// Smallest MTU: what every IPv6 link carries (RFC 8200 section 5).
 pub const MTU_BYTES_MIN: usize = 1280;
 /// Largest MTU: the IPv4 length field.
@@ -101,6 +104,9 @@ pub struct StackConfig {
     /// The device cuts TCP segments of up to 64 KB ([`lull_nic::Segmentation::Tcp`]), which are sent over IPv4. It takes the
     /// checksum offload, too.
     pub tx_segmentation_offload: bool,
+    /// How long what is written while a batch of events is answered may wait for more to leave with it, in nanoseconds; 0:
+    /// nothing waits.
+    pub coalesce_ns: u64,
     /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
     /// `getrandom(2)`; a fixed value makes a run repeatable.
     pub seed: u64,
@@ -130,6 +136,7 @@ impl StackConfig {
             syncookies: SynCookies::default(),
             tx_checksum_offload: false,
             tx_segmentation_offload: false,
+            coalesce_ns: COALESCE_NS,
             seed: 0,
             timeouts: Timeouts::default(),
             ephemeral_ports: EPHEMERAL_PORTS,

@@ -51,6 +51,10 @@ bitflags::bitflags! {
         const CONGESTED = 1024;
         /// A FIN came before the data in front of it.
         const EARLY_FIN = 2048;
+        /// It waits for more to go with what was written: it is on the list of `coalesce`.
+        const HELD_BACK = 4096;
+        /// It was written to more than once in the batch that last wrote to it.
+        const SEVERAL_WRITES = 8192;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -91,9 +95,10 @@ pub(super) struct Connection {
     pub(super) phase: Phase,
     pub(super) ready: Ready,
     pub(super) error: Option<NetError>,
-    pub(super) soft_error: Option<NetError>,
     /// What `rcv_window` is shifted by.
     pub(super) rcv_scale: u8,
+    /// The batch of events that last wrote to it.
+    pub(super) batch: u8,
     /// Version of the neighbour table that `next_hop` is from.
     pub(super) hop_version: u64,
     /// Last time that the peer acknowledged something, or that there began to be something to acknowledge.
@@ -109,6 +114,8 @@ pub(super) struct Connection {
     pub(super) fin_at: u32,
     /// When `path_mtu` is forgotten, in seconds.
     pub(super) path_mtu_until_s: u32,
+    /// What an attempt to reach the peer met with, for when the connection is given up.
+    pub(super) soft_error: Option<NetError>,
     pub(super) flow: FlowKey,
 }
 
@@ -204,10 +211,11 @@ impl Connection {
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
     /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
-    /// acknowledgement.
+    /// acknowledgement. What `coalesce` holds back is held in the same way.
     #[inline]
     pub(super) fn set_nagle(&mut self) {
-        let hold = !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
+        let held_back = self.flags.contains(Flags::HELD_BACK);
+        let hold = held_back || !self.flags.contains(Flags::NODELAY) && seq_lt(self.snd_una, self.small_end);
         self.socket_mut().set_nagle_enabled(hold);
     }
 

@@ -90,6 +90,8 @@ counters! {
     tcp_challenges,
     /// Those of them that were not answered, because one was less than half a second ago (TCPACKSkippedChallenge).
     tcp_challenges_skipped,
+    /// Writes that were held back for others to leave in the same segment (compare TCPAutoCorking).
+    tcp_held_back,
     /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
     tcp_stalls,
     /// Frames cut short, or with lengths or fields that contradict each other.

@@ -43,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 mod challenge;
+mod coalesce;
 mod config;
 mod connection;
 mod cookies;
@@ -83,7 +84,7 @@ mod warm;
 mod wire;
 
 pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, SynCookies,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, SynCookies,
     Timeouts,
 };
 pub use counters::StackCounters;

@@ -256,6 +256,7 @@ impl Stack {
             path_mtu,
             path_mtu_until_s,
             rcv_scale: 0,
+            batch: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,
             state_until_ns: NEVER_NS,

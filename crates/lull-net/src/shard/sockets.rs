@@ -165,7 +165,9 @@ impl Stack {
         if !outstanding {
             connection.progress_ns = io.now_ns;
         }
-        self.pump(id.index(), true, io);
+        if !self.hold_back(id, io) {
+            self.pump(id.index(), true, io);
+        }
         let connection = self.connection_mut(id)?;
         if connection.socket().send_queue() * 3 > connection.socket().send_capacity() * 2 {
             connection.ready.remove(Ready::WRITABLE);
@@ -178,6 +180,7 @@ impl Stack {
     /// # Errors
     /// [`NetError::NotConnected`]: the connection is over or not established; or a UDP socket without a peer.
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
+        self.let_go(id, io);
         match id.kind() {
             SocketKind::Listener => {
                 let listener = self.listener_mut(id)?;
@@ -220,6 +223,7 @@ impl Stack {
     /// [`NetError::InvalidSocket`].
     pub fn close(&mut self, id: SocketId, io: &mut Io<'_>) -> Result<(), NetError> {
         let index = id.index();
+        self.let_go(id, io);
         match id.kind() {
             SocketKind::Listener => {
                 self.listener_mut(id)?;

@@ -16,6 +16,7 @@ impl Stack {
     /// [`NetError::InvalidSocket`].
     pub fn set_nodelay(&mut self, id: SocketId, nodelay: bool, io: &mut Io<'_>) -> Result<(), NetError> {
         self.connection_mut(id)?.flags.set(Flags::NODELAY, nodelay);
+        self.let_go(id, io);
         self.repump(id, io);
         Ok(())
     }

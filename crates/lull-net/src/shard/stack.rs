@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lull_nic::{Checksum, Frame, FramePool, TxQueue};
 
+use super::coalesce::HeldBack;
 use super::config::StackConfig;
 use super::connection::Connection;
 use super::counters::StackCounters;
@@ -36,6 +37,9 @@ pub struct Io<'a> {
     pub pool: &'a mut FramePool,
     /// What became ready is appended here.
     pub changes: &'a mut Vec<Change>,
+    /// The batch of events that the caller answers, any number that tells it from the one before; 0: none, so that nothing
+    /// that is written waits for more.
+    pub batch: u32,
 }
 
 /// A TCP/IP stack for one shard.
@@ -61,6 +65,7 @@ pub struct Stack {
     pub(super) neighbours_seen: u64,
     /// Sockets that found the transmit ring full, oldest first.
     pub(super) blocked: VecDeque<SocketId>,
+    pub(super) held_back: HeldBack,
     pub(super) secret: Secret,
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
@@ -151,6 +156,7 @@ impl Stack {
             neighbours_seen: 0,
             neighbours,
             blocked: VecDeque::new(),
+            held_back: HeldBack::new(),
             secret: Secret::new(mix(config.seed ^ 2)),
             ports_tried: mix(config.seed ^ 3) as u32,
             // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
@@ -229,6 +235,9 @@ impl Stack {
             self.half_open_timer(index, io);
         }
         self.time_waits.expire(io.now_ns, &mut self.flows);
+        if self.held_back_until_ns() <= io.now_ns {
+            self.let_go_of_all(io);
+        }
         self.run_unresolved(io);
     }
 
@@ -238,7 +247,7 @@ impl Stack {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let of_connections = self.timers.next_deadline_ns().min(self.half_opens.timers.next_deadline_ns());
         let of_the_rest = self.time_waits.next_deadline_ns().min(self.unresolved.next_deadline_ns());
-        let deadline_ns = of_connections.min(of_the_rest);
+        let deadline_ns = of_connections.min(of_the_rest).min(self.held_back_until_ns());
         (deadline_ns != NEVER_NS).then_some(deadline_ns)
     }
 

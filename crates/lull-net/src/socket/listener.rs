@@ -10,6 +10,7 @@ use lull_core::{SettingError, SocketBusy};
 
 use super::open::{Open, Part, Source};
 use super::{TcpStream, addresses};
+use crate::batch;
 use crate::network::Network;
 use crate::queue::Queue;
 use crate::shard::{EPHEMERAL_PORTS, ListenOptions, NetError, Ready, Shutdown};
@@ -129,6 +130,7 @@ impl TcpListener {
                     return Ok(accepted);
                 }
             }
+            batch::about_to_wait();
             if self.0.nonblocking.load(Ordering::Relaxed) {
                 return Err(NetError::WouldBlock.into());
             }

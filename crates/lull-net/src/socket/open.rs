@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lull_core::{SettingError, SocketBusy};
 use lull_host::Delivery;
 
+use crate::batch;
 use crate::busy_read::Following;
 use crate::epoll::{Item, forget};
 use crate::queue::{Inside, Queue};
@@ -67,12 +68,16 @@ impl Part {
             if let Ok(ready) = inside.stack.ready(self.id) {
                 self.level.set(ready);
             }
+            if inside.stack.holds_back() {
+                batch::holds(&self.queue, &self.host);
+            }
             result
         })
     }
 
     /// Sleeps until one of `wants`, an error or a hang-up is there; false if `until` came first.
     pub(super) fn block(&self, wants: Ready, until: Option<Instant>) -> bool {
+        batch::about_to_wait();
         let wants = wants | Ready::ERR | Ready::HUP;
         self.queue.with(&self.host, |inside, _| inside.wait_list(self.id).map(|list| list.block(wants)));
         let mut ready = false;
@@ -164,6 +169,8 @@ impl Open {
                 Err(NetError::WouldBlock) => {}
                 other => return other.map_err(io::Error::from),
             }
+            // Whoever asks for what is not there waits for it, if only by asking again.
+            batch::about_to_wait();
             let nonblocking = self.nonblocking.load(Ordering::Relaxed);
             if wants == Ready::READABLE && self.busy_poll(nonblocking) {
                 continue;

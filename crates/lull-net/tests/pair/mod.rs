@@ -42,6 +42,18 @@ impl Pair {
         Pair::with_options(queues, decorate, napi, EpollOptions::strict_linux())
     }
 
+    /// What is written in a batch of events waits for more of it, at most so long.
+    pub fn coalescing(coalesce_ns: u64) -> Pair {
+        let (server, client) = mem::pair(MemConfig::default());
+        let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
+        let server_config = NetworkConfig { coalesce_ns, ..config(SERVER, vec![0]) };
+        Pair {
+            server: Network::new(&host, Arc::new(server), server_config).unwrap(),
+            client: Network::new(&host, Arc::new(client), config(CLIENT, vec![1])).unwrap(),
+            host,
+        }
+    }
+
     /// As [`Pair::with`], and `epoll` says where contexts differ from Linux.
     pub fn with_options(
         queues: usize,

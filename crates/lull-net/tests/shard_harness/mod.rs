@@ -107,7 +107,8 @@ impl Host {
     }
 
     pub fn call<R>(&mut self, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
-        let mut io = Io { now_ns: self.now_ns, tx: &mut self.ring, pool: &mut self.pool, changes: &mut self.changes };
+        let mut io =
+            Io { now_ns: self.now_ns, tx: &mut self.ring, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
         f(&mut self.stack, &mut io)
     }
 

@@ -53,6 +53,7 @@ fn in_kernel(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Resu
 impl EpollFile {
     /// Waits in the kernel's context alone; nothing if it has another half now.
     fn wait_there(&self, epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<Option<usize>> {
+        lull_net::about_to_wait();
         self.waiting_there.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         let waited = match self.mixed.get() {

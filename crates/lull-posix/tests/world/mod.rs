@@ -5,6 +5,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ pub const OWN: &str = "10.0.0.2";
 pub const PEER: &str = "10.0.0.1";
 /// Nothing here waits for this long unless it is lost.
 pub const LOST: Duration = Duration::from_secs(120);
+
+/// How long what the program writes in a batch of events may wait for more; set before anything else here.
+pub static COALESCE_NS: AtomicU64 = AtomicU64::new(lull_net::COALESCE_NS);
 
 /// The network of the peers.
 pub fn peers() -> &'static Network {
@@ -36,6 +40,7 @@ pub fn peers() -> &'static Network {
             addresses: vec![(ip.parse().unwrap(), 24)],
             cpus: vec![cpu],
             connections_max: 1024,
+            coalesce_ns: COALESCE_NS.load(Ordering::Relaxed),
             ..NetworkConfig::default()
         };
         let peers = Network::new(&host, Arc::new(peer), config(PEER, 1)).unwrap();

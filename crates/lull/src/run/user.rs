@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::Args;
 use lull_core::Mode;
 use lull_linux::run::Plain;
-use lull_net::NetworkConfig;
+use lull_net::{COALESCE_NS, NetworkConfig};
 use lull_nic::tap::TapConfig;
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
@@ -50,6 +50,11 @@ pub struct UserArgs {
     /// With --nic: write every frame to a pcap file.
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
+    /// With --nic: how long an answer may wait for others that the program writes to the same connection before it waits for
+    /// events again; they then leave in one segment. It never waits while the program does, and an answer that was the only
+    /// one in the last batch of events never waits. A time such as 500us, or 'off'.
+    #[arg(long, value_name = "TIME", help_heading = USER, requires = "nic")]
+    coalesce: Option<String>,
     /// With --nic: what follows when a program that prefers busy polling finds nothing and its queue is polled once more
     /// for nothing: the interrupt at once, or deferral as Linux has it.
     #[arg(long, value_enum, help_heading = USER, requires = "nic")]
@@ -99,11 +104,12 @@ impl Asked {
                 return Err(format!("cannot route {ip}/{prefix}: name the router of its family with --gateway").into());
             }
         }
+        let coalesce_ns = user.coalesce.as_deref().map_or(Ok(COALESCE_NS), coalesce_ns)?;
         Ok(Asked {
             nic: nic_of(args, &addresses)?,
             pcap: user.pcap.clone(),
             mode: args.request.mode.parse()?,
-            network: NetworkConfig { addresses, gateway4, gateway6, ..NetworkConfig::default() },
+            network: NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, ..NetworkConfig::default() },
             gateways: user.gateway.clone(),
             routes,
             after_resume: user.after_resume.unwrap_or_default(),
@@ -120,6 +126,14 @@ impl Asked {
             addresses.join(", "),
             self.mode
         )
+    }
+}
+
+/// What `--coalesce` says, in nanoseconds.
+fn coalesce_ns(text: &str) -> Result<u64, Failure> {
+    match text {
+        "off" => Ok(0),
+        text => Ok(lull_units::time_ns(text).map_err(|error| format!("cannot take --coalesce {text}: {error}"))?),
     }
 }
 
@@ -250,6 +264,7 @@ impl HandedOn {
             ports: asked.nic.ports().to_vec(),
             mode: asked.mode.name().to_owned(),
             after_resume: asked.after_resume.into(),
+            coalesce_ns: asked.network.coalesce_ns,
             flows: hand_on(flows.as_fd())?,
             pcap: pcap.map(|file| hand_on(file.as_fd())).transpose()?,
             quiet,

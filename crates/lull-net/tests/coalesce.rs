@@ -1,0 +1,216 @@
+//! No answer stays behind a thread that waits: each place where it may, with a bound so long that nothing else would help.
+
+mod pair;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use lull_net::{Epoll, Interest, Shutdown, TcpStream, UdpSocket, Worker};
+use pair::{LOST, Pair, SERVER, until, wait};
+
+const HOUR_NS: u64 = 3_600_000_000_000;
+const SHORT: Duration = Duration::from_millis(1);
+
+/// What a thread has that answers.
+struct Served<'a> {
+    pair: &'a Pair,
+    worker: &'a Worker,
+    epoll: &'a Epoll,
+    stream: &'a TcpStream,
+    /// Another connection, whose peer reads nothing.
+    other: &'a TcpStream,
+    /// Frames that were sent before the answers.
+    frames_before: u64,
+}
+
+/// Frames that the server sent but for questions who has an address.
+fn frames(pair: &Pair) -> u64 {
+    pair.server.stack_counters().iter().map(|counters| counters.tx_frames - counters.neighbour_requests).sum()
+}
+
+/// A thread answers twice in one batch, so that the second answer is held back, and goes on with `then`. After that the answer
+/// has left: not later with something else, an acknowledgement for one. The client gets both.
+fn answered(what: &str, coalesce_ns: u64, then: impl FnOnce(&Served) + Send) {
+    let pair = Pair::coalescing(coalesce_ns);
+    let ((server, mut client), (other, _reads_nothing)) = (pair.connected(7), pair.connected(8));
+    // Nagle's algorithm would hold the second answer back as well.
+    server.set_nodelay(true).unwrap();
+    let (go_on, may_go_on): (Sender<()>, Receiver<()>) = channel();
+    std::thread::scope(|scope| {
+        let (pair, server, other) = (&pair, &server, &other);
+        let thread = scope.spawn(move || {
+            let worker = pair.worker();
+            let epoll = pair.epoll(server, Interest::READABLE);
+            assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+            assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+            let before = frames(pair);
+            assert_eq!((server.send(b"a").unwrap(), server.send(b"b").unwrap()), (1, 1));
+            then(&Served { pair, worker: &worker, epoll: &epoll, stream: server, other, frames_before: before });
+            assert!(frames(pair) >= before + 2, "{what}: an answer is still held back");
+            // What follows in this thread must not be what lets go.
+            may_go_on.recv_timeout(LOST)
+        });
+        client.write_all(b"?").unwrap();
+        client.set_read_timeout(Some(LOST)).unwrap();
+        let mut answers = [0; 2];
+        client.read_exact(&mut answers).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(&answers, b"ab", "{what}");
+        let held_back: u64 = pair.server.stack_counters().iter().map(|counters| counters.tcp_held_back).sum();
+        assert_ne!(held_back, 0, "{what}: it was held back before");
+        // A thread that has ended does not listen.
+        let _ = go_on.send(());
+        let _ = thread.join().unwrap();
+    });
+}
+
+fn nobody(port: u16) -> SocketAddr {
+    SocketAddr::new("10.0.0.9".parse().unwrap(), port)
+}
+
+fn blocks(result: std::io::Result<impl std::fmt::Debug>) {
+    let error = result.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+}
+
+#[test]
+fn a_wait_for_events_lets_go() {
+    answered("epoll_wait", HOUR_NS, |served| {
+        assert!(wait(served.epoll, served.worker, 8, SHORT).is_empty());
+    });
+}
+
+#[test]
+fn a_look_for_events_lets_go() {
+    answered("epoll_wait with no timeout", HOUR_NS, |served| {
+        assert!(wait(served.epoll, served.worker, 8, Duration::ZERO).is_empty());
+    });
+}
+
+#[test]
+fn a_wait_for_other_sockets_lets_go() {
+    answered("epoll_wait on another context", HOUR_NS, |served| {
+        let listener = served.pair.listener(9);
+        let other = served.pair.epoll(&listener, Interest::READABLE);
+        assert!(wait(&other, served.worker, 8, SHORT).is_empty());
+    });
+}
+
+#[test]
+fn a_read_that_blocks_lets_go() {
+    answered("read", HOUR_NS, |served| {
+        served.stream.set_read_timeout(Some(SHORT)).unwrap();
+        blocks(served.stream.recv(&mut [0; 8]));
+    });
+}
+
+#[test]
+fn a_read_that_would_block_lets_go() {
+    answered("read, nonblocking", HOUR_NS, |served| {
+        served.stream.set_nonblocking(true).unwrap();
+        blocks(served.stream.recv(&mut [0; 8]));
+    });
+}
+
+#[test]
+fn a_write_that_blocks_lets_go() {
+    answered("write", HOUR_NS, |served| {
+        served.other.set_write_timeout(Some(SHORT)).unwrap();
+        let error = loop {
+            if let Err(error) = served.other.send(&[0; 4096]) {
+                break error;
+            }
+        };
+        blocks(Err::<(), _>(error));
+    });
+}
+
+#[test]
+fn an_accept_lets_go() {
+    answered("accept, nonblocking", HOUR_NS, |served| {
+        let listener = served.pair.listener(9);
+        listener.set_nonblocking(true).unwrap();
+        blocks(listener.accept());
+    });
+}
+
+#[test]
+fn a_connect_lets_go() {
+    answered("connect", HOUR_NS, |served| {
+        let failed = TcpStream::connect_timeout(&served.pair.server, nobody(8), SHORT).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::TimedOut, "{failed}");
+    });
+}
+
+#[test]
+fn a_wait_for_datagrams_lets_go() {
+    answered("recv_from", HOUR_NS, |served| {
+        let socket = UdpSocket::bind(&served.pair.server, (SERVER, 9)).unwrap();
+        socket.set_read_timeout(Some(SHORT)).unwrap();
+        blocks(socket.recv_from(&mut [0; 8]).map(drop));
+    });
+}
+
+#[test]
+fn whoever_is_about_to_wait_elsewhere_lets_go() {
+    answered("about_to_wait", HOUR_NS, |_| lull_net::about_to_wait());
+}
+
+#[test]
+fn the_end_of_the_thread_lets_go() {
+    let pair = Pair::coalescing(HOUR_NS);
+    let (server, mut client) = pair.connected(7);
+    server.set_nodelay(true).unwrap();
+    client.write_all(b"?").unwrap();
+    let before = frames(&pair);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let worker = pair.worker();
+            let epoll = pair.epoll(&server, Interest::READABLE);
+            assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+            assert_eq!((server.send(b"a").unwrap(), server.send(b"b").unwrap()), (1, 1));
+        });
+        thread.join().unwrap();
+    });
+    assert!(frames(&pair) >= before + 2, "an answer is still held back");
+    client.set_read_timeout(Some(LOST)).unwrap();
+    let mut answers = [0; 2];
+    client.read_exact(&mut answers).unwrap();
+    assert_eq!(&answers, b"ab");
+}
+
+#[test]
+fn a_shutdown_lets_go() {
+    answered("shutdown", HOUR_NS, |served| served.stream.shutdown(Shutdown::Write).unwrap());
+}
+
+#[test]
+fn a_thread_that_waits_where_lull_does_not_see_it_is_bounded() {
+    answered("a channel of the standard library", 500_000, |served| {
+        until("what is held back leaves", || frames(served.pair) >= served.frames_before + 2);
+    });
+}
+
+#[test]
+fn a_child_of_fork_forgets_what_its_parent_holds_back() {
+    let pair = Pair::coalescing(HOUR_NS);
+    let (server, client) = pair.connected(7);
+    server.set_nodelay(true).unwrap();
+    (&client).write_all(b"?").unwrap();
+    let worker = pair.worker();
+    let epoll = pair.epoll(&server, Interest::READABLE);
+    assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+    assert_eq!(server.recv(&mut [0; 8]).unwrap(), 1);
+    assert_eq!((server.send(b"a").unwrap(), server.send(b"b").unwrap()), (1, 1));
+    lull_net::forget_held_back();
+    let before = frames(&pair);
+    lull_net::about_to_wait();
+    assert_eq!(frames(&pair), before);
+    // It is still there for whoever closes the connection.
+    drop((epoll, server));
+    client.set_read_timeout(Some(LOST)).unwrap();
+    let mut answers = Vec::new();
+    (&client).read_to_end(&mut answers).unwrap();
+    assert_eq!(answers, b"ab");
+}

@@ -1,0 +1,211 @@
+//! What is written while a batch of events is answered: which writes wait for one another, and what ends their wait.
+
+mod shard_harness;
+
+use lull_net::Shutdown;
+use lull_net::shard::SocketId;
+use shard_harness::*;
+
+const BOUND_NS: u64 = 500_000;
+
+/// A server whose connection has TCP_NODELAY: nothing but the batch holds anything back.
+fn with_a_peer() -> (Host, SocketId, Peer, SocketId) {
+    let (mut host, listener, peer, id) = Host::with_a_peer();
+    host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
+    (host, listener, peer, id)
+}
+
+/// Writes as a thread does that answers batch `batch`.
+fn answer(host: &mut Host, batch: u32, id: SocketId, data: &[u8]) {
+    let written = host.call(|stack, io| {
+        io.batch = batch;
+        stack.tcp_send(id, data, io)
+    });
+    assert_eq!(written, Ok(data.len()));
+}
+
+/// The thread comes back for more.
+fn waits(host: &mut Host) {
+    host.call(|stack, io| stack.let_go_of_all(io));
+}
+
+/// The payloads of the segments that left.
+fn left(host: &mut Host, peer: &mut Peer) -> Vec<Vec<u8>> {
+    let segments = host.segments();
+    for segment in &segments {
+        assert_eq!(segment.seq, peer.ack, "in order");
+        peer.ack += segment.payload.len() as u32;
+    }
+    segments.into_iter().map(|segment| segment.payload).collect()
+}
+
+fn letters(segments: &[Vec<u8>]) -> Vec<&str> {
+    segments.iter().map(|segment| std::str::from_utf8(segment).unwrap()).collect()
+}
+
+#[test]
+fn answers_of_a_batch_leave_in_one_segment_once_there_were_several() {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    answer(&mut host, 1, id, b"a");
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["a"], "nobody knows yet that there will be more");
+    answer(&mut host, 1, id, b"b");
+    answer(&mut host, 1, id, b"c");
+    assert!(host.segments().is_empty() && host.stack.holds_back());
+    waits(&mut host);
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["bc"]);
+    for batch in 2..5 {
+        peer.send(&mut host, ACK, b"more");
+        for answers in [b"d", b"e", b"f"] {
+            answer(&mut host, batch, id, answers);
+        }
+        assert!(host.segments().is_empty());
+        waits(&mut host);
+        assert_eq!(letters(&left(&mut host, &mut peer)), ["def"]);
+    }
+    assert_eq!(host.stack.counters().tcp_held_back, 2 + 3 * 3);
+}
+
+#[test]
+fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with_one() {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    for batch in 1..300 {
+        // The number that a connection keeps comes round.
+        answer(&mut host, (batch - 1) % 255 + 1, id, b"x");
+        assert_eq!(letters(&left(&mut host, &mut peer)), ["x"]);
+        peer.send(&mut host, ACK, b"");
+    }
+    assert_eq!(host.stack.counters().tcp_held_back, 0);
+    answer(&mut host, 50, id, b"a");
+    answer(&mut host, 50, id, b"b");
+    waits(&mut host);
+    answer(&mut host, 51, id, b"c");
+    waits(&mut host);
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["a", "b", "c"]);
+    answer(&mut host, 52, id, b"d");
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["d"], "one answer in the batch before");
+}
+
+#[test]
+fn a_write_outside_of_any_batch_and_a_stack_that_is_told_not_to_hold_nothing_back() {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    for letter in ["a", "b", "c"] {
+        host.send(id, letter.as_bytes()).unwrap();
+        assert_eq!(letters(&left(&mut host, &mut peer)), [letter]);
+    }
+    let mut host = Host::server_with(lull_net::shard::StackConfig { coalesce_ns: 0, ..server_config() });
+    let (mut peer, listener) = (Peer::new(4000), host.listen(80));
+    let id = host.establish(listener, &mut peer);
+    host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
+    for letter in ["a", "b", "c"] {
+        answer(&mut host, 1, id, letter.as_bytes());
+        assert_eq!(letters(&left(&mut host, &mut peer)), [letter]);
+    }
+}
+
+#[test]
+fn full_segments_leave_at_once_and_their_rest_waits() {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    answer(&mut host, 1, id, b"first");
+    assert_eq!(left(&mut host, &mut peer).len(), 1);
+    for _ in 0..3 {
+        answer(&mut host, 1, id, &[b'l'; 1000]);
+    }
+    let full: Vec<usize> = left(&mut host, &mut peer).iter().map(Vec::len).collect();
+    assert_eq!(full, [1460, 1460]);
+    waits(&mut host);
+    assert_eq!(left(&mut host, &mut peer), [[b'l'; 80]]);
+}
+
+/// Two answers, of which the second waits.
+fn with_one_that_waits() -> (Host, Peer, SocketId) {
+    let (mut host, _, mut peer, id) = with_a_peer();
+    answer(&mut host, 1, id, b"a");
+    answer(&mut host, 1, id, b"b");
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["a"]);
+    (host, peer, id)
+}
+
+#[test]
+fn what_waits_leaves_when_its_time_is_up() {
+    let (mut host, mut peer, _) = with_one_that_waits();
+    let until_ns = host.stack.held_back_until_ns();
+    assert_eq!((until_ns - host.now_ns, host.stack.next_deadline_ns()), (BOUND_NS, Some(until_ns)));
+    host.run_for(BOUND_NS - 1);
+    assert!(host.segments().is_empty());
+    host.run_for(1);
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["b"]);
+    assert!(!host.stack.holds_back() && host.stack.held_back_until_ns() == u64::MAX);
+}
+
+#[test]
+fn what_waits_leaves_before_a_fin_and_before_a_reset() {
+    type End = fn(&mut Host, &mut Peer, SocketId);
+    let ends: [(u8, End); 4] = [
+        (FIN, |host, _, id| host.close(id)),
+        (FIN, |host, _, id| host.call(|stack, io| stack.shutdown(id, Shutdown::Write, io)).unwrap()),
+        // Unread data: `tcp_close` resets.
+        (RST, |host, peer, id| {
+            peer.send(host, ACK | PSH, b"unread");
+            host.close(id);
+        }),
+        (RST, |host, _, id| {
+            host.call(|stack, _| stack.set_reset_on_close(id, true)).unwrap();
+            host.close(id);
+        }),
+    ];
+    for (flag, end) in ends {
+        let (mut host, mut peer, id) = with_one_that_waits();
+        end(&mut host, &mut peer, id);
+        let segments = host.segments();
+        assert_eq!(segments[0].payload, b"b", "{segments:?}");
+        assert_ne!(segments[segments.len() - 1].flags & flag, 0, "{segments:?}");
+    }
+}
+
+#[test]
+fn what_waits_leaves_when_nodelay_is_set_and_with_a_write_from_outside_of_the_batch() {
+    let (mut host, mut peer, id) = with_one_that_waits();
+    host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["b"]);
+    let (mut host, mut peer, id) = with_one_that_waits();
+    host.send(id, b"c").unwrap();
+    assert_eq!(letters(&left(&mut host, &mut peer)), ["bc"]);
+}
+
+#[test]
+fn the_oldest_leave_when_many_connections_wait() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peers: Vec<Peer> = (0..20).map(|nth| Peer::new(4000 + nth)).collect();
+    let ids: Vec<SocketId> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
+    for &id in &ids {
+        host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
+        answer(&mut host, 1, id, b"a");
+    }
+    assert_eq!(host.segments().len(), 20);
+    let mut gone = Vec::new();
+    for &id in &ids {
+        answer(&mut host, 1, id, b"b");
+        gone.push(host.segments().len());
+    }
+    assert_eq!(gone, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]);
+    waits(&mut host);
+    assert_eq!(host.segments().len(), 4);
+}
+
+#[test]
+fn a_connection_that_is_gone_and_one_in_its_place_are_left_alone() {
+    let (mut host, listener, mut peer, id) = with_a_peer();
+    answer(&mut host, 1, id, b"a");
+    answer(&mut host, 1, id, b"b");
+    peer.hear(&mut host);
+    peer.send(&mut host, RST | ACK, b"");
+    host.close(id);
+    let mut next = Peer::new(5000);
+    let other = host.establish(listener, &mut next);
+    host.call(|stack, io| stack.set_nodelay(other, true, io)).unwrap();
+    answer(&mut host, 2, other, b"c");
+    assert_eq!(letters(&left(&mut host, &mut next)), ["c"]);
+    waits(&mut host);
+    assert!(host.segments().is_empty());
+}
