@@ -84,8 +84,8 @@ mod warm;
 mod wire;
 
 pub use config::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig, Steering, SynCookies,
-    Timeouts,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, EPHEMERAL_PORTS, MTU_BYTES_MAX, MTU_BYTES_MIN, StackConfig,
+    Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
 pub use error::NetError;
