@@ -137,9 +137,7 @@ impl BusyLoop {
             cx.emit(napi.index(), EventKind::BusyEnd);
             return None;
         };
-        let timeout_ns = napi.busy_stop_begin(self.prefer);
-        napi.poll_begin(&owner, self.budget, cx);
-        Some(BusyStop { owner, budget: self.budget, timeout_ns })
+        Some(BusyStop::begin(napi, owner, self.prefer, self.budget, cx))
     }
 }
 
@@ -163,6 +161,14 @@ pub enum BusyStopped {
 }
 
 impl BusyStop {
+    /// A busy poller, or a group, lets the instance go.
+    #[inline]
+    pub(crate) fn begin(napi: &Napi, owner: Owner, prefer: bool, budget: u32, cx: &Cx<'_>) -> BusyStop {
+        let timeout_ns = napi.busy_stop_begin(prefer);
+        napi.poll_begin(&owner, budget, cx);
+        BusyStop { owner, budget, timeout_ns }
+    }
+
     /// Packets that the last poll may take.
     pub fn budget(&self) -> u32 {
         self.budget

@@ -106,6 +106,33 @@ pub enum EventKind {
         /// How many.
         frames: u32,
     },
+    /// A busy-polling CPU group took the instance.
+    GroupEnter,
+    /// The group lets the instance go; its last poll follows.
+    GroupLeave,
+    /// A poller of the group visits the instance; `stray` if its home is another poller.
+    GroupClaim {
+        /// Whether it is not at home with this poller.
+        stray: bool,
+    },
+    /// A visit of the group ended: the instance is free for the next.
+    GroupRelease,
+    /// A visit of the group found that another poller has had the instance for so long.
+    GroupStalled {
+        /// For how many nanoseconds.
+        age_ns: u64,
+    },
+    /// The group wakes its poller on this CPU. An event of the group: its instance is the group's number.
+    GroupWake {
+        /// The poller's CPU.
+        cpu: u16,
+    },
+    /// A poller of the group parks. An event of the group.
+    GroupPark,
+    /// The last poller of the group rests, with interrupts unmasked. An event of the group.
+    GroupRest,
+    /// It ended its rest. An event of the group.
+    GroupRestEnd,
     /// The instance was disabled.
     Disable,
     /// The instance was enabled.

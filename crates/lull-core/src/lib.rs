@@ -24,6 +24,8 @@
 //! | [`timer`] | the one timer of an instance | `napi->timer` |
 //! | [`softirq`] | `net_rx_action`, restarts, ksoftirqd | `net/core/dev.c`, `kernel/softirq.c` |
 //! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
+//! | [`group`] | busy-polling groups of CPUs: any free CPU of a group serves its members | none: asked for in 2017 |
+//! | [`resched`] | when a context that polls for ever lets others run | `cond_resched` |
 //! | [`busy`] | the busy loop and its stop | `__napi_busy_loop`, `busy_poll_stop` |
 //! | [`epoll`] | an epoll context: its busy-poll parameters, options and instances | `fs/eventpoll.c` |
 //! | [`epoll_wait`] | the epoll policy: when a wait polls, suspends and resumes | `fs/eventpoll.c` |
@@ -70,11 +72,13 @@ pub mod epoll;
 mod epoll_napis;
 pub mod epoll_wait;
 pub mod event;
+pub mod group;
 #[cfg(all(test, loom))]
 mod loom_models;
 pub mod mode;
 pub mod napi;
 pub mod owner;
+pub mod resched;
 pub mod settings;
 pub mod socket;
 pub mod softirq;
@@ -90,9 +94,11 @@ pub use config::{DeviceConfig, NAPI_ID_MIN};
 pub use epoll::{EpollBusy, EpollOptions, EpollParams, TimeoutZero};
 pub use epoll_wait::{BusyDone, EpollWait, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
+pub use group::{Group, GroupConfig, GroupPoller, GroupStep};
 pub use mode::{AppPolicy, Mode, ModeError};
 pub use napi::{AfterResume, Napi};
 pub use owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
+pub use resched::CondResched;
 pub use settings::{NapiSettings, SettingError, Sysctl, Threaded};
 pub use socket::SocketBusy;
 pub use softirq::{NetRx, RxEnd, RxStep, SoftirqNext, SoftirqRun, Softnet};

@@ -40,8 +40,17 @@ pub struct Mode {
     /// Interrupt coalescing that the mode asks of the NIC, in microseconds (`ethtool -C rx-usecs`); `None` leaves it as it is.
     /// It is the device's and not the NAPI's: whoever puts a mode in force applies it, or refuses the mode.
     pub rx_usecs: Option<u32>,
+    /// Whether the NAPIs are polled by a busy-polling CPU group, and how.
+    pub group: Option<GroupPolling>,
     /// What the application does.
     pub app: AppPolicy,
+}
+
+/// How the CPU group of a mode polls. Which CPUs it has, and what they may spend, is the machine's and not the mode's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPolling {
+    /// The last poller that is awake rests after so many nanoseconds of empty passes; `None`: it never does.
+    pub rest_ns: Option<u64>,
 }
 
 /// Where a mode can be put in force.
@@ -71,7 +80,7 @@ pub struct CatalogueEntry {
 }
 
 /// Every mode that there is, in the order in which they are listed. Help texts, errors and parsing come from here.
-pub const CATALOGUE: [CatalogueEntry; 11] = [
+pub const CATALOGUE: [CatalogueEntry; 13] = [
     CatalogueEntry {
         form: "base",
         help: "interrupts, as Linux comes",
@@ -131,6 +140,20 @@ pub const CATALOGUE: [CatalogueEntry; 11] = [
         planes: &[Plane::User, Plane::Kernel, Plane::Simulated],
         linux: Some((6, 19)),
         make: |name, _| Some(Mode::threaded(name, Threaded::BusyPoll)),
+    },
+    CatalogueEntry {
+        form: "group",
+        help: "a busy-polling group of CPUs polls all queues: one CPU at low load, more under pressure",
+        planes: &[Plane::User],
+        linux: None,
+        make: |name, _| Some(Mode::grouped(name, None)),
+    },
+    CatalogueEntry {
+        form: "groupX",
+        help: "group, whose last CPU rests after X us without a packet, with interrupts unmasked",
+        planes: &[Plane::User],
+        linux: None,
+        make: |name, us| (us != 0).then(|| Mode::grouped(name, Some(us))),
     },
     CatalogueEntry {
         form: "busyread",
@@ -248,8 +271,15 @@ impl Mode {
             epoll: EpollParams::default(),
             socket_busy_poll_usecs: 0,
             rx_usecs: None,
+            group: None,
             app: AppPolicy::Blocking,
         }
+    }
+
+    fn grouped(name: &str, rest_us: Option<u64>) -> Mode {
+        let mut mode = Mode::plain(name);
+        mode.group = Some(GroupPolling { rest_ns: rest_us.map(|us| us * 1_000) });
+        mode
     }
 
     fn deferred(name: &str, timeout_us: u64) -> Mode {
@@ -361,6 +391,10 @@ mod tests {
             assert_eq!(mode.name(), name);
             // What a plane is said to have is what its settings can say.
             let of_the_nic = mode.rx_usecs.is_some();
+            if mode.group.is_some() {
+                assert!(!entry.planes.contains(&Plane::Kernel) && entry.linux.is_none(), "Linux has no groups");
+                continue;
+            }
             assert_eq!(entry.planes.contains(&Plane::Kernel), !of_the_nic, "{name}");
             assert_eq!(entry.linux.is_some(), mode.napi != NapiSettings::default() || of_the_nic, "{name}");
             assert!(help(Plane::User).contains(entry.help), "{name}");
@@ -372,7 +406,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_refused_with_the_names_that_exist() {
-        for bad in ["", "defer", "defer0", "defer-1", "defer05", "suspendx", "deferr20", "defer99999999999", "group"] {
+        for bad in ["", "defer", "defer0", "defer-1", "defer05", "suspendx", "deferr20", "defer99999999999", "group0"] {
             let error = bad.parse::<Mode>().unwrap_err().to_string();
             assert!(error.contains(&format!("'{bad}'")) && error.contains("suspendX"), "{error}");
         }

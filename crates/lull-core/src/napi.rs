@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32 as PlainU32, Ordering::Relaxed};
 use crate::event::{Cx, EventKind};
 use crate::owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
 use crate::settings::{LiveSettings, WEIGHT_DEFAULT};
-use crate::state::{self, Completed, Given, Prep, Snapshot, State, Watchdog};
+use crate::state::{self, Completed, Given, GroupAcquired, Prep, Snapshot, State, Watchdog};
 use crate::stats::{Counters, Stats};
 use crate::sync::{AtomicU32, Ordering};
 use crate::timer::Timer;
@@ -107,6 +107,11 @@ impl Napi {
                 self.counters.missed.add();
                 cx.emit(self.index, EventKind::Schedule { missed: true });
                 Schedule::Missed
+            }
+            Prep::MissedByGroup => {
+                self.counters.missed.add();
+                cx.emit(self.index, EventKind::Schedule { missed: true });
+                Schedule::Group
             }
             Prep::Disabled => {
                 cx.emit(self.index, EventKind::Refused);
@@ -220,7 +225,8 @@ impl Napi {
                 match self.schedule(cx) {
                     Schedule::Owned(owner) => Completion::Again(owner),
                     // Whoever took it (or disables it) meanwhile sees to it; the interrupt stays masked for them.
-                    Schedule::Missed | Schedule::Disabled => {
+                    // A group that took it polls it before anything else.
+                    Schedule::Missed | Schedule::Group | Schedule::Disabled => {
                         Completion::Released(Release { timeout_ns: 0, rearm: false })
                     }
                 }
@@ -372,6 +378,24 @@ impl Napi {
     fn spend_credits(&self) {
         self.credits.store(0, Ordering::Relaxed);
         self.timer.cancel();
+    }
+
+    /// A group takes the instance (§15). The timer keeps nothing alive from now on; the caller masks the interrupt, as after a
+    /// schedule.
+    pub(crate) fn group_acquire(&self, cx: &Cx<'_>) -> Result<Owner, GroupAcquired> {
+        match self.state.group_acquire() {
+            GroupAcquired::Won => {
+                self.timer.cancel();
+                cx.emit(self.index, EventKind::GroupEnter);
+                Ok(Owner::new(self.index))
+            }
+            refused => Err(refused),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count_group_poll(&self) {
+        self.counters.group_polls.bump(1);
     }
 
     #[inline]

@@ -47,6 +47,8 @@ pub enum Schedule {
     Owned(Owner),
     /// Somebody owns it and will look again.
     Missed,
+    /// A busy-polling CPU group has it. Its member is told with [`crate::Group::raised`], because the group may rest.
+    Group,
     /// A disable is pending: refused.
     Disabled,
 }

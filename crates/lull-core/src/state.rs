@@ -11,6 +11,7 @@
 //! KPOLL       SCHED|SCHED_THREADED|IN_BUSY_POLL  for ever
 //! DEFERRED    no SCHED, IRQ masked, timer = gro_flush_timeout
 //! SUSPENDED   no SCHED, IRQ masked, timer = irq_suspend_timeout
+//! GPOLL       SCHED|IN_BUSY_POLL|GROUPED         in a busy-polling CPU group, for as long as it is a member
 //! ```
 //!
 //! SUSPENDED is not a flag: it is DEFERRED with a longer timer (`napi_semantics` §2).
@@ -42,6 +43,10 @@ pub const SCHED_THREADED: u32 = 1 << 7;
 /// The NAPI thread should busy poll.
 pub const THREADED_BUSY_POLL: u32 = 1 << 8;
 
+/// A busy-polling CPU group has the instance ([`crate::group`], §15). Always with SCHED and IN_BUSY_POLL, never with THREADED:
+/// so no softirq list, thread or busy poller gets it, a completion does nothing, and the interrupt stays off.
+pub const GROUPED: u32 = 1 << 9;
+
 /// The word at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot(u32);
@@ -67,7 +72,7 @@ impl Snapshot {
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const NAMES: [(u32, &str); 9] = [
+        const NAMES: [(u32, &str); 10] = [
             (SCHED, "SCHED"),
             (MISSED, "MISSED"),
             (DISABLE, "DISABLE"),
@@ -77,6 +82,7 @@ impl std::fmt::Debug for Snapshot {
             (THREADED, "THREADED"),
             (SCHED_THREADED, "SCHED_THREADED"),
             (THREADED_BUSY_POLL, "THREADED_BUSY_POLL"),
+            (GROUPED, "GROUPED"),
         ];
         let mut first = true;
         for (bit, name) in NAMES {
@@ -97,6 +103,8 @@ pub(crate) enum Prep {
     Taken,
     /// Somebody owns it; MISSED tells them to look again.
     Missed,
+    /// As before, and the owner is a group, which may rest.
+    MissedByGroup,
     /// A disable is pending: refused, nothing recorded.
     Disabled,
 }
@@ -161,6 +169,22 @@ pub enum DisableClaim {
     Owned,
 }
 
+/// Outcome of [`State::group_acquire`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupAcquired {
+    /// The instance is the group's.
+    Won,
+    /// It has an owner, who was asked to yield.
+    Owned,
+    /// A group has it already.
+    Grouped,
+    /// It is disabled, or is being disabled.
+    Disabled,
+    /// Its NAPI thread polls it.
+    Threaded,
+}
+
 #[derive(Debug)]
 pub(crate) struct State(AtomicU32);
 
@@ -212,6 +236,7 @@ impl State {
             Some(if word & SCHED != 0 { word | MISSED } else { word | SCHED })
         });
         match prep {
+            Ok(before) if before.has(SCHED | GROUPED) => Prep::MissedByGroup,
             Ok(before) if before.has(SCHED) => Prep::Missed,
             Ok(_) => Prep::Taken,
             Err(_) => Prep::Disabled,
@@ -253,8 +278,26 @@ impl State {
         self.0.fetch_or(PREFER_BUSY_POLL, Ordering::Relaxed);
     }
 
+    /// A group takes a free instance (§15). One that is owned is asked to yield, as by a preferring poller.
+    pub(crate) fn group_acquire(&self) -> GroupAcquired {
+        let acquired = self.change(Ordering::Acquire, |word| {
+            let is_free = word & (SCHED | DISABLE | THREADED) == 0;
+            is_free.then_some((word & !PREFER_BUSY_POLL) | SCHED | IN_BUSY_POLL | GROUPED)
+        });
+        match acquired {
+            Ok(_) => GroupAcquired::Won,
+            Err(word) if word.any(DISABLE | NPSVC) => GroupAcquired::Disabled,
+            Err(word) if word.has(GROUPED) => GroupAcquired::Grouped,
+            Err(word) if word.has(THREADED) => GroupAcquired::Threaded,
+            Err(_) => {
+                self.set_prefer();
+                GroupAcquired::Owned
+            }
+        }
+    }
+
     /// First half of `busy_poll_stop` (§7): one more poll follows, so a missed schedule is covered by it. Linux clears the two
-    /// bits one after the other; nothing can tell.
+    /// bits one after the other; nothing can tell. A group leaves its instance in the same way (§15).
     #[inline]
     pub(crate) fn busy_stop(&self) {
         // Nothing else set is by far the likeliest word, as in `schedule_prep`.
@@ -263,7 +306,7 @@ impl State {
                 word & (SCHED | IN_BUSY_POLL) == SCHED | IN_BUSY_POLL,
                 "I3: a busy poller stopped that owns nothing"
             );
-            Some(word & !(MISSED | IN_BUSY_POLL))
+            Some(word & !(MISSED | IN_BUSY_POLL | GROUPED))
         });
     }
 
@@ -304,7 +347,10 @@ impl State {
     pub(crate) fn set_threaded(&self, threaded: bool, busy: bool) {
         let set = if threaded { THREADED } else { 0 } | if busy { THREADED_BUSY_POLL } else { 0 };
         // An Err is impossible: the closure never refuses.
-        let _ = self.change(Ordering::Release, |word| Some((word & !(THREADED | THREADED_BUSY_POLL)) | set));
+        let _ = self.change(Ordering::Release, |word| {
+            assert!(word & GROUPED == 0 || !threaded, "I10: an instance of a group was given to a NAPI thread");
+            Some((word & !(THREADED | THREADED_BUSY_POLL)) | set)
+        });
     }
 
     /// Turning threaded off (§10) is allowed while the instance is idle or its thread owns it.

@@ -13,7 +13,7 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
         pub struct Stats {
-            /// Polls of the device, by anybody: the sum of the three kinds.
+            /// Polls of the device, by anybody: the sum of the four kinds.
             pub polls: u64,
             $($(#[$doc])* pub $name: u64),*
         }
@@ -21,7 +21,7 @@ macro_rules! counters {
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
                 let mut stats = Stats { polls: 0, $($name: self.$name.get()),* };
-                stats.polls = stats.busy_polls + stats.softirq_polls + stats.thread_polls;
+                stats.polls = stats.busy_polls + stats.softirq_polls + stats.thread_polls + stats.group_polls;
                 stats
             }
         }
@@ -67,6 +67,8 @@ counters! {
     resumes,
     /// Busy-poll calls.
     busy_calls,
+    /// Polls by the pollers of a busy-polling CPU group.
+    group_polls,
 }
 
 #[derive(Debug, Default)]

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lull_core::{BusyLoop, BusyPlan, BusyRound, BusyStopped};
 
@@ -43,8 +42,7 @@ impl BusyPoller<'_> {
                 let ran = host.run(cpu);
                 host.leave(cpu, me, ran);
             }
-            cpu.woken.store(0, Ordering::Relaxed);
-            std::thread::yield_now();
+            cpu.let_others_run();
             let now_ns = host.clock.now_ns();
             if ready(now_ns) || plan.end.reached(start_ns, now_ns) {
                 break;
@@ -81,7 +79,7 @@ impl BusyPoller<'_> {
                 if ready(now_ns) || plan.end.reached(start_ns, now_ns) || instance.is_over() {
                     break false;
                 }
-                if cpu.woken.load(Ordering::Relaxed) != 0 {
+                if cpu.need_resched() {
                     break true;
                 }
                 std::hint::spin_loop();

@@ -9,6 +9,8 @@ use lull_nic::IrqSink;
 use crate::delivery::{Instance, NapiBinding, NapiThreadHandle};
 use crate::devices::{Device, DeviceId};
 use crate::error::HostError;
+use crate::group::error::GroupError;
+use crate::group::GroupId;
 use crate::host::Host;
 use crate::parker::Parker;
 use crate::registry::NapiChange;
@@ -24,6 +26,7 @@ impl Host {
             name: name.to_owned(),
             config: DeviceConfig::new(queues, persistent),
             napis: vec![None; queues],
+            groups: vec![None; queues],
         })
     }
 
@@ -65,7 +68,7 @@ impl Host {
         Ok(index)
     }
 
-    fn found(&self, index: u32) -> Result<Arc<Instance>, HostError> {
+    pub(crate) fn found(&self, index: u32) -> Result<Arc<Instance>, HostError> {
         let found = self.inner().instance(index).map(|found| found.clone());
         found.ok_or(HostError::Removed { napi: index })
     }
@@ -169,9 +172,19 @@ impl Host {
         if settings.threaded == Threaded::BusyPoll {
             self.kick(instance);
         }
+        self.re_enter_group(instance)?;
         drop(control);
         inner.registry.tell(NapiChange::Enabled { ifindex, id });
         Ok(id)
+    }
+
+    /// An instance that was a member before it was disabled is one again.
+    fn re_enter_group(&self, instance: &Instance) -> Result<(), HostError> {
+        if let Some((group, weight)) = self.kept_membership(instance)? {
+            let group = self.inner().group(GroupId::from_index(group))?;
+            self.inner().enter_group(&group, instance, weight)?;
+        }
+        Ok(())
     }
 
     /// `napi_disable`: waits until nobody owns the instance, and takes it. Settings are kept if the device keeps them.
@@ -188,6 +201,9 @@ impl Host {
         let id = instance.napi.id();
         instance.napi.disable_begin();
         instance.wake_thread(inner);
+        if let Some((group, _)) = inner.group_of(instance) {
+            self.take_out_of_group(&group, instance, false)?;
+        }
         while instance.napi.disable_claim() == DisableClaim::Owned {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
@@ -214,6 +230,7 @@ impl Host {
         let inner = self.inner();
         let control = relock(&inner.control);
         let instance = &self.found(index)?;
+        self.refuse_threaded_member(instance, settings.threaded)?;
         if settings.threaded != Threaded::Off {
             self.start_napi_thread(instance)?;
         }
@@ -238,6 +255,11 @@ impl Host {
         let queues: Vec<(u32, NapiSettings)> = {
             let mut devices = relock(&inner.devices);
             let device = devices.get_mut(device)?;
+            if settings.threaded != Threaded::Off
+                && let Some((napi, group)) = device.first_member()
+            {
+                return Err(GroupError::Grouped { napi, group }.into());
+            }
             device.config.set_device(settings)?;
             let napis = device.napis.iter().enumerate();
             napis.filter_map(|(queue, napi)| napi.map(|index| (index, device.config.queue(queue)))).collect()
@@ -298,8 +320,10 @@ impl Host {
         let inner = self.inner();
         let Some(instance) = inner.instance(index) else { return };
         let cx = inner.cx(instance.cpu(), self.now_ns());
-        if let Schedule::Owned(owner) = instance.napi.schedule(&cx) {
-            inner.route_outside(inner.cpu(instance.cpu()), &instance, owner, &cx);
+        match instance.napi.schedule(&cx) {
+            Schedule::Owned(owner) => inner.route_outside(inner.cpu(instance.cpu()), &instance, owner, &cx),
+            Schedule::Group => inner.member_raised(&instance, &cx),
+            Schedule::Missed | Schedule::Disabled => {}
         }
     }
 }

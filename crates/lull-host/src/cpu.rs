@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lull_core::{Owner, Softnet};
+use lull_core::{CondResched, Owner, Softnet};
 use rustix::time::{TimerfdClockId, TimerfdFlags};
 
 use crate::deadlines::Deadlines;
@@ -150,6 +150,26 @@ impl Cpu {
         // Nothing to read means that it was moved meanwhile.
         let _ = rustix::io::read(&self.timer, &mut count);
         self.deadlines.backstop_has_fired();
+    }
+
+    /// Whether a thread is known to wait for this CPU's core.
+    #[inline]
+    pub(crate) fn need_resched(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Lets other threads of the core run: whoever waited for it is taken to have had it.
+    pub(crate) fn let_others_run(&self) {
+        self.woken.store(0, Ordering::Relaxed);
+        std::thread::yield_now();
+    }
+
+    /// `cond_resched` of a thread that polls for ever.
+    #[inline]
+    pub(crate) fn cond_resched(&self, resched: &mut CondResched, now_ns: u64) {
+        if resched.is_due(self.need_resched(), now_ns) {
+            self.let_others_run();
+        }
     }
 
     /// Gives this CPU a scheduled instance for softirq from outside its seat. [`Delivery::route_outside`] decides first

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::thread::{JoinHandle, ThreadId};
 
 use lull_core::event::EventSink;
@@ -18,6 +18,7 @@ use crate::contexts::Contexts;
 use crate::cpu::Cpu;
 use crate::deadlines::NEVER;
 use crate::devices::{DeviceId, Devices};
+use crate::group::HostGroup;
 use crate::holder::Seated;
 use crate::lateness::Lateness;
 use crate::or_end::SinkOrEnd;
@@ -40,6 +41,8 @@ pub struct Delivery {
     pub(crate) timed: Box<[Listed<Instance>]>,
     pub(crate) registry: Registry,
     pub(crate) contexts: Contexts,
+    /// Busy-polling CPU groups, by their number; none is given out twice.
+    pub(crate) groups: RwLock<Vec<Option<Arc<HostGroup>>>>,
     pub(crate) devices: Mutex<Devices>,
     pub(crate) sink: Option<SinkOrEnd>,
     pub(crate) stopping: AtomicBool,
@@ -106,6 +109,10 @@ impl Delivery {
 
     #[inline]
     pub(crate) fn raise_irq(&self, instance: &Instance) {
+        if instance.group.load(Ordering::Relaxed) != 0 {
+            self.raise_member(instance);
+            return;
+        }
         let cpu = self.cpu(instance.cpu());
         if self.push_raised(cpu, instance) {
             cpu.raise();
@@ -173,6 +180,8 @@ pub(crate) struct Instance {
     pub(crate) cpu: AtomicU16,
     pub(crate) receiver_deadline_ns: AtomicU64,
     pub(crate) thread: OnceLock<NapiThreadHandle>,
+    /// Where it is a member ([`crate::group::membership`]). Written under the control lock.
+    pub(crate) group: AtomicU64,
     /// Whether the last of `napi_enable` and `napi_disable` was an enable. Read and written under the control lock.
     pub(crate) enabled: AtomicBool,
     /// Why the queue was taken down.
@@ -202,6 +211,7 @@ impl Instance {
             cpu: AtomicU16::new(binding.cpu),
             receiver_deadline_ns: AtomicU64::new(NEVER),
             thread: OnceLock::new(),
+            group: AtomicU64::new(0),
             enabled: AtomicBool::new(false),
             failure: OnceLock::new(),
             removed: AtomicBool::new(false),

@@ -34,6 +34,10 @@ impl Devices {
         self.by_id.get_mut(&id).ok_or(HostError::NoDevice { ifindex: id.ifindex() })
     }
 
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Device> {
+        self.by_id.values_mut()
+    }
+
     pub(crate) fn remove(&mut self, id: DeviceId) {
         self.by_id.remove(&id);
     }
@@ -51,4 +55,14 @@ pub(crate) struct Device {
     pub(crate) config: DeviceConfig,
     /// Index of the instance of each queue.
     pub(crate) napis: Vec<Option<u32>>,
+    /// The group that each queue is a member of, and with which weight; kept over a disable.
+    pub(crate) groups: Vec<Option<(u32, u32)>>,
+}
+
+impl Device {
+    /// A queue that a group has: its instance, and the group's number.
+    pub(crate) fn first_member(&self) -> Option<(u32, u32)> {
+        let queues = self.napis.iter().zip(&self.groups);
+        queues.filter_map(|(napi, group)| Some(((*napi)?, (*group)?.0))).next()
+    }
 }

@@ -4,6 +4,8 @@ use std::io;
 
 use lull_core::SettingError;
 
+use crate::group::error::GroupError;
+
 /// Why the host could not do as asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -73,6 +75,9 @@ pub enum HostError {
         /// The device's index.
         ifindex: u32,
     },
+    /// A busy-polling CPU group cannot be as asked.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     Os {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
@@ -122,6 +122,7 @@ impl Host {
             timed: (0..config.cpus.len()).map(|index| Listed::new(index as u16)).collect(),
             registry: Registry::default(),
             contexts: Contexts::default(),
+            groups: RwLock::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
             sink: config.sink.map(SinkOrEnd),
             stopping: AtomicBool::new(false),

@@ -12,7 +12,7 @@
 //! waits for the holder), `holder` and `on_cpu` (what the holder does), `softirq` (hard interrupts, timers, polls, and what
 //! completions owe), `delivery` (the instances, what stands above them, and what all handles share), `table` (where an
 //! instance is found), `unlock` (a shard's lock is given back), `threads` (the contexts that stand by), `worker` and `turn`
-//! (the application's side), `busy` (the busy loop), `timed` (who may have a deadline on a CPU), `deadlines` (who wakes up for it), `contain` (what a panic
+//! (the application's side), `group` (the pollers of busy-polling CPU groups), `busy` (the busy loop), `timed` (who may have a deadline on a CPU), `deadlines` (who wakes up for it), `contain` (what a panic
 //! does), `registry` (who can be found by id), `host` and `control` (what operators ask), `from_above` (what sockets and
 //! receivers ask).
 //!
@@ -45,6 +45,8 @@ mod devices;
 mod error;
 #[cfg(not(loom))]
 mod from_above;
+#[cfg(not(loom))]
+mod group;
 mod holder;
 #[cfg(not(loom))]
 mod host;
@@ -96,6 +98,10 @@ pub use delivery::{Delivery, NapiBinding, Receiver, TryPoll};
 pub use devices::DeviceId;
 #[cfg(not(loom))]
 pub use error::HostError;
+#[cfg(not(loom))]
+pub use group::error::GroupError;
+#[cfg(not(loom))]
+pub use group::{GroupId, GroupInfo, GroupOptions, GroupPollerInfo};
 #[cfg(not(loom))]
 pub use host::{Host, HostConfig, WeakHost};
 #[cfg(not(loom))]

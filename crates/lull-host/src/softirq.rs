@@ -28,6 +28,7 @@ impl Delivery {
                     cx.emit(index, EventKind::Mask);
                     self.route(&instance, softnet, owner, &cx);
                 }
+                Schedule::Group => self.member_raised(&instance, &cx),
                 // The owner looks again; a disabled queue looks when it is enabled.
                 Schedule::Missed | Schedule::Disabled => {}
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use lull_core::{NapiThread, ThreadStep};
+use lull_core::{CondResched, NapiThread, ThreadStep};
 
 use crate::affinity::{self, ThreadUse};
 use crate::delivery::{Delivery, Instance};
@@ -16,11 +16,8 @@ use crate::or_end::or_end;
 use crate::parker::Parker;
 use crate::sync::relock;
 
-/// Empty rounds of a busy-polling NAPI thread between two looks at whether others want its core.
-const YIELD_EVERY_ROUNDS: u32 = 1 << 14;
-
 /// Starts a thread that is pinned to the core of CPU `cpu` and known to the host by its role.
-fn spawn(
+pub(crate) fn spawn(
     host: &Arc<Delivery>,
     cpu: u16,
     name: String,
@@ -94,7 +91,7 @@ pub(crate) fn napi_thread(
     spawn(host, cpu, name, false, move |host| {
         let cpu = host.cpu(cpu);
         let mut thread = NapiThread::new();
-        let mut empty_rounds = 0;
+        let mut resched = CondResched::new(host.clock.now_ns());
         while !host.stopping.load(Ordering::Acquire) && !instance.is_removed() {
             let cx = host.cx(cpu.index, host.clock.now_ns());
             let budget = match thread.next(&instance.napi, &cx) {
@@ -113,12 +110,9 @@ pub(crate) fn napi_thread(
                     host.route_outside(cpu, &instance, owner, &cx);
                 }
             } else if work == 0 {
-                empty_rounds += 1;
-                if empty_rounds % YIELD_EVERY_ROUNDS == 0 {
-                    std::thread::yield_now();
-                }
                 std::hint::spin_loop();
             }
+            cpu.cond_resched(&mut resched, cx.now_ns);
         }
         thread.abandon();
     })
@@ -134,5 +128,10 @@ pub(crate) fn stop(host: &Delivery) {
     }
     for instance in host.instances.iter() {
         instance.wake_thread(host);
+    }
+    for group in host.all_groups() {
+        for thread in relock(&group.threads).iter().flatten() {
+            thread.parker.wake(&host.cpu(thread.cpu).sleeps);
+        }
     }
 }

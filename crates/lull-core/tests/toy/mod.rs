@@ -248,7 +248,7 @@ impl Toy {
                 self.route(queue, owner, cpu);
                 true
             }
-            Schedule::Missed | Schedule::Disabled => false,
+            Schedule::Missed | Schedule::Group | Schedule::Disabled => false,
         }
     }
 

@@ -1,0 +1,150 @@
+//! The thread of one CPU of a group: it does what the step machine says.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use lull_core::group::Visit;
+use lull_core::{GroupPoller, GroupStep};
+
+use crate::contain::within;
+use crate::cpu::Cpu;
+use crate::delivery::{Delivery, Instance};
+use crate::group::HostGroup;
+use crate::holder;
+use crate::parker::Parker;
+use crate::seat::GROUP_POLLER;
+use crate::threads;
+
+/// Starts the thread of `poller`, pinned to the core of `cpu`.
+pub(crate) fn start(
+    host: &Arc<Delivery>,
+    group: Arc<HostGroup>,
+    poller: GroupPoller,
+    cpu: u16,
+    parker: Arc<Parker>,
+) -> io::Result<(JoinHandle<()>, i32)> {
+    let name = format!("group/{}/{cpu}", group.group.index());
+    threads::spawn(host, cpu, name, false, move |host| {
+        let members = Members { generation: None, by_slot: Vec::new() };
+        let cpu = host.cpu(cpu);
+        Loop { host, group: &group, cpu, parker: &parker, members, in_seat: false }.run(poller);
+    })
+}
+
+/// The members as this thread found them last, so that a look at one of them is a look at its device.
+struct Members {
+    generation: Option<u32>,
+    by_slot: Vec<Option<Arc<Instance>>>,
+}
+
+impl Members {
+    fn refresh(&mut self, host: &Delivery, group: &HostGroup) {
+        // Before the table is read: a member that comes meanwhile is found at the next look.
+        let generation = group.group.generation();
+        if self.generation == Some(generation) {
+            return;
+        }
+        self.generation = Some(generation);
+        self.by_slot.clear();
+        for member in group.group.members() {
+            let slot = usize::from(member.slot);
+            self.by_slot.resize_with(self.by_slot.len().max(slot + 1), || None);
+            self.by_slot[slot] = host.instance(member.napi).map(|found| found.clone());
+        }
+    }
+
+    #[inline]
+    fn hint(&self, slot: u16) -> Option<bool> {
+        self.by_slot.get(usize::from(slot))?.as_ref()?.vector.line.pending()
+    }
+
+    fn instance(&self, host: &Delivery, visit: &Visit) -> Arc<Instance> {
+        let known = self.by_slot.get(usize::from(visit.member)).and_then(Option::as_ref);
+        if let Some(instance) = known.filter(|instance| instance.napi.index() == visit.napi) {
+            return instance.clone();
+        }
+        match host.instance(visit.napi) {
+            Some(instance) => instance.clone(),
+            None => unreachable!("NAPI {} was removed, and a disable waits for its group", visit.napi),
+        }
+    }
+}
+
+struct Loop<'a> {
+    host: &'a Delivery,
+    group: &'a HostGroup,
+    cpu: &'a Cpu,
+    parker: &'a Parker,
+    members: Members,
+    in_seat: bool,
+}
+
+impl Loop<'_> {
+    fn run(&mut self, mut poller: GroupPoller) {
+        let Loop { host, group, cpu, .. } = *self;
+        while !host.stopping.load(Ordering::Acquire) {
+            self.members.refresh(host, group);
+            let now_ns = host.clock.now_ns();
+            let cx = host.cx(cpu.index, now_ns);
+            let hint = |slot, _| self.members.hint(slot);
+            match poller.next(&group.group, hint, cpu.is_due(now_ns), cpu.need_resched(), &cx) {
+                GroupStep::Poll(visit) => self.visit(&mut poller, &visit),
+                GroupStep::Spin => std::hint::spin_loop(),
+                GroupStep::Softirqs => holder::pass_by(&host.on(cpu), GROUP_POLLER, &mut self.in_seat),
+                GroupStep::Yield => cpu.let_others_run(),
+                GroupStep::Wake(wake) => host.wake_poller(group, &wake),
+                GroupStep::Park => self.sleep(None),
+                GroupStep::Rest => {
+                    group.group.unmask_for_rest(|member| {
+                        if let Some(instance) = host.instance(member.napi) {
+                            host.unmask(&instance, false);
+                        }
+                    });
+                    self.sleep(None);
+                }
+                GroupStep::Sleep { until_ns } => self.sleep(Some(until_ns.saturating_sub(now_ns).max(1))),
+                GroupStep::Detached => break,
+            }
+        }
+        self.leave_seat();
+    }
+
+    fn visit(&mut self, poller: &mut GroupPoller, visit: &Visit) {
+        let Loop { host, group, cpu, .. } = *self;
+        let instance = self.members.instance(host, visit);
+        if visit.mask {
+            instance.vector.mask();
+        }
+        let polled = host.contain(&instance, "a group's poller", |receiver| {
+            receiver.poll_if_free(host, visit.budget).map(|work| within(work, visit.budget))
+        });
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        let leaves = match polled {
+            Some(None) => poller.locked(&group.group, &instance.napi, &cx),
+            // A queue that is down is found empty, and leaves.
+            _ => poller.polled(&group.group, &instance.napi, polled.flatten().unwrap_or(0), &cx, |_| ()),
+        };
+        if let Some(stop) = leaves {
+            host.leave_group(&instance, stop);
+        }
+    }
+
+    /// Sleeps until woken, or for at most so long. A wake-up that came before is kept.
+    fn sleep(&mut self, for_ns: Option<u64>) {
+        self.leave_seat();
+        self.parker.park(for_ns, &[], &self.cpu.sleeps);
+        // The seat again, and with it what waits for this CPU: its interrupts need no second thread now.
+        if !self.host.stopping.load(Ordering::Acquire) {
+            holder::pass_by(&self.host.on(self.cpu), GROUP_POLLER, &mut self.in_seat);
+        }
+    }
+
+    fn leave_seat(&mut self) {
+        if std::mem::take(&mut self.in_seat) {
+            let ran = self.host.run(self.cpu);
+            self.host.leave(self.cpu, GROUP_POLLER, ran);
+        }
+    }
+}
