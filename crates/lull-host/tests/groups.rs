@@ -122,7 +122,10 @@ fn what_makes_no_sense_is_refused_by_name_and_changes_nothing() {
     assert!(matches!(refusal(host.group_add(id, bound.napi, 65)), GroupError::Weight { weight: 65, max: 64 }));
     assert!(matches!(refusal(host.group_remove(id, bound.napi)), GroupError::NotMember { .. }));
     host.group_add(id, bound.napi, 64).unwrap();
-    assert_eq!(refusal(host.group_add(other, bound.napi, 64)), GroupError::NapiTaken { group: 1, napi: bound.napi, by: 0 });
+    assert_eq!(
+        refusal(host.group_add(other, bound.napi, 64)),
+        GroupError::NapiTaken { group: 1, napi: bound.napi, by: 0 }
+    );
     let threaded = NapiSettings { threaded: Threaded::On, ..NapiSettings::default() };
     assert!(matches!(refusal(host.set_napi(bound.napi, &threaded)), GroupError::Grouped { group: 0, .. }));
     assert!(matches!(refusal(host.set_device(bound.device, &threaded)), GroupError::Grouped { group: 0, .. }));

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lull_core::{AfterResume, EpollOptions, Mode};
+use lull_host::GroupOptions;
 use lull_nic::Moderation;
 
 use crate::cell::{Load, RunResult};
@@ -52,10 +53,21 @@ pub struct BenchConfig {
     pub epoll: EpollOptions,
     /// Interrupt moderation of the service's NIC; `None` leaves it as the device has it.
     pub moderation: Option<Moderation>,
+    /// The CPUs that poll in group modes, and what bounds them; without it those modes are refused.
+    pub group: Option<GroupSetup>,
     /// Requests that a connection has outstanding.
     pub depth: u16,
     /// Inter-arrival times of the open loop.
     pub arrivals: crate::load::Arrivals,
+}
+
+/// A busy-polling CPU group of the service.
+#[derive(Clone, Debug, Default)]
+pub struct GroupSetup {
+    /// The machine's cores that its pollers have.
+    pub cores: Vec<usize>,
+    /// How it is made. Whether it rests is the mode's.
+    pub options: GroupOptions,
 }
 
 impl Default for BenchConfig {
@@ -71,6 +83,7 @@ impl Default for BenchConfig {
             after_resume: AfterResume::Interrupt,
             epoll: EpollOptions::strict_linux(),
             moderation: None,
+            group: None,
             depth: 1,
             arrivals: crate::load::Arrivals::Exponential,
         }
@@ -217,8 +230,13 @@ impl Cores {
     /// No worker, or more workers than cores.
     pub fn split(config: &BenchConfig) -> Result<Cores, BenchError> {
         config.validate()?;
-        let available =
-            if config.cores.is_empty() { lull_host::usable_cores() } else { check_cores(&config.cores)?.to_vec() };
+        let polling = config.group.as_ref().map_or(&[][..], |group| &group.cores[..]);
+        check_cores(polling)?;
+        let available = if config.cores.is_empty() {
+            without(polling, config.workers)
+        } else {
+            check_cores(&config.cores)?.to_vec()
+        };
         let invalid = |what: String| Err(BenchError::Invalid(what));
         if config.workers == 0 {
             return invalid("cannot serve with 0 workers: use at least 1".to_owned());
@@ -236,6 +254,27 @@ impl Cores {
         let generator = if shared { vec![service[0]] } else { generator.to_vec() };
         Ok(Cores { service: service.to_vec(), generator, spare: spare.to_vec(), shared })
     }
+}
+
+/// The cores that this process may use, but for those of a group's pollers where enough are left for the workers and one for
+/// the generator.
+fn without(polling: &[usize], workers: usize) -> Vec<usize> {
+    let usable = lull_host::usable_cores();
+    let rest: Vec<usize> = usable.iter().copied().filter(|core| !polling.contains(core)).collect();
+    if rest.len() > workers { rest } else { usable }
+}
+
+/// What the reader of a table has to know of a group's cores.
+pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> {
+    let group = config.group.as_ref()?;
+    let shared = |of: &[usize]| group.cores.iter().any(|core| of.contains(core));
+    let list = group.cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let with = match (shared(&cores.service), shared(&cores.generator)) {
+        (true, _) => "shared with the service, so that the scheduler arbitrates between them: not enough cores",
+        (false, true) => "shared with the generator, whose figures suffer: not enough cores",
+        (false, false) => "of their own: cpu counts them on top of the workers' cores, so it may exceed 100 %",
+    };
+    Some(format!("in group modes the group's pollers have core {list}, {with}"))
 }
 
 /// The addresses of the two ends.

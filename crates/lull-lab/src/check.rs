@@ -19,6 +19,8 @@ pub struct Evidence {
     pub thread_polls: u64,
     /// Polls by softirq, whatever raised it.
     pub softirq_polls: u64,
+    /// Polls by the pollers of a busy-polling CPU group.
+    pub group_polls: u64,
     /// What tells NAPI threads that busy poll from those that are woken for work.
     pub threads_rest: ThreadsRest,
     /// Timers set for as long as a deferral.
@@ -53,6 +55,7 @@ impl Evidence {
             busy_polls: stats.busy_polls,
             thread_polls: stats.thread_polls,
             softirq_polls: stats.softirq_polls,
+            group_polls: stats.group_polls,
             threads_rest: ThreadsRest::Interrupts(interrupts),
             // As the trace of the kernel counts them: every start, but for those with a suspension's time.
             deferrals: stats.timer_arms.saturating_sub(stats.suspends),
@@ -90,6 +93,7 @@ pub fn enforcement(mode: &Mode, evidence: &Evidence) -> Enforcement {
     let found = busy_polling(mode, evidence)
         .or_else(|| suspension(mode, evidence))
         .or_else(|| threads(mode, evidence))
+        .or_else(|| group(mode, evidence))
         .or_else(|| deferral(mode, evidence));
     match (found, mode.deferral_ns()) {
         (Some(reason), _) => Enforcement::not_in_force(reason),
@@ -132,6 +136,15 @@ fn threads(mode: &Mode, evidence: &Evidence) -> Option<&'static str> {
     }
 }
 
+fn group(mode: &Mode, evidence: &Evidence) -> Option<&'static str> {
+    match (mode.group, evidence.group_polls) {
+        (None, 1..) => Some("a group of CPUs polled"),
+        (Some(_), 0) => Some("no poller of the group polled"),
+        (Some(_), _) if evidence.softirq_polls != 0 => Some("softirq polled beside the group"),
+        _ => None,
+    }
+}
+
 fn deferral(mode: &Mode, evidence: &Evidence) -> Option<&'static str> {
     match (mode.deferral_ns(), evidence.deferrals) {
         (None, 1..) => Some("interrupts were deferred: a timer was set"),
@@ -161,6 +174,7 @@ mod tests {
             busy_polls: 0,
             thread_polls: 0,
             softirq_polls: 10,
+            group_polls: 0,
             threads_rest,
             deferrals: 0,
             suspensions: 0,
@@ -202,6 +216,10 @@ mod tests {
         assert_ne!(check("threaded", |_| ()), Enforcement::InForce);
         assert_ne!(check("threaded", |e| e.thread_polls = 5), Enforcement::InForce, "softirq, too");
         assert_eq!(check("threaded", |e| (e.thread_polls, e.softirq_polls) = (5, 0)), Enforcement::InForce);
+        assert_ne!(check("base", |e| e.group_polls = 5), Enforcement::InForce);
+        assert_ne!(check("group50", |e| e.softirq_polls = 0), Enforcement::InForce);
+        assert_ne!(check("group", |e| e.group_polls = 5), Enforcement::InForce, "softirq, too");
+        assert_eq!(check("group", |e| (e.group_polls, e.softirq_polls) = (5, 0)), Enforcement::InForce);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl DeviceRequest {
     /// # Errors
     /// A value above its limit; a mode that is not of NAPI settings alone.
     pub fn settings(&self) -> Result<NapiSettings> {
-        check_coalescing(&self.mode)?;
+        check_kernel_has(&self.mode)?;
         let mut settings = self.mode.napi;
         if let Some(value) = self.overrides.defer_hard_irqs {
             settings.defer_hard_irqs = u32::try_from(value).map_err(|_| SettingError {
@@ -126,12 +126,22 @@ pub(crate) fn check_timeout(setting: &str, value_ns: u64) -> Result<()> {
     })
 }
 
-/// Refuses a mode whose short timeout is the NIC's coalescing: neither `napi-set` nor an epoll context has that, and without
-/// it the mode would only look as if it were in force.
+/// Refuses a mode that the kernel has no settings for: it would only look as if it were in force. Such are a group of CPUs, and
+/// the NIC's coalescing as the short timeout, which is neither in `napi-set` nor in an epoll context.
 ///
 /// # Errors
 /// [`Error::Unsupported`].
-pub fn check_coalescing(mode: &Mode) -> Result<()> {
+pub fn check_kernel_has(mode: &Mode) -> Result<()> {
+    if mode.group.is_some() {
+        return Err(Error::Unsupported {
+            what: format!("apply {mode}"),
+            reason: "Linux has no groups of CPUs that poll".to_owned(),
+            remedy:
+                "the nearest is --mode threaded-busy --threads-cpus LIST: a thread for each NAPI, moved among those \
+                     CPUs by the scheduler, and none of them parks"
+                    .to_owned(),
+        });
+    }
     match mode.rx_usecs {
         None => Ok(()),
         Some(usecs) => Err(Error::Unsupported {

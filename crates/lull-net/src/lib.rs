@@ -152,7 +152,7 @@ pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
 #[cfg(not(loom))]
 pub use mode::{AppHalf, NeedsEpoll};
 #[cfg(not(loom))]
-pub use network::{Cork, Network, NetworkConfig, NetworkError};
+pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{

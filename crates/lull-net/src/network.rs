@@ -2,6 +2,7 @@
 
 mod config;
 mod error;
+mod group;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,14 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings, SocketBusy, Sysctl};
-use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
+use lull_host::{Delivery, DeviceId, GroupId, Host, HostError, NapiBinding};
 use lull_nic::{Device, DeviceEvent, Moderation};
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
 use crate::shard::{Neighbours, Stack, StackConfig, StackCounters, Steering};
-pub use config::NetworkConfig;
+pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
 
 /// A device with a TCP/IP stack. Clones are the same network.
@@ -37,6 +39,9 @@ struct Inner {
     queues: Vec<Arc<Queue>>,
     neighbours: Arc<Neighbours>,
     next_queue: AtomicUsize,
+    /// What a group of CPUs has to poll with, and the group that polls now.
+    group_cpus: Option<GroupCpus>,
+    group: Mutex<Option<(GroupId, GroupPolling)>>,
     /// Whether the queues are enabled. Held while they become so or cease to be.
     enabled: Mutex<bool>,
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
@@ -138,10 +143,12 @@ impl Network {
             queues,
             neighbours,
             next_queue: AtomicUsize::new(0),
+            group_cpus: config.group,
+            group: Mutex::new(None),
             enabled: Mutex::new(false),
             events: Arc::new(Mutex::new(None)),
         }));
-        network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs)?;
+        network.set_delivery(&config.napi, config.socket_busy_poll_usecs, config.rx_usecs, config.group_polling)?;
         // Watched first: nobody else would tell of a reset that comes while the queues are enabled.
         network.watch_device()?;
         network.0.enable_all()?;
@@ -218,10 +225,11 @@ impl Network {
     /// What comes back is the application's half, which has to be done as well.
     ///
     /// # Errors
-    /// A setting above its limit; a mode that coalesces, on a device that cannot; a thread that cannot be started.
+    /// A setting above its limit; a mode that coalesces, on a device that cannot; a thread that cannot be started; a group
+    /// without CPUs, or with one that it cannot have.
     pub fn set_mode(&self, mode: &Mode) -> Result<AppHalf, NetworkError> {
         let socket = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
-        self.set_delivery(&mode.napi, socket, mode.rx_usecs)?;
+        self.set_delivery(&mode.napi, socket, mode.rx_usecs, mode.group)?;
         Ok(AppHalf::of(mode))
     }
 
@@ -231,8 +239,10 @@ impl Network {
         napi: &NapiSettings,
         socket: Option<u32>,
         rx_usecs: Option<u32>,
+        group: Option<GroupPolling>,
     ) -> Result<(), NetworkError> {
         napi.check()?;
+        self.check_group(group)?;
         let busy_read_usecs = socket.unwrap_or(self.sysctl().busy_read_usecs);
         SocketBusy::new(self.sysctl()).set_usecs(busy_read_usecs)?;
         let device = &self.0.device;
@@ -240,7 +250,9 @@ impl Network {
         if device.moderation() != wanted {
             device.set_moderation(wanted)?;
         }
+        self.leave_other_group(group)?;
         self.set_napi_all(napi)?;
+        self.enter_group(group)?;
         self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
         Ok(())
     }
@@ -352,6 +364,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         drop(lock(&self.events).take());
         self.disable_all();
+        if let Some((group, _)) = lock(&self.group).take() {
+            // Refused only where an operator removed it by hand.
+            let _ = self.host.remove_group(group);
+        }
         // Nothing is delivered any more: without this, a blocked call would wait for ever.
         self.queues.iter().for_each(|queue| queue.close(&self.delivery));
     }

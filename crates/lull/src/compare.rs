@@ -18,6 +18,7 @@ use lull_nic::Moderation;
 
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
+use crate::group_args::GroupArgs;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
@@ -136,6 +137,8 @@ pub struct Compare {
     /// With --rx-usecs: frames after which the interrupt is raised nevertheless; 0 is no such limit.
     #[arg(long, default_value_t = 0, requires = "rx_usecs")]
     rx_frames: u32,
+    #[command(flatten)]
+    group: GroupArgs,
     /// Ask for SCHED_FIFO for the interrupt threads; a refusal is noted under the table.
     #[arg(long)]
     realtime: bool,
@@ -154,10 +157,9 @@ pub struct Compare {
 /// Runs the comparison and writes what was asked for.
 pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let modes = modes(&args);
-    for mode in &modes {
-        mode.parse::<Mode>()?;
-    }
+    let parsed = modes.iter().map(|mode| mode.parse()).collect::<Result<Vec<Mode>, _>>()?;
     fits_the_plane(&args)?;
+    let group = if args.plane == Plane::User { args.group.setup(&parsed)? } else { None };
     let loads = Load::parse_list(&args.loads)?;
     let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
@@ -174,6 +176,7 @@ pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
         after_resume: args.after_resume.unwrap_or_default().into(),
         epoll: args.epoll.unwrap_or_default().into(),
         moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
+        group,
         depth: args.depth,
         arrivals: args.arrivals,
     };
@@ -243,7 +246,9 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
         ],
     };
     let (here, there) = if args.plane == Plane::User { ("user", "kernel") } else { ("kernel", "user") };
-    match others.iter().find(|(_, given)| *given) {
+    let of_groups = if args.plane == Plane::Kernel { args.group.given() } else { Vec::new() };
+    let of_groups = of_groups.first().map(|option| (*option, true));
+    match others.iter().copied().chain(of_groups).find(|(_, given)| *given) {
         Some((option, _)) => {
             Err(format!("cannot use {option} on the {here} plane: leave it out, or use --plane {there}").into())
         }

@@ -11,6 +11,7 @@ mod compare;
 mod device_args;
 mod doctor;
 mod failure;
+mod group_args;
 mod load;
 mod manual;
 mod modes;

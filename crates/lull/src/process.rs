@@ -166,6 +166,7 @@ struct Counts {
     softirq_polls: u64,
     busy_polls: u64,
     thread_polls: u64,
+    group_polls: u64,
     deferrals: u64,
     suspensions: u64,
     timer_fires: u64,
@@ -180,6 +181,7 @@ impl From<Stats> for Counts {
             softirq_polls: stats.softirq_polls,
             busy_polls: stats.busy_polls,
             thread_polls: stats.thread_polls,
+            group_polls: stats.group_polls,
             deferrals: stats.deferrals,
             suspensions: stats.suspends,
             timer_fires: stats.timer_fires,
@@ -242,6 +244,7 @@ impl Sample {
                 ("softirq", counts.softirq_polls),
                 ("busy-poll", counts.busy_polls),
                 ("napi-thread", counts.thread_polls),
+                ("group", counts.group_polls),
             ];
             for (kind, polls) in kinds.into_iter().filter(|(_, polls)| *polls != 0) {
                 outln!("    {kind:<46} {:>10.0}", rate(polls))?;

@@ -21,6 +21,7 @@ use lull_nic::trace::Trace;
 
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
+use crate::group_args::GroupArgs;
 use crate::output::say;
 use crate::units;
 use crate::xdp::XdpArgs;
@@ -96,6 +97,8 @@ pub struct Serve {
     /// Cores for the workers; by default the first ones.
     #[arg(long, value_parser = units::cores)]
     cores: Option<std::vec::Vec<usize>>,
+    #[command(flatten)]
+    group: GroupArgs,
     /// Ask for SCHED_FIFO for the interrupt threads.
     #[arg(long)]
     realtime: bool,

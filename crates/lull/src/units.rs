@@ -28,6 +28,12 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     Err(format!("'{text}' is not an interval between 10ms and a day, such as 200ms or 1s"))
 }
 
+/// A whole percentage, such as `30%` or `30`.
+pub fn percent(text: &str) -> Result<u32, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    digits.parse().map_err(|_| format!("'{text}' is not a percentage such as 30%"))
+}
+
 /// A list of core numbers, such as `0,2-3`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     lull_units::numbers(text).map_err(|_| format!("'{text}' is not a list of cores such as 0,2-3"))

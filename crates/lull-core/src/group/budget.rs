@@ -37,7 +37,8 @@ impl Spent {
     /// Adds to what was spent in the period of `now_ns`, and returns the sum.
     fn charge(&self, now_ns: u64, ns: u64) -> u64 {
         let period = now_ns / BUDGET_PERIOD_NS;
-        let spent = |word: u64| if word >> NS_BITS == period & u64::from(u32::MAX) { word & u64::from(u32::MAX) } else { 0 };
+        let spent =
+            |word: u64| if word >> NS_BITS == period & u64::from(u32::MAX) { word & u64::from(u32::MAX) } else { 0 };
         let sum = |word: u64| (spent(word) + ns).min(u64::from(u32::MAX));
         let before = self.0.fetch_update(Relaxed, Relaxed, |word| Some(period << NS_BITS | sum(word)));
         before.map_or(0, sum)

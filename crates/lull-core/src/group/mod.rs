@@ -462,10 +462,11 @@ impl Group {
 
     /// Its members now.
     pub fn members(&self) -> impl Iterator<Item = GroupMember> {
-        self.members.iter().enumerate().filter(|(_, member)| !member.claim.is_absent()).map(|(slot, member)| GroupMember {
-            slot: slot as u16,
-            napi: member.napi.load(Ordering::Relaxed),
-        })
+        self.members
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| !member.claim.is_absent())
+            .map(|(slot, member)| GroupMember { slot: slot as u16, napi: member.napi.load(Ordering::Relaxed) })
     }
 
     /// Its pollers now.

@@ -15,12 +15,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::busy::BusyStop;
 use crate::event::{Cx, EventKind};
 use crate::group::budget::Left;
 use crate::group::claim::{Look, Released};
 use crate::group::governor::{CHANGE_NS, Decision};
 use crate::group::{Group, GroupWake, STALLED_NS};
-use crate::busy::BusyStop;
 use crate::napi::Napi;
 use crate::owner::{GroFlush, Owner};
 use crate::resched::CondResched;
@@ -314,7 +314,8 @@ impl GroupPoller {
         self.homes.clear();
         self.others.clear();
         for member in group.members() {
-            let home = home(member.slot, view.awake, |poller| group.pollers[usize::from(poller)].cpu.load(Relaxed) as u16);
+            let home =
+                home(member.slot, view.awake, |poller| group.pollers[usize::from(poller)].cpu.load(Relaxed) as u16);
             if home == Some(self.slot) { &mut self.homes } else { &mut self.others }.push(member.slot);
         }
         self.view = Some(view);

@@ -241,7 +241,8 @@ impl Host {
         let now_ns = self.now_ns();
         let info = |group: Arc<HostGroup>| {
             let threads = relock(&group.threads);
-            let tid = |cpu: u16| threads.iter().flatten().find(|thread| thread.cpu == cpu).map_or(0, |thread| thread.tid);
+            let tid =
+                |cpu: u16| threads.iter().flatten().find(|thread| thread.cpu == cpu).map_or(0, |thread| thread.tid);
             let poller = |info: PollerInfo| GroupPollerInfo {
                 info,
                 core: inner.cpu(info.cpu).core,
@@ -332,16 +333,27 @@ impl Delivery {
     }
 
     /// An enabled instance enters a group. The control lock is held.
-    pub(crate) fn enter_group(&self, group: &Arc<HostGroup>, instance: &Instance, weight: u32) -> Result<(), GroupError> {
+    pub(crate) fn enter_group(
+        &self,
+        group: &Arc<HostGroup>,
+        instance: &Instance,
+        weight: u32,
+    ) -> Result<(), GroupError> {
         let (index, napi) = (group.group.index(), instance.napi.index());
         let began = Instant::now();
         let entered = loop {
             let cx = self.cx(instance.cpu(), self.clock.now_ns());
             match group.group.enter(&instance.napi, weight, &cx) {
                 Ok(entered) => break entered,
-                Err(EnterRefused::Owned) if began.elapsed() < OWNED_MAX => std::thread::sleep(Duration::from_micros(50)),
+                Err(EnterRefused::Owned) if began.elapsed() < OWNED_MAX => {
+                    std::thread::sleep(Duration::from_micros(50))
+                }
                 Err(EnterRefused::Owned | EnterRefused::Disabled) => {
-                    return Err(GroupError::Owned { group: index, napi, waited_ms: began.elapsed().as_millis() as u64 });
+                    return Err(GroupError::Owned {
+                        group: index,
+                        napi,
+                        waited_ms: began.elapsed().as_millis() as u64,
+                    });
                 }
                 Err(EnterRefused::Full) => {
                     return Err(GroupError::MembersFull { group: index, napi, max: GROUP_MEMBERS_MAX });

@@ -145,7 +145,8 @@ impl Delivery {
         // A rest may have left it unmasked; the completion decides anew.
         instance.vector.mask();
         let budget = stop.budget();
-        let work = self.contained_poll(instance, "the last poll of a group", budget, |receiver| receiver.poll(self, budget));
+        let work =
+            self.contained_poll(instance, "the last poll of a group", budget, |receiver| receiver.poll(self, budget));
         let cpu = self.cpu(instance.cpu());
         let cx = self.cx(cpu.index, self.clock.now_ns());
         let owner = match stop.polled(&instance.napi, work, false, &cx, |_| ()) {

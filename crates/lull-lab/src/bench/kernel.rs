@@ -128,6 +128,9 @@ impl KernelBench {
 
     /// Why a mode cannot be here; `None` if it can.
     fn refusal(&mut self, mode: &Mode) -> Result<Option<String>, BenchError> {
+        if let Err(error) = lull_linux::plan::check_kernel_has(mode) {
+            return Ok(Some(error.to_string()));
+        }
         let policy = self.netdev.policy().map_err(linux)?;
         let refused = check_policy(mode.name(), &mode.napi, &policy, &kernel_release()).err();
         Ok(refused.map(|error| error.to_string()).or_else(|| self.program.cannot(mode)))

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lull_core::{AfterResume, EpollOptions, Mode, Stats};
-use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns};
-use lull_net::{EpollStats, Network, NetworkConfig};
+use lull_host::{CpuStats, Host, HostConfig, LatenessSnapshot, thread_cpu_ns, usable_cores};
+use lull_net::{EpollStats, GroupCpus, Network, NetworkConfig};
 use lull_nic::{Device, Moderation};
 
 use super::window::{Counted, Windowed, around, row};
-use super::{BenchConfig, BenchError, PORT, Run, SERVICE_IP};
+use super::{BenchConfig, BenchError, GroupSetup, PORT, Run, SERVICE_IP};
 use crate::cell::RunResult;
 use crate::check::Evidence;
 use crate::load::{Summary, Workload};
@@ -20,6 +20,9 @@ use crate::service::{Limits, OwnService};
 pub struct ServerConfig {
     /// Cores of the service's CPUs.
     pub cores: Vec<usize>,
+    /// The group's pollers, for group modes. Every other core that the process may use gets a lull CPU as well then, so that
+    /// it can be attached later.
+    pub group: Option<GroupSetup>,
     /// The network's settings; addresses and CPUs are filled in by the server if there are none.
     pub network: NetworkConfig,
     /// Whether the interrupt threads ask for SCHED_FIFO.
@@ -49,6 +52,7 @@ impl ServerConfig {
         };
         ServerConfig {
             cores: cores.to_vec(),
+            group: config.group.clone(),
             network,
             realtime: config.realtime,
             after_resume: config.after_resume,
@@ -68,6 +72,8 @@ pub struct Server {
     network: Network,
     host: Host,
     store: Arc<Store>,
+    /// Cores of its workers.
+    workers: usize,
 }
 
 /// Everything that counts, at one moment.
@@ -91,8 +97,12 @@ impl Server {
         if let Some(moderation) = config.moderation {
             device.set_moderation(moderation)?;
         }
-        let cpus = config.cores.iter().map(|core| Some(*core)).collect::<Vec<_>>();
-        let cpu_count = cpus.len() as u16;
+        let mut cores = config.cores.clone();
+        let workers = cores.len();
+        if config.group.is_some() {
+            cores.extend(usable_cores().into_iter().filter(|core| !config.cores.contains(core)));
+        }
+        let cpus = cores.iter().map(|core| Some(*core)).collect::<Vec<_>>();
         let host = Host::new(HostConfig {
             cpus,
             realtime: config.realtime,
@@ -104,11 +114,17 @@ impl Server {
         if network.addresses.is_empty() {
             network.addresses = vec![(config.address.ip(), 24)];
         }
-        network.cpus = (0..cpu_count).collect();
+        network.cpus = (0..workers as u16).collect();
+        if let Some(group) = &config.group {
+            // Both come from `usable_cores`, or were checked against them.
+            let cpu = |core: &usize| cores.iter().position(|known| known == core).map(|cpu| cpu as u16);
+            network.group =
+                Some(GroupCpus { cpus: group.cores.iter().filter_map(cpu).collect(), options: group.options });
+        }
         let network = Network::new(&host, device, network)?;
         let store = Arc::new(Store::new(config.store));
         let service = OwnService::on_network(&network, config.address, store.clone(), config.limits)?;
-        Ok(Server { service, network, host, store })
+        Ok(Server { service, network, host, store, workers })
     }
 
     /// Stores every record of a workload, without going through the network.
@@ -197,7 +213,7 @@ impl Server {
         let counted = Counted {
             seconds: (after.at_ns - before.at_ns) as f64 / 1e9,
             cpu_s: (after.cpu_ns - before.cpu_ns) as f64 / 1e9,
-            cores: self.host.cpus(),
+            cores: self.workers,
             // The threads have the cores for themselves.
             busy_percent: None,
             tsc_khz: self.host.clock().tsc_khz(),

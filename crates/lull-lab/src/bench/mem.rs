@@ -10,7 +10,7 @@ use lull_nic::mem::{self, MemConfig, MemPort};
 
 use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
-use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
+use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP, group_note};
 use crate::cell::RunResult;
 use crate::load::wire::{WireClient, WireConfig};
 use crate::load::{Clock, Pace, Recorder, Summary, Workload};
@@ -163,6 +163,7 @@ impl Bench for MemBench {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.server.notes();
         notes.extend(epoll_note(&self.config));
+        notes.extend(group_note(&self.config, &self.cores));
         if self.cores.shared {
             notes.push("the generator shares a core with the service: the figures say little".to_owned());
         }

@@ -9,7 +9,7 @@ use lull_nic::tap::{Tap, TapConfig};
 
 use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
-use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP};
+use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP, group_note};
 use crate::cell::RunResult;
 use crate::load::Workload;
 use crate::load::kernel::{KernelClient, KernelConfig};
@@ -58,6 +58,7 @@ impl Bench for TapBench {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.server.notes();
         notes.extend(epoll_note(&self.config));
+        notes.extend(group_note(&self.config, &self.cores));
         notes.push(
             "on TAP each frame takes a read or write of its own, and the kernel's TCP runs on the generator".into(),
         );

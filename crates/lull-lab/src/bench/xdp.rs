@@ -11,7 +11,7 @@ use lull_nic::xdp::{Xdp, XdpAddress, XdpConfig, XdpMode};
 use super::kernel::pair::{Pair, ServerStack};
 use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
-use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run, SERVICE_IP};
+use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run, SERVICE_IP, group_note};
 use crate::cell::RunResult;
 use crate::load::Workload;
 use crate::load::kernel::{KernelClient, KernelConfig};
@@ -69,6 +69,7 @@ impl Bench for XdpBench {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.server.notes();
         notes.extend(epoll_note(&self.config));
+        notes.extend(group_note(&self.config, &self.cores));
         notes.push(
             "on a veth AF_XDP copies every frame: the generator's send runs the service's receive path, and the service's \
              doorbell the generator's TCP, on the core of whoever sends; the kernel has no NAPI there to busy poll"

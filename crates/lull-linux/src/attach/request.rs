@@ -35,7 +35,7 @@ impl ProgramRequest {
             });
         }
         if let Some(mode) = &mode {
-            crate::plan::check_coalescing(mode)?;
+            crate::plan::check_kernel_has(mode)?;
         }
         let mut params = mode.as_ref().map_or_else(EpollParams::default, |mode| mode.epoll);
         params.busy_poll_usecs = usecs.unwrap_or(params.busy_poll_usecs);

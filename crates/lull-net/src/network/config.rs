@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
+use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings};
+use lull_host::GroupOptions;
 
 use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, SynCookies, Timeouts};
 
@@ -47,6 +49,19 @@ pub struct NetworkConfig {
     pub socket_busy_poll_usecs: Option<u32>,
     /// Interrupt coalescing of the device, in microseconds; `None` leaves it as it is.
     pub rx_usecs: Option<u32>,
+    /// Who polls in the modes of busy-polling CPU groups; without it they are refused.
+    pub group: Option<GroupCpus>,
+    /// Whether such a group polls from the start, and how.
+    pub group_polling: Option<GroupPolling>,
+}
+
+/// The CPUs of a network's busy-polling group, and what bounds it.
+#[derive(Clone, Debug, Default)]
+pub struct GroupCpus {
+    /// CPUs of the host, by their index.
+    pub cpus: Vec<u16>,
+    /// How the group is made. Whether it rests is the mode's.
+    pub options: GroupOptions,
 }
 
 impl NetworkConfig {
@@ -56,6 +71,7 @@ impl NetworkConfig {
         self.napi = mode.napi;
         self.socket_busy_poll_usecs = (mode.socket_busy_poll_usecs != 0).then_some(mode.socket_busy_poll_usecs);
         self.rx_usecs = mode.rx_usecs;
+        self.group_polling = mode.group;
         self
     }
 }
@@ -79,6 +95,8 @@ impl Default for NetworkConfig {
             napi: NapiSettings::default(),
             socket_busy_poll_usecs: None,
             rx_usecs: None,
+            group: None,
+            group_polling: None,
         }
     }
 }

@@ -29,6 +29,12 @@ pub enum NetworkError {
         #[source]
         error: NetError,
     },
+    /// A mode of a busy-polling CPU group, for a network that has no CPUs for one.
+    #[error("cannot poll {device} by a group: it has no CPUs for one; name them (NetworkConfig::group, --group-cpus)")]
+    NoGroupCpus {
+        /// The device.
+        device: String,
+    },
     /// The system gave no random seed.
     #[error("cannot seed sequence numbers from getrandom: {0}")]
     Seed(#[source] io::Error),
@@ -47,7 +53,7 @@ impl From<NetworkError> for io::Error {
             NetworkError::Host(error) => return error.into(),
             NetworkError::Device(error) => return error.into(),
             NetworkError::Seed(ref source) => source.kind(),
-            NetworkError::Stack { .. } => io::ErrorKind::InvalidInput,
+            NetworkError::Stack { .. } | NetworkError::NoGroupCpus { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
     }

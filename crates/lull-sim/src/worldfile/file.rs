@@ -132,6 +132,11 @@ impl WorldFile {
     /// # Errors
     /// Why not: a mode that is not in force must not look as if it were.
     pub fn can_run(&self, mode: &Mode) -> Result<(), String> {
+        if mode.group.is_some() {
+            return Err(format!(
+                "{mode} polls by a group of CPUs, which the simulator does not have: leave {mode} out"
+            ));
+        }
         if let Some(xdp) = &self.xdp {
             return xdp.can_run(mode, (self.cores, self.workers));
         }

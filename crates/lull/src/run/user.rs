@@ -105,10 +105,18 @@ impl Asked {
             }
         }
         let coalesce_ns = user.coalesce.as_deref().map_or(Ok(COALESCE_NS), coalesce_ns)?;
+        let mode: Mode = args.request.mode.parse()?;
+        if mode.group.is_some() {
+            return Err(format!(
+                "cannot run a program in mode {mode}: lull run gives it no CPUs for a group's pollers; serve with \
+                 `lull serve`, or use threaded-busy"
+            )
+            .into());
+        }
         Ok(Asked {
             nic: nic_of(args, &addresses)?,
             pcap: user.pcap.clone(),
-            mode: args.request.mode.parse()?,
+            mode,
             network: NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, ..NetworkConfig::default() },
             gateways: user.gateway.clone(),
             routes,

@@ -44,6 +44,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         buffer_bytes: args.buffer_bytes,
         realtime: args.realtime,
         after_resume: args.after_resume.into(),
+        group: args.group.setup(std::slice::from_ref(mode))?,
         ..BenchConfig::default()
     };
     let connections = config.connections;

@@ -147,6 +147,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
         .into());
     }
     let (gateway4, gateway6) = gateways(&args.gateway)?;
+    let group = args.group.setup(std::slice::from_ref(mode))?;
     let Opened { device, words: name, xdp } = wire.open(args, &addresses, port)?;
     let device = decorated(args, device)?;
     // A service for every address of the host listens on the wildcard of the first one's family.
@@ -155,6 +156,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
         device,
         ServerConfig {
             cores: available[..args.threads].to_vec(),
+            group,
             network: NetworkConfig {
                 addresses: addresses.clone(),
                 gateway4,

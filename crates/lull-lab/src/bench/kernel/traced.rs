@@ -103,6 +103,8 @@ impl Traced {
             thread_polls: threads.polls,
             threads_rest: ThreadsRest::Sleeps { sleeps: thread_sleeps, empty_polls: threads.empty },
             softirq_polls: polls(&|who| matches!(who, Who::Softirq { .. } | Who::Timer { .. } | Who::Ksoftirqd { .. })),
+            // Linux has no groups of CPUs that poll.
+            group_polls: 0,
             deferrals: self.account.timers.0,
             suspensions: self.account.timers.1,
             lateness_ns: self.lateness_median_ns(),
