@@ -40,7 +40,7 @@ use crate::eventfd::EventFdSink;
 use crate::interface;
 use crate::watchers::Watchers;
 use crate::wire::{ETHERNET, VLAN_TAG};
-use bound::{Bound, memlock_bytes};
+use bound::{Bound, memlock_bytes, ways};
 pub use bpf::XdpMode;
 pub use config::{RING_SLOTS_RANGE, VLAN_MAX, XdpAddress, XdpConfig};
 use home::KERNEL_HEADROOM_BYTES;
@@ -138,15 +138,16 @@ impl Xdp {
             .map_err(failed("open a descriptor".to_owned(), "raise the limit on open files (ulimit -n)"))?;
         let is_large = state.mtu_bytes + HEADER_BYTES_MAX > CHUNK_BYTES - KERNEL_HEADROOM_BYTES;
         let chunk_bytes = if is_large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
+        let one_chunk = chunk_bytes - KERNEL_HEADROOM_BYTES - HEADER_BYTES_MAX;
+        let ways = ways(setup.mode, state.mtu_bytes <= one_chunk);
         let mut bound = Vec::new();
         let mut several_chunks = true;
         for (fd, queue) in setup.sockets.into_iter().zip(&setup.queues) {
             let rings = (setup.rx_ring, setup.tx_ring);
-            let made = Bound::make(&name, fd, setup.ifindex, *queue, rings, chunk_bytes)?;
+            let made = Bound::make(&name, fd, setup.ifindex, *queue, rings, chunk_bytes, &ways)?;
             several_chunks &= made.several_chunks;
             bound.push(made);
         }
-        let one_chunk = chunk_bytes - KERNEL_HEADROOM_BYTES - HEADER_BYTES_MAX;
         let mtu_bytes_max = if several_chunks { SEGMENTS_MAX * one_chunk } else { one_chunk };
         if state.mtu_bytes > mtu_bytes_max {
             let why = format!(

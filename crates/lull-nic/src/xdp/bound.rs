@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::XdpConfig;
 use super::home::Home;
 use super::shared::{NOT_STUCK, QueueCounters, Socket};
 use super::socket::{self, Rings, Umem};
+use super::{XdpConfig, XdpMode};
 use crate::device::DeviceError;
 use crate::frame::Origin;
 use crate::line::Line;
@@ -33,6 +33,7 @@ impl Bound {
         queue: u32,
         (rx_ring, tx_ring): (u32, u32),
         chunk_bytes: usize,
+        ways: &[Way],
     ) -> Result<Bound, DeviceError> {
         let os = |what: String, remedy: &'static str, source| DeviceError::Os {
             device: name.to_owned(),
@@ -56,7 +57,7 @@ impl Bound {
             .map_err(|source| os(format!("make the rings of queue {queue}"), "take smaller rings", source))?;
         let (home, origin) = Home::new(&umem, &rings, rx_chunks, rx_ring);
         home.lock().refill();
-        let several_chunks = bind(&fd, ifindex, queue).map_err(|source| {
+        let several_chunks = bind(&fd, ifindex, queue, ways).map_err(|source| {
             let remedy = match source.raw_os_error() {
                 Some(libc::EBUSY) => "another AF_XDP socket has this queue: end its program, or name other queues",
                 Some(libc::EINVAL) => "does the interface have that queue still? (ethtool -l)",
@@ -81,21 +82,43 @@ impl Bound {
     }
 }
 
-/// Binds the socket to its queue; whether frames may be in several chunks.
-fn bind(fd: &OwnedFd, ifindex: u32, queue: u32) -> io::Result<bool> {
-    let deadline = Instant::now() + BIND_PATIENCE;
-    let mut flags = libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
-    loop {
-        let Err(error) = socket::bind(fd, ifindex, queue, flags) else {
-            return Ok(flags & libc::XDP_USE_SG != 0);
-        };
-        match error.raw_os_error() {
-            // Kernels before 6.6, and drivers that do zero-copy in one piece alone.
-            Some(libc::EINVAL | libc::EOPNOTSUPP) if flags & libc::XDP_USE_SG != 0 => flags &= !libc::XDP_USE_SG,
-            Some(libc::EBUSY) if Instant::now() < deadline => std::thread::sleep(BIND_PAUSE),
-            _ => return Err(error),
+/// How a socket is bound: flags of bind(2).
+pub(super) type Way = u16;
+
+/// The ways to bind, the best first. Zero-copy is asked for by name: asked for frames in several chunks, the kernel would
+/// silently copy where the driver has zero-copy for frames in one chunk alone (`xp_assign_dev`), as virtio-net does; and
+/// it takes a program in the driver. Frames that `fit` into one chunk need no more.
+pub(super) fn ways(mode: XdpMode, fit: bool) -> Vec<Way> {
+    let mut ways = Vec::new();
+    if mode == XdpMode::Native {
+        ways.push(libc::XDP_ZEROCOPY | libc::XDP_USE_SG);
+        if fit {
+            ways.push(libc::XDP_ZEROCOPY);
         }
     }
+    // Without several chunks: kernels before 6.6.
+    ways.extend([libc::XDP_COPY | libc::XDP_USE_SG, libc::XDP_COPY]);
+    ways
+}
+
+/// Binds the socket to its queue in the first way that the kernel takes; whether frames may be in several chunks.
+fn bind(fd: &OwnedFd, ifindex: u32, queue: u32, ways: &[Way]) -> io::Result<bool> {
+    let deadline = Instant::now() + BIND_PATIENCE;
+    let mut ways = ways.iter().peekable();
+    let mut refused = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+    while let Some(&&flags) = ways.peek() {
+        match socket::bind(fd, ifindex, queue, flags | libc::XDP_USE_NEED_WAKEUP) {
+            Ok(()) => return Ok(flags & libc::XDP_USE_SG != 0),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                std::thread::sleep(BIND_PAUSE);
+            }
+            Err(error) => {
+                refused = error;
+                ways.next();
+            }
+        }
+    }
+    Err(refused)
 }
 
 /// RLIMIT_MEMLOCK; `None` without one.
@@ -111,5 +134,21 @@ fn memlock() -> String {
     match memlock_bytes() {
         Some(bytes) => format!("RLIMIT_MEMLOCK is {} KiB for all of this user's", bytes / 1024),
         None => "RLIMIT_MEMLOCK is unlimited".to_owned(),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use libc::{XDP_COPY, XDP_USE_SG, XDP_ZEROCOPY};
+
+    #[test]
+    fn zero_copy_in_one_chunk_goes_before_copies_in_several() {
+        assert_eq!(
+            ways(XdpMode::Native, true),
+            [XDP_ZEROCOPY | XDP_USE_SG, XDP_ZEROCOPY, XDP_COPY | XDP_USE_SG, XDP_COPY]
+        );
+        assert_eq!(ways(XdpMode::Native, false), [XDP_ZEROCOPY | XDP_USE_SG, XDP_COPY | XDP_USE_SG, XDP_COPY]);
+        assert_eq!(ways(XdpMode::Generic, true), [XDP_COPY | XDP_USE_SG, XDP_COPY]);
     }
 }

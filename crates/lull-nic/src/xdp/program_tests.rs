@@ -46,7 +46,7 @@ impl Loaded {
         let fd = |at: usize| maps[at].as_raw_fd();
         let program = addresses(Maps { sockets: fd(0), v4: fd(1), v6: fd(2), ports: fd(3) }, vlan);
         let program = bpf::load(&program, bpf::Pieces::Several).expect("the verifier takes it");
-        let socket = socket::open().expect("an AF_XDP socket");
+        let socket = socket::open(64).expect("an AF_XDP socket");
         bpf::set_socket(&maps[0], 0, socket.as_fd()).expect("a socket in the map");
         Some(Loaded { program, _maps: maps, _socket: socket })
     }
@@ -222,6 +222,6 @@ fn a_queue_without_a_socket_is_the_hosts() {
     let Loaded { program, _maps, _socket } = loaded;
     // The map lets go of a socket that is closed.
     drop(_socket);
-    let loaded = Loaded { program, _maps, _socket: socket::open().expect("another socket, which is in no map") };
+    let loaded = Loaded { program, _maps, _socket: socket::open(64).expect("another socket, which is in no map") };
     assert!(!loaded.takes(&arp(ALONE)) && !loaded.takes(&ipv4(ALONE, TCP, 9)));
 }

@@ -64,7 +64,7 @@ impl XdpSetup {
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", NO_DESCRIPTORS))?;
         let queues = config.check(interface::receive_queues(&control, &config.name))?;
         let events = interface::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
-        let (sockets, busy_poll_refused) = open_sockets(&queues)
+        let (sockets, busy_poll_refused) = open_sockets(&queues, config.rx_ring)
             .map_err(failed("open an AF_XDP socket", "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS"))?;
         let (program, by_queue) = program(config, &queues, &sockets)?;
         let (link, mode, native_refused) = attach(&program, ifindex, &config.name)?;
@@ -122,7 +122,7 @@ impl XdpSetup {
     /// # Errors
     /// [`DeviceError::Os`]: the privileges are gone.
     pub fn renew(&mut self) -> Result<(), DeviceError> {
-        let renewed = open_sockets(&self.queues).and_then(|(sockets, _)| {
+        let renewed = open_sockets(&self.queues, self.rx_ring).and_then(|(sockets, _)| {
             for (queue, socket) in self.queues.iter().zip(&sockets) {
                 bpf::set_socket(&self.by_queue, *queue, socket.as_fd())?;
             }
@@ -165,8 +165,8 @@ impl XdpSetup {
 }
 
 /// A socket for each queue, and why calls on them do not busy poll the driver.
-fn open_sockets(queues: &[u32]) -> io::Result<(Vec<OwnedFd>, Option<String>)> {
-    let sockets = queues.iter().map(|_| socket::open()).collect::<io::Result<Vec<_>>>()?;
+fn open_sockets(queues: &[u32], rx_ring: u32) -> io::Result<(Vec<OwnedFd>, Option<String>)> {
+    let sockets = queues.iter().map(|_| socket::open(rx_ring)).collect::<io::Result<Vec<_>>>()?;
     let refused =
         sockets.iter().find_map(|socket| socket::set_busy_poll(socket, BUSY_POLL_USECS, BUSY_POLL_BUDGET).err());
     Ok((sockets, refused.map(|error| error.to_string())))

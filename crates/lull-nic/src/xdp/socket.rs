@@ -10,10 +10,13 @@ use super::ring::AtomicU32;
 use crate::eventfd::owned;
 use crate::interface::{option, set_option};
 
-/// A socket that is bound to nothing yet. It takes CAP_NET_RAW; what follows does not.
-pub(super) fn open() -> io::Result<OwnedFd> {
+/// A socket with a receive ring of `rx_slots`, bound to nothing yet. It takes CAP_NET_RAW; what follows does not. Newer
+/// kernels take no socket without that ring into a map (ENOBUFS of `xsk_map_update_elem`).
+pub(super) fn open(rx_slots: u32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed; `owned` checks the result, which nobody else has.
-    unsafe { owned(libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)) }
+    let socket = unsafe { owned(libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)) }?;
+    set_option(&socket, libc::SOL_XDP, libc::XDP_RX_RING, &rx_slots)?;
+    Ok(socket)
 }
 
 fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<NonNull<c_void>> {
@@ -133,8 +136,14 @@ unsafe impl<T: Send> Send for SharedRing<T> {}
 unsafe impl<T: Send> Sync for SharedRing<T> {}
 
 impl<T: Copy> SharedRing<T> {
+    /// Makes the ring of `kind` and maps it.
     fn make(socket: &OwnedFd, kind: libc::c_int, slots: u32, place: (u64, libc::xdp_ring_offset)) -> io::Result<Self> {
         set_option(socket, libc::SOL_XDP, kind, &slots)?;
+        Self::map(socket, slots, place)
+    }
+
+    /// Maps a ring that the socket has.
+    fn map(socket: &OwnedFd, slots: u32, place: (u64, libc::xdp_ring_offset)) -> io::Result<Self> {
         let (page_offset, kernel) = place;
         let offsets = Offsets {
             producer: kernel.producer as usize,
@@ -211,13 +220,13 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Makes the rings: `rx` slots for receiving (receive and fill ring), `tx` for sending.
+    /// Makes the rings: `rx` slots for receiving (fill ring, and the receive ring that [`open`] made), `tx` for sending.
     pub(super) fn make(socket: &OwnedFd, rx: u32, tx: u32) -> io::Result<Rings> {
         let none = libc::xdp_ring_offset { producer: 0, consumer: 0, desc: 0, flags: 0 };
         let offsets = libc::xdp_mmap_offsets { rx: none, tx: none, fr: none, cr: none };
         let offsets = option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, offsets)?;
         Ok(Rings {
-            rx: SharedRing::make(socket, libc::XDP_RX_RING, rx, (libc::XDP_PGOFF_RX_RING as u64, offsets.rx))?,
+            rx: SharedRing::map(socket, rx, (libc::XDP_PGOFF_RX_RING as u64, offsets.rx))?,
             tx: SharedRing::make(socket, libc::XDP_TX_RING, tx, (libc::XDP_PGOFF_TX_RING as u64, offsets.tx))?,
             fill: SharedRing::make(socket, libc::XDP_UMEM_FILL_RING, rx, (libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr))?,
             completion: SharedRing::make(
