@@ -60,6 +60,12 @@ pub enum NapiChange {
 
 type Watcher = Box<dyn Fn(NapiChange) + Send + Sync>;
 
+/// Where ids begin. A program may have sockets of lull's and of the kernel's, and tells their queues apart by SO_INCOMING_NAPI_ID,
+/// which is an `int`: so no id of ours may be one of the kernel's, nor negative. The kernel counts from the number of CPUs that it
+/// was built for upwards, one for each instance that is ever made (`napi_hash_add`), and comes here after a thousand million.
+const IDS_FROM: u32 = 1 << 30;
+const _: () = assert!(IDS_FROM >= NAPI_ID_MIN);
+
 #[derive(Default)]
 pub(crate) struct Registry {
     ids: Mutex<Ids>,
@@ -83,7 +89,7 @@ impl Registry {
     pub(crate) fn fresh_id(&self) -> u32 {
         let mut ids = self.ids();
         ids.made += 1;
-        NAPI_ID_MIN + ids.made
+        IDS_FROM + ids.made
     }
 
     pub(crate) fn enabled(&self, ifindex: u32, id: u32, index: u32) {
