@@ -6,6 +6,7 @@
 
 mod ctl;
 mod move_in;
+mod params;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libc::c_int;
+use lull_net::lull_core::EpollParams;
 use lull_net::{Epoll, Interest};
 
 use crate::files::{self, File};
@@ -38,6 +40,8 @@ pub(crate) struct EpollFile {
     kernels: Mutex<HashMap<c_int, Added>>,
     /// Listeners that were added while another process had the NIC, by [`Listener::id`](crate::socket::Listener).
     idle: Mutex<HashSet<u64>>,
+    /// What the program has set by EPIOCSPARAMS; otherwise lull's half has the mode's.
+    params: Mutex<Option<EpollParams>>,
     /// Threads that wait in the kernel's context alone.
     waiting_there: AtomicUsize,
     /// What calls them out of there: a descriptor that is always readable, a member while it is needed.
@@ -76,6 +80,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
         mixed: OnceLock::new(),
         kernels: Mutex::default(),
         idle: Mutex::default(),
+        params: Mutex::new(None),
         waiting_there: AtomicUsize::new(0),
         call: Mutex::new(None),
     };
@@ -100,6 +105,7 @@ impl EpollFile {
         epoll.add_fd(kernel.as_fd(), KERNEL_KEY, Interest::READABLE)?;
         let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY) };
         let mixed = self.mixed.get_or_init(|| made);
+        self.take_params_over(mixed)?;
         self.call_out(mixed)?;
         Ok(mixed)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_ulong};
 
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, kernel, memory};
 
 /// Whether the kernel's file behind a number does not block.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
@@ -51,26 +51,54 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
     }
 }
 
-/// The requests that may be lull's. All of them read or write an `int`.
-pub const IOCTLS: [c_ulong; 3] = [libc::FIONBIO, libc::FIOASYNC, libc::FIONREAD];
+/// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).
+const SIOCOUTQNSD: c_ulong = 0x894b;
+/// Whether the next byte is the one after urgent data.
+const SIOCATMARK: c_ulong = 0x8905;
 
-/// `ioctl` on a number that is lull's, with the `int` that it reads or writes; nothing where it is the placeholder's.
-pub fn ioctl(fd: c_int, request: c_ulong, value: &mut c_int) -> Option<Result<()>> {
+/// `ioctl` on a number that is lull's; nothing where it is the placeholder's.
+///
+/// # Safety
+/// The program vouches for what `argument` points to, as the request has it.
+#[allow(unsafe_code)]
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Option<Result<()>> {
+    const FAULT: Errno = Errno::new(libc::EFAULT);
     let file = files::get(fd)?;
-    match request {
-        libc::FIONBIO => {
-            nonblocking(&file)?.store(*value != 0, Ordering::Relaxed);
-            Some(Ok(()))
+    // SAFETY: as above; these requests have an `int` there.
+    let int = || unsafe { memory::int_at(argument) }.ok_or(FAULT);
+    Some(match (request, &*file) {
+        (libc::FIONBIO, _) => {
+            let flag = nonblocking(&file)?;
+            int().map(|value| flag.store(*value != 0, Ordering::Relaxed))
         }
-        libc::FIONREAD => {
-            let File::Datagram(datagram) = &*file else { return None };
-            match datagram.sockets.unread() {
-                // The kernel's half may have one.
-                Ok(0) if datagram.is_kernels_too() => None,
-                unread => Some(unread.map(|bytes| *value = bytes as c_int)),
-            }
+        (libc::FIOASYNC, _) => int().and_then(|value| if *value == 0 { Ok(()) } else { Err(Errno::new(libc::EINVAL)) }),
+        (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK, File::Stream(stream)) => {
+            let count = match request {
+                libc::FIONREAD => stream.stream.unread(),
+                libc::TIOCOUTQ => stream.stream.unacknowledged(),
+                SIOCOUTQNSD => stream.stream.unsent(),
+                // No urgent data is ever kept.
+                _ => Ok(0),
+            };
+            count.map_err(Errno::from).and_then(|count| int().map(|value| *value = count as c_int))
         }
-        libc::FIOASYNC => Some(if *value == 0 { Ok(()) } else { Err(Errno::new(libc::EINVAL)) }),
-        _ => None,
-    }
+        (libc::FIONREAD, File::Datagram(datagram)) => match datagram.sockets.unread() {
+            // The kernel's half may have one.
+            Ok(0) if datagram.is_kernels_too() => return None,
+            unread => unread.and_then(|bytes| int().map(|value| *value = bytes as c_int)),
+        },
+        // A listener has no data (`tcp_ioctl`).
+        (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD, File::Listener(_)) => Err(Errno::new(libc::EINVAL)),
+        (libc::EPIOCSPARAMS, File::Epoll(context)) => {
+            // SAFETY: as above; this request has the struct there.
+            let params = unsafe { memory::object_at::<libc::epoll_params>(argument) };
+            params.ok_or(FAULT).and_then(|params| context.set_params(fd, params))
+        }
+        (libc::EPIOCGPARAMS, File::Epoll(context)) => {
+            // SAFETY: as above.
+            let params = unsafe { memory::object_at::<libc::epoll_params>(argument) };
+            params.ok_or(FAULT).and_then(|params| context.params(fd).map(|read| *params = read))
+        }
+        _ => return None,
+    })
 }

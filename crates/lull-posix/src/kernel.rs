@@ -223,6 +223,20 @@ pub fn is_member(epfd: c_int, fd: c_int) -> bool {
     }
 }
 
+/// EPIOCSPARAMS.
+pub fn set_epoll_params(epfd: c_int, params: &libc::epoll_params) -> Result<()> {
+    // SAFETY: the kernel reads the struct.
+    unsafe { raw!(SYS_ioctl, epfd, libc::EPIOCSPARAMS, params as *const libc::epoll_params) }.map(drop)
+}
+
+/// EPIOCGPARAMS.
+pub fn epoll_params(epfd: c_int) -> Result<libc::epoll_params> {
+    let mut params = libc::epoll_params { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: 0, __pad: 0 };
+    // SAFETY: the kernel writes the struct.
+    unsafe { raw!(SYS_ioctl, epfd, libc::EPIOCGPARAMS, &raw mut params) }?;
+    Ok(params)
+}
+
 /// The data of members that are lull's own business in a context of the program's: no event of theirs is handed out. A pointer
 /// or a number of the program's never looks like this.
 pub const IGNORED_DATA: u64 = 0xa96c_756c_6c00_0001;

@@ -146,5 +146,14 @@ pub unsafe fn write_name(bytes: &[u8], address: *mut sockaddr, length: *mut sock
 pub unsafe fn int_at<'a>(address: usize) -> Option<&'a mut c_int> {
     const { assert!(size_of::<c_int>() == 4) };
     // SAFETY: as above.
-    unsafe { (address as *mut c_int).as_mut() }
+    unsafe { object_at(address) }
+}
+
+/// An object that the program points to; any bytes have to be a value of its type.
+///
+/// # Safety
+/// The program vouches for the pointer, if it is not null.
+pub unsafe fn object_at<'a, T>(address: usize) -> Option<&'a mut T> {
+    // SAFETY: as above.
+    unsafe { (address as *mut T).as_mut() }
 }

@@ -95,7 +95,7 @@ fn o_nonblock_is_not_inherited_from_the_listener_and_not_shared_by_connections()
     let flags = |fd: c_int| flags::fcntl(fd, libc::F_GETFL, 0).unwrap().unwrap();
     assert_eq!((flags(fds[0]), flags(fds[1])), (libc::O_RDWR | libc::O_NONBLOCK, libc::O_RDWR));
     let mut on = 1;
-    assert_eq!(flags::ioctl(fds[1], libc::FIONBIO, &mut on), Some(Ok(())));
+    assert_eq!(ioctl(fds[1], libc::FIONBIO, &mut on), Some(Ok(())));
     assert_eq!(recv(fds[1], 0), Err(WOULD_BLOCK));
     fds.into_iter().chain([listening]).for_each(close);
 }
@@ -211,4 +211,44 @@ fn a_listener_neither_reads_nor_connects() {
     assert_eq!(socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, &mut accepts), Some(Ok(4)));
     assert_eq!(accepts, 1_i32.to_ne_bytes());
     close(fd);
+}
+
+/// An `int` that a request writes.
+fn asked(fd: c_int, request: libc::c_ulong) -> Option<Result<c_int, Errno>> {
+    let mut value = -1;
+    Some(ioctl(fd, request, &mut value)?.map(|()| value))
+}
+
+#[test]
+fn the_queues_of_a_connection_are_told() {
+    /// `SIOCOUTQNSD` and `SIOCATMARK` of `include/uapi/linux/sockios.h`.
+    const UNSENT: libc::c_ulong = 0x894b;
+    const AT_MARK: libc::c_ulong = 0x8905;
+    let (fd, mut peer) = connected();
+    nonblocking(fd);
+    assert_eq!(asked(fd, libc::FIONREAD), Some(Ok(0)));
+    peer.write_all(b"hello").unwrap();
+    until("what was sent", || asked(fd, libc::FIONREAD) == Some(Ok(5)));
+    assert_eq!(recv(fd, libc::MSG_PEEK), Ok(b"hello".to_vec()));
+    assert_eq!((asked(fd, libc::FIONREAD), asked(fd, AT_MARK)), (Some(Ok(5)), Some(Ok(0))));
+    let mut sent = 0;
+    while let Ok(count) = send(fd, &[7; 60_000], 0) {
+        sent += count;
+    }
+    // The peer reads nothing: what its window does not take stays here, and no more of it is acknowledged.
+    until("a closed window", || asked(fd, libc::TIOCOUTQ) == asked(fd, UNSENT));
+    let Some(Ok(unsent)) = asked(fd, UNSENT) else { panic!("it is a connection") };
+    assert!(unsent > 0 && (unsent as usize) < sent, "{unsent} of {sent}");
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    let mut all = Vec::new();
+    peer.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), sent);
+    until("the last acknowledgement", || asked(fd, libc::TIOCOUTQ) == Some(Ok(0)));
+    close(fd);
+    let (listening, _) = listener();
+    assert_eq!(asked(listening, libc::FIONREAD), Some(Err(Errno::new(libc::EINVAL))));
+    // SAFETY: null is looked at.
+    let nowhere = unsafe { flags::ioctl(listening, libc::FIONBIO, 0) };
+    assert_eq!(nowhere, Some(Err(Errno::new(libc::EFAULT))));
+    close(listening);
 }

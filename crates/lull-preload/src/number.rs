@@ -1,7 +1,8 @@
 //! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`.
 
 use libc::{c_int, c_uint, c_ulong};
-use lull_posix::{files, flags, is_engaged, is_lull, memory};
+use lull_posix::signals::section;
+use lull_posix::{files, flags, is_engaged, is_lull};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -37,14 +38,8 @@ taken_over! {
 
     /// The third argument is as [`fcntl`]'s.
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-        if is_lull(fd) && flags::IOCTLS.contains(&request) {
-            // These requests have an `int` there.
-            let Some(value) = memory::int_at(argument) else { return answer::refused(libc::EFAULT) };
-            if let Some(result) = flags::ioctl(fd, request, value) {
-                return answer::done(|| result);
-            }
-        }
-        real::ioctl(fd, request, argument)
+        let result = is_lull(fd).then(|| section(|| flags::ioctl(fd, request, argument))).flatten();
+        result.map_or_else(|| real::ioctl(fd, request, argument), |result| answer::done(|| result))
     }
 }
 

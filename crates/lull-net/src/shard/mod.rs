@@ -66,6 +66,7 @@ mod options;
 mod output;
 mod paws;
 mod pmtu;
+mod queues;
 mod resolve;
 mod route;
 mod segment;

@@ -90,14 +90,6 @@ impl Stack {
         if connection.readiness().contains(Ready::RDHUP) { Ok(0) } else { Err(NetError::WouldBlock) }
     }
 
-    /// Bytes that a read would give now (`FIONREAD`).
-    ///
-    /// # Errors
-    /// [`NetError::InvalidSocket`].
-    pub fn tcp_unread(&self, id: SocketId) -> Result<usize, NetError> {
-        Ok(self.connection(id)?.socket().recv_queue())
-    }
-
     /// Writes; what fits the transmit buffer. One poll of the protocol sends it.
     ///
     /// # Errors

@@ -165,6 +165,30 @@ impl TcpStream {
         Ok(self.0.part.call(|stack, id, _| stack.set_reset_on_close(id, reset))?)
     }
 
+    /// Bytes that have come and were not read (FIONREAD).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn unread(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, _| stack.tcp_unread(id))?)
+    }
+
+    /// Bytes that were written and that the peer has not acknowledged (SIOCOUTQ).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn unacknowledged(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, _| stack.tcp_unacknowledged(id))?)
+    }
+
+    /// Bytes that were written and never sent (SIOCOUTQNSD).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn unsent(&self) -> io::Result<usize> {
+        Ok(self.0.part.call(|stack, id, _| stack.tcp_unsent(id))?)
+    }
+
     /// SO_RCVBUF and SO_SNDBUF, in bytes.
     ///
     /// # Errors

@@ -5,15 +5,16 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use libc::{c_int, epoll_event};
-use lull_net::lull_core::{AfterResume, EpollOptions};
+use lull_net::lull_core::{AfterResume, Sysctl};
 use lull_net::lull_nic::mem::{self, MemConfig};
 use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, TcpListener, TcpStream};
 use lull_posix::socket::{Receive, Send};
+use lull_posix::start::EPOLL;
 use lull_posix::{Engine, Errno, Routing, address, engage, epoll, socket};
 
 pub const OWN: &str = "10.0.0.2";
@@ -23,6 +24,10 @@ pub const LOST: Duration = Duration::from_secs(120);
 
 /// How long what the program writes in a batch of events may wait for more; set before anything else here.
 pub static COALESCE_NS: AtomicU64 = AtomicU64::new(lull_net::COALESCE_NS);
+/// The mode of the program's engine, "base" if it is not set before the first call.
+pub static MODE: OnceLock<&str> = OnceLock::new();
+/// The sysctl `busy_poll`.
+pub static BUSY_POLL_US: AtomicU32 = AtomicU32::new(0);
 
 /// The network of the peers.
 pub fn peers() -> &'static Network {
@@ -31,7 +36,8 @@ pub fn peers() -> &'static Network {
         let (own, peer) = mem::pair(MemConfig { queues: 1, ..MemConfig::default() });
         let host = Host::new(HostConfig {
             cpus: vec![None; 2],
-            epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
+            sysctl: Sysctl { busy_poll_usecs: BUSY_POLL_US.load(Ordering::Relaxed), ..Sysctl::default() },
+            epoll: EPOLL,
             after_resume: AfterResume::Interrupt,
             ..HostConfig::default()
         })
@@ -48,7 +54,7 @@ pub fn peers() -> &'static Network {
         let port = Mutex::new(Some(own));
         let start = move || {
             let port = port.lock().unwrap().take().expect("it starts once");
-            let mode: Mode = "base".parse().unwrap();
+            let mode: Mode = MODE.get().unwrap_or(&"base").parse().unwrap();
             let network = Network::new(&host, Arc::new(port), config(OWN, 0).with_mode(&mode)).unwrap();
             Ok(Engine { host, network, mode, flows: None, control: None })
         };
@@ -160,6 +166,12 @@ pub fn wait(epfd: c_int, max: usize, timeout: Duration) -> Vec<(c_int, c_int)> {
 
 pub const NOW: Duration = Duration::ZERO;
 pub const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+
+/// `ioctl` with a number.
+pub fn ioctl(fd: c_int, request: libc::c_ulong, value: &mut c_int) -> Option<Result<(), Errno>> {
+    // SAFETY: the requests that tests make have an `int` there.
+    unsafe { lull_posix::flags::ioctl(fd, request, std::ptr::from_mut(value) as usize) }
+}
 
 pub fn nonblocking(fd: c_int) {
     assert_eq!(lull_posix::flags::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize), Some(Ok(0)));
