@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lull_core::{AppPolicy, BusyDone, EpollParams, EpollWait, Mode, SettingError, WaitStep};
+use lull_core::{AppPolicy, BusyDone, EpollParams, EpollWait, Mode, SettingError, Sysctl, WaitStep};
 use lull_host::{Host, Worker};
 
 use crate::batch;
@@ -35,10 +35,15 @@ struct Handle {
 impl Epoll {
     /// A context with busy polling off.
     pub fn new(host: &Host) -> Epoll {
-        let context = Arc::new(Context::new(host));
+        let context = Arc::new(Context::new(host, host.sysctl()));
         let listed: Weak<Context> = Arc::downgrade(&context);
         host.delivery().list_context(listed);
         Epoll(Arc::new(Handle { context }))
+    }
+
+    /// A context that never busy polls, whatever the sysctl `busy_poll` says: for calls that only sleep in it.
+    pub fn for_sleep(host: &Host) -> Epoll {
+        Epoll(Arc::new(Handle { context: Arc::new(Context::new(host, &Sysctl::default())) }))
     }
 
     fn context(&self) -> &Arc<Context> {

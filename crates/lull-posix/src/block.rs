@@ -28,7 +28,7 @@ impl Wait {
     pub(crate) fn new() -> Result<Wait> {
         let engine = engine::engine()?;
         let kept = CONTEXTS.try_with(|contexts| contexts.try_borrow_mut().ok()?.pop()).ok().flatten();
-        Ok(Wait { context: Some(kept.unwrap_or_else(|| Epoll::new(&engine.host))) })
+        Ok(Wait { context: Some(kept.unwrap_or_else(|| Epoll::for_sleep(&engine.host))) })
     }
 
     fn context(&self) -> &Epoll {

@@ -5,11 +5,12 @@ mod select;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_short, pollfd};
-use lull_net::{Interest, Ready};
+use lull_core::{PollBusy, Sysctl};
+use lull_net::{Host, Interest, Ready};
 
 use crate::block::Wait;
 use crate::files::{self, File, Open};
-use crate::{Result, kernel};
+use crate::{Result, engine, kernel, signals};
 
 pub use select::{Sets, WORD_BITS, concerns_sets, select};
 
@@ -21,15 +22,24 @@ pub fn concerns(fds: &[pollfd]) -> bool {
 /// `poll`; a timeout of nothing is for ever. Returns how many descriptors have something to report.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize> {
     lull_net::about_to_wait();
+    // To ask what is ready starts no engine.
+    let host = engine::running().map(|engine| &engine.host);
     let mut polled = Polled::new(fds);
+    let mut busy = PollBusy::begin(host.map_or(&Sysctl::default(), Host::sysctl));
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
+        let any = busy.polls() && polled.busy_poll();
         let ready = polled.look(fds)?;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if ready > 0 || left == Some(Duration::ZERO) || timeout == Some(Duration::ZERO) {
             return Ok(ready);
         }
-        polled.wait(fds, left)?;
+        if signals::is_interrupted() {
+            return Err(signals::INTERRUPTED);
+        }
+        if !busy.looks_again(any, host.map_or(0, Host::now_ns)) {
+            polled.wait(fds, left)?;
+        }
     }
 }
 
@@ -50,6 +60,17 @@ impl Polled {
         });
         let kernels = kernels.collect();
         Polled { lulls, kernels }
+    }
+
+    /// Polls the queues of the sockets that may be busy polled, one round each; whether there is one.
+    fn busy_poll(&self) -> bool {
+        let once = |file: &Option<Open>| match file.as_deref() {
+            Some(File::Stream(stream)) => stream.stream().busy_loop(true),
+            Some(File::Datagram(datagram)) => datagram.sockets.busy_loop(true),
+            _ => false,
+        };
+        // Each of them, and not only the first.
+        self.lulls.iter().filter(|file| once(file)).count() > 0
     }
 
     /// Writes what is ready now, and returns for how many.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use lull_control::Offer;
 use lull_control::place::Places;
-use lull_net::lull_core::EpollOptions;
+use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
 use lull_net::lull_nic::Device;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
@@ -20,6 +20,15 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
+
+/// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
+/// timeout 0 polls them for one round, and never for longer.
+pub const EPOLL: EpollOptions = EpollOptions {
+    resume_on_id_change: false,
+    poll_after_returns: 0,
+    timeout_zero: TimeoutZero::PollOnce,
+    every_napi: true,
+};
 
 /// Makes the addresses of `hand_over` lull's in this process. Nothing starts before the program's first call that needs it.
 /// `say` is told why it does not start, if it does not.
@@ -55,7 +64,8 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let device = device(hand_over, &flows, &claimed)?;
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
-        epoll: EpollOptions { every_napi: true, ..EpollOptions::default() },
+        sysctl: sysctl(),
+        epoll: EPOLL,
         after_resume: hand_over.after_resume,
         ..HostConfig::default()
     })
@@ -76,6 +86,20 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let control = Offer::start(&host, &name_of_this_program(), &Places::default());
     let control = control.inspect_err(|error| say(&failed("lull show does not see this program", error))).ok();
     Ok(Engine { host, network, mode, flows: Some(flows), control })
+}
+
+/// `net.core.busy_poll` and `busy_read` are the machine's, so that poll, select and blocking reads busy poll on lull where they
+/// would on the kernel. A network namespace does not show them: there they are 0.
+fn sysctl() -> Sysctl {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    Sysctl {
+        busy_poll_usecs: read("busy_poll").unwrap_or(0),
+        busy_read_usecs: read("busy_read").unwrap_or(0),
+        ..Sysctl::default()
+    }
 }
 
 /// The program's name, as `ps` has it.

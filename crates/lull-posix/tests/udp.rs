@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, EPOLLOUT, c_int, pollfd};
 use lull_net::UdpSocket;
 use lull_posix::socket::{self, Message, Receive, Room, Send};
-use lull_posix::{Errno, address, epoll, flags, is_lull, poll};
+use lull_posix::{Errno, address, epoll, is_lull, poll};
 use world::*;
 
 const fn error<T>(number: c_int) -> Result<T, Errno> {
@@ -254,7 +254,7 @@ fn peek_and_trunc_say_how_long_it_is() {
     let (data, _, told) = message(fd, libc::MSG_PEEK, 4).unwrap();
     assert_eq!((data.as_slice(), told.bytes, told.flags), (&b"0123"[..], 4, libc::MSG_TRUNC));
     let mut value = 0;
-    assert_eq!(flags::ioctl(fd, libc::FIONREAD, &mut value), Some(Ok(())));
+    assert_eq!(ioctl(fd, libc::FIONREAD, &mut value), Some(Ok(())));
     assert_eq!(value, 10);
     let (_, _, told) = message(fd, libc::MSG_PEEK | libc::MSG_TRUNC, 4).unwrap();
     assert_eq!(told.bytes, 10);

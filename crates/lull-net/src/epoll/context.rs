@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use lull_core::EpollBusy;
+use lull_core::{EpollBusy, Sysctl};
 use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 
 use super::event::{Event, Interest};
@@ -146,9 +146,9 @@ impl lull_host::EpollContext for Context {
 }
 
 impl Context {
-    pub(super) fn new(host: &Host) -> Context {
+    pub(super) fn new(host: &Host, sysctl: &Sysctl) -> Context {
         Context {
-            busy: EpollBusy::new(host.sysctl(), host.epoll_options()),
+            busy: EpollBusy::new(sysctl, host.epoll_options()),
             ready: ReadyList::new(),
             items: Mutex::new(HashMap::new()),
             kernel: OnceLock::new(),

@@ -190,7 +190,7 @@ impl Open {
     }
 
     /// `sk_busy_loop` (§9); true if there is something to read now.
-    fn busy_poll(&self, nonblocking: bool) -> bool {
+    pub(super) fn busy_poll(&self, nonblocking: bool) -> bool {
         let Some(plan) = self.busy().plan(self.part.napi_id(), nonblocking) else { return false };
         let is_ready = || self.part.level().intersects(Ready::READABLE | Ready::ERR | Ready::HUP);
         self.part.host.busy_loop(&plan, &mut |_| is_ready());

@@ -77,6 +77,17 @@ macro_rules! socket_options {
                 self.0.busy().usecs()
             }
 
+            /// Polls the socket's queue if SO_BUSY_POLL is not 0 (`sk_busy_loop`): for one round if `nonblocking`, as poll and
+            /// select do before they look at it (`sock_poll`), else until there is something to read or its time is up. Returns
+            /// whether it is not 0.
+            pub fn busy_loop(&self, nonblocking: bool) -> bool {
+                if self.0.busy().usecs() == 0 {
+                    return false;
+                }
+                self.0.busy_poll(nonblocking);
+                true
+            }
+
             /// SO_PREFER_BUSY_POLL.
             ///
             /// # Errors

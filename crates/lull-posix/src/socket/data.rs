@@ -133,6 +133,8 @@ impl Stream {
     #[cold]
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
+        // What the first look has polled was one round.
+        self.stream.busy_loop(false);
         let count = loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if !block::until_ready(&self.stream, Interest::READABLE | Interest::RDHUP, None, left)? {

@@ -181,5 +181,6 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
         connected: AtomicBool::new(false),
         turn: AtomicU32::new(0),
     };
+    datagram.options.busy().for_each(|(name, value)| datagram.sockets.set_busy(name, value));
     epoll::becomes_lulls(fd, || files::put(fd, File::Datagram(datagram)))
 }

@@ -13,7 +13,8 @@ use libc::c_int;
 use lull_net::TcpStream;
 
 use self::acted::Acted;
-use super::{Listener, Stream};
+pub(super) use self::acted::int;
+use super::Stream;
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
@@ -31,7 +32,10 @@ pub(crate) struct Options {
 }
 
 /// Options that a connection has from its listener, and that lull only stores.
-const INHERITED: [Name; 8] = [
+const INHERITED: [Name; 11] = [
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
@@ -40,6 +44,13 @@ const INHERITED: [Name; 8] = [
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_IP, libc::IP_TOS),
     (libc::SOL_IP, libc::IP_TTL),
+];
+
+/// The options of busy polling: the kernel judges their values, and lull's socket has them.
+pub(super) const BUSY: [Name; 3] = [
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
 ];
 
 /// Options that change what the data are or who may see them: stored without effect they would be a lie.
@@ -55,6 +66,20 @@ const REFUSED: [Name; 10] = [
     (libc::IPPROTO_TCP, libc::TCP_ULP),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
 ];
+
+/// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken: the value is within the limits, and there was the
+/// right to it.
+macro_rules! set_busy {
+    ($name:expr, $value:expr, $socket:expr) => {{
+        let (socket, value): (_, c_int) = ($socket, $value);
+        let _ = match $name.1 {
+            libc::SO_BUSY_POLL => socket.set_busy_poll(value.unsigned_abs()),
+            libc::SO_PREFER_BUSY_POLL => socket.set_prefer_busy_poll(value != 0, true),
+            _ => socket.set_busy_poll_budget(value.unsigned_abs(), true),
+        };
+    }};
+}
+pub(super) use set_busy;
 
 impl Options {
     /// What the program has set on a socket of the kernel's that becomes lull's.
@@ -89,6 +114,13 @@ impl Options {
     /// Puts what was set before there was a connection in force on it.
     pub(crate) fn apply(&self, stream: &TcpStream) {
         self.acted.apply(stream);
+        self.busy().for_each(|(name, value)| set_busy!(name, value, stream));
+    }
+
+    /// The options of busy polling that were set. What never was is the mode's.
+    pub(super) fn busy(&self) -> impl Iterator<Item = (Name, c_int)> + '_ {
+        let value = |name| self.stored(name).and_then(|value| int(&value).ok()).filter(|value| *value != 0);
+        BUSY.into_iter().filter_map(move |name| Some((name, value(name)?)))
     }
 
     /// Those that lull acts upon.
@@ -147,6 +179,9 @@ fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
     let length = set.and_then(|()| kernel::getsockopt(asked, level, name, &mut read));
     let _ = kernel::close(asked);
     set?;
+    if BUSY.contains(&(level, name)) {
+        set_busy!((level, name), int(value)?, &stream.stream);
+    }
     // Some can be set and not read.
     if let Ok(length) = length {
         read.truncate(length);
@@ -160,7 +195,7 @@ fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
     let file = files::get(fd)?;
     let answer = match &*file {
-        File::Listener(listener) => listener_answer(listener, level, name)?,
+        File::Listener(_) => listener_answer(level, name)?,
         File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
@@ -177,11 +212,10 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
     Some(Ok(length))
 }
 
-fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {
+fn listener_answer(level: c_int, name: c_int) -> Option<Vec<u8>> {
     match (level, name) {
         // The placeholder of one that is lull's alone does not listen.
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(1_i32.to_ne_bytes().to_vec()),
-        (libc::SOL_SOCKET, libc::SO_BUSY_POLL) => listener.options.stored((level, name)),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use libc::c_int;
 
 use super::Datagram;
-use crate::socket::options::Name;
+use crate::socket::options::{BUSY, Name, int};
 use crate::{Errno, Result, kernel};
 
 /// Options that change what is sent, which lull's half would not do.
@@ -43,6 +43,9 @@ impl Datagram {
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
         kernel::setsockopt(fd, level, name, value)?;
+        if BUSY.contains(&(level, name)) {
+            self.sockets.set_busy((level, name), int(value)?);
+        }
         if matches!((level, name), (libc::SOL_IP, libc::IP_PKTINFO) | (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)) {
             self.wanted.renew(fd);
         }

@@ -5,6 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
 
+use libc::c_int;
+
+use crate::socket::options::set_busy;
 use crate::{Errno, Result};
 
 /// Never empty.
@@ -72,6 +75,17 @@ impl Sockets {
     pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize> {
         let first = to.map_or(0, |to| usize::from(to.port()));
         self.each(first, |socket| socket.send_msg(data, to, from))
+    }
+
+    /// As the sockets' own: whether they busy poll.
+    pub(crate) fn busy_loop(&self, nonblocking: bool) -> bool {
+        // Each of them, and not only the first.
+        self.0.iter().filter(|socket| socket.busy_loop(nonblocking)).count() > 0
+    }
+
+    /// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken.
+    pub(super) fn set_busy(&self, name: (c_int, c_int), value: c_int) {
+        self.0.iter().for_each(|socket| set_busy!(name, value, socket));
     }
 
     /// Asks one after the other while they would block.

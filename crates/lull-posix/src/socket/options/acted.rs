@@ -52,7 +52,7 @@ fn two_longs(value: &[u8]) -> Result<(i64, i64)> {
     Ok((i64::from_ne_bytes(*first), i64::from_ne_bytes(*second)))
 }
 
-fn int(value: &[u8]) -> Result<c_int> {
+pub(in crate::socket) fn int(value: &[u8]) -> Result<c_int> {
     let bytes = value.first_chunk::<4>().ok_or(Errno::new(libc::EINVAL))?;
     Ok(c_int::from_ne_bytes(*bytes))
 }
@@ -177,6 +177,9 @@ impl Acted {
                 Ok(error) => number(error.map_or(0, |error| Errno::from(error).number())),
                 Err(error) => Some(Err(error.into())),
             },
+            (libc::SOL_SOCKET, libc::SO_BUSY_POLL) => number(stream.busy_poll() as c_int),
+            (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL) => number(c_int::from(stream.prefer_busy_poll())),
+            (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET) => number(stream.busy_poll_budget() as c_int),
             (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => number(stream.incoming_napi_id() as c_int),
             _ => None,
         }
