@@ -46,6 +46,17 @@ fn haproxy_with_two_threads_passes_on_between_two_connections_of_lulls() {
     }
 }
 
+/// Every mode of the catalogue is in force, or is refused before anything starts.
+#[test]
+fn a_mode_is_what_it_says_or_is_refused_by_name() {
+    let needs = "command -v python3 && command -v pgrep && command -v ip";
+    for entry in lull_core::mode::CATALOGUE {
+        let mode = entry.form.replace('X', "20");
+        let refused = if ["coalesce-X", "group", "groupX"].contains(&entry.form) { "refused" } else { "" };
+        run("modes", needs, &mode, refused);
+    }
+}
+
 #[test]
 fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
     run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");

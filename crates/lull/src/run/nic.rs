@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use lull_core::Mode;
 use lull_nic::Device;
 use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
@@ -26,6 +27,30 @@ impl Asked {
             Asked::Tap { .. } => &[],
             Asked::Xdp(config) => &config.ports,
         }
+    }
+
+    /// Whether a mode can be in force on it.
+    pub(super) fn check(&self, mode: &Mode) -> Result<(), Failure> {
+        if mode.group.is_some() {
+            return Err(format!(
+                "cannot run a program in mode {mode}: a group's CPUs cannot be handed on to it; use threaded-busy, or suspend20 \
+                 where no CPU is to spare"
+            )
+            .into());
+        }
+        let Some(usecs) = mode.rx_usecs else { return Ok(()) };
+        let (why, remedy) = match self {
+            Asked::Tap { config, .. } => {
+                (format!("{} is a TAP, which has none", config.name), format!("use suspend{usecs}"))
+            }
+            Asked::Xdp(config) => {
+                let name = &config.name;
+                let remedy = format!("use suspend0, and set it with `ethtool -C {name} rx-usecs {usecs}`");
+                (format!("lull leaves that of {name} to the host"), remedy)
+            }
+        };
+        Err(format!("cannot run a program in mode {mode}: it is made of the NIC's own coalescing, and {why}; {remedy}")
+            .into())
     }
 
     /// In a few words.

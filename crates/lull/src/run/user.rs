@@ -104,6 +104,9 @@ impl Asked {
                 return Err(format!("cannot route {ip}/{prefix}: name the router of its family with --gateway").into());
             }
         }
+        let nic = nic_of(args, &addresses)?;
+        let mode: Mode = args.request.mode.parse()?;
+        nic.check(&mode)?;
         let coalesce_ns = user.coalesce.as_deref().map_or(Ok(COALESCE_NS), coalesce_ns)?;
         let mode: Mode = args.request.mode.parse()?;
         if mode.group.is_some() {
@@ -114,7 +117,7 @@ impl Asked {
             .into());
         }
         Ok(Asked {
-            nic: nic_of(args, &addresses)?,
+            nic,
             pcap: user.pcap.clone(),
             mode,
             network: NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, ..NetworkConfig::default() },
