@@ -1,6 +1,7 @@
 //! The answers of a host.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use lull_host::{Host, NapiInfo, WeakHost};
 use lull_linux::{Roots, machine, sched};
@@ -15,6 +16,12 @@ pub(crate) struct Answers {
     /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
     /// and whose place another one took is not given the former one's settings.
     former: BTreeMap<(u32, u32), Former>,
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers").field("service", &self.service).finish_non_exhaustive()
+    }
 }
 
 impl Answers {

@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Offer {
     path: PathBuf,
+    answers: Arc<Mutex<Answers>>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,8 +55,8 @@ impl Offer {
         let listener = UnixListener::bind(&path).map_err(failed("make the control socket"))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let mut answers = Answers::new(host, service);
-        let ends = stopping.clone();
+        let answers = Arc::new(Mutex::new(Answers::new(host, service)));
+        let (asked, ends) = (answers.clone(), stopping.clone());
         let serve = move || {
             for stream in listener.incoming() {
                 if ends.load(Ordering::Acquire) {
@@ -63,7 +64,7 @@ impl Offer {
                 }
                 match stream {
                     // Whatever a client does wrong ends its own connection only.
-                    Ok(stream) => drop(converse(stream, &mut answers)),
+                    Ok(stream) => drop(converse(stream, &asked)),
                     // Out of descriptors, perhaps: the next client may find one free.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
@@ -71,7 +72,12 @@ impl Offer {
         };
         let started = std::thread::Builder::new().name("lull-control".to_owned()).spawn(serve);
         let thread = started.map_err(failed("start the thread of the control socket"))?;
-        Ok(Offer { path, stopping, thread: Some(thread) })
+        Ok(Offer { path, answers, stopping, thread: Some(thread) })
+    }
+
+    /// Answers a request of this process's own, as it answers those that come over the socket.
+    pub fn ask(&self, request: &Request) -> Answer {
+        answer(&self.answers, request)
     }
 
     /// The socket's file.
@@ -96,7 +102,7 @@ impl Drop for Offer {
 
 /// Answers one client's one request. A client asks again over a new connection, so that nobody who stays connected keeps
 /// the others, or the end of the service, waiting.
-fn converse(stream: UnixStream, answers: &mut Answers) -> io::Result<()> {
+fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
     // The file's mode keeps others out already; after a `setuid` of ours, this does as well.
     let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
@@ -104,7 +110,7 @@ fn converse(stream: UnixStream, answers: &mut Answers) -> io::Result<()> {
     }
     let line = request(&stream)?;
     let answer = match serde_json::from_slice::<Request>(&line) {
-        Ok(request) => answers.answer(&request),
+        Ok(request) => answer(answers, &request),
         Err(error) => Answer::Refused(format!(
             "the request is not one that lull {} understands ({error}); use the command of that version",
             env!("CARGO_PKG_VERSION")
@@ -114,6 +120,11 @@ fn converse(stream: UnixStream, answers: &mut Answers) -> io::Result<()> {
     text.push('\n');
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     (&stream).write_all(text.as_bytes())
+}
+
+fn answer(answers: &Mutex<Answers>, request: &Request) -> Answer {
+    // A request that panicked has changed what it changed; what is remembered is whole entries.
+    answers.lock().unwrap_or_else(PoisonError::into_inner).answer(request)
 }
 
 /// The client's line. However it dribbles in, all of it comes within [`CLIENT_TIMEOUT`].

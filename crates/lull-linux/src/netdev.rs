@@ -315,6 +315,14 @@ impl Netdev {
         Ok(policy)
     }
 
+    /// The number of the family; nothing if the kernel has none (before Linux 6.8), or no answer.
+    pub fn family(&mut self) -> Option<u16> {
+        let mut request = nlctrl::Request::new().op_getfamily_do();
+        let _ = request.encode().push_family_name_bytes(netdev::PROTONAME.as_bytes());
+        let mut reply = self.socket.request(&request).ok()?;
+        reply.recv_one().ok()?.get_family_id().ok()
+    }
+
     /// The number of a multicast group of a generic netlink family, if the kernel has it.
     pub(crate) fn group(&mut self, family: &str, name: &str) -> Option<u32> {
         let mut request = nlctrl::Request::new().op_getfamily_do();

@@ -4,7 +4,7 @@ use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
 use crate::socket::{Datagram, Listener, Stream};
-use crate::{Errno, Result, fork, kernel};
+use crate::{Errno, Result, fork, kernel, netlink};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -54,6 +54,7 @@ fn put_open(fd: c_int, file: Open) -> Result<()> {
 /// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
 #[inline]
 pub fn forget(fd: c_int) {
+    netlink::forget(fd);
     if is_lull(fd) {
         drop(FILES.take(fd));
     }

@@ -155,10 +155,7 @@ impl Flows {
 
     /// The other process that has a queue, if one has it; 0 for one in another PID namespace.
     pub fn holder(&self, queue: u32) -> Option<libc::pid_t> {
-        let mut asked = lock_of(libc::F_WRLCK, queue);
-        // SAFETY: F_GETLK writes to one `flock`, which outlives the call.
-        let done = unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_GETLK, &raw mut asked) };
-        (done == 0 && libc::c_int::from(asked.l_type) != libc::F_UNLCK).then_some(asked.l_pid.max(0))
+        holder(self.fd.as_fd(), queue)
     }
 
     /// Calls `f` while no other process takes a queue, or sees to one that nobody has.
@@ -220,6 +217,14 @@ pub enum NotClaimed {
     /// The system refuses.
     #[error(transparent)]
     System(io::Error),
+}
+
+/// As [`Flows::holder`], by a descriptor of the table that is not mapped here.
+pub(crate) fn holder(table: BorrowedFd<'_>, queue: u32) -> Option<libc::pid_t> {
+    let mut asked = lock_of(libc::F_WRLCK, queue);
+    // SAFETY: F_GETLK writes to one `flock`, which outlives the call.
+    let done = unsafe { libc::fcntl(table.as_raw_fd(), libc::F_GETLK, &raw mut asked) };
+    (done == 0 && libc::c_int::from(asked.l_type) != libc::F_UNLCK).then_some(asked.l_pid.max(0))
 }
 
 fn lock_of(kind: libc::c_int, queue: u32) -> libc::flock {

@@ -67,6 +67,9 @@ impl Nic {
 pub struct HandOver {
     /// The NIC.
     pub nic: Nic,
+    /// The index of its interface among the kernel's; 0 if nothing is to be asked about it by netlink.
+    #[serde(default)]
+    pub ifindex: u32,
     /// lull's own addresses, each with the length of its network's prefix.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The routers, at most one for each family.
@@ -193,6 +196,7 @@ mod tests {
     fn example() -> HandOver {
         HandOver {
             nic: Nic::Tap { queues: vec![1000, 1001] },
+            ifindex: 7,
             addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
             gateways: vec!["10.0.0.1".parse().unwrap()],
             routes: vec![("10.1.0.0".parse().unwrap(), 16)],

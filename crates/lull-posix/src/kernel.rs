@@ -123,6 +123,18 @@ pub fn epoll_wait(epfd: c_int, events: &mut [MaybeUninit<epoll_event>], timeout_
     unsafe { raw!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, timeout_ms, 0, 8) }
 }
 
+/// `send` without flags: all of it, as datagrams are.
+pub fn send(fd: c_int, datagram: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has; there is no address.
+    unsafe { raw!(SYS_sendto, fd, datagram.as_ptr(), datagram.len(), 0, 0, 0) }.map(drop)
+}
+
+/// `recv`.
+pub fn recv(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize> {
+    // SAFETY: the kernel writes at most as many bytes as the slice has; no address is asked for.
+    unsafe { raw!(SYS_recvfrom, fd, buffer.as_mut_ptr(), buffer.len(), flags, 0, 0) }
+}
+
 /// An eventfd.
 pub fn eventfd(count: c_uint) -> Result<c_int> {
     // SAFETY: numbers only.

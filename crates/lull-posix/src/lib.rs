@@ -18,6 +18,7 @@
 //! | [`flags`] | `fcntl`, `ioctl` |
 //! | [`poll`] | `poll` over both worlds |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
+//! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`fork`] | what a child has of lull |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
@@ -38,6 +39,7 @@ pub mod fork;
 pub mod handover;
 mod kernel;
 pub mod memory;
+pub mod netlink;
 pub mod poll;
 #[doc(hidden)]
 pub mod raw;

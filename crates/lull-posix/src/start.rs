@@ -19,6 +19,7 @@ use crate::engine::{Engine, Share, StartError, engage_each};
 use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
+use crate::netlink;
 use crate::routing::Routing;
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
@@ -38,6 +39,9 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         routes: hand_over.routes.clone(),
         ports: hand_over.ports.clone(),
     };
+    if hand_over.ifindex != 0 {
+        netlink::serve(hand_over.ifindex, hand_over.flows, hand_over.nic.queues());
+    }
     let mut flows = None;
     let start = move |share| {
         // Opened once: closing any descriptor of it would give this process's queues back.

@@ -1,6 +1,7 @@
 //! `read`, `write` and their kin.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
 use libc::{
@@ -11,12 +12,22 @@ use lull_posix::socket::{self, Message, Receive, Room, Send};
 use lull_posix::{is_engaged, is_lull, memory};
 
 use crate::taken_over::taken_over;
-use crate::{answer, real};
+use crate::{answer, netlink, real};
+
+/// Whether a call on this number may be answered here.
+#[inline]
+fn is_ours(fd: c_int) -> bool {
+    is_lull(fd) || netlink::is_one(fd)
+}
 
 /// # Safety
 /// As `recv`.
 #[inline]
 unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
+    if netlink::is_one(fd) {
+        // SAFETY: as above.
+        return unsafe { netlink::recvfrom(fd, buffer, count, flags, null_mut(), null_mut()) };
+    }
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes_mut(buffer, count) };
     answer::count(|| socket::recv(fd, &mut [IoSliceMut::new(buffer)], Receive { flags }))
@@ -26,6 +37,10 @@ unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -
 /// As `send`.
 #[inline]
 unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
+    if netlink::is_one(fd) {
+        // SAFETY: as above.
+        return unsafe { netlink::sendto(fd, buffer, count, flags, null(), 0) };
+    }
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
@@ -55,16 +70,16 @@ pub(crate) fn enough(count: size_t, room: size_t) {
 }
 
 taken_over! {
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, if is_lull(fd) => receive(fd, buffer, count, 0);
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, if is_ours(fd) => receive(fd, buffer, count, 0);
 
     fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t,
-        if is_lull(fd) => receive(fd, buffer, count, flags);
+        if is_ours(fd) => receive(fd, buffer, count, flags);
 
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t,
-        if is_lull(fd) => transmit(fd, buffer, count, 0);
+        if is_ours(fd) => transmit(fd, buffer, count, 0);
 
     fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t,
-        if is_lull(fd) => transmit(fd, buffer, count, flags);
+        if is_ours(fd) => transmit(fd, buffer, count, flags);
 
     /// A program that was built with checks calls it with the buffer's whole room.
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, room: size_t) -> ssize_t {
@@ -87,7 +102,7 @@ taken_over! {
         length: *mut socklen_t,
     ) -> ssize_t {
         if !is_lull(fd) {
-            return real::recvfrom(fd, buffer, count, flags, address, length);
+            return netlink::recvfrom(fd, buffer, count, flags, address, length);
         }
         if address.is_null() {
             return receive(fd, buffer, count, flags);
@@ -124,7 +139,7 @@ taken_over! {
     ) -> ssize_t {
         match by_lull(fd, address.cast(), length) {
             Err(failed) => failed as ssize_t,
-            Ok(false) => real::sendto(fd, buffer, count, flags, address, length),
+            Ok(false) => netlink::sendto(fd, buffer, count, flags, address, length),
             Ok(true) if address.is_null() => transmit(fd, buffer, count, flags),
             Ok(true) => answer::count(|| {
                 let (data, to) = (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize));
@@ -135,7 +150,7 @@ taken_over! {
 
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
         if !is_lull(fd) {
-            return real::readv(fd, buffers, count);
+            return netlink::readv(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| {
@@ -145,7 +160,7 @@ taken_over! {
 
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
         if !is_lull(fd) {
-            return real::writev(fd, buffers, count);
+            return netlink::writev(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| memory::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
@@ -153,7 +168,7 @@ taken_over! {
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         if !is_lull(fd) {
-            return real::recvmsg(fd, message, flags);
+            return netlink::recvmsg(fd, message, flags);
         }
         let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
         let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
@@ -172,10 +187,10 @@ taken_over! {
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        let Some(given) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
+        let Some(given) = message.as_ref() else { return netlink::sendmsg(fd, message, flags) };
         match by_lull(fd, given.msg_name, given.msg_namelen) {
             Err(failed) => return failed as ssize_t,
-            Ok(false) => return real::sendmsg(fd, message, flags),
+            Ok(false) => return netlink::sendmsg(fd, message, flags),
             Ok(true) => {}
         }
         answer::count(|| {
@@ -189,7 +204,7 @@ taken_over! {
 
     /// On a socket of lull's it is `recvmsg` again and again.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        if !is_lull(fd) {
+        if !is_ours(fd) {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
         // After the first message the rest are taken as far as they are there.
@@ -216,8 +231,8 @@ taken_over! {
         let goes = |first: &mmsghdr| by_lull(fd, first.msg_hdr.msg_name, first.msg_hdr.msg_namelen);
         match messages.as_ref().filter(|_| count > 0).map_or(Ok(is_lull(fd)), goes) {
             Err(failed) => failed,
-            Ok(false) => real::sendmmsg(fd, messages, count, flags),
-            Ok(true) => each(messages, count, |_| true, |_, message| sendmsg(fd, message, flags)),
+            Ok(false) if !netlink::is_one(fd) => real::sendmmsg(fd, messages, count, flags),
+            Ok(_) => each(messages, count, |_| true, |_, message| sendmsg(fd, message, flags)),
         }
     }
 

@@ -65,6 +65,7 @@ mod answer;
 mod data;
 mod engage;
 mod epoll;
+mod netlink;
 mod new;
 mod number;
 mod poll;

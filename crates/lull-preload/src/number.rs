@@ -11,20 +11,28 @@ taken_over! {
     fn close(fd: c_int) -> c_int, if is_lull(fd) => answer::done(|| files::close(fd));
 
     fn dup(fd: c_int) -> c_int {
-        if is_lull(fd) { answer::number(|| files::duplicate(fd, 0, false)) } else { forgotten(real::dup(fd)) }
+        if is_lull(fd) { answer::number(|| files::duplicate(fd, 0, false)) } else { duplicated(fd, real::dup(fd)) }
     }
 
-    fn dup2(fd: c_int, to: c_int) -> c_int,
-        if fd != to && (is_lull(fd) || is_lull(to)) => answer::number(|| files::duplicate_to(fd, to, 0));
+    fn dup2(fd: c_int, to: c_int) -> c_int {
+        if fd != to && (is_lull(fd) || is_lull(to)) {
+            return answer::number(|| files::duplicate_to(fd, to, 0));
+        }
+        duplicated(fd, real::dup2(fd, to))
+    }
 
-    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int,
-        if fd != to && (is_lull(fd) || is_lull(to)) => answer::number(|| files::duplicate_to(fd, to, flags));
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if fd != to && (is_lull(fd) || is_lull(to)) {
+            return answer::number(|| files::duplicate_to(fd, to, flags));
+        }
+        duplicated(fd, real::dup3(fd, to, flags))
+    }
 
     /// The third argument is a number or a pointer, or is not there; it is passed on in any case.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         match lulls_fcntl(fd, command, argument) {
             Some(result) => result,
-            None => new_number(command, real::fcntl(fd, command, argument)),
+            None => new_number(fd, command, real::fcntl(fd, command, argument)),
         }
     }
 
@@ -32,7 +40,7 @@ taken_over! {
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
         match lulls_fcntl(fd, command, argument) {
             Some(result) => result,
-            None => new_number(command, real::fcntl64(fd, command, argument)),
+            None => new_number(fd, command, real::fcntl64(fd, command, argument)),
         }
     }
 
@@ -62,10 +70,20 @@ pub(crate) fn forgotten(fd: c_int) -> c_int {
     fd
 }
 
+/// The kernel made `to` another number for what `fd` stands for.
+#[inline]
+fn duplicated(fd: c_int, to: c_int) -> c_int {
+    if to >= 0 && fd != to && is_engaged() {
+        files::forget(to);
+        lull_posix::netlink::duplicated(fd, to);
+    }
+    to
+}
+
 fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
     is_lull(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(|result| answer::number(|| result))
 }
 
-fn new_number(command: c_int, result: c_int) -> c_int {
-    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { forgotten(result) } else { result }
+fn new_number(fd: c_int, command: c_int, result: c_int) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { duplicated(fd, result) } else { result }
 }

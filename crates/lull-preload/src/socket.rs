@@ -11,12 +11,13 @@ use lull_posix::signals::section;
 use lull_posix::{is_engaged, is_lull, memory, socket as lulls};
 
 use crate::taken_over::taken_over;
-use crate::{CONFIG, Errno, answer, number, real, say};
+use crate::{CONFIG, Errno, answer, netlink, number, real, say};
 
 taken_over! {
     /// A new IPv4 or IPv6 socket gets its options.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = number::forgotten(real::socket(domain, kind, protocol));
+        netlink::made(fd, domain, protocol);
         if let Some(wanted) = CONFIG.socket()
             && fd >= 0
             && linux::is_internet_domain(domain)

@@ -58,6 +58,13 @@ fn a_mode_is_what_it_says_or_is_refused_by_name() {
 }
 
 #[test]
+fn netlink_tells_a_program_of_lulls_napis_and_changes_them() {
+    for queues in ["1", "2"] {
+        run("netlink", "command -v python3 && command -v pgrep && command -v ip", "base", queues);
+    }
+}
+
+#[test]
 fn programs_that_use_no_address_of_lulls_do_not_notice_the_library() {
     run("ordinary", "command -v python3 && command -v git && command -v cmp", "base", "");
 }

@@ -107,6 +107,11 @@ impl XdpSetup {
         self.queues.len()
     }
 
+    /// The interface's index.
+    pub fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
+
     /// What the kernel refused that makes the device slower, in words. Nothing of it crosses over to another process.
     pub fn refusals(&self) -> Vec<String> {
         let above = self.native_refused.as_ref();

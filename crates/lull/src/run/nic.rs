@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use lull_core::Mode;
+use lull_linux::netdev::Netdev;
 use lull_nic::Device;
 use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
@@ -107,6 +108,18 @@ pub(super) enum Opened {
 }
 
 impl Opened {
+    /// The index of the interface among the kernel's.
+    pub(super) fn ifindex(&self) -> Result<u32, Failure> {
+        match self {
+            Opened::Tap(tap) => {
+                let (name, links) = (tap.info().name, Netdev::new().links()?);
+                // One that has just been taken away is nobody's to ask about.
+                Ok(links.iter().find(|link| link.name == name).map_or(0, |link| link.ifindex))
+            }
+            Opened::Xdp(setup) => Ok(setup.ifindex()),
+        }
+    }
+
     /// What whoever runs the program should know of it.
     pub(super) fn notes(&self) -> Vec<String> {
         match self {

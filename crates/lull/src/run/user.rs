@@ -269,6 +269,7 @@ impl HandedOn {
         };
         let hand_over = HandOver {
             nic: nic.handed_on(&mut hand_on)?,
+            ifindex: nic.ifindex()?,
             addresses: asked.network.addresses.clone(),
             gateways: asked.gateways.clone(),
             routes: asked.routes.clone(),
