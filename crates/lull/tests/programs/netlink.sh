@@ -152,25 +152,30 @@ assert any(napi["settings"]["gro_flush_timeout_ns"] == 30_000 for napi in shown[
 open("asked", "w").close()
 END
 cat >client.py <<'END'
-import json, socket, subprocess, sys
-lull, own = sys.argv[1:]
-connection = socket.create_connection((own, 7000))
+import json, socket, subprocess, sys, time
+lull, own, pid = sys.argv[1:]
+for _ in range(600):
+    try:
+        connection = socket.create_connection((own, 7000))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
 connection.settimeout(120)
 for _ in range(200):
     connection.sendall(b"x")
     assert connection.recv(9) == b"x"
-shown = json.loads(subprocess.run([lull, "show", "--json"], capture_output=True, check=True).stdout)
-stats = [napi["stats"] for it in shown if it["plane"] == "user" for napi in it["napis"]]
+shown = json.loads(subprocess.run([lull, "show", pid, "--json"], capture_output=True, check=True).stdout)
+stats = [napi["stats"] for napi in shown[0]["napis"]]
 assert sum(napi["deferrals"] for napi in stats) > 0, stats
 END
 queues=$3
 options=(--queues "$queues")
-on_lull sh -c "python3 server.py $own $queues >served 2>&1 & until grep -q served served; do sleep 0.1; kill -0 \$! || exit 9; done
+on_lull sh -c "python3 server.py $own $queues >served 2>&1 & echo \$! >server; until grep -q served served; do sleep 0.1; kill -0 \$! || exit 9; done
                python3 other.py $lull || exit 8; wait"
 until_it test -e asked -o ! -d "/proc/$launcher"
 cat served
 [ -e asked ] || fail "the programs failed"
-python3 client.py "$lull" "$own" >client 2>&1 || fail "$(cat client)"
-pkill -P "$(pgrep -P "$launcher" | head -n 1)" python3
+python3 client.py "$lull" "$own" "$(cat server)" >client 2>&1 || fail "$(cat client)"
+kill "$(cat server)"
 wait "$launcher"
 echo done
