@@ -5,7 +5,8 @@
 //! ```text
 //! note     a socket was added, or woke the context: its instance is in the table, and young
 //! tour     epoll_wait busy polls each in turn, one round each, though events are found: whoever is suspended is asked in every
-//!          call, or it would wait for its timer while others are busy
+//!          call, or it would wait for its timer while others are busy. One that is kept masked is left out if the
+//!          executor knows that nothing waits for it; if nobody finds anything, all are polled after all
 //! suspend  when events are returned, each is suspended
 //! resume   a tour that finds nothing ends every suspension: the last poll of a busy call (`busy_poll_stop`) replaces the long
 //!          timer by the deferral timer, or unmasks the interrupt. Whoever loses an instance to another poller does nothing to
@@ -19,6 +20,9 @@
 //! what is not there any more; who forgets frees the place first and then resumes. The instance's own words order the two: a
 //! resume ends in the timer of a completion (or in the interrupt), so a suspension that replaces that timer acquires the free
 //! place through it (`Timer::start`), and one that came before it was replaced itself.
+
+// A hint; nothing depends on who sees it when.
+use std::sync::atomic::AtomicBool;
 
 use crate::config::NAPI_ID_MIN;
 use crate::sync::{AtomicU32, Ordering::Relaxed};
@@ -42,6 +46,9 @@ struct Slot {
     /// 0: free.
     id: AtomicU32,
     idle_calls: AtomicU32,
+    /// Whether the context has busy polled it since it last found nothing: its interrupt is masked, as far as the context
+    /// knows. A hint, for those who save a poll by it.
+    masked: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -77,7 +84,13 @@ impl<const N: usize> Napis<N> {
             && slot.id.compare_exchange(0, id, Relaxed, Relaxed).is_ok()
         {
             slot.idle_calls.store(0, Relaxed);
+            slot.masked.store(false, Relaxed);
         }
+    }
+
+    /// Nothing was found anywhere: every interrupt is unmasked, or about to be.
+    pub(crate) fn forget_masked(&self) {
+        self.0.iter().for_each(|slot| slot.masked.store(false, Relaxed));
     }
 
     /// Finds the first instance at or behind place `from`, and returns it with its place.
@@ -136,6 +149,22 @@ impl Tour {
         let (place, id) = self.at?;
         self.next = place + 1;
         Some(id)
+    }
+
+    /// Whether the context keeps the interrupt of the instance masked that is to be polled.
+    #[inline]
+    pub(crate) fn is_at_masked(&self, napis: &Napis) -> bool {
+        self.at.is_some_and(|(place, _)| napis.0[place].masked.load(Relaxed))
+    }
+
+    /// The instance was polled, and is masked from now on.
+    #[inline]
+    pub(crate) fn note_masked(&self, napis: &Napis) {
+        if let Some((place, _)) = self.at
+            && !napis.0[place].masked.load(Relaxed)
+        {
+            napis.0[place].masked.store(true, Relaxed);
+        }
     }
 
     /// The instance that was to be polled is gone. Should it be there again, it is to be resumed.

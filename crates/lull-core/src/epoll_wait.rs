@@ -117,8 +117,17 @@ pub struct EpollWait {
     tours_end: BusyEnd,
     tours_began_ns: Option<u64>,
     suspended: Option<(usize, u32)>,
+    /// Whether instances may be left out of the present tour, how many tours in a row were of that kind, and whether one was
+    /// left out.
+    asks: bool,
+    asking_tours: u32,
+    left_out: bool,
     phase: Phase,
 }
+
+/// So many tours in a row may leave instances out while a call spins. The next polls all of them, which keeps their interrupts
+/// masked.
+const ASKING_TOURS_MAX: u32 = 16;
 
 impl EpollWait {
     /// Begins a call. `timeout_ns` is relative, `None` waits for ever; `available` says whether events seem ready.
@@ -139,6 +148,9 @@ impl EpollWait {
             tours_end: BusyEnd::OneRound,
             tours_began_ns: None,
             suspended: None,
+            asks: false,
+            asking_tours: 0,
+            left_out: false,
             phase: Phase::Check,
         }
     }
@@ -156,7 +168,11 @@ impl EpollWait {
                 }
                 Phase::Touring => match self.tour_on(ep) {
                     Some(plan) => return WaitStep::Busy(plan),
-                    None => self.phase = if self.available { Phase::Aging(0) } else { Phase::FoundNothing },
+                    None if self.available => self.phase = Phase::Aging(0),
+                    None => {
+                        ep.napis.forget_masked();
+                        self.phase = Phase::FoundNothing;
+                    }
                 },
                 Phase::Aging(from) => {
                     if let Some(step) = self.age_on(ep, from) {
@@ -202,7 +218,8 @@ impl EpollWait {
         let plan = if ep.options.every_napi {
             self.tours_end = if one_round { BusyEnd::OneRound } else { ep.busy_end() };
             self.tours_began_ns = None;
-            self.tour = Tour::default();
+            self.asking_tours = 0;
+            self.begin_tour(!ep.napis.is_one());
             self.tour_on(ep)?
         } else {
             ep.plan(ep.napi_id(), one_round)?
@@ -221,6 +238,34 @@ impl EpollWait {
     fn tour_on(&mut self, ep: &EpollBusy) -> Option<BusyPlan> {
         let one_round = self.tours_end == BusyEnd::OneRound || !ep.napis.is_one();
         ep.plan(self.tour.next(&ep.napis)?, one_round)
+    }
+
+    fn begin_tour(&mut self, asks: bool) {
+        self.tour = Tour::default();
+        self.asks = asks;
+        self.asking_tours = if asks { self.asking_tours + 1 } else { 0 };
+        self.left_out = false;
+    }
+
+    /// Whether the loop that [`EpollWait::next`] asks for may be left out, if the executor knows that nothing waits for the
+    /// instance ([`EpollWait::left_out`]).
+    ///
+    /// Only with [`EpollOptions::every_napi`], for an instance whose interrupt this context keeps masked by polling and
+    /// suspending it: a busy call of it would cost two polls to find nothing, and hold up what others brought. If the whole
+    /// tour finds nothing, the next leaves nobody out, so what ends the suspensions is as it was.
+    ///
+    /// [`EpollOptions::every_napi`]: crate::EpollOptions::every_napi
+    #[inline]
+    pub fn may_leave_out(&self, ep: &EpollBusy) -> bool {
+        self.asks && self.tour.is_at_masked(&ep.napis)
+    }
+
+    /// The loop was left out, because nothing waits for its instance. `available`: events are ready now.
+    #[inline]
+    pub fn left_out(&mut self, ep: &EpollBusy, available: bool, now_ns: u64) {
+        self.left_out = true;
+        self.available = available;
+        self.toured_on(ep, now_ns);
     }
 
     /// Forgets instances that bring nothing. The tour has just ended their suspension, but another thread may have begun a new
@@ -298,15 +343,26 @@ impl EpollWait {
     /// One instance of the tour was polled. One that is gone is forgotten, and returned: it may be there again under its id,
     /// and another thread may have suspended it.
     fn toured(&mut self, ep: &EpollBusy, done: BusyDone) -> Option<u32> {
-        self.phase = Phase::Touring;
         let forgotten = if done.gone { self.tour.forget(&ep.napis) } else { None };
-        let began_ns = *self.tours_began_ns.get_or_insert(done.now_ns);
-        // One that is alone was spun on until the end.
-        let over = done.available || ep.napis.is_one() || self.tours_end.reached(began_ns, done.now_ns);
-        if !over && self.tour.is_over(&ep.napis) {
-            self.tour = Tour::default();
+        if !done.gone && self.busy_prefer {
+            self.tour.note_masked(&ep.napis);
         }
+        self.toured_on(ep, done.now_ns);
         forgotten.filter(|_| self.busy_prefer)
+    }
+
+    /// Goes on to the next instance, or the next tour, or ends them.
+    fn toured_on(&mut self, ep: &EpollBusy, now_ns: u64) {
+        self.phase = Phase::Touring;
+        let began_ns = *self.tours_began_ns.get_or_insert(now_ns);
+        if self.available || !self.tour.is_over(&ep.napis) {
+            return;
+        }
+        // One that is alone was spun on until the end.
+        let time_is_up = ep.napis.is_one() || self.tours_end.reached(began_ns, now_ns);
+        if self.left_out || !time_is_up {
+            self.begin_tour(!time_is_up && self.asking_tours < ASKING_TOURS_MAX);
+        }
     }
 
     /// The sleep ended, or was not begun because events were available.

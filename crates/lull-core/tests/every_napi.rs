@@ -187,6 +187,8 @@ struct Answer {
     events: usize,
     available: bool,
     timed_out: bool,
+    /// The executor knows that nothing waits for the instance.
+    idle: bool,
     /// An instance that wakes the context before the answer.
     wakeup: Option<u32>,
 }
@@ -200,8 +202,8 @@ struct Call {
 
 fn call() -> impl Strategy<Value = Call> {
     let wakeup = prop::option::weighted(0.4, NAPI_ID_MIN..NAPI_ID_MIN + 6);
-    let answer = (0..3usize, any::<bool>(), any::<bool>(), wakeup)
-        .prop_map(|(events, available, timed_out, wakeup)| Answer { events, available, timed_out, wakeup });
+    let answer = (0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), wakeup)
+        .prop_map(|(events, available, timed_out, idle, wakeup)| Answer { events, available, timed_out, idle, wakeup });
     let timeout = prop_oneof![3 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(MS))];
     (timeout, any::<bool>(), prop::collection::vec(answer, 1..24)).prop_map(|(timeout_ns, available, answers)| Call {
         timeout_ns,
@@ -227,10 +229,10 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
             let ep = EpollBusy::new(&Sysctl::default(), options);
             let params = EpollParams { busy_poll_budget: 64, prefer_busy_poll: true, ..EpollParams::default() };
             prop_assert!(ep.set_params(&params, false).is_ok());
-            let mut suspended = BTreeSet::new();
+            let (mut suspended, mut polled) = (BTreeSet::new(), BTreeSet::new());
             for Call { timeout_ns, available, answers } in calls {
                 let mut wait = EpollWait::begin(&ep, timeout_ns, available, 0);
-                let mut toured = BTreeSet::new();
+                let (mut toured, mut left_out) = (BTreeSet::new(), BTreeSet::new());
                 let mut answers = answers.into_iter();
                 loop {
                     let step = wait.next(&ep);
@@ -244,7 +246,11 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
                             continue;
                         }
                         WaitStep::Done(_) => break,
-                        WaitStep::Sleep(_) => prop_assert_eq!(&suspended, &BTreeSet::new()),
+                        WaitStep::Sleep(_) => {
+                            prop_assert_eq!(&suspended, &BTreeSet::new());
+                            // Nothing was found anywhere.
+                            polled.clear();
+                        }
                         WaitStep::Copy | WaitStep::Busy(_) => {}
                     }
                     let Some(answer) = answers.next() else { break };
@@ -252,8 +258,16 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
                         prop_assert_eq!(ep.note_napi(id), None);
                     }
                     match step {
+                        WaitStep::Busy(plan) if answer.idle && wait.may_leave_out(&ep) => {
+                            prop_assert!(polled.contains(&plan.napi_id), "{} may interrupt", plan.napi_id);
+                            left_out.insert(plan.napi_id);
+                            wait.left_out(&ep, answer.available, 0);
+                        }
                         WaitStep::Busy(plan) => {
-                            prop_assert!(toured.insert(plan.napi_id), "{} is polled twice", plan.napi_id);
+                            // Again only in a tour for those who were left out of the one before.
+                            let again = !toured.insert(plan.napi_id);
+                            prop_assert!(!again || !left_out.is_empty(), "{} is polled twice", plan.napi_id);
+                            polled.insert(plan.napi_id);
                             // The poll's end replaces the long timer; so does the one of whoever owned it.
                             suspended.remove(&plan.napi_id);
                             let done = BusyDone { available: answer.available, gone: false, now_ns: 0 };
@@ -261,10 +275,12 @@ fn a_thread_that_sleeps_leaves_no_instance_suspended() {
                         }
                         WaitStep::Copy => {
                             toured.clear();
+                            left_out.clear();
                             prop_assert_eq!(wait.copied(&ep, answer.events), None);
                         }
                         _ => {
                             toured.clear();
+                            left_out.clear();
                             wait.woke(answer.available, answer.timed_out);
                         }
                     }

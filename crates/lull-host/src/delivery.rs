@@ -143,6 +143,11 @@ pub trait Receiver: Send + Sync {
     /// A poll that has to happen (the last one of a busy poller, a NAPI thread's): may sleep for the lock.
     fn poll(&self, host: &Delivery, budget: u32) -> u32;
 
+    /// Whether a poll would find nothing to do, as far as can be told without a lock; false if that cannot be told.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Runs the receiver's own timers (TCP's), and says with [`Delivery::set_receiver_deadline`] when to call again. False
     /// if the lock is held: it is asked again shortly.
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool;

@@ -68,6 +68,12 @@ impl<'w> Turn<'w> {
         known
     }
 
+    /// Whether nothing waits for a poll of the instance with this id. False if that cannot be told, or if it is gone.
+    #[inline]
+    pub fn is_idle(&self, id: u32) -> bool {
+        self.worker.instance(id).is_some_and(|instance| instance.receiver.is_idle())
+    }
+
     /// `napi_suspend_irqs` for the instance with this id, on this CPU.
     #[inline]
     pub fn suspend(&mut self, id: u32) {

@@ -266,6 +266,11 @@ impl Epoll {
                         turn.suspend(napi_id);
                     }
                 }
+                WaitStep::Busy(plan) if wait.may_leave_out(&context.busy) && turn.is_idle(plan.napi_id) => {
+                    let now_ns = worker.host().now_ns();
+                    context.check_kernel(now_ns);
+                    wait.left_out(&context.busy, context.is_available(), now_ns);
+                }
                 WaitStep::Busy(plan) => {
                     let known = turn.busy_loop(&plan, &mut |now_ns| {
                         context.check_kernel(now_ns);

@@ -353,7 +353,7 @@ impl Receiver for Queue {
     #[inline]
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
         // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
-        if self.irq.pending() == Some(false) && !self.blocked.load(Ordering::Relaxed) {
+        if self.is_idle() {
             return Some(0);
         }
         let mut guard = self.lock.try_lock()?;
@@ -363,6 +363,11 @@ impl Receiver for Queue {
         let owed = work != 0 || guard.stack.tx_frames() != guard.transmitted || !guard.changes.is_empty();
         self.finish(host, guard, owed);
         Some(work)
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.irq.pending() == Some(false) && !self.blocked.load(Ordering::Relaxed)
     }
 
     fn poll(&self, host: &Delivery, budget: u32) -> u32 {

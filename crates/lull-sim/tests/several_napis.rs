@@ -38,9 +38,9 @@ fn a_context_on_four_napis_has_nearly_the_latency_of_one() {
     let every = EpollOptions { every_napi: true, ..linux };
     println!("mode       load   | one NAPI: p50 p99 cpu | four, as Linux: p50 p99 cpu | four, every_napi: p50 p99 cpu");
     let mut stalled = false;
-    // A tour of four instances costs eight polls where one costs two, which shows where a core polls nearly all the time, and
-    // where each packet of a batch waits for the tour.
-    for (mode, limit) in [("suspend20", 1.15), ("napibusy", 1.1), ("suspend200", 1.2), ("fullbusy", 1.25)] {
+    // What comes on four instances takes up to eight polls where it takes two on one, which shows where a core polls nearly all the
+    // time, and where each packet of a batch waits for the tour.
+    for (mode, limit) in [("suspend20", 1.1), ("napibusy", 1.1), ("suspend200", 1.16), ("fullbusy", 1.2)] {
         for per_s in LOADS {
             let outcomes =
                 [(1, linux), (4, linux), (4, every)].map(|(napis, options)| run(mode, napis, per_s, options));

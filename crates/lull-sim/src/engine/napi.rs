@@ -84,6 +84,14 @@ impl Nic {
         self.queues.rows().find(|(_, queue)| queue.napi.id() == id && id != 0).map(|(queue, _)| queue)
     }
 
+    /// Whether a poll of the instance with this id would find nothing.
+    pub(crate) fn is_idle(&self, id: u32) -> bool {
+        self.lookup(id).is_some_and(|queue| {
+            let queue = &self.queues[queue];
+            queue.ring.is_empty() && queue.tx_ring.is_empty() && queue.tx_done == 0
+        })
+    }
+
     /// `napi_suspend_irqs`.
     pub(crate) fn suspend(&self, env: &mut Env, cpus: &mut Cpus, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
