@@ -7,6 +7,7 @@ use lull_host::{Host, NapiInfo, WeakHost};
 use lull_linux::{Roots, machine, sched};
 
 use crate::change::{Former, Planned, apply};
+use crate::group;
 use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown};
 
 /// Answers requests about one host.
@@ -37,6 +38,7 @@ impl Answers {
         match request {
             Request::Show => Answer::Shown(self.show(&host)),
             Request::Set(set) => self.set(&host, set),
+            Request::Group(change) => group::change(&host, change).map_or_else(Answer::Refused, Answer::Group),
             Request::Undo => self.undo(&host),
         }
     }
@@ -70,6 +72,7 @@ impl Answers {
             napis: host.napis().iter().map(|info| self.napi(host, info)).collect(),
             cpus: cpus.collect(),
             contexts: contexts.map(|(sockets, params)| EpollContext { sockets, params }).collect(),
+            groups: group::groups(host),
         }
     }
 

@@ -9,7 +9,7 @@
 //! - [`schema::Request`] and [`schema::Answer`]: what passes between them, a line of JSON each way.
 //!
 //! The modules in the order that a request meets them: [`place`] (where sockets lie, and which processes have one),
-//! [`client`], [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none).
+//! [`client`], [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none), `group` (groups of CPUs).
 //!
 //! # Example
 //!
@@ -36,6 +36,7 @@
 mod change;
 pub mod client;
 mod error;
+mod group;
 mod host;
 pub mod place;
 pub mod schema;

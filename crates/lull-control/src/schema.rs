@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use lull_core::group::PollerStats;
 use lull_core::{EpollParams, NapiSettings, Stats};
 use lull_linux::sched::{Scheduling, ThreadPolicy};
 use serde::{Deserialize, Serialize};
@@ -23,9 +24,29 @@ pub enum Request {
     Show,
     /// Changes settings of NAPIs: all that the selection names, or none.
     Set(Set),
+    /// Changes a busy-polling CPU group.
+    Group(GroupChange),
     /// Gives every NAPI back the settings that it had before the first [`Request::Set`], and its thread its CPUs and
     /// policy.
     Undo,
+}
+
+/// A change of a group, by its number; where that is `None` the process has one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupChange {
+    /// The group.
+    pub group: Option<u32>,
+    /// Cores of the machine that are attached.
+    pub attach: Vec<usize>,
+    /// Cores of the machine that are detached.
+    pub detach: Vec<usize>,
+    /// NAPIs that become members, by their ids.
+    pub add: Vec<u32>,
+    /// Packets that each of these may take per visit; `None` is what a NAPI may take in softirq.
+    pub weight: Option<u32>,
+    /// NAPIs that leave, by their ids.
+    pub remove: Vec<u32>,
 }
 
 /// A change of settings.
@@ -77,6 +98,8 @@ pub enum Answer {
     Shown(Shown),
     /// To [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
     Changed(Vec<Napi>),
+    /// To [`Request::Group`]: the group as it is now.
+    Group(Group),
     /// The request was refused, in words that name the object and the remedy. Nothing was changed.
     Refused(String),
 }
@@ -99,6 +122,66 @@ pub struct Shown {
     pub cpus: Vec<Cpu>,
     /// Its epoll contexts.
     pub contexts: Vec<EpollContext>,
+    /// Its busy-polling CPU groups.
+    pub groups: Vec<Group>,
+}
+
+/// A busy-polling CPU group of the process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    /// Its number.
+    pub index: u32,
+    /// After how many nanoseconds without packets its last poller rests; never, if absent.
+    pub rest_ns: Option<u64>,
+    /// What empty passes may take of one CPU, in percent.
+    pub empty_percent: Option<u32>,
+    /// What all passes may take of one CPU, in percent.
+    pub total_percent: Option<u32>,
+    /// Percent of busy time above which one more poller is woken.
+    pub wake_above: u32,
+    /// Percent of busy time that the others would have, below which a poller parks.
+    pub park_below: u32,
+    /// The NUMA node of its CPUs.
+    pub node: Option<usize>,
+    /// Its members.
+    pub members: Vec<GroupMember>,
+    /// Its pollers.
+    pub pollers: Vec<GroupPoller>,
+}
+
+/// A NAPI that a group polls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupMember {
+    /// Its id.
+    pub napi_id: u32,
+    /// Its device.
+    pub device: String,
+    /// Its queue.
+    pub queue: usize,
+    /// Packets that it may take per visit.
+    pub weight: u32,
+    /// Polls by the group so far.
+    pub polls: u64,
+}
+
+/// One CPU of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupPoller {
+    /// The process's CPU.
+    pub cpu: u16,
+    /// The machine's core.
+    pub core: Option<usize>,
+    /// The kernel's id of its thread.
+    pub thread: i32,
+    /// What it does: `polls`, `rests` or `parked`.
+    pub state: String,
+    /// For how many nanoseconds it has had the member that it serves now, if it serves one.
+    pub claim_age_ns: Option<u64>,
+    /// What it did so far.
+    pub stats: PollerStats,
 }
 
 /// One NAPI of the process.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lull_control::place::Places;
-use lull_control::schema::{Answer, Change, Napi, Request, Set, Shown};
+use lull_control::schema::{Answer, Change, GroupChange, Napi, Request, Set, Shown};
 use lull_control::{Client, Error, Offer};
-use lull_core::{EpollParams, Threaded};
-use lull_host::{Host, HostConfig};
+use lull_core::{EpollParams, Mode, Threaded};
+use lull_host::{GroupOptions, Host, HostConfig};
 use lull_linux::sched::{ThreadPolicy, scheduling};
-use lull_net::{Epoll, Network, NetworkConfig};
+use lull_net::{Epoll, GroupCpus, Network, NetworkConfig};
 use lull_nic::mem::{self, MemConfig};
 
 /// A directory of this test's own, removed at its end.
@@ -270,4 +270,56 @@ fn a_host_that_is_gone_is_said() {
     drop(plane);
     let error = client.ask(&Request::Show).unwrap_err().to_string();
     assert!(error.contains("closed"), "{error}");
+}
+
+#[test]
+fn a_group_is_shown_and_changed_while_it_polls() {
+    let scratch = Scratch::new();
+    let (ours, _peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+    let cores = lull_host::usable_cores();
+    let host = Host::new(HostConfig { cpus: vec![Some(cores[0]); 2], ..HostConfig::default() }).unwrap();
+    let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+    let mode: Mode = "group50".parse().unwrap();
+    let config = NetworkConfig {
+        addresses: vec![("10.0.0.2".parse().unwrap(), 24)],
+        group: Some(GroupCpus { cpus: vec![0], options }),
+        ..NetworkConfig::default()
+    };
+    let network = Network::new(&host, Arc::new(ours), config.with_mode(&mode)).unwrap();
+    let _offer = Offer::start(&host, "test", &scratch.places()).unwrap();
+    let mut client = connect(&scratch);
+    let shown = show(&mut client);
+    let ids: Vec<u32> = shown.napis.iter().map(|napi| napi.id).collect();
+    assert_eq!((shown.groups.len(), shown.groups[0].rest_ns), (1, Some(50_000)));
+    assert!(shown.napis.iter().all(|napi| napi.state.contains("GROUPED")));
+
+    let remove = GroupChange { remove: vec![ids[1]], ..GroupChange::default() };
+    let Answer::Group(group) = client.ask(&Request::Group(remove.clone())).unwrap() else { panic!("it was a change") };
+    assert_eq!(group.members.iter().map(|member| member.napi_id).collect::<Vec<_>>(), [ids[0]]);
+    assert!(!show(&mut client).napis[1].state.contains("GROUPED"));
+    let add = GroupChange { add: vec![ids[1]], weight: Some(16), ..GroupChange::default() };
+    let Answer::Group(group) = client.ask(&Request::Group(add)).unwrap() else { panic!("it was a change") };
+    assert_eq!(group.members.iter().map(|member| (member.napi_id, member.weight)).max(), Some((ids[1], 16)));
+
+    let refusals = [
+        (GroupChange { attach: vec![cores[0]], ..GroupChange::default() }, "group 0 has it"),
+        (GroupChange { attach: vec![4_000], ..GroupChange::default() }, "may not use core 4000"),
+        (GroupChange { add: vec![ids[0]], ..GroupChange::default() }, "is in group 0"),
+        (GroupChange { add: vec![7], ..GroupChange::default() }, "no NAPI 7"),
+        (GroupChange { group: Some(3), ..GroupChange::default() }, "no group 3; it has 0"),
+    ];
+    for (change, word) in refusals {
+        let refused = client.ask(&Request::Group(change)).unwrap_err().to_string();
+        assert!(refused.contains(word), "{refused}");
+    }
+    let threaded = Change { threaded: Some(Threaded::On), ..Change::default() };
+    let set = Request::Set(Set { napi_ids: vec![ids[0]], change: threaded });
+    let refused = client.ask(&set).unwrap_err().to_string();
+    assert!(refused.contains("remove it from the group first"), "{refused}");
+
+    let detach = GroupChange { detach: vec![cores[0]], ..GroupChange::default() };
+    let Answer::Group(group) = client.ask(&Request::Group(detach)).unwrap() else { panic!("it was a change") };
+    assert!(group.members.is_empty() && group.pollers.is_empty());
+    drop(network);
+    assert!(show(&mut client).groups.is_empty(), "the group goes with its network");
 }

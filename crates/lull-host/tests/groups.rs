@@ -277,3 +277,76 @@ fn nothing_is_lost_while_cpus_and_queues_come_and_go_under_load() {
         }
     }
 }
+
+#[test]
+fn edge_g04_a_worker_that_sleeps_is_woken_by_the_poller() {
+    for rest_ns in [None, Some(50 * US)] {
+        let world = World::new();
+        let id = group(&world.host, rest_ns, &[0]);
+        world.host.group_add(id, world.bound.napi, 64).unwrap();
+        for count in 1..=20 {
+            let sleeper = common::sleeping_thread(&world.bound, 0, "sleeper", count);
+            assert!(world.client.send(1));
+            sleeper.join().unwrap();
+        }
+        assert_eq!(world.bound.queue.deliverers(), ["group/0/0"]);
+    }
+}
+
+#[test]
+fn edge_g06_a_device_that_goes_takes_its_members_along_and_the_group_stays() {
+    let host = host(1);
+    let (gone, _) = mem_queue(&host, 0);
+    let (stays, client) = mem_queue(&host, 0);
+    let id = group(&host, Some(50 * US), &[0]);
+    host.group_add(id, gone.napi, 64).unwrap();
+    host.group_add(id, stays.napi, 64).unwrap();
+    host.disable(gone.napi).unwrap();
+    host.remove_device(gone.device).unwrap();
+    assert_eq!(host.groups()[0].members, [(stays.napi, 64)]);
+    assert!(client.send(1));
+    stays.await_delivered(1);
+}
+
+#[test]
+fn edge_g08_a_reset_during_a_visit_waits_for_that_poll_and_no_longer() {
+    let world = World::new();
+    let id = group(&world.host, None, &[0]);
+    world.host.group_add(id, world.bound.napi, 64).unwrap();
+    let (begun, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (in_poll, over) = (begun.clone(), ended.clone());
+    world.bound.queue.during_poll(move || {
+        in_poll.store(true, Ordering::Release);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        over.store(true, Ordering::Release);
+    });
+    assert!(world.client.send(1));
+    eventually("the poll", || begun.load(Ordering::Acquire));
+    world.host.disable(world.bound.napi).unwrap();
+    assert!(ended.load(Ordering::Acquire), "nobody polls a disabled instance");
+    world.host.enable(world.bound.napi).unwrap();
+    assert!(world.client.send(1));
+    world.bound.await_delivered(2);
+}
+
+/// A device whose interrupt the kernel raises, and which gives no hint: polled in every pass, watched in every rest.
+#[test]
+fn descriptors_are_served_and_wake_a_group_that_rests() {
+    for rest_ns in [None, Some(50 * US)] {
+        let host = host(2);
+        let (bound, device) = common::fd_queue(&host, 1);
+        let id = group(&host, rest_ns, &[0]);
+        host.group_add(id, bound.napi, 64).unwrap();
+        for sent in 1..=30 {
+            if rest_ns.is_some() {
+                eventually("the group to rest", || host.groups()[0].census.resting);
+            }
+            device.send(1);
+            bound.await_delivered(sent);
+        }
+        assert_eq!(bound.queue.deliverers(), ["group/0/0"]);
+        host.group_remove(id, bound.napi).unwrap();
+        device.send(1);
+        bound.await_delivered(31);
+    }
+}

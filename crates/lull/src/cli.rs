@@ -6,6 +6,7 @@ use crate::apply::{ApplyArgs, DiffArgs};
 use crate::attach::{AttachArgs, DetachArgs};
 use crate::compare::Compare;
 use crate::doctor::DoctorArgs;
+use crate::group::GroupArgs;
 use crate::load::LoadArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
 use crate::predict::Predict;
@@ -55,6 +56,8 @@ pub enum Command {
     Diff(DiffArgs),
     /// Sets single settings of NAPIs, of a device or a process, until `lull undo`.
     Set(SetArgs),
+    /// Shows and changes the busy-polling groups of CPUs of a process: cores and NAPIs come and go while they poll.
+    Group(GroupArgs),
     /// Gives a device, all devices or a process back what they had before `lull apply` and `lull set`.
     Undo(UndoArgs),
     /// Sets the epoll busy-poll parameters inside a running program, and follows it.

@@ -11,6 +11,7 @@ mod compare;
 mod device_args;
 mod doctor;
 mod failure;
+mod group;
 mod group_args;
 mod load;
 mod manual;
@@ -99,6 +100,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Apply(args) => apply::run(&args, &stop),
         Command::Diff(args) => apply::diff(&args),
         Command::Set(args) => set::run(&args),
+        Command::Group(args) => group::run(&args),
         Command::Undo(args) => undo::run(&args),
         Command::Attach(args) => attach::run(&args, &stop),
         Command::Detach(args) => attach::detach(&args),

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use lull_control::Client;
 use lull_control::place::Places;
-use lull_control::schema::{Answer, Napi, Request, Shown};
+use lull_control::schema::{Answer, Group, GroupPoller, Napi, Request, Shown};
 use lull_core::{EpollParams, Stats, Threaded};
 use lull_linux::recognise::{Programs, Recognised, recognise};
 use lull_linux::sched::shown_ns;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::group;
 use crate::output::{WriteError, out, outln};
 use crate::rows::{ROW_HEAD, Row, print_rows, thread_cell};
 
@@ -63,7 +64,7 @@ impl Process {
         for (napi, mode) in self.shown.napis.iter().zip(&self.modes) {
             self.print_notes(napi, mode)?;
         }
-        Ok(())
+        self.shown.groups.iter().try_for_each(group::print)
     }
 
     fn row(&self, napi: &Napi, mode: &Recognised) -> Row {
@@ -109,6 +110,14 @@ impl Process {
     }
 }
 
+/// The groups of process `pid`.
+///
+/// # Errors
+/// Those of [`Client`].
+pub fn groups(pid: u32) -> Result<Vec<Group>, Failure> {
+    Ok(show(&mut Client::connect(pid, &Places::default())?)?.groups)
+}
+
 fn show(client: &mut Client) -> Result<Shown, Failure> {
     match client.ask(&Request::Show)? {
         Answer::Shown(mut shown) => {
@@ -120,11 +129,24 @@ fn show(client: &mut Client) -> Result<Shown, Failure> {
     }
 }
 
-/// What the settings amount to, with the epoll contexts that have sockets there.
+/// What the settings amount to, with the epoll contexts that have sockets there. A group that polls it decides alone.
 fn mode_of(napi: &Napi, shown: &Shown) -> Recognised {
+    if let Some(group) = group_of(napi, shown) {
+        let mode = group.rest_ns.map_or("group".to_owned(), |ns| format!("group{}", ns / 1_000));
+        let cores = group.pollers.iter().map(|it| it.core.map_or("any".to_owned(), |core| core.to_string()));
+        let cores = cores.collect::<Vec<_>>().join(",");
+        let note = format!("group {} polls it, on core {cores}: nothing suspends or defers it meanwhile", group.index);
+        return Recognised { mode, note: Some(note) };
+    }
     let there = shown.contexts.iter().filter(|context| context.sockets.contains_key(&napi.id));
     let polling = there.map(|context| context.params).filter(|params| *params != EpollParams::default());
     recognise(&napi.settings, &Programs { polling: polling.collect(), some_hidden: false, busy_poll_usecs: 0 })
+}
+
+/// The group that polls a NAPI.
+fn group_of<'s>(napi: &Napi, shown: &'s Shown) -> Option<&'s Group> {
+    let is_member = |group: &&Group| group.members.iter().any(|member| member.napi_id == napi.id);
+    shown.groups.iter().find(is_member).filter(|_| napi.id != 0)
 }
 
 fn queue_name(napi: &Napi) -> String {
@@ -146,6 +168,22 @@ struct Sample {
     seconds: f64,
     napis: Vec<NapiSample>,
     cpus: Vec<CpuSample>,
+    pollers: Vec<PollerSample>,
+}
+
+/// What a poller of a group did in an interval.
+#[derive(Debug, Serialize)]
+struct PollerSample {
+    group: u32,
+    cpu: u16,
+    state: String,
+    polls: u64,
+    strays: u64,
+    busy_percent: f64,
+    empty_percent: f64,
+    wakes: u64,
+    parks: u64,
+    rests: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -221,7 +259,9 @@ impl Sample {
             wakeups: now.wakeups.wrapping_sub(then.wakeups),
             timer_ops: now.timer_ops.wrapping_sub(then.timer_ops),
         });
-        Sample { pid: after.pid, seconds: elapsed_ns as f64 / 1e9, napis: napis.collect(), cpus: cpus.collect() }
+        let (pid, seconds) = (after.pid, elapsed_ns as f64 / 1e9);
+        let pollers = PollerSample::between(before, after, elapsed_ns);
+        Sample { pid, seconds, napis: napis.collect(), cpus: cpus.collect(), pollers }
     }
 
     fn print(&self) -> Result<(), WriteError> {
@@ -257,6 +297,22 @@ impl Sample {
                 rate(counts.timer_fires)
             )?;
         }
+        for poller in &self.pollers {
+            outln!(
+                "  group {} on CPU {}: {}; polls/s {:.0}, stray {:.0}; busy {:.1} %, empty {:.1} %; woke/s {:.1}, parked {:.1}, \
+                 rested {:.0}",
+                poller.group,
+                poller.cpu,
+                poller.state,
+                rate(poller.polls),
+                rate(poller.strays),
+                poller.busy_percent,
+                poller.empty_percent,
+                rate(poller.wakes),
+                rate(poller.parks),
+                rate(poller.rests)
+            )?;
+        }
         for cpu in &self.cpus {
             outln!(
                 "  CPU {}: softirq {:.1} %, interrupts/s {:.0}, wake-ups/s {:.0}, kernel timers/s {:.0}",
@@ -268,6 +324,36 @@ impl Sample {
             )?;
         }
         Ok(())
+    }
+}
+
+impl PollerSample {
+    /// One that was attached since the first look has no former counts, and is left out.
+    fn between(before: &Shown, after: &Shown, elapsed_ns: u64) -> Vec<PollerSample> {
+        let pollers = |shown: &Shown| -> Vec<(u32, GroupPoller)> {
+            let of =
+                |group: &Group| group.pollers.iter().map(|poller| (group.index, poller.clone())).collect::<Vec<_>>();
+            shown.groups.iter().flat_map(of).collect()
+        };
+        let then = pollers(before);
+        let percent = |now: u64, then: u64| 100.0 * now.saturating_sub(then) as f64 / elapsed_ns as f64;
+        let sample = |(group, now): (u32, GroupPoller)| {
+            let (_, then) = then.iter().find(|(of, then)| (*of, then.thread) == (group, now.thread))?;
+            let (is, was) = (now.stats, then.stats);
+            Some(PollerSample {
+                group,
+                cpu: now.cpu,
+                state: now.state,
+                polls: is.polls.saturating_sub(was.polls),
+                strays: is.strays.saturating_sub(was.strays),
+                busy_percent: percent(is.busy_ns, was.busy_ns),
+                empty_percent: percent(is.empty_ns, was.empty_ns),
+                wakes: is.wakes.saturating_sub(was.wakes),
+                parks: is.parks.saturating_sub(was.parks),
+                rests: is.rests.saturating_sub(was.rests),
+            })
+        };
+        pollers(after).into_iter().filter_map(sample).collect()
     }
 }
 

@@ -17,15 +17,29 @@ impl Service {
 
     /// Started by these words.
     fn start_under(words: &[&str]) -> Service {
+        Service::start_in(words, &["--mode", "defer50"])
+    }
+
+    /// Started by these words, in this mode.
+    fn start_in(words: &[&str], mode: &[&str]) -> Service {
         let words = [words, &[LULL]].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
-        command.args(["serve", "--nic", "mem", "--mode", "defer50", "--load", "200", "--connections", "1"]);
+        command.args(["serve", "--nic", "mem", "--load", "200", "--connections", "1"]).args(mode);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.next().unwrap().unwrap().starts_with("serving memcached"));
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Service(child)
+    }
+
+    /// Runs `lull group` on the process.
+    fn group(&self, action: &str, arguments: &str) -> (Option<i32>, String, String) {
+        let pid = self.0.id().to_string();
+        let words = ["group", action, &pid];
+        let output = Command::new(LULL).args(words).args(arguments.split_whitespace()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
     /// Runs a command with the process as its target.
@@ -133,4 +147,30 @@ fn a_policy_that_the_service_may_not_give_is_refused_by_name_and_with_the_remedy
     }
     assert_eq!(service.settings()["threaded"], "off");
     assert!(service.ok("undo", "").contains("nothing was set"));
+}
+
+#[test]
+fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
+    let mode = ["--mode", "group50", "--group-cpus", "0", "--oversubscribe"];
+    let service = Service::start_in(&[], &mode);
+    let group = |action: &str, arguments: &str| {
+        let (status, said, failed) = service.group(action, arguments);
+        assert_eq!(status, Some(0), "lull group {action} {arguments}: {failed}");
+        said
+    };
+    let shown: Value = serde_json::from_str(&group("show", "--json")).unwrap();
+    let id = shown[0]["members"][0]["napi_id"].to_string();
+    assert_eq!((&shown[0]["rest_ns"], &shown[0]["pollers"][0]["core"]), (&50_000.into(), &0.into()));
+    let said = service.ok("show", "");
+    assert!(said.contains("group50") && said.contains("group 0 polls it, on core 0"), "{said}");
+    service.refused("set", "threaded=on", "remove it from the group first");
+    assert!(group("remove", &id).contains("0 NAPIs, 1 CPUs"));
+    assert!(group("add", &format!("{id} --weight 8")).contains("weight 8"));
+    assert!(group("detach", "0").contains("0 NAPIs, 0 CPUs"));
+    let (status, _, said) = service.group("add", &id);
+    assert!(status == Some(2) && said.contains("attach one first"), "{said}");
+    assert!(group("attach", "0").contains("0 NAPIs, 1 CPUs"));
+    assert!(group("add", &id).contains("1 NAPIs, 1 CPUs"));
+    let (status, _, said) = service.group("attach", "0");
+    assert!(status == Some(2) && said.contains("group 0 has it"), "{said}");
 }

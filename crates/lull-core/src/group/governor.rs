@@ -52,6 +52,7 @@ pub(crate) enum Decision {
 pub(crate) struct Governor {
     window_end_ns: AtomicU64,
     opened_ns: AtomicU64,
+    woke_ns: AtomicU64,
     /// What the pollers' busy time added up to when the window was opened.
     busy_before_ns: AtomicU64,
     busy_windows: AtomicU32,
@@ -77,14 +78,24 @@ impl Governor {
         }
     }
 
-    /// Whether the window is over.
+    /// Whether the window is over: at its end, or as soon as a member is always full. But whoever was woken is given a window's
+    /// time to come before it is looked again whether there are enough.
     #[inline]
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.window_end_ns.load(Relaxed) || self.filled.load(Relaxed)
+        now_ns >= self.window_end_ns.load(Relaxed)
+            || (self.filled.load(Relaxed) && now_ns >= self.woke_ns.load(Relaxed).saturating_add(GOVERNOR_WINDOW_NS))
     }
 
-    /// Ends the window, if this poller is the first to do so. `busy_ns` is what all pollers were busy so far.
-    pub(crate) fn decide(&self, seen: Seen, thresholds: &Thresholds, busy_ns: u64, now_ns: u64) -> Decision {
+    /// Ends the window, if this poller is the first to do so. `busy_ns` is what all pollers were busy so far; `running`, how
+    /// many of those awake do run: one whose core is taken by others, or that was woken just now, does not.
+    pub(crate) fn decide(
+        &self,
+        seen: Seen,
+        running: u32,
+        thresholds: &Thresholds,
+        busy_ns: u64,
+        now_ns: u64,
+    ) -> Decision {
         let end_ns = self.window_end_ns.load(Relaxed);
         let next_ns = now_ns.saturating_add(GOVERNOR_WINDOW_NS);
         if self.window_end_ns.compare_exchange(end_ns, next_ns, Relaxed, Relaxed).is_err() {
@@ -93,13 +104,13 @@ impl Governor {
         let elapsed_ns = now_ns.saturating_sub(self.opened_ns.swap(now_ns, Relaxed)).max(1);
         let busy_ns = busy_ns.saturating_sub(self.busy_before_ns.swap(busy_ns, Relaxed));
         let (waited, filled) = (self.waited.swap(false, Relaxed), self.filled.swap(false, Relaxed));
-        let awake = u64::from(seen.awake().count_ones());
+        let running = u64::from(running);
         let above = |pollers: u64, percent: u32| {
             u128::from(busy_ns) * 100 > u128::from(elapsed_ns) * u128::from(pollers) * u128::from(percent)
         };
-        let asks = waited && above(awake, thresholds.wake_above);
+        let asks = waited && above(running, thresholds.wake_above);
         let busy_windows = if asks { self.busy_windows.load(Relaxed) + 1 } else { 0 };
-        let spare = awake > 1 && !above(awake - 1, thresholds.park_below);
+        let spare = running > 1 && !above(running - 1, thresholds.park_below);
         let idle_windows = if spare { self.idle_windows.load(Relaxed) + 1 } else { 0 };
         self.busy_windows.store(busy_windows, Relaxed);
         self.idle_windows.store(idle_windows, Relaxed);
@@ -109,6 +120,7 @@ impl Governor {
         }
         if (filled || busy_windows >= WAKE_WINDOWS) && seen.awake().count_ones() < ceiling {
             self.busy_windows.store(0, Relaxed);
+            self.woke_ns.store(now_ns, Relaxed);
             return Decision::OneMore;
         }
         Decision::Stay

@@ -247,6 +247,8 @@ poller_stats! {
 #[repr(align(64))]
 pub(crate) struct PollerSlot {
     cpu: PlainU32,
+    /// When it last ended a pass: whether it runs.
+    passed_ns: PlainU64,
     /// When it was last woken or parked, so that it is not at once parked or woken again.
     changed_ns: PlainU64,
     /// Since when it serves a member, and which; 0 is none. For those who look for stalls.
@@ -311,6 +313,7 @@ impl Group {
         };
         let poller = || PollerSlot {
             cpu: PlainU32::new(0),
+            passed_ns: PlainU64::new(0),
             changed_ns: PlainU64::new(0),
             serves_since_ns: PlainU64::new(0),
             serves: PlainU32::new(0),
@@ -400,6 +403,7 @@ impl Group {
         let place = &self.pollers[slot];
         place.cpu.store(u32::from(cpu), Relaxed);
         place.changed_ns.store(0, Relaxed);
+        place.passed_ns.store(0, Relaxed);
         place.counters.clear();
         self.watch.attach(slot as u8);
         Ok(GroupPoller::new(slot as u8, cx.now_ns))
@@ -531,6 +535,15 @@ impl Group {
 
     pub(crate) fn busy_ns(&self) -> u64 {
         self.pollers.iter().map(|poller| poller.counters.busy_ns.load(Relaxed)).sum()
+    }
+
+    /// Those of the `awake` pollers that ended a pass within the last window.
+    pub(crate) fn running(&self, awake: u32, now_ns: u64) -> u32 {
+        let runs = |slot: &usize| {
+            let passed_ns = self.pollers[*slot].passed_ns.load(Relaxed);
+            awake & (1 << *slot) != 0 && now_ns.saturating_sub(passed_ns) <= governor::GOVERNOR_WINDOW_NS
+        };
+        (0..GROUP_POLLERS_MAX).filter(runs).fold(0, |all, slot| all | 1 << slot)
     }
 
     pub(crate) fn claimant(slot: u8) -> Claimant {

@@ -424,6 +424,7 @@ impl GroupPoller {
         let worked = std::mem::take(&mut self.worked);
         let took_ns = cx.now_ns.saturating_sub(self.pass_began_ns);
         self.count(group, |counters| &counters.passes);
+        group.pollers[usize::from(self.slot)].passed_ns.store(cx.now_ns, Relaxed);
         let counters = &group.pollers[usize::from(self.slot)].counters;
         let spent = if worked { &counters.busy_ns } else { &counters.empty_ns };
         spent.store(spent.load(Relaxed) + took_ns, Relaxed);
@@ -458,7 +459,9 @@ impl GroupPoller {
             return self.park(group, cx);
         }
         // Without cycles to burn nobody spins beside another.
-        if left == Left::NoEmpty && seen.awake().count_ones() > 1 {
+        let others_run = |running: u32| running & !(1 << self.slot) != 0;
+        if left == Left::NoEmpty && seen.awake().count_ones() > 1 && others_run(group.running(seen.awake(), cx.now_ns))
+        {
             return self.park(group, cx);
         }
         if !group.governor.is_over(cx.now_ns) {
@@ -466,7 +469,9 @@ impl GroupPoller {
         }
         let changed_ns = |slot: u8| group.pollers[usize::from(slot)].changed_ns.load(Relaxed);
         let may_change = |slot: u8| cx.now_ns.saturating_sub(changed_ns(slot)) >= CHANGE_NS || changed_ns(slot) == 0;
-        match group.governor.decide(seen, &group.config.thresholds, group.busy_ns(), cx.now_ns) {
+        let running = group.running(seen.awake(), cx.now_ns);
+        let busy_ns = group.busy_ns();
+        match group.governor.decide(seen, running.count_ones(), &group.config.thresholds, busy_ns, cx.now_ns) {
             Decision::Stay => None,
             Decision::OneMore => {
                 let parked = seen.attached() & !seen.awake();
@@ -479,7 +484,8 @@ impl GroupPoller {
                 Some(GroupStep::Wake(group.woken(slot, cx)))
             }
             Decision::OneFewer => {
-                if !may_change(self.slot) {
+                // Whoever stays has to be there: one whose core is taken watches nothing.
+                if !may_change(self.slot) || !others_run(running) {
                     return None;
                 }
                 group.governor.parked();
