@@ -278,6 +278,9 @@ impl Queue {
     /// Tells the watchers, rings the doorbell, reports the timers.
     #[inline]
     fn tell_and_ring(&self, host: &Delivery, inside: &mut Inside) {
+        if inside.stack.has_looped() {
+            self.deliver_looped(host, inside);
+        }
         if !inside.changes.is_empty() {
             self.tell(inside);
         }
@@ -300,6 +303,17 @@ impl Queue {
         }
         if inside.stack.take_crowd_gone() {
             lull_host::give_back_memory();
+        }
+    }
+
+    /// What was sent to own addresses comes in again before the lock is given back; what is left of very much, by a timer
+    /// that is due.
+    #[cold]
+    fn deliver_looped(&self, host: &Delivery, inside: &mut Inside) {
+        let now_ns = host.now_ns();
+        inside.call(now_ns, |stack, io| stack.deliver_looped(io));
+        if inside.stack.has_looped() {
+            host.set_receiver_deadline(self.napi(), now_ns);
         }
     }
 
@@ -360,7 +374,8 @@ impl Receiver for Queue {
         let work = self.poll_inside(host, &mut guard, budget);
         // An empty round, of which a busy poller makes millions, leaves nothing to see to; room in the ring may have made a
         // socket writable that then sent nothing itself.
-        let owed = work != 0 || guard.stack.tx_frames() != guard.transmitted || !guard.changes.is_empty();
+        let sent = guard.stack.tx_frames() != guard.transmitted || guard.stack.has_looped();
+        let owed = work != 0 || sent || !guard.changes.is_empty();
         self.finish(host, guard, owed);
         Some(work)
     }

@@ -84,7 +84,8 @@ pub(crate) struct Flow(Option<Taken>);
 
 impl Flow {
     fn of(local: SocketAddr, remote: SocketAddr) -> Flow {
-        let flows = engine::running().and_then(|engine| engine.flows.as_ref());
+        // Both ends of a connection to an own address are this process's: nobody outlives it.
+        let flows = engine::running().filter(|_| !engine::is_own(remote.ip())).and_then(|engine| engine.flows.as_ref());
         Flow(flows.and_then(|flows| flows.opened(local, remote)))
     }
 }

@@ -136,3 +136,21 @@ fn shut_rd_ends_a_listener_and_shut_wr_does_not() {
     assert_eq!(socket::accept(fd, 0).map(|accepted| accepted.fd), error(libc::EINVAL));
     close(fd);
 }
+
+#[test]
+fn a_program_reaches_its_own_address() {
+    let (listening, at) = listener();
+    let fd = tcp();
+    socket::connect(fd, &bytes(&at.to_string())).unwrap();
+    let served = socket::accept(listening, 0).unwrap().fd;
+    assert_eq!(send(fd, b"to myself", 0), Ok(9));
+    assert_eq!(recv(served, 0).unwrap(), b"to myself");
+    assert_eq!(lull_posix::address::parse(&socket::getpeername(served).unwrap().unwrap()), Some(name(fd)));
+    close(served);
+    assert_eq!(recv(fd, 0).unwrap(), b"");
+    close(fd);
+    close(listening);
+    let fd = tcp();
+    assert_eq!(socket::connect(fd, &bytes(&at.to_string())), error(libc::ECONNREFUSED));
+    close(fd);
+}

@@ -391,3 +391,16 @@ fn closing_gives_the_port_back_in_both_worlds() {
         close(again);
     }
 }
+
+#[test]
+fn a_program_sends_to_its_own_address() {
+    let ((fd, at), other) = (bound("0.0.0.0"), udp());
+    let own = SocketAddr::new(OWN.parse().unwrap(), at.port());
+    assert_eq!(send_to(other, b"to myself", own), Ok(9));
+    let (data, from) = received(fd);
+    assert_eq!((data.as_slice(), from), (&b"to myself"[..], SocketAddr::new(own.ip(), name(other).port())));
+    assert_eq!(send_to(fd, b"and back", from), Ok(8));
+    assert_eq!(received(other), (b"and back".to_vec(), own));
+    close(fd);
+    close(other);
+}

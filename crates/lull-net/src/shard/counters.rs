@@ -4,7 +4,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one shard since it was made.
         ///
-        /// Every received frame is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
+        /// Every received frame and every looped one is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
         /// `icmp_errors_taken` or `neighbour_messages` if it was of use, else in one of those whose names begin with
         /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ counters! {
     tx_frames,
     /// Frames lost because the transmit ring was full (replies of the moment only; sockets wait instead).
     tx_dropped,
+    /// Frames to own addresses, which came back in without the device.
+    looped_frames,
     /// SYNs that began a handshake.
     tcp_syns,
     /// SYNs answered by a cookie (Linux: SyncookiesSent).

@@ -104,9 +104,9 @@ impl Packet {
     }
 }
 
-/// Parses a frame for the station `mac` with the addresses `locals`.
+/// Parses a frame for the station `mac` with the addresses `locals`. One that `looped` comes from one of them.
 #[inline]
-pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local]) -> Result<Inbound, Reason> {
+pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local], looped: bool) -> Result<Inbound, Reason> {
     let data = frame.data();
     if data.len() < wire::ETHERNET {
         return Err(MALFORMED);
@@ -120,8 +120,8 @@ pub(super) fn classify(frame: &Frame, mac: Mac, locals: &[Local]) -> Result<Inbo
         return Err(|counters| &mut counters.drop_martian);
     }
     let mut packet = match be16(data, 12) {
-        wire::ETHERTYPE_IPV4 => ipv4(data, locals)?,
-        wire::ETHERTYPE_IPV6 => ipv6(data, locals)?,
+        wire::ETHERTYPE_IPV4 => ipv4(data, locals, looped)?,
+        wire::ETHERTYPE_IPV6 => ipv6(data, locals, looped)?,
         wire::ETHERTYPE_ARP => return Ok(Inbound::Arp),
         wire::ETHERTYPE_VLAN | wire::ETHERTYPE_SERVICE_VLAN => return tagged(data),
         _ => return Err(|counters| &mut counters.drop_ethertype),
@@ -155,7 +155,7 @@ pub(super) fn untag(frame: &mut Frame) {
 }
 
 #[inline]
-fn ipv4(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
+fn ipv4(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
     const L3: usize = wire::ETHERNET;
     if data.len() < L3 + wire::IPV4 || data[L3] >> 4 != 4 {
         return Err(MALFORMED);
@@ -171,7 +171,7 @@ fn ipv4(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
     let ip = |at: usize| Ipv4Addr::new(data[at], data[at + 1], data[at + 2], data[at + 3]);
     let (source, destination) = (ip(L3 + 12), ip(L3 + 16));
     let first = data[L3 + 12];
-    // This network, loopback, groups, class E and broadcast (RFC 1122 section 3.2.1.3); our own would be a loop.
+    // This network, loopback, groups, class E and broadcast (RFC 1122 section 3.2.1.3); our own, from outside.
     let mut martian = first == 0 || first == 127 || first >= 224;
     let mut cast = None;
     for local in locals {
@@ -180,7 +180,7 @@ fn ipv4(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
         } else if local.broadcast == Some(destination) {
             cast = Some(Cast::Broadcast);
         }
-        martian |= local.ip == IpAddr::V4(source) || local.broadcast == Some(source);
+        martian |= !looped && local.ip == IpAddr::V4(source) || local.broadcast == Some(source);
     }
     if martian {
         return Err(|counters| &mut counters.drop_martian);
@@ -232,7 +232,7 @@ fn ipv4_options(mut options: &[u8]) -> Result<(), Reason> {
     Ok(())
 }
 
-fn ipv6(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
+fn ipv6(data: &[u8], locals: &[Local], looped: bool) -> Result<Packet, Reason> {
     const L3: usize = wire::ETHERNET;
     if data.len() < L3 + wire::IPV6 || data[L3] >> 4 != 6 {
         return Err(MALFORMED);
@@ -249,7 +249,7 @@ fn ipv6(data: &[u8], locals: &[Local]) -> Result<Packet, Reason> {
     let (source, destination) = (ip(L3 + 8), ip(L3 + 24));
     // Loopback must not be on a link (RFC 4291 section 2.5.3); mapped addresses stand for IPv4 in our tables.
     let mapped = source.to_ipv4_mapped().is_some() || destination.to_ipv4_mapped().is_some();
-    let own = locals.iter().any(|local| local.ip == IpAddr::V6(source));
+    let own = !looped && locals.iter().any(|local| local.ip == IpAddr::V6(source));
     if source.is_multicast() || source.is_loopback() || destination.is_loopback() || mapped || own {
         return Err(|counters| &mut counters.drop_martian);
     }

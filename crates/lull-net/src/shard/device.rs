@@ -8,6 +8,8 @@ use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, Packe
 use smoltcp::time::Instant;
 use smoltcp::wire::HardwareAddress;
 
+use super::counters::StackCounters;
+use super::looped::Looped;
 use super::wire::{self, Mac};
 
 /// What an interface is told about the device; the same for all connections of a shard.
@@ -65,8 +67,12 @@ pub(super) struct Exit<'a> {
     /// The connection's next sequence number that was never sent.
     snd_nxt: u32,
     pub(super) tx: &'a mut dyn TxQueue,
+    /// Where frames to own addresses go.
+    looped: &'a mut Looped,
     pub(super) pool: &'a mut FramePool,
+    /// By the device or looped.
     pub(super) frames: u32,
+    by_device: u32,
     pub(super) dropped: u32,
     pub(super) last: Sent,
     pub(super) refused: Option<Refused>,
@@ -86,10 +92,11 @@ impl<'p, 'a> Shim<'p, 'a> {
         next_hop: Option<Mac>,
         snd_nxt: u32,
         tx: &'a mut dyn TxQueue,
+        looped: &'a mut Looped,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
-        let exit =
-            Exit { port, next_hop, snd_nxt, tx, pool, frames: 0, dropped: 0, last: Sent::default(), refused: None };
+        let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
+        let exit = Exit { port, next_hop, snd_nxt, tx, looped, pool, frames, by_device, dropped, last, refused };
         Shim { packet, exit }
     }
 }
@@ -168,13 +175,28 @@ impl Exit<'_> {
         };
         let ethertype = if v4 { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
         wire::push_ethernet(&mut frame, next_hop, self.port.mac, ethertype);
+        if next_hop == self.port.mac {
+            self.looped.push_back(frame);
+            self.frames += 1;
+            return;
+        }
         match self.tx.transmit(frame) {
-            Ok(()) => self.frames += 1,
+            Ok(()) => {
+                self.frames += 1;
+                self.by_device += 1;
+            }
             Err(frame) => {
                 self.dropped += 1;
                 self.pool.recycle(frame);
             }
         }
+    }
+
+    /// Counts what went out.
+    #[inline]
+    pub(super) fn count(&self, counters: &mut StackCounters) {
+        counters.tx_frames += u64::from(self.by_device);
+        counters.tx_dropped += u64::from(self.dropped);
     }
 }
 
@@ -200,7 +222,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
         let exit = &mut self.exit;
         if exit.next_hop.is_none() {
             exit.refused = Some(Refused::NoNeighbour);
-        } else if exit.tx.free_slots() == 0 {
+        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.free_slots() == 0 {
             exit.refused = Some(Refused::RingFull);
         } else {
             return Some(TxToken::new(exit));

@@ -58,6 +58,7 @@ mod half_open_input;
 mod icmp;
 mod isn;
 mod listener;
+mod looped;
 mod mend;
 mod narrow;
 mod neighbour;

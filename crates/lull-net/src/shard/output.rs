@@ -59,11 +59,10 @@ impl Stack {
                 }
             }
             eager = false;
-            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
+            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
-            self.counters.tx_frames += u64::from(exit.frames);
-            self.counters.tx_dropped += u64::from(exit.dropped);
+            exit.count(&mut self.counters);
             if exit.frames > 0 {
                 // The first segment of a response that is also its last: smoltcp has nothing more to send, and has
                 // just started its retransmission timer. That never runs for less than RTO_NS_MIN.

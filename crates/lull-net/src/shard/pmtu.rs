@@ -58,11 +58,10 @@ impl Stack {
             }
             let iface = self.iface.of(connection, io.now_ns);
             let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
-            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
+            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
             iface.poll_egress(due, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
-            self.counters.tx_frames += u64::from(exit.frames);
-            self.counters.tx_dropped += u64::from(exit.dropped);
+            exit.count(&mut self.counters);
             if exit.frames == 0 {
                 break;
             }

@@ -11,6 +11,9 @@ use super::wire::{self, Mac};
 impl Stack {
     /// The own address that a packet to `remote` should come from (longest matching prefix, RFC 6724 rule 8).
     pub(super) fn source_for(&self, remote: IpAddr) -> Option<IpAddr> {
+        if self.is_local(remote) {
+            return Some(remote);
+        }
         let same_family = || self.locals.iter().filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
         let link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         same_family()
@@ -61,12 +64,13 @@ impl Stack {
             IpAddr::V6(ip) => u128::from(ip) as u32,
         };
         // Any spreading will do: a collision costs a look into the shared table.
-        let slot = &mut self.hops[octet.wrapping_mul(0x9e37_79b1) as usize >> 24];
-        match slot {
+        let slot = octet.wrapping_mul(0x9e37_79b1) as usize >> 24;
+        match self.hops[slot] {
             Some(hop) if hop.ip == station && hop.version == version => Some(hop.mac),
             _ => {
-                let mac = self.neighbours.lookup(station)?;
-                *slot = Some(Hop { ip: station, mac, version });
+                let own = self.is_local(station).then_some(self.port.mac);
+                let mac = own.or_else(|| self.neighbours.lookup(station))?;
+                self.hops[slot] = Some(Hop { ip: station, mac, version });
                 Some(mac)
             }
         }
@@ -103,6 +107,9 @@ impl Stack {
     pub(super) fn send_frame(&mut self, mut frame: Frame, mac: Mac, io: &mut Io<'_>) {
         let ethertype = if frame.data()[0] >> 4 == 4 { wire::ETHERTYPE_IPV4 } else { wire::ETHERTYPE_IPV6 };
         wire::push_ethernet(&mut frame, mac, self.port.mac, ethertype);
+        if mac == self.port.mac {
+            return self.looped.push_back(frame);
+        }
         self.transmit(frame, io);
     }
 

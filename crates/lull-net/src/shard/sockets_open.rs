@@ -77,7 +77,8 @@ impl Stack {
     ///
     /// # Errors
     /// [`NetError::Invalid`]: remote port 0, families that differ, or a buffer size out of range.
-    /// [`NetError::NetworkUnreachable`]: no route, or the address is a group's or our own (there is no loopback).
+    /// [`NetError::NetworkUnreachable`]: no route, or the address is a group's. [`NetError::ConnectionRefused`]: it is the
+    /// socket's own address and port.
     /// [`NetError::AddressNotAvailable`]: `local` is not an own address, or no ephemeral port is free.
     /// [`NetError::AddressInUse`]: the 4-tuple is taken. [`NetError::NoBuffers`]: the table is full.
     pub fn tcp_connect(
@@ -130,7 +131,7 @@ impl Stack {
             return Err(NetError::Invalid);
         }
         let mapped = matches!(ip, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
-        if ip.is_unspecified() || ip.is_multicast() || mapped || self.is_broadcast(ip) || self.is_local(ip) {
+        if ip.is_unspecified() || ip.is_multicast() || mapped || self.is_broadcast(ip) {
             return Err(NetError::NetworkUnreachable);
         }
         if self.route(ip).is_none() {
@@ -145,6 +146,10 @@ impl Stack {
         };
         match local.map_or(0, |local| local.port()) {
             0 => self.ephemeral_port(protocol, source, remote).map(|port| SocketAddr::new(source, port)),
+            // A connection to itself would open from both ends at once, which the state machine of ours does not do.
+            port if protocol == wire::PROTOCOL_TCP && SocketAddr::new(source, port) == remote => {
+                Err(NetError::ConnectionRefused)
+            }
             port => Ok(SocketAddr::new(source, port)),
         }
     }
@@ -161,7 +166,7 @@ impl Stack {
             let flow = FlowKey::new(protocol, source, port, remote.ip(), remote.port());
             let steered = self.config.steering.as_ref().is_none_or(|steering| steering(local, remote));
             let bound = if protocol == wire::PROTOCOL_TCP { &self.listener_ports } else { &self.udp_ports };
-            if steered && bound.is_free(port) && !self.flows.contains_key(&flow) {
+            if steered && local != remote && bound.is_free(port) && !self.flows.contains_key(&flow) {
                 return Ok(port);
             }
         }

@@ -17,6 +17,7 @@ use super::flow::{FlowTable, hash_state};
 use super::half_open::HalfOpens;
 use super::isn::{Secret, mix};
 use super::listener::{Listener, PortTable};
+use super::looped::Looped;
 use super::narrow::{Interfaces, PathMtus};
 use super::neighbour::{HOPS, Hop, Neighbours, Unresolved};
 use super::slab::Slab;
@@ -66,6 +67,7 @@ pub struct Stack {
     /// Sockets that found the transmit ring full, oldest first.
     pub(super) blocked: VecDeque<SocketId>,
     pub(super) held_back: HeldBack,
+    pub(super) looped: Looped,
     pub(super) secret: Secret,
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
@@ -157,6 +159,7 @@ impl Stack {
             neighbours,
             blocked: VecDeque::new(),
             held_back: HeldBack::new(),
+            looped: Looped::new(),
             secret: Secret::new(mix(config.seed ^ 2)),
             ports_tried: mix(config.seed ^ 3) as u32,
             // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
@@ -193,12 +196,17 @@ impl Stack {
     /// Takes a received frame. Its effects on sockets are in `io.changes`; replies of the protocol are on the ring.
     pub fn receive(&mut self, frame: Frame, io: &mut Io<'_>) {
         self.counters.rx_frames += 1;
+        self.take(frame, false, io);
+    }
+
+    /// Takes a frame from the device, or one that looped: only that may come from an own address.
+    pub(super) fn take(&mut self, frame: Frame, looped: bool, io: &mut Io<'_>) {
         let mut frame = linear(frame, io.pool);
-        let mut inbound = demux::classify(&frame, self.port.mac, &self.locals);
+        let mut inbound = demux::classify(&frame, self.port.mac, &self.locals, looped);
         // Each round takes four bytes of the frame away.
         while matches!(inbound, Ok(Inbound::PriorityTagged)) {
             demux::untag(&mut frame);
-            inbound = demux::classify(&frame, self.port.mac, &self.locals);
+            inbound = demux::classify(&frame, self.port.mac, &self.locals, looped);
         }
         let refused = match inbound {
             Ok(Inbound::Ip(mut packet)) => match packet.protocol {

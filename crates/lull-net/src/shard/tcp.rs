@@ -202,12 +202,12 @@ impl Stack {
         if let Some(timestamps) = &connection.timestamps {
             timestamps.announce(io.now_ns);
         }
-        let mut shim = Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, io.pool);
+        let mut shim =
+            Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
         let iface = self.iface.of(connection, io.now_ns);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
-        self.counters.tx_frames += u64::from(exit.frames);
-        self.counters.tx_dropped += u64::from(exit.dropped);
+        exit.count(&mut self.counters);
         let answered = exit.frames > 0 && exit.last.flags & (SYN | RST) == 0;
         if answered {
             connection.sent(exit.last);

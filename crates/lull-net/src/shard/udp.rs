@@ -177,10 +177,10 @@ impl Stack {
             None => self.source_for(to.ip()).ok_or(NetError::NetworkUnreachable)?,
         };
         let everyone = to.ip().is_multicast() || self.is_broadcast(to.ip());
-        if self.is_local(to.ip()) || !everyone && self.route(to.ip()).is_none() {
+        if !everyone && self.route(to.ip()).is_none() {
             return Err(NetError::NetworkUnreachable);
         }
-        if io.tx.free_slots() == 0 {
+        if io.tx.free_slots() == 0 && !self.is_local(to.ip()) {
             if let Some(socket) = self.udps.get_mut(id.index())
                 && !socket.blocked
             {
