@@ -404,3 +404,21 @@ fn a_program_sends_to_its_own_address() {
     close(fd);
     close(other);
 }
+
+#[test]
+fn neither_world_starves() {
+    let (fd, at) = bound("0.0.0.0");
+    let (lulls, kernels) = (peer(), kernels_peer());
+    for _ in 0..40 {
+        lulls.send_to(b"lull", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+    }
+    kernels.send_to(b"kernel", on_loopback(at)).unwrap();
+    // What is sent later comes later.
+    let (last, last_at) = bound(OWN);
+    lulls.send_to(b"last", last_at).unwrap();
+    assert_eq!(received(last).0, b"last");
+    close(last);
+    let before = (0..40).take_while(|_| received(fd).0 == b"lull").count();
+    assert!(before < 40, "the kernel's datagram waited for all of lull's");
+    close(fd);
+}
