@@ -156,8 +156,9 @@ pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Keepalive, ListenOptions,
-    Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts, UdpOptions,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, Keepalive,
+    ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts,
+    UdpOptions,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

@@ -75,6 +75,12 @@ fn random_seed() -> Result<u64, NetworkError> {
     Ok(u64::from_ne_bytes(seed))
 }
 
+/// The kernel's clock that all processes have.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Which local ports make a flow come back to `queue`, if the device can tell.
 fn steering(device: &Arc<dyn Device>, queue: usize) -> Option<Steering> {
     if device.info().queues == 1 {
@@ -115,6 +121,8 @@ impl Network {
                 tx_checksum_offload: info.offloads.tx_checksum,
                 tx_segmentation_offload: info.offloads.tx_checksum && info.offloads.tso,
                 seed: random_seed()?,
+                elsewhere: config.elsewhere.clone(),
+                epoch_ns: monotonic_ns().saturating_sub(host.now_ns()),
                 ephemeral_ports: config.ephemeral_ports.clone(),
                 timestamps: config.timestamps,
                 coalesce_ns: config.coalesce_ns,

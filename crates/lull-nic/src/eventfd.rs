@@ -126,6 +126,24 @@ impl EitherFd {
     }
 }
 
+impl EitherFd {
+    /// It is never readable again; its number stays valid.
+    pub(crate) fn silence(&self) -> io::Result<()> {
+        let quiet = never_readable()?;
+        // SAFETY: both are open and stay owned by whom they are; dup3 replaces atomically.
+        let done = unsafe { libc::dup3(quiet.as_raw_fd(), self.epoll.as_raw_fd(), libc::O_CLOEXEC) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// A descriptor that never becomes readable: a timer that nobody sets.
+pub(crate) fn never_readable() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed; the result is checked below.
+    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
+    // SAFETY: `owned` checks `fd`, and nobody else has it.
+    unsafe { owned(fd) }
+}
+
 impl AsFd for EitherFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

@@ -55,6 +55,7 @@ struct Buffer {
     checksum: Checksum,
     segmentation: Segmentation,
     rss_hash: u32,
+    seen_by: u32,
     /// Of the size that pools keep, and of the heap.
     ordinary: bool,
     next: Option<Frame>,
@@ -70,6 +71,7 @@ impl Buffer {
             checksum: Checksum::None,
             segmentation: Segmentation::None,
             rss_hash: 0,
+            seen_by: 0,
             ordinary,
             next: None,
             origin: None,
@@ -83,6 +85,7 @@ impl Buffer {
         self.checksum = Checksum::None;
         self.segmentation = Segmentation::None;
         self.rss_hash = 0;
+        self.seen_by = 0;
     }
 }
 
@@ -240,6 +243,19 @@ impl Frame {
     pub fn set_rss_hash(&mut self, hash: u32) {
         self.0.rss_hash = hash;
     }
+
+    /// The queues whose processes could not place this frame and passed it on, a bit each ([`crate::passing`]); 0 for one that
+    /// the device has just received.
+    #[inline]
+    pub fn seen_by(&self) -> u32 {
+        self.0.seen_by
+    }
+
+    /// Sets the queues whose processes could not place the frame.
+    #[inline]
+    pub fn set_seen_by(&mut self, queues: u32) {
+        self.0.seen_by = queues;
+    }
 }
 
 impl Clone for Frame {
@@ -251,6 +267,7 @@ impl Clone for Frame {
         copy.0.checksum = self.0.checksum;
         copy.0.segmentation = self.0.segmentation;
         copy.0.rss_hash = self.0.rss_hash;
+        copy.0.seen_by = self.0.seen_by;
         copy.0.next = self.0.next.clone();
         copy
     }

@@ -77,6 +77,7 @@ pub mod mem;
 pub mod namespace;
 mod observe;
 pub mod packet;
+pub mod passing;
 pub mod pcap;
 pub mod prefetch;
 mod room;

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings};
 use lull_host::GroupOptions;
 
-use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, SynCookies, Timeouts};
+use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
 
 /// How a network is made.
 ///
@@ -29,6 +30,8 @@ pub struct NetworkConfig {
     pub tx_buffer_bytes: usize,
     /// Connections per shard, at most.
     pub connections_max: usize,
+    /// The stacks of other processes that have the same addresses, on other queues of the interface.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// Ports for sockets that name none (`ip_local_port_range`).
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Connections send timestamps if the peer does (`tcp_timestamps`).
@@ -86,6 +89,7 @@ impl Default for NetworkConfig {
             rx_buffer_bytes: BUFFER_BYTES,
             tx_buffer_bytes: BUFFER_BYTES,
             connections_max: 65_536,
+            elsewhere: None,
             ephemeral_ports: EPHEMERAL_PORTS,
             timestamps: true,
             coalesce_ns: COALESCE_NS,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lull_nic::frame::HEADROOM_BYTES;
 
+use super::elsewhere::Elsewhere;
 use super::error::NetError;
 use super::wire;
 
@@ -116,6 +117,10 @@ pub struct StackConfig {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS). `None`: any port.
     pub steering: Option<Steering>,
+    /// The stacks of other processes that have the same addresses.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// When this stack's clock began, in nanoseconds of a clock that those stacks have, too.
+    pub epoch_ns: u64,
 }
 
 impl StackConfig {
@@ -141,6 +146,8 @@ impl StackConfig {
             timeouts: Timeouts::default(),
             ephemeral_ports: EPHEMERAL_PORTS,
             steering: None,
+            elsewhere: None,
+            epoch_ns: 0,
         }
     }
 

@@ -38,14 +38,14 @@ impl Secret {
     /// MSS is rounded down to one of the table.
     pub(super) fn cookie(&self, flow: &FlowKey, peer_isn: u32, mss: u16, now_ns: u64) -> u32 {
         let index = table(flow.local().ip()).iter().rposition(|&known| mss >= known).unwrap_or(0) as u32;
-        let count = (now_ns / PERIOD_NS) as u32;
+        let count = (self.common_ns(now_ns) / PERIOD_NS) as u32;
         let data = self.cookie_hash(flow, Some(count)).wrapping_add(index) & DATA_MASK;
         self.cookie_hash(flow, None).wrapping_add(peer_isn).wrapping_add(count << DATA_BITS).wrapping_add(data)
     }
 
     /// The MSS that a cookie remembers, if it is one of ours and not too old (`check_tcp_syn_cookie`).
     pub(super) fn cookie_mss(&self, flow: &FlowKey, peer_isn: u32, cookie: u32, now_ns: u64) -> Option<u16> {
-        let count = (now_ns / PERIOD_NS) as u32;
+        let count = (self.common_ns(now_ns) / PERIOD_NS) as u32;
         let rest = cookie.wrapping_sub(self.cookie_hash(flow, None)).wrapping_sub(peer_isn);
         let age = count.wrapping_sub(rest >> DATA_BITS) & (u32::MAX >> DATA_BITS);
         if age >= PERIODS_MAX {

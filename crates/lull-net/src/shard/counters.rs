@@ -4,8 +4,9 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one shard since it was made.
         ///
-        /// Every received frame and every looped one is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`, `udp_datagrams`, `icmp_echo_replies`,
-        /// `icmp_errors_taken` or `neighbour_messages` if it was of use, else in one of those whose names begin with
+        /// Every received frame and every looped one is counted once: in `tcp_syns`, `syncookies_sent`, `tcp_segments`,
+        /// `udp_datagrams`, `icmp_echo_replies`, `icmp_errors_taken`, `neighbour_messages` or `passed_on` if it was of use,
+        /// else in one of those whose names begin with
         /// `drop_` (only `drop_unreachable` counts packets of ours).
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
@@ -96,6 +97,8 @@ counters! {
     tcp_held_back,
     /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
     tcp_stalls,
+    /// Frames that another process's stack was given, because nobody here had a use for them.
+    passed_on,
     /// Frames cut short, or with lengths or fields that contradict each other.
     drop_malformed,
     /// Frames for another station.

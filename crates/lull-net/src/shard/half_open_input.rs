@@ -29,7 +29,7 @@ impl Stack {
         let index = self.half_opens.records.insert(record);
         self.flows.insert(flow, Owner::HalfOpen(index));
         self.half_opens.timers.set(index, until_ns.min(io.now_ns + RETRY_NS));
-        self.send_syn_ack(&flow, listener.0, &handshake, paws::clock(io.now_ns), mac, io);
+        self.send_syn_ack(&flow, listener.0, &handshake, self.syn_ack_clock(&handshake, io.now_ns), mac, io);
     }
 
     /// The receive buffer that a listener's connections get.
@@ -96,7 +96,7 @@ impl Stack {
             if may_answer {
                 record.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
                 self.counters.tcp_segments += 1;
-                self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
+                self.send_syn_ack(&flow, listener, &handshake, self.syn_ack_clock(&handshake, io.now_ns), mac, io);
                 return Ok(());
             }
             return Err(REFUSED);
@@ -157,7 +157,7 @@ impl Stack {
         let retry_ns = RETRY_NS << record.timeouts.min(16);
         let (flow, listener, handshake, mac) = (record.flow, record.listener.0, record.handshake, record.mac);
         self.half_opens.timers.set(index, record.until_ns.min(io.now_ns + retry_ns));
-        self.send_syn_ack(&flow, listener, &handshake, paws::clock(io.now_ns), mac, io);
+        self.send_syn_ack(&flow, listener, &handshake, self.syn_ack_clock(&handshake, io.now_ns), mac, io);
     }
 
     /// An ICMP error about a SYN-ACK (`tcp_req_err`). False: it cannot be about this one.

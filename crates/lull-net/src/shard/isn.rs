@@ -43,21 +43,40 @@ pub(super) fn seed_for(isn: u32) -> u64 {
     }
 }
 
-/// The secret of one shard.
+/// The secret of one shard, or of all that have the same addresses.
 #[derive(Debug)]
 pub(super) struct Secret {
     k0: u64,
     k1: u64,
+    /// When the shard's clock began, by a clock that all have; a multiple of [`EPOCH_STEP_NS`].
+    epoch_ns: u64,
 }
+
+/// The low bits of a timestamp are not time where it stands for a SYN's options (`paws::cookie_value`).
+const EPOCH_STEP_NS: u64 = 64_000_000;
 
 impl Secret {
     pub(super) fn new(seed: u64) -> Secret {
-        Secret { k0: mix(seed), k1: mix(seed ^ 0x6a09_e667_f3bc_c908) }
+        Secret::common(seed, 0)
+    }
+
+    /// The secret of a shard whose numbers others can read: its clock began at `epoch_ns`.
+    pub(super) fn common(seed: u64, epoch_ns: u64) -> Secret {
+        Secret {
+            k0: mix(seed),
+            k1: mix(seed ^ 0x6a09_e667_f3bc_c908),
+            epoch_ns: epoch_ns / EPOCH_STEP_NS * EPOCH_STEP_NS,
+        }
+    }
+
+    /// The time of the clock that all have.
+    pub(super) fn common_ns(&self, now_ns: u64) -> u64 {
+        now_ns + self.epoch_ns
     }
 
     /// The initial sequence number for a connection opened now.
     pub(super) fn isn(&self, flow: &FlowKey, now_ns: u64) -> u32 {
-        self.hash(0, flow).wrapping_add(now_ns / 4000) as u32
+        self.hash(0, flow).wrapping_add(self.common_ns(now_ns) / 4000) as u32
     }
 
     /// A keyed hash for what an outsider must not predict.

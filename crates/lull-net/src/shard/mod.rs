@@ -50,6 +50,7 @@ mod cookies;
 mod counters;
 mod demux;
 mod device;
+mod elsewhere;
 mod ending;
 mod error;
 mod flow;
@@ -90,6 +91,7 @@ pub use config::{
     Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
+pub use elsewhere::Elsewhere;
 pub use error::NetError;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use socket::{

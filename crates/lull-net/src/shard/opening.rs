@@ -85,7 +85,11 @@ impl Stack {
         }
         listener.half_open += 1;
         self.counters.tcp_syns += 1;
-        handshake.isn = isn.unwrap_or_else(|| self.secret.isn(&flow, io.now_ns));
+        handshake.isn = isn.unwrap_or_else(|| match self.config.elsewhere {
+            // Another stack may have to go on with it.
+            Some(_) => self.secret.cookie(&flow, segment.seq, offer.mss.unwrap_or(MSS_DEFAULT), io.now_ns),
+            None => self.secret.isn(&flow, io.now_ns),
+        });
         let listener = (listener_index, self.listeners.generation(listener_index));
         self.begin_half_open(flow, listener, handshake, packet.source_mac, io);
         Ok(())
@@ -107,7 +111,8 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Option<Result<(), Reason>> {
         let index = self.listener_for(packet, &flow)?;
-        if self.listeners.get(index)?.cookies_until_ns <= io.now_ns {
+        let others_begin = self.config.elsewhere.is_some();
+        if self.listeners.get(index)?.cookies_until_ns <= io.now_ns && !others_begin {
             return None;
         }
         let (isn, peer_isn) = (segment.ack.wrapping_sub(1), segment.seq.wrapping_sub(1));

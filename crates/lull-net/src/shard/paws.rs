@@ -106,9 +106,10 @@ impl Timestamps {
 }
 
 impl Secret {
-    /// What is added to the clock for this pair of addresses (`secure_tcp_ts_off`).
+    /// What is added to the shard's clock for this pair of addresses (`secure_tcp_ts_off`).
     pub(super) fn timestamp_offset(&self, flow: &FlowKey) -> u32 {
-        self.hash(5, &(flow.local().ip(), flow.remote().ip())) as u32
+        let hash = self.hash(5, &(flow.local().ip(), flow.remote().ip())) as u32;
+        hash.wrapping_add(clock(self.common_ns(0)))
     }
 }
 

@@ -52,7 +52,7 @@ impl Stack {
                 let reply = self.arp(ARP_REPLY, target, sender_mac, sender, sender_mac, io);
                 self.transmit(reply, io);
             }
-            ARP_REPLY if for_us => {}
+            ARP_REPLY if for_us => self.tell_elsewhere(frame),
             _ if used => {}
             _ => return Err(NOT_FOR_US),
         }
@@ -126,6 +126,7 @@ impl Stack {
         if !self.on_link(target.into()) {
             return Err(NOT_FOR_US);
         }
+        self.tell_elsewhere(frame);
         // Only what is asked for or known is taken (RFC 4861 section 7.2.5), and changed only if it says override.
         let known = self.neighbours.lookup(target.into());
         if known.is_none() && !self.unresolved.hops().contains(&IpAddr::V6(target)) {

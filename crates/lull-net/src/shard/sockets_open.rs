@@ -179,7 +179,8 @@ impl Stack {
         let Some(listener) = self.listeners.remove(index) else { return };
         self.listener_ports.unbind(listener.local.port(), index);
         for child in listener.accepted {
-            if self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open) {
+            let open = self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open);
+            if open && !self.is_left_to_others(child) {
                 self.send_reset(child, io);
             }
             self.free(child);

@@ -160,7 +160,10 @@ impl Stack {
             blocked: VecDeque::new(),
             held_back: HeldBack::new(),
             looped: Looped::new(),
-            secret: Secret::new(mix(config.seed ^ 2)),
+            secret: match &config.elsewhere {
+                Some(elsewhere) => Secret::common(mix(elsewhere.secret()), config.epoch_ns),
+                None => Secret::new(mix(config.seed ^ 2)),
+            },
             ports_tried: mix(config.seed ^ 3) as u32,
             // Linux's `icmp_msgs_per_sec` and `icmp_msgs_burst`; resets get the same allowance, as BSDs give them.
             reset_budget: Budget::new(1000, 200),
@@ -219,8 +222,14 @@ impl Stack {
                         Err(reason)
                     }
                 },
-                wire::PROTOCOL_ICMP if packet.source.is_ipv4() => self.icmpv4_input(&frame, &packet, io),
-                wire::PROTOCOL_ICMPV6 if packet.source.is_ipv6() => self.icmpv6_input(&frame, &packet, io),
+                wire::PROTOCOL_ICMP if packet.source.is_ipv4() => match self.icmpv4_input(&frame, &packet, io) {
+                    Err(_) if self.icmp_is_elsewhere(&frame, &packet) => Ok(()),
+                    other => other,
+                },
+                wire::PROTOCOL_ICMPV6 if packet.source.is_ipv6() => match self.icmpv6_input(&frame, &packet, io) {
+                    Err(_) if self.icmp_is_elsewhere(&frame, &packet) => Ok(()),
+                    other => other,
+                },
                 _ => Err((|counters| &mut counters.drop_protocol) as Reason),
             },
             Ok(Inbound::Arp) => self.arp_input(&frame, io),

@@ -64,12 +64,27 @@ impl Stack {
         if segment.flags & (SYN | FIN | ACK | RST) == SYN
             && let Some(listener) = self.listener_for(packet, &flow)
         {
+            if self.begins_elsewhere(flow.local(), frame) {
+                return Ok(());
+            }
             return self.accept_syn(listener, flow, frame, packet, segment, None, io);
         }
-        if segment.flags & (SYN | ACK | RST) == ACK
-            && let Some(taken) = self.accept_cookie(flow, frame, packet, segment, io)
-        {
+        let is_syn = segment.flags & (SYN | FIN | ACK | RST) == SYN;
+        let acknowledges = segment.flags & (SYN | ACK | RST) == ACK;
+        let is_known_to_be_nobodys = Stack::is_in_last_round(frame);
+        // Whoever has the connection comes before whoever could make one of it.
+        if !is_known_to_be_nobodys && self.is_elsewhere(is_syn.then(|| flow.local()), frame) {
+            return Ok(());
+        }
+        if acknowledges && let Some(taken) = self.accept_cookie(flow, frame, packet, segment, io) {
             return taken;
+        }
+        let goes_on = match is_known_to_be_nobodys {
+            true => self.is_elsewhere(None, frame),
+            false => acknowledges && self.ends_elsewhere(frame),
+        };
+        if goes_on {
+            return Ok(());
         }
         // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody
         // listens, everything but a reset is reset.

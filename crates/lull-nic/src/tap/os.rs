@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::eventfd::owned;
 use crate::namespace::{ifreq_ioctl, request};
 
 pub(super) const TUN_PATH: &str = "/dev/net/tun";
@@ -102,14 +101,6 @@ pub(super) fn index(name: &str) -> io::Result<libc::c_uint> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
-}
-
-/// A descriptor that never becomes readable: a timer that nobody sets.
-pub(super) fn never_readable() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are passed; the result is checked below.
-    let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
-    // SAFETY: `owned` checks `fd`, and nobody else has it.
-    unsafe { owned(fd) }
 }
 
 /// Makes the descriptor of `file` mean what `replacement` means. Its number stays valid throughout.

@@ -1,0 +1,104 @@
+//! Stacks of other processes with the same addresses, on other queues of the interface.
+//!
+//! Which queue a packet comes to is the device's choice: a segment may reach a stack that does not know its connection, and an
+//! answer of a neighbour one that did not ask. Such a frame is another stack's before it is nobody's.
+
+use std::net::SocketAddr;
+
+use lull_nic::Frame;
+use lull_nic::passing::LAST_ROUND;
+
+use super::connection::Phase;
+use super::demux::Packet;
+use super::half_open::Handshake;
+use super::paws;
+use super::stack::Stack;
+use super::wire;
+
+/// The other stacks with this stack's addresses. It is asked with the shard's lock held: nothing in it may wait.
+pub trait Elsewhere: std::fmt::Debug + Send + Sync {
+    /// A secret that all these stacks have: by it one can go on with a handshake that another began.
+    fn secret(&self) -> u64;
+
+    /// A SYN for `local`, where this stack listens: whether another stack listens in its stead, and was given the frame.
+    fn takes_syn(&self, local: SocketAddr, frame: &Frame) -> bool;
+
+    /// A packet that belongs to nobody here: whether another stack was given it, which may know whose it is. `syn`: where it
+    /// begins a connection. If somebody will listen there shortly, it may be taken and dropped: its sender asks again.
+    fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool;
+
+    /// As [`Elsewhere::takes_stranger`], of a segment that no stack knows, and that may end a handshake which another began:
+    /// all are asked once more, this one being done.
+    fn takes_last_acknowledgement(&self, frame: &Frame) -> bool;
+
+    /// A neighbour's answer, which any stack may have asked for: the others are given a copy, unless it is one.
+    fn copy_to_all(&self, frame: &Frame);
+}
+
+impl Stack {
+    /// Whether a packet that belongs to nobody here is another stack's from now on.
+    #[cold]
+    pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
+        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
+        self.counters.passed_on += u64::from(taken);
+        taken
+    }
+
+    /// Whether all stacks know already that a segment is of no connection of theirs.
+    pub(super) fn is_in_last_round(frame: &Frame) -> bool {
+        frame.seen_by() & LAST_ROUND != 0
+    }
+
+    /// As [`Stack::is_elsewhere`], of an acknowledgement that nobody has a connection for.
+    #[cold]
+    pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
+        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
+        self.counters.passed_on += u64::from(taken);
+        taken
+    }
+
+    /// As [`Stack::is_elsewhere`], of a SYN that a listener here could take.
+    pub(super) fn begins_elsewhere(&mut self, local: SocketAddr, frame: &Frame) -> bool {
+        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_syn(local, frame));
+        self.counters.passed_on += u64::from(taken);
+        taken
+    }
+
+    /// As [`Stack::is_elsewhere`], of an ICMP message that was of no use: an error is about somebody's packet.
+    #[cold]
+    pub(super) fn icmp_is_elsewhere(&mut self, frame: &Frame, packet: &Packet) -> bool {
+        const V4_UNREACHABLE: u8 = 3;
+        const V6_ERRORS: std::ops::RangeInclusive<u8> = 1..=4;
+        let is_error = frame.data().get(packet.l4).is_some_and(|kind| match packet.protocol {
+            wire::PROTOCOL_ICMP => *kind == V4_UNREACHABLE,
+            _ => V6_ERRORS.contains(kind),
+        });
+        is_error && self.is_elsewhere(None, frame)
+    }
+
+    /// The clock's value for a SYN-ACK, before the offset. Another stack must be able to read from it what was agreed on.
+    pub(super) fn syn_ack_clock(&self, handshake: &Handshake, now_ns: u64) -> u32 {
+        match self.config.elsewhere {
+            Some(_) => paws::cookie_value(handshake.offer.window_scale, handshake.offer.sack, now_ns),
+            None => paws::clock(now_ns),
+        }
+    }
+
+    /// Whether a connection that nobody accepted can be left to another stack when its listener is closed here: its listener
+    /// may be open there, as a socket that several processes have stays open until the last has closed it. What the peer sent
+    /// must not be acknowledged yet, so that it sends it again.
+    pub(super) fn is_left_to_others(&self, index: u32) -> bool {
+        let unacknowledged = |connection: &super::connection::Connection| {
+            let unread = connection.socket().recv_queue() as u32;
+            connection.phase == Phase::Open && connection.rcv_nxt().wrapping_sub(unread) == connection.rcv_ack
+        };
+        self.config.elsewhere.is_some() && self.connections.get(index).is_some_and(unacknowledged)
+    }
+
+    /// Gives the others what a neighbour answered.
+    pub(super) fn tell_elsewhere(&self, frame: &Frame) {
+        if let Some(elsewhere) = &self.config.elsewhere {
+            elsewhere.copy_to_all(frame);
+        }
+    }
+}
