@@ -8,6 +8,8 @@
 //! The file behind it also says which process has which queue of the NIC: by a record lock (`fcntl(2)`, F_SETLK) on the queue's
 //! byte, which a child of `fork` does not inherit and which goes with its process, however that ends. Whoever takes a queue, or
 //! sees to one that nobody has, holds another lock meanwhile ([`Flows::alone`]).
+//!
+//! And it says which process listens last on a listener that several have inherited.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -21,10 +23,16 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.
 pub const FLOWS_MAX: usize = 65_536;
 
+/// Listeners that are remembered, at most.
+const LISTENERS_MAX: usize = 1024;
+
 /// The byte of [`Flows::alone`], behind those of all queues.
 const ALONE: u32 = 1 << 20;
 /// The byte of whoever records the frames.
 pub const RECORD: u32 = ALONE + 1;
+
+/// A listener that is open in the process that made it, and whose connections nobody asks for just now.
+const NOBODY: u64 = u16::MAX as u64;
 
 const FREE: u32 = 0;
 const BEING_WRITTEN: u32 = 1;
@@ -45,6 +53,9 @@ struct Shared {
     /// Where the next search for a free slot begins.
     cursor: AtomicU32,
     slots: [Slot; FLOWS_MAX],
+    /// A listener's inode, below it its port, and below that the queue, plus one, of the process that began to ask for its
+    /// connections last, or [`NOBODY`]. 0 is free.
+    listeners: [AtomicU64; LISTENERS_MAX],
 }
 
 /// The table, mapped. Processes that map the same file share it.
@@ -180,6 +191,62 @@ impl Flows {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// The process that has `queue` asks for the connections of a listener from now on: new ones are its own, and not those of
+    /// others that inherited it. Of more listeners than are remembered, each process takes what comes to its queue.
+    pub fn listens(&self, listener: u32, port: u16, queue: u32) {
+        let wanted = word(listener, port, u64::from(queue + 1));
+        let of_it = |now: u64| (now >> 32 == u64::from(listener)).then_some(wanted);
+        let listeners = &self.shared().listeners;
+        let known = listeners.iter().any(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, of_it).is_ok());
+        let free = |word: &AtomicU64| word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let _ = known || listeners.iter().any(free);
+    }
+
+    /// The process that has `queue` does not listen there any more. `inherited`: another one may, soon.
+    pub fn listens_no_more(&self, listener: u32, queue: u32, inherited: bool) {
+        let its_own = |now: u64| {
+            let is_it = now >> 32 == u64::from(listener) && now & NOBODY == u64::from(queue + 1);
+            // Another process may listen by now.
+            is_it.then_some(if inherited { now | NOBODY } else { 0 })
+        };
+        self.change_listeners(its_own);
+    }
+
+    /// The process that made a listener has closed it without ever asking for its connections.
+    pub fn closed_for_good(&self, listener: u32) {
+        self.change_listeners(|now| (now >> 32 == u64::from(listener) && now & NOBODY == NOBODY).then_some(0));
+    }
+
+    /// A process has just taken `queue`: what is still noted of the one before is over.
+    pub(crate) fn begins_with(&self, queue: u32) {
+        self.change_listeners(|now| (now & NOBODY == u64::from(queue + 1)).then_some(now | NOBODY));
+    }
+
+    fn change_listeners(&self, change: impl Fn(u64) -> Option<u64>) {
+        for word in &self.shared().listeners {
+            // What is not to be changed stays.
+            let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, &change);
+        }
+    }
+
+    fn listeners(&self) -> impl Iterator<Item = u64> + '_ {
+        self.shared().listeners.iter().map(|word| word.load(Ordering::Acquire)).filter(|word| *word != 0)
+    }
+
+    /// The queue of the process that began last to listen, if it has not ceased to.
+    pub fn who_listens(&self, listener: u32) -> Option<u32> {
+        let word = self.listeners().find(|word| word >> 32 == u64::from(listener))?;
+        (word & NOBODY != NOBODY).then_some((word & NOBODY) as u32 - 1)
+    }
+
+    /// Whether there is a listener at a port whose connections nobody asks for just now, or whose process has just ended.
+    pub fn somebody_will_listen(&self, port: u16) -> bool {
+        let of_the_port = |word: &u64| (word >> 16) as u16 == port;
+        self.listeners()
+            .filter(of_the_port)
+            .any(|word| word & NOBODY == NOBODY || self.holder((word & NOBODY) as u32 - 1).is_none())
+    }
+
     /// The connections that are open: local and remote address.
     pub fn all(&self) -> Vec<(SocketAddr, SocketAddr)> {
         let open = self.shared().slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == OPEN);
@@ -235,6 +302,10 @@ fn lock_of(kind: libc::c_int, queue: u32) -> libc::flock {
         l_len: 1,
         l_pid: 0,
     }
+}
+
+fn word(listener: u32, port: u16, who: u64) -> u64 {
+    u64::from(listener) << 32 | u64::from(port) << 16 | who
 }
 
 fn write(words: &[AtomicU64; 2], ip: IpAddr) {
@@ -314,6 +385,31 @@ mod tests {
         assert!(in_a_child(|| flows.holder(0) == Some(me) && flows.holder(1).is_none()));
         flows.release(0);
         assert!(in_a_child(|| flows.claim(0).is_ok()), "given back");
+    }
+
+    #[test]
+    fn of_several_processes_the_last_that_listens_has_the_new_connections() {
+        let flows = Flows::create().unwrap();
+        assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, false));
+        flows.listens(7, 80, 0);
+        flows.listens(8, 81, 0);
+        flows.listens(7, 80, 1);
+        assert_eq!((flows.who_listens(7), flows.who_listens(8)), (Some(1), Some(0)));
+        flows.listens_no_more(7, 0, true);
+        assert_eq!(flows.who_listens(7), Some(1), "the former one ends, and not the last");
+        flows.listens_no_more(7, 1, true);
+        assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, true), "whoever made it has it");
+        flows.closed_for_good(7);
+        assert!(!flows.somebody_will_listen(80));
+        flows.begins_with(0);
+        assert_eq!(
+            (flows.who_listens(8), flows.somebody_will_listen(81)),
+            (None, true),
+            "whoever had the queue has died"
+        );
+        flows.listens(8, 81, 2);
+        flows.listens_no_more(8, 2, false);
+        assert!(!flows.somebody_will_listen(81));
     }
 
     #[test]

@@ -34,6 +34,10 @@ pub enum Nic {
     Tap {
         /// The descriptors, by number.
         queues: Vec<RawFd>,
+        /// The ends of each queue's inbox that are read and written (`lull_nic::passing`), if there are several queues that
+        /// processes can share.
+        #[serde(default)]
+        inboxes: Vec<(RawFd, RawFd)>,
     },
     /// An interface of the host, by AF_XDP: what `XdpSetup::parts` gives. Its sockets take memory once: one process
     /// can start it.
@@ -51,14 +55,18 @@ impl Nic {
     /// How many queues it has.
     pub fn queues(&self) -> usize {
         match self {
-            Nic::Tap { queues } => queues.len(),
+            Nic::Tap { queues, .. } => queues.len(),
             Nic::Xdp { queues, .. } => *queues,
         }
     }
 
-    /// Whether one process has all queues, or none: the sockets of AF_XDP share their memory.
+    /// Whether one process has all queues, or none: the sockets of AF_XDP share their memory, and without inboxes processes
+    /// cannot pass on what comes to the wrong queue.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Nic::Xdp { .. })
+        match self {
+            Nic::Tap { queues, inboxes } => queues.len() > 1 && inboxes.len() != queues.len(),
+            Nic::Xdp { .. } => true,
+        }
     }
 }
 
@@ -86,6 +94,9 @@ pub struct HandOver {
     pub mode: String,
     /// What follows a resume.
     pub after_resume: AfterResume,
+    /// What the program's processes have in common and nobody else knows: by it one goes on with what another began.
+    #[serde(default)]
+    pub secret: u64,
     /// Memory that is shared with the launcher and with the program's other processes, for [`crate::Flows`].
     pub flows: RawFd,
     /// How long an answer may wait for others of its batch, in nanoseconds ([`lull_net::NetworkConfig::coalesce_ns`]).
@@ -195,7 +206,7 @@ mod tests {
 
     fn example() -> HandOver {
         HandOver {
-            nic: Nic::Tap { queues: vec![1000, 1001] },
+            nic: Nic::Tap { queues: vec![1000, 1001], inboxes: vec![(1005, 1006), (1007, 1008)] },
             ifindex: 7,
             addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
             gateways: vec!["10.0.0.1".parse().unwrap()],
@@ -203,6 +214,7 @@ mod tests {
             ports: vec![11211],
             mode: "suspend20".to_owned(),
             after_resume: AfterResume::Deferral,
+            secret: 5,
             flows: 1002,
             coalesce_ns: 100_000,
             pcap: None,

@@ -178,6 +178,16 @@ pub fn dup3(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     unsafe { raw!(SYS_dup3, fd, to, flags) }.map(|fd| fd as c_int)
 }
 
+/// The inode of an open file: every process that inherited a socket sees the same.
+pub fn inode(fd: c_int) -> Result<u32> {
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: room for what the kernel writes.
+    unsafe { raw!(SYS_fstat, fd, &raw mut stat) }?;
+    // Those of sockets have 32 bits (`get_next_ino`).
+    Ok(stat.st_ino as u32)
+}
+
 /// Whether `poll` calls a descriptor readable now.
 pub fn is_readable(fd: c_int) -> bool {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -11,6 +11,7 @@
 //! | [`flows`] | which connections are open, in memory that the launcher shares: a killed program's peers are told |
 //! | [`start`] | the engine from what was handed on |
 //! | [`engine`] | the engine of this process, and the threads' places in it |
+//! | `elsewhere` | other processes with queues of the same NIC: what is passed on to them |
 //! | [`routing`] | which world an address is of |
 //! | [`files`] | the open files that are lull's, by number; `close`, `dup` |
 //! | [`socket`] | `bind`, `listen`, `accept`, `connect`, reading, writing, `shutdown`, options |
@@ -27,6 +28,7 @@
 
 pub mod address;
 mod block;
+mod elsewhere;
 pub mod engine;
 pub mod epoll;
 mod errno;

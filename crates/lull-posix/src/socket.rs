@@ -45,6 +45,8 @@ pub use shutdown::shutdown;
 pub(crate) struct Listener {
     /// Unlike any other's of this process.
     pub(crate) id: u64,
+    /// The placeholder's inode: the same in every process that inherited it.
+    inode: u32,
     bound: SocketAddr,
     asked: ListenOptions,
     /// The process that called `listen`.

@@ -3,18 +3,20 @@
 use std::fs::File;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
 use lull_control::Offer;
 use lull_control::place::Places;
 use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
 use lull_net::lull_nic::Device;
+use lull_net::lull_nic::passing::WithInboxes;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::{Xdp, XdpSetup};
-use lull_net::{EPHEMERAL_PORTS, Host, HostConfig, Mode, Network, NetworkConfig};
+use lull_net::{EPHEMERAL_PORTS, Elsewhere, Host, HostConfig, Mode, Network, NetworkConfig};
 
+use crate::elsewhere::Others;
 use crate::engine::{Engine, Share, StartError, engage_each};
 use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
@@ -42,21 +44,24 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
     if hand_over.ifindex != 0 {
         netlink::serve(hand_over.ifindex, hand_over.flows, hand_over.nic.queues());
     }
-    let mut flows = None;
-    let start = move |share| {
-        // Opened once: closing any descriptor of it would give this process's queues back.
-        let flows = match &flows {
-            Some(flows) => Arc::clone(flows),
-            None => flows.insert(open_flows(&hand_over)?).clone(),
-        };
-        start(&hand_over, flows, share, say)
+    // Opened once: closing any descriptor of it would give this process's queues back.
+    let flows = Flows::open(own(hand_over.flows)).map(Arc::new);
+    if let Ok(flows) = &flows {
+        // One hand-over is taken in a process.
+        let _ = FLOWS.set(flows.clone());
+    }
+    let start = move |share| match &flows {
+        Ok(flows) => start(&hand_over, flows.clone(), share, say),
+        Err(error) => Err(StartError(format!("cannot share open connections: {error}"))),
     };
     engage_each(routing, Box::new(start), say)
 }
 
-fn open_flows(hand_over: &HandOver) -> Result<Arc<Flows>, StartError> {
-    let flows = Flows::open(own(hand_over.flows));
-    flows.map(Arc::new).map_err(|error| StartError(format!("cannot share open connections: {error}")))
+static FLOWS: OnceLock<Arc<Flows>> = OnceLock::new();
+
+/// What the program's processes and the launcher share.
+pub(crate) fn flows() -> Option<&'static Arc<Flows>> {
+    FLOWS.get()
 }
 
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
@@ -66,6 +71,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
     let device = device(hand_over, &flows, &claimed)?;
+    let elsewhere = others(hand_over, &flows, &claimed);
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
         sysctl: sysctl(),
@@ -80,6 +86,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         gateway4: gateway(true).and_then(|gateway| if let IpAddr::V4(ip) = gateway { Some(*ip) } else { None }),
         gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
         cpus: (0..queues as u16).collect(),
+        elsewhere: elsewhere.map(|others| others.clone() as Arc<dyn Elsewhere>),
         ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),
         coalesce_ns: hand_over.coalesce_ns,
         ..NetworkConfig::default()
@@ -116,13 +123,20 @@ fn name_of_this_program() -> String {
 fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dyn Device>, StartError> {
     let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
     let device: Arc<dyn Device> = match &hand_over.nic {
-        Nic::Tap { queues } => {
+        Nic::Tap { queues, inboxes } => {
             let queues: Vec<OwnedFd> = claimed.iter().map(|queue| own(queues[*queue as usize])).collect();
-            for queue in &queues {
+            let tap = Tap::adopt(queues).map_err(|error| failed(&error))?;
+            for queue in tap.queue_fds() {
                 // The launcher takes out those that nobody has.
-                tap::set_attached(queue.as_fd(), true).map_err(|error| failed(&error))?;
+                tap::set_attached(queue, true).map_err(|error| failed(&error))?;
             }
-            Arc::new(Tap::adopt(queues).map_err(|error| failed(&error))?)
+            match inboxes.is_empty() {
+                true => Arc::new(tap),
+                false => {
+                    let inboxes = claimed.iter().map(|queue| own(inboxes[*queue as usize].0)).collect();
+                    Arc::new(WithInboxes::new(Arc::new(tap), inboxes))
+                }
+            }
         }
         Nic::Xdp { setup, descriptors, .. } => {
             let descriptors = descriptors.iter().map(|fd| own(*fd)).collect();
@@ -136,6 +150,17 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dy
         Some(fd) if flows.claim(RECORD).is_ok() => recorded(device, File::from(own(fd))),
         _ => device,
     })
+}
+
+/// The other processes that may have queues.
+fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32]) -> Option<&'static Arc<Others>> {
+    match &hand_over.nic {
+        Nic::Tap { inboxes, .. } if !inboxes.is_empty() && inboxes.len() > claimed.len() => {
+            let inboxes = inboxes.iter().map(|(_, writes)| own(*writes)).collect();
+            Some(Others::new(flows.clone(), claimed.to_vec(), inboxes, hand_over.secret))
+        }
+        _ => None,
+    }
 }
 
 /// The ports for connections of a process that has these queues: no other process takes the same for the same peer.
@@ -181,7 +206,10 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
         let (mut claimed, mut refused) = (Vec::new(), None);
         for queue in 0..queues {
             match flows.claim(queue) {
-                Ok(()) => claimed.push(queue),
+                Ok(()) => {
+                    flows.begins_with(queue);
+                    claimed.push(queue);
+                }
                 Err(error) => refused = refused.or(Some((queue, error))),
             }
             if share == Share::One && !hand_over.nic.is_whole() && !claimed.is_empty() {

@@ -5,9 +5,18 @@ mod user;
 
 const NGINX: &str = "command -v nginx && command -v curl && command -v ab && command -v ip";
 
+const NGINX_AND_PYTHON: &str = "command -v nginx && command -v curl && command -v python3 && command -v ip";
+
 #[test]
 fn two_nginx_workers_have_a_queue_each_and_one_that_is_killed_is_replaced() {
     for mode in ["base", "suspend20"] {
         user::run("workers", NGINX, mode, "");
     }
+}
+
+/// The workers of one generation have a listener each, or share one.
+#[test]
+fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
+    user::run("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport");
+    user::run("reload", NGINX_AND_PYTHON, "base", "1");
 }

@@ -69,6 +69,9 @@ impl EpollFile {
     ) -> Result<()> {
         let real = if what == libc::EPOLL_CTL_ADD { listener.real().ok() } else { listener.if_real() };
         if let Some(real) = real {
+            if what == libc::EPOLL_CTL_ADD {
+                listener.asked_for();
+            }
             return self.ctl(epfd, what, real, event);
         }
         let mut idle = lock(&self.idle);

@@ -11,7 +11,7 @@ use super::options::Options;
 use super::{Listener, datagram};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, flags, kernel};
+use crate::{Errno, Result, address, elsewhere, flags, kernel, start};
 
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
@@ -87,6 +87,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     static IDS: AtomicU64 = AtomicU64::new(0);
     let file = Listener {
         id: IDS.fetch_add(1, Ordering::Relaxed),
+        inode: kernel::inode(fd)?,
         bound,
         asked: asked(fd, backlog, v6_only),
         called_in: std::process::id(),
@@ -122,11 +123,22 @@ impl Listener {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(Errno::new(libc::EINVAL));
         }
-        let inherited = self.called_in != std::process::id();
-        let engine = engine::engine_with(if inherited { Share::One } else { Share::All })?;
+        let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, self.asked)?;
         listener.set_nonblocking(true)?;
+        self.asked_for();
         Ok(self.real.get_or_init(|| listener))
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.called_in != std::process::id()
+    }
+
+    /// Connections are asked for here from now on. Of several processes that inherited it, the last one has them.
+    pub(crate) fn asked_for(&self) {
+        if let Some(others) = elsewhere::others() {
+            others.listens(self.bound, self.inode);
+        }
     }
 }
 
@@ -136,6 +148,21 @@ fn bound_stream(fd: c_int) -> Option<SocketAddr> {
         return None;
     }
     address::parse(kernel::getsockname(fd).ok()?.as_bytes())
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let inherited = self.is_inherited();
+        // Closed first: a connection that came between the two would be reset.
+        match (self.real.take().map(drop), elsewhere::others()) {
+            (Some(()), Some(others)) => others.listens_no_more(self.bound, self.inode, inherited),
+            // Whoever made it leaves it to those who inherit it, until now.
+            (None, _) if !inherited => {
+                start::flows().inspect(|flows| flows.closed_for_good(self.inode));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// What was asked for, by `listen` and by options before it.

@@ -1,14 +1,14 @@
 //! The NIC of a program on the user plane: opened by the launcher, handed on, and taken back when the program has ended.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use lull_core::Mode;
 use lull_linux::netdev::Netdev;
-use lull_nic::Device;
 use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
+use lull_nic::{Device, passing};
 use lull_posix::handover::Nic;
 
 use crate::failure::Failure;
@@ -144,7 +144,13 @@ impl Opened {
         hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>,
     ) -> Result<Nic, String> {
         Ok(match self {
-            Opened::Tap(tap) => Nic::Tap { queues: tap.queue_fds().map(hand_on).collect::<Result<_, _>>()? },
+            Opened::Tap(tap) => Nic::Tap {
+                queues: tap.queue_fds().map(&mut *hand_on).collect::<Result<_, _>>()?,
+                inboxes: match tap.queue_fds().len() {
+                    2..=passing::QUEUES_MAX => tap.queue_fds().map(|_| inbox(hand_on)).collect::<Result<_, _>>()?,
+                    _ => Vec::new(),
+                },
+            },
             Opened::Xdp(setup) => {
                 let (text, descriptors) = setup.parts();
                 let descriptors = descriptors.into_iter().map(hand_on).collect::<Result<_, _>>()?;
@@ -168,6 +174,12 @@ impl Opened {
             }
         })
     }
+}
+
+/// Both ends of a queue's inbox, as the program gets them.
+fn inbox(hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>) -> Result<(RawFd, RawFd), String> {
+    let (reads, writes) = passing::inbox().map_err(|error| format!("cannot make a queue's inbox: {error}"))?;
+    Ok((hand_on(reads.as_fd())?, hand_on(writes.as_fd())?))
 }
 
 /// The complete entries (ATF_COM) for an interface in the kernel's table of IPv4 neighbours (`arp_format_neigh_entry`).

@@ -245,6 +245,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(status))
 }
 
+fn secret() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| format!("cannot draw a random number: {error}"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
 /// Duplicates of everything that the program inherits, in numbers of their own.
 struct HandedOn {
     hand_over: OwnedFd,
@@ -277,6 +284,7 @@ impl HandedOn {
             mode: asked.mode.name().to_owned(),
             after_resume: asked.after_resume.into(),
             coalesce_ns: asked.network.coalesce_ns,
+            secret: secret()?,
             flows: hand_on(flows.as_fd())?,
             pcap: pcap.map(|file| hand_on(file.as_fd())).transpose()?,
             quiet,

@@ -44,7 +44,8 @@ pub fn run(script: &str, needs: &str, mode: &str, argument: &str) {
 /// Runs a script in namespaces that `unshare` makes by these options.
 pub fn run_in(namespaces: &[&str], script: &str, mode: &str, argument: &str) {
     build_preload();
-    let scratch = std::env::temp_dir().join(format!("lull-user-{script}-{mode}-{argument}-{}", std::process::id()));
+    let name = format!("lull-user-{script}-{mode}-{argument}-{}", std::process::id());
+    let scratch = std::env::temp_dir().join(name.replace(' ', "-"));
     std::fs::create_dir_all(&scratch).unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{script}.sh"));
     let output = Command::new("unshare")
