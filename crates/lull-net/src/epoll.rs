@@ -93,6 +93,18 @@ impl Epoll {
         self.context().ready.waiting()
     }
 
+    /// Whether a socket of the set is ready in truth, which a wait would report (`ep_eventpoll_poll`). Kernel descriptors are not
+    /// looked at.
+    pub fn has_ready(&self) -> bool {
+        self.context().ready.any(|item| item.is_ready())
+    }
+
+    /// Calls `tell` at each edge of a socket that the set asks for, with the socket's level written: for who watches the context
+    /// itself (`ep_poll_safewake`). It may run in any thread, under the lock of the socket's queue. The first one stays.
+    pub fn on_edge(&self, tell: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.context().told.set(tell);
+    }
+
     /// Adds a socket (EPOLL_CTL_ADD). What is ready already is reported by the next wait.
     ///
     /// # Errors

@@ -90,6 +90,11 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         self.ready_count.load(Ordering::Acquire) != 0
     }
 
+    /// Whether an entry on the list is such.
+    pub(crate) fn any(&self, is_such: impl Fn(&E) -> bool) -> bool {
+        self.is_available() && self.lock().ready.iter().any(|entry| is_such(entry))
+    }
+
     /// How many threads wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiter_count.load(Ordering::Acquire)

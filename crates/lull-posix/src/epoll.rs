@@ -6,12 +6,13 @@
 
 mod ctl;
 mod move_in;
+mod nested;
 mod params;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libc::c_int;
@@ -42,6 +43,11 @@ pub(crate) struct EpollFile {
     idle: Mutex<HashSet<u64>>,
     /// What the program has set by EPIOCSPARAMS; otherwise lull's half has the mode's.
     params: Mutex<Option<EpollParams>>,
+    /// The numbers of contexts that were added to this one, and whether there are any.
+    inside: Mutex<Vec<c_int>>,
+    has_inside: AtomicBool,
+    /// It is inside another context, or was polled.
+    watched: AtomicBool,
     /// Threads that wait in the kernel's context alone.
     waiting_there: AtomicUsize,
     /// What calls them out of there: a descriptor that is always readable, a member while it is needed.
@@ -55,6 +61,8 @@ struct Mixed {
     kernel: OwnedFd,
     /// What the kernel's context is called in lull's; no member's data has this value.
     kernel_key: AtomicU64,
+    /// Tells those who watch the kernel's context of lull's members.
+    bell: OnceLock<nested::Bell>,
 }
 
 /// The data of [`EpollFile::call`] in the kernel's context.
@@ -81,6 +89,9 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
         kernels: Mutex::default(),
         idle: Mutex::default(),
         params: Mutex::new(None),
+        inside: Mutex::default(),
+        has_inside: AtomicBool::new(false),
+        watched: AtomicBool::new(false),
         waiting_there: AtomicUsize::new(0),
         call: Mutex::new(None),
     };
@@ -103,9 +114,10 @@ impl EpollFile {
         let _ = epoll.set_mode(&engine.mode).map_err(|_| Errno::new(libc::EINVAL))?;
         let kernel = own(kernel::out_of_the_way(kernel::duplicate(epfd, 0, true)?));
         epoll.add_fd(kernel.as_fd(), KERNEL_KEY, Interest::READABLE)?;
-        let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY) };
+        let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY), bell: OnceLock::new() };
         let mixed = self.mixed.get_or_init(|| made);
         self.take_params_over(mixed)?;
+        self.becomes_mixed(mixed)?;
         self.call_out(mixed)?;
         Ok(mixed)
     }

@@ -141,6 +141,22 @@ pub fn eventfd(count: c_uint) -> Result<c_int> {
     unsafe { raw!(SYS_eventfd2, count, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.map(|fd| fd as c_int)
 }
 
+/// Makes an eventfd readable.
+pub fn add_to_eventfd(fd: c_int) {
+    let one = 1_u64;
+    // A count that is full is readable.
+    // SAFETY: the kernel reads eight bytes.
+    let _ = unsafe { raw!(SYS_write, fd, &raw const one, 8) };
+}
+
+/// Makes an eventfd unreadable, until the next that is added.
+pub fn empty_eventfd(fd: c_int) {
+    let mut count = 0_u64;
+    // One that is empty already says so.
+    // SAFETY: the kernel writes eight bytes.
+    let _ = unsafe { raw!(SYS_read, fd, &raw mut count, 8) };
+}
+
 /// Sends a signal to the calling thread, as the kernel does for SIGPIPE.
 pub fn signal_self(signal: c_int) {
     // SAFETY: numbers only. A thread can always signal itself.

@@ -62,6 +62,14 @@ impl Polled {
         Polled { lulls, kernels }
     }
 
+    /// The kernel looks at the contexts among them next.
+    fn watch_contexts(&self) -> Result<()> {
+        self.lulls.iter().try_for_each(|file| match file.as_deref() {
+            Some(File::Epoll(context)) => context.is_watched(),
+            _ => Ok(()),
+        })
+    }
+
     /// Polls the queues of the sockets that may be busy polled, one round each; whether there is one.
     fn busy_poll(&self) -> bool {
         let once = |file: &Option<Open>| match file.as_deref() {
@@ -76,6 +84,7 @@ impl Polled {
     /// Writes what is ready now, and returns for how many.
     fn look(&mut self, fds: &mut [pollfd]) -> Result<usize> {
         if self.kernels.iter().any(|polled| polled.fd >= 0) {
+            self.watch_contexts()?;
             kernel::poll(&mut self.kernels, 0)?;
         }
         for ((polled, file), kernels) in fds.iter_mut().zip(&self.lulls).zip(&self.kernels) {
@@ -139,7 +148,7 @@ fn revents(file: &File, events: c_short) -> c_short {
         // Whoever polls it asks for connections.
         File::Listener(listener) => listener.real().map_or(Ready::empty(), |real| real.ready()),
         File::Datagram(datagram) => datagram.sockets.ready(),
-        // Of a context that is polled itself, only the kernel's members are seen.
+        // The kernel's half tells of both.
         File::Epoll(_) => return 0,
     };
     // The bits of poll are those of epoll (`mangle_poll`).

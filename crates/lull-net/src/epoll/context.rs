@@ -70,7 +70,7 @@ impl Item {
         if !self.wanted.wants(u32::from(edges.bits())) {
             return false;
         }
-        let woke = self.context.ready.push(self);
+        let woke = self.push();
         let inout = edges & (Ready::READABLE | Ready::WRITABLE);
         let interest = Interest::from_bits_truncate(self.wanted.interest());
         woke && match (inout.contains(Ready::READABLE), inout.contains(Ready::WRITABLE)) {
@@ -82,9 +82,23 @@ impl Item {
         }
     }
 
-    /// An edge that the application makes: a socket that was added or modified is ready already, or a notifier is used.
-    pub(super) fn push(self: &Arc<Item>) {
-        self.context.ready.push(self);
+    /// Puts it on the ready list, and tells. Also the edge that the application makes: a socket that was added or modified is
+    /// ready already, or a notifier is used. Returns whether a waiter was woken.
+    #[inline]
+    pub(super) fn push(self: &Arc<Item>) -> bool {
+        let woke = self.context.ready.push(self);
+        if let Some(tell) = self.context.told.get() {
+            tell();
+        }
+        woke
+    }
+
+    /// Whether there is something to report; a notifier stays notified.
+    pub(super) fn is_ready(&self) -> bool {
+        let gone = self.gone.load(Ordering::Acquire);
+        let ready =
+            if self.parts.is_empty() { self.notified.load(Ordering::Acquire) } else { !self.ready().is_empty() };
+        ready && !gone
     }
 
     #[inline]
@@ -123,6 +137,8 @@ pub(crate) struct Context {
     items: Mutex<HashMap<usize, Arc<Item>>>,
     pub(super) kernel: OnceLock<KernelSet>,
     kernel_turn: AtomicBool,
+    /// Who watches the context itself.
+    pub(super) told: OnceLock<Box<dyn Fn() + Send + Sync>>,
     pub(super) host: Arc<Delivery>,
     pub(super) calls: AtomicU64,
     pub(super) events: AtomicU64,
@@ -153,6 +169,7 @@ impl Context {
             items: Mutex::new(HashMap::new()),
             kernel: OnceLock::new(),
             kernel_turn: AtomicBool::new(false),
+            told: OnceLock::new(),
             host: host.delivery(),
             calls: AtomicU64::new(0),
             events: AtomicU64::new(0),

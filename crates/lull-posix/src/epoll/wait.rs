@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, epoll_event};
 use lull_net::{Event, Ready};
 
+use super::nested::INSIDE_A_CALL;
 use super::{CALL, EpollFile, Mixed};
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
@@ -29,7 +30,7 @@ pub fn epoll_wait(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) ->
     if events.is_empty() {
         return Err(Errno::new(libc::EINVAL));
     }
-    // The usual case reads no clock.
+    context.look_inside(INSIDE_A_CALL);
     if let Some(mixed) = context.mixed.get() {
         return mixed.wait(events, timeout);
     }
@@ -109,10 +110,9 @@ impl Mixed {
         let cpu = engine.cpu_of(self.epoll.napi_id());
         // A mode may ask never to be left for long (fullbusy).
         let longest = engine.mode.app.timeout();
-        let until = match (timeout, longest) {
-            (Some(timeout), Some(longest)) if timeout > longest => Instant::now().checked_add(timeout),
-            _ => None,
-        };
+        // Calls for ever, and those that do not wait, read no clock.
+        let until =
+            timeout.filter(|timeout| !timeout.is_zero()).and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
             let slice = match (left, longest) {
@@ -123,16 +123,13 @@ impl Mixed {
                 self.epoll.wait_unless(worker, batch, events.len(), slice, &signals::is_interrupted)
             })??;
             let count = self.hand_out(batch, events)?;
+            self.set_bell();
             if count != 0 {
                 return Ok(count);
             }
-            // Something of the kernel's that another thread took, or a slice of a longer wait.
-            left = match (timeout, until) {
-                (None, _) => None,
-                (Some(_), Some(until)) => Some(until.saturating_duration_since(Instant::now())),
-                (Some(_), None) => return Ok(0),
-            };
-            if left == Some(Duration::ZERO) {
+            // Something of the kernel's that another thread took, lull's own bell, or a slice of a longer wait.
+            left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) || timeout == Some(Duration::ZERO) {
                 return Ok(0);
             }
         }
