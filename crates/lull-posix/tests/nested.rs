@@ -81,6 +81,18 @@ fn a_context_is_readable_in_another_one_while_its_members_are_ready() {
 }
 
 #[test]
+fn what_is_ready_before_anybody_watches_is_reported() {
+    let (fd, mut peer) = connected();
+    let (inner, outer) = (context(), context());
+    ctl(inner, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    peer.write_all(b"x").unwrap();
+    assert_eq!(wait(inner, 8, LOST), [(fd, EPOLLIN)]);
+    ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN).unwrap();
+    assert_eq!(wait(outer, 8, NOW), [(inner, EPOLLIN)]);
+    [fd, inner, outer].into_iter().for_each(close);
+}
+
+#[test]
 fn an_edge_and_a_one_shot_of_a_context_are_reported_once() {
     let mut nest = Nest::new(EPOLLIN | EPOLLET);
     nest.peer.write_all(b"x").unwrap();
