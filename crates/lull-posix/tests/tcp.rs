@@ -193,12 +193,71 @@ fn options_of_a_listener_are_inherited_and_read_back() {
     assert_eq!(get(libc::SOL_SOCKET, libc::SO_ERROR), Some(number(0).to_vec()));
     socket::setsockopt(accepted, libc::SOL_IP, libc::IP_TOS, &number(0x10)).unwrap();
     assert_eq!(get(libc::SOL_IP, libc::IP_TOS), Some(number(0x10).to_vec()), "stored, without effect");
-    let refused = socket::setsockopt(accepted, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls");
-    assert_eq!(refused, Err(Errno::new(libc::EOPNOTSUPP)), "data would go out in the clear");
     close(accepted);
     let error = peer.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "SO_LINGER with a time of zero resets");
     close(fd);
+}
+
+/// A filter that lets everything through: one instruction, `ret 0xffff`.
+fn attach_filter(fd: c_int) {
+    let mut all = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0xffff };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut all };
+    let length = size_of::<libc::sock_fprog>() as u32;
+    // SAFETY: the struct that the option reads, and the instruction that it points to.
+    let set =
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const program).cast(), length) };
+    assert_eq!(set, 0);
+}
+
+#[test]
+fn options_that_change_data_or_security_are_refused_and_never_stored() {
+    let (fd, _peer) = connected();
+    let (listening, _) = listener();
+    let one = 1_i32.to_ne_bytes();
+    for (level, name) in [
+        (libc::IPPROTO_TCP, libc::TCP_ULP),
+        (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+        (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+        (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+        (libc::SOL_IP, libc::IP_TRANSPARENT),
+    ] {
+        for socket in [fd, listening] {
+            let set = socket::setsockopt(socket, level, name, &one);
+            assert_eq!(set, Err(Errno::new(libc::ENOPROTOOPT)), "{level} {name}: as a kernel without it");
+        }
+    }
+    [fd, listening].into_iter().for_each(close);
+    // What was set before a socket becomes lull's would be as silent.
+    let fd = tcp();
+    attach_filter(fd);
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert_eq!(socket::listen(fd, 1), Err(Errno::new(libc::EOPNOTSUPP)));
+    assert!(!is_lull(fd));
+    close(fd);
+    let fd = tcp();
+    // SAFETY: an option of the size of an int.
+    assert_eq!(0, unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, one.as_ptr().cast(), 4) });
+    let to = bytes(&peer_listener().local_addr().unwrap().to_string());
+    assert_eq!(socket::connect(fd, &to), Err(Errno::new(libc::EOPNOTSUPP)));
+    close(fd);
+    let fd = tcp();
+    attach_filter(fd);
+    socket::bind(fd, &bytes("0.0.0.0:0")).unwrap();
+    socket::listen(fd, 1).unwrap();
+    assert!(!is_lull(fd), "on a wildcard it is the kernel's");
+    close(fd);
+}
+
+#[test]
+fn a_range_of_numbers_is_closed_with_what_is_lulls_in_it() {
+    let (fd, mut peer) = connected();
+    files::close_range(fd as u32, fd as u32);
+    assert!(!is_lull(fd));
+    assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the peer is told");
 }
 
 #[test]

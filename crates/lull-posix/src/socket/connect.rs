@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::c_int;
 use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
-use super::options::Options;
+use super::options::{Options, refused};
 use super::{Flow, Stream, datagram};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, engine, flags, kernel};
@@ -70,6 +70,7 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
 }
 
 fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) -> Result<()> {
+    refused::check(fd)?;
     let engine = engine::engine()?;
     let options = Options::of_placeholder(fd);
     let local = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());

@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libc::c_int;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
-use super::options::Options;
+use super::options::{Options, refused};
 use super::{Listener, datagram};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
@@ -78,6 +78,10 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     let wildcard = bound.ip().is_unspecified() && engine::has_family(bound.ip(), v6_only);
     if !own && !wildcard || !engine::takes(bound.port()) {
         return kernel::listen(fd, backlog);
+    }
+    // With an option that lull has not, one on a wildcard stays the kernel's.
+    if refused::is_set(fd) {
+        return if own { refused::check(fd) } else { kernel::listen(fd, backlog) };
     }
     if wildcard {
         kernel::listen(fd, backlog)?;

@@ -4,6 +4,7 @@
 //! set on a socket of the kernel's, which says whether it can be, and read back from it.
 
 mod acted;
+pub(super) mod refused;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,20 +52,6 @@ pub(super) const BUSY: [Name; 3] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
-];
-
-/// Options that change what the data are or who may see them: stored without effect they would be a lie.
-const REFUSED: [Name; 10] = [
-    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
-    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
-    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
-    (libc::IPPROTO_TCP, libc::TCP_ULP),
-    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
 ];
 
 /// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken: the value is within the limits, and there was the
@@ -146,8 +133,10 @@ impl Options {
 /// `setsockopt` on a number that is lull's.
 pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
     let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
-    if REFUSED.contains(&(level, name)) {
-        return Err(Errno::new(libc::EOPNOTSUPP));
+    // The kernel's half of a datagram socket may have the options of IP.
+    let theirs = matches!(&*file, File::Datagram(_)) && level != libc::SOL_SOCKET;
+    if refused::contains((level, name)) && !theirs {
+        return Err(refused::ABSENT);
     }
     match &*file {
         File::Listener(listener) => {
