@@ -487,11 +487,24 @@ fn closing_a_listener_resets_what_nobody_accepted() {
 }
 
 #[test]
+fn a_user_timeout_is_no_shorter_than_a_retransmission_timer() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.client.call(|stack, io| stack.set_user_timeout(client, Some(MS), io)).unwrap();
+    // The peer's acknowledgement is delayed by more than that.
+    net.client.send(client, b"x").unwrap();
+    net.run_for(100 * MS);
+    assert_eq!(net.client.recv(client), Err(NetError::WouldBlock), "it lives");
+    assert_eq!(net.server.recv(server).unwrap(), b"x");
+}
+
+#[test]
 fn shutting_down_a_listener_wakes_its_acceptors() {
     let mut host = Host::server();
     let listener = host.listen(80);
     host.call(|stack, io| stack.shutdown(listener, Shutdown::Both, io)).unwrap();
-    assert!(host.changes.last().unwrap().edges.contains(Ready::READABLE | Ready::HUP));
+    assert_eq!(host.changes.last().unwrap().ready, Ready::WRITABLE | Ready::HUP, "as one that was never connected");
     assert_eq!(host.stack.tcp_accept(listener), Err(NetError::Invalid));
     host.receive(Peer::new(4000).syn().frame());
     assert_eq!(host.segments()[0].flags & RST, RST);

@@ -207,6 +207,16 @@ impl Context {
         }
     }
 
+    /// Whether a kernel descriptor is ready now, for a caller that does not wait and has found nothing: what it asks for is what
+    /// there is, not what there was a while ago.
+    #[cold]
+    pub(super) fn look_at_kernel(&self, now_ns: u64) -> bool {
+        self.kernel.get().is_some_and(|kernel| {
+            kernel.look(now_ns);
+            kernel.is_readable()
+        })
+    }
+
     /// Copies up to `room` events out: `ep_send_events`. Neither sockets nor kernel descriptors starve the other.
     pub(super) fn copy(&self, events: &mut Vec<Event>, room: usize) -> usize {
         let before = events.len();

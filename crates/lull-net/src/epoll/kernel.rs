@@ -75,8 +75,9 @@ impl KernelSet {
         }
     }
 
+    /// Looks whether anything is ready.
     #[cold]
-    fn look(&self, now_ns: u64) {
+    pub(super) fn look(&self, now_ns: u64) {
         self.checked_ns.store(now_ns, Ordering::Relaxed);
         self.syscalls.fetch_add(1, Ordering::Relaxed);
         let mut fds = [PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN)];

@@ -7,6 +7,7 @@ use super::device::Sent;
 use super::error::NetError;
 use super::flow::FlowKey;
 use super::paws::Timestamps;
+use super::segment::Segment;
 use super::socket::{Keepalive, Ready};
 use super::wire::{Mac, PSH, SYN, seq_lt};
 
@@ -27,6 +28,10 @@ pub(super) enum Phase {
     /// The protocol is done with it; the application may still read what came, and the reason.
     Over,
 }
+
+/// Nothing is given up before a retransmission timer of Linux's could have run out (`TCP_RTO_MIN`): a shorter TCP_USER_TIMEOUT
+/// would take a delayed acknowledgement for a dead peer.
+const FIRST_LOOK_NS: u64 = 200_000_000;
 
 bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,8 @@ bitflags::bitflags! {
         const HELD_BACK = 4096;
         /// It was written to more than once in the batch that last wrote to it.
         const SEVERAL_WRITES = 8192;
+        /// The peer's FIN was received (`SOCK_DONE`).
+        const FIN_RECEIVED = 16384;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -209,6 +216,16 @@ impl Connection {
         self.unanswered = 0;
     }
 
+    /// Whether new data finds both directions shut down (`tcp_rcv_state_process`, FIN-WAIT).
+    #[inline]
+    pub(super) fn takes_no_more(&self, segment: &Segment) -> bool {
+        if !self.flags.contains(Flags::READ_SHUT) || segment.length == 0 {
+            return false;
+        }
+        let end = segment.seq.wrapping_add(segment.length as u32);
+        matches!(self.socket().state(), State::FinWait1 | State::FinWait2) && seq_lt(self.rcv_nxt(), end)
+    }
+
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.
     /// smoltcp's own rule would hold back the tail of every response longer than a segment until the peer's delayed
     /// acknowledgement. What `coalesce` holds back is held in the same way.
@@ -222,7 +239,7 @@ impl Connection {
     /// When data that stays unacknowledged ends the connection.
     #[inline]
     pub(super) fn gives_up_ns(&self) -> u64 {
-        self.progress_ns.saturating_add(u64::from(self.user_timeout_ms) * 1_000_000)
+        self.progress_ns.saturating_add((u64::from(self.user_timeout_ms) * 1_000_000).max(FIRST_LOOK_NS))
     }
 
     /// The earliest of smoltcp's deadline and ours.

@@ -7,7 +7,6 @@ use super::flow::{self, FlowKey, Owner};
 use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::Segment;
-use super::socket::Ready;
 use super::stack::{Io, Stack};
 use super::time_wait::TimeWait;
 use super::wire::{self, ACK, BareSegment, FIN, RST, seq_lt};
@@ -17,9 +16,9 @@ impl Stack {
     pub(super) fn over_by_peer(&mut self, index: u32, cause: Option<&Segment>, io: &mut Io<'_>) {
         let reset = cause.is_some_and(|segment| segment.flags & RST != 0);
         let Some(connection) = self.connections.get(index) else { return };
-        // `tcp_reset`: after the peer's FIN it is a broken pipe.
-        let after_fin = connection.ready.contains(Ready::RDHUP) && !connection.flags.contains(Flags::READ_SHUT);
-        let error = match (reset, after_fin) {
+        // `tcp_reset`: in CLOSE-WAIT it is a broken pipe.
+        let close_wait = (Flags::FIN_RECEIVED | Flags::WRITE_SHUT) & connection.flags == Flags::FIN_RECEIVED;
+        let error = match (reset, close_wait) {
             (true, true) => Some(NetError::BrokenPipe),
             (true, false) => Some(NetError::ConnectionReset),
             (false, _) => None,
@@ -90,6 +89,12 @@ impl Stack {
         self.release_flow(index, &connection.flow);
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
+    }
+
+    /// Data came for an application that neither reads nor writes any more (RFC 1122 section 4.2.2.13, `TCPABORTONDATA`).
+    pub(super) fn abort_on_data(&mut self, index: u32, io: &mut Io<'_>) {
+        self.send_reset(index, io);
+        self.over(index, Some(NetError::ConnectionReset), io);
     }
 
     /// Tells the peer that it is over, at once and once.

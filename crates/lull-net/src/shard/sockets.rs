@@ -47,8 +47,7 @@ impl Stack {
             if no_room {
                 return Ok(0);
             }
-            if let Some(error) = connection.error.take() {
-                connection.ready.remove(Ready::ERR);
+            if let Some(error) = connection.take_reading_error() {
                 return Err(error);
             }
             // `RDHUP` is exactly the end of the stream; before the handshake there is none.
@@ -83,8 +82,7 @@ impl Stack {
             Ok(count) if count > 0 || buffer.is_empty() => return Ok(count),
             _ => {}
         }
-        if let Some(error) = connection.error.take() {
-            connection.ready.remove(Ready::ERR);
+        if let Some(error) = connection.take_reading_error() {
             return Err(error);
         }
         if connection.readiness().contains(Ready::RDHUP) { Ok(0) } else { Err(NetError::WouldBlock) }
@@ -167,7 +165,8 @@ impl Stack {
         Ok(sent)
     }
 
-    /// Shuts down one or both directions. A listener that is shut down for reading takes no more connections.
+    /// Shuts down one or both directions. A listener that is shut down for reading takes no more connections, and those that
+    /// nobody has accepted are reset.
     ///
     /// # Errors
     /// [`NetError::NotConnected`]: the connection is over or not established; or a UDP socket without a peer.
@@ -180,16 +179,21 @@ impl Stack {
                     return Ok(());
                 }
                 listener.stopped = true;
-                let edges = (Ready::READABLE | Ready::HUP | Ready::RDHUP) - listener.ready;
-                listener.ready |= edges;
-                let ready = listener.ready;
-                self.notify(id, ready, edges, io);
+                // `tcp_disconnect`: from now on it is as one that was never connected (`tcp_poll`).
+                let ready = Ready::WRITABLE | Ready::HUP;
+                let edges = ready - listener.ready;
+                listener.ready = ready;
+                self.reset_children(id, io);
+                if !edges.is_empty() {
+                    self.notify(id, ready, edges, io);
+                }
                 Ok(())
             }
             SocketKind::Udp => self.udp_shutdown(id, how, io),
             SocketKind::Tcp => {
                 let connection = self.connection_mut(id)?;
                 if connection.phase != Phase::Open {
+                    self.renew(id, io);
                     return Err(NetError::NotConnected);
                 }
                 if how != Shutdown::Write {
@@ -203,8 +207,16 @@ impl Stack {
                     connection.socket_mut().close();
                 }
                 self.follow_up(id.index(), None, false, io);
+                self.renew(id, io);
                 Ok(())
             }
+        }
+    }
+
+    /// Everything that is ready is an edge again: `inet_shutdown` calls sk_state_change, which wakes everybody.
+    fn renew(&mut self, id: SocketId, io: &mut Io<'_>) {
+        if let Some(ready) = self.connection(id).ok().map(Connection::readiness).filter(|ready| !ready.is_empty()) {
+            self.notify(id, ready, ready, io);
         }
     }
 
@@ -287,6 +299,17 @@ impl Stack {
 }
 
 impl Connection {
+    /// The error for a reader who finds nothing. Behind the peer's FIN there is none: the stream has its end
+    /// (`tcp_recvmsg_locked` looks at SOCK_DONE first).
+    fn take_reading_error(&mut self) -> Option<NetError> {
+        if self.flags.contains(Flags::FIN_RECEIVED) {
+            return None;
+        }
+        let error = self.error.take()?;
+        self.ready.remove(Ready::ERR);
+        Some(error)
+    }
+
     #[inline]
     fn take(&mut self, buffer: &mut [u8]) -> usize {
         let socket = self.socket_mut();

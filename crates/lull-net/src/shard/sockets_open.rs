@@ -173,12 +173,18 @@ impl Stack {
         Err(NetError::AddressNotAvailable)
     }
 
-    /// Closes a listener: what nobody accepted is reset, what is half open forgotten (`inet_csk_listen_stop`).
+    /// Closes a listener.
     pub(super) fn close_listener(&mut self, id: SocketId, io: &mut Io<'_>) {
+        self.reset_children(id, io);
+        let Some(listener) = self.listeners.remove(id.index()) else { return };
+        self.listener_ports.unbind(listener.local.port(), id.index());
+    }
+
+    /// What nobody accepted is reset, what is half open forgotten (`inet_csk_listen_stop`).
+    pub(super) fn reset_children(&mut self, id: SocketId, io: &mut Io<'_>) {
         let index = id.index();
-        let Some(listener) = self.listeners.remove(index) else { return };
-        self.listener_ports.unbind(listener.local.port(), index);
-        for child in listener.accepted {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        for child in std::mem::take(&mut listener.accepted) {
             let open = self.connections.get(child).is_some_and(|connection| connection.phase == Phase::Open);
             if open && !self.is_left_to_others(child) {
                 self.send_reset(child, io);

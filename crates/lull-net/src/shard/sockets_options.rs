@@ -151,6 +151,15 @@ impl Stack {
         }
     }
 
+    /// How many established connections may wait to be accepted from now on (a second `listen`).
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), NetError> {
+        self.listener_mut(id)?.options.backlog = backlog;
+        Ok(())
+    }
+
     /// State of a connection by its RFC 9293 name, for tables and traces.
     ///
     /// # Errors

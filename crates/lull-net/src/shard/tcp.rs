@@ -175,6 +175,11 @@ impl Stack {
                         mend::at_closed_window(connection, frame, packet, &mut segment);
                         connection.peer_window = segment.window;
                     }
+                    if connection.takes_no_more(&segment) {
+                        self.counters.tcp_segments += 1;
+                        self.abort_on_data(index, io);
+                        return Ok(());
+                    }
                     if segment.flags & FIN != 0 {
                         connection.note_early_fin(&segment);
                     }
@@ -242,6 +247,11 @@ impl Stack {
         // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its
         // only deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
         let first = connection.unanswered == 0;
+        if fin_received(state) && !had_fin && state != State::Closed {
+            connection.flags.insert(Flags::FIN_RECEIVED);
+            // The end is an edge of its own, even if there was something to read before (`tcp_fin`, sk_state_change).
+            connection.ready.remove(Ready::READABLE | Ready::RDHUP);
+        }
         if !answered {
             connection.unanswered += arrived as u32 + u32::from(fin_received(state) && !had_fin);
         }

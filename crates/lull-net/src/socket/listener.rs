@@ -174,7 +174,15 @@ impl TcpListener {
         }
     }
 
-    /// Stops listening (`shutdown`): calls that wait for a connection end, and those that wait to be accepted still can be.
+    /// How many connections may wait to be accepted on each shard from now on.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_backlog(&self, backlog: usize) -> io::Result<()> {
+        Ok(self.0.opens.iter().try_for_each(|open| open.part.call(|stack, id, _| stack.set_backlog(id, backlog)))?)
+    }
+
+    /// Stops listening (`shutdown`): calls that wait for a connection end, and connections that wait to be accepted are reset.
     ///
     /// # Errors
     /// The socket is gone.
