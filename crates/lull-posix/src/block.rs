@@ -38,9 +38,12 @@ impl Wait {
         }
     }
 
-    /// Waits for a socket as well. One that is waited for already is waited for with what it was added for.
-    pub(crate) fn add(&self, source: &impl Source, interest: Interest) -> Result<()> {
-        not_twice(self.context().add(source, SOURCE, interest))
+    /// Waits for a socket as well. One that is waited for already is waited for with `both`.
+    pub(crate) fn add(&self, source: &impl Source, interest: Interest, both: impl FnOnce() -> Interest) -> Result<()> {
+        match self.context().add(source, SOURCE, interest) {
+            Err(error) if is_there(&error) => Ok(self.context().modify(source, SOURCE, both())?),
+            added => Ok(added?),
+        }
     }
 
     /// Takes a socket out again. One that another thread has closed meanwhile has left by itself.
@@ -48,9 +51,12 @@ impl Wait {
         let _ = self.context().delete(source);
     }
 
-    /// Waits for a descriptor of the kernel's as well.
-    pub(crate) fn add_kernels(&self, fd: c_int, interest: Interest) -> Result<()> {
-        not_twice(self.context().add_fd(borrow(fd), KERNELS, interest))
+    /// Waits for a descriptor of the kernel's as well. One that is waited for already is waited for with `both`.
+    pub(crate) fn add_kernels(&self, fd: c_int, interest: Interest, both: impl FnOnce() -> Interest) -> Result<()> {
+        match self.context().add_fd(borrow(fd), KERNELS, interest) {
+            Err(error) if is_there(&error) => Ok(self.context().modify_fd(borrow(fd), KERNELS, both())?),
+            added => Ok(added?),
+        }
     }
 
     /// Takes a descriptor out again.
@@ -79,11 +85,8 @@ impl Drop for Wait {
 }
 
 /// `poll` may name a descriptor more than once.
-fn not_twice(added: std::io::Result<()>) -> Result<()> {
-    match added.map_err(Errno::from) {
-        Err(error) if error.number() == libc::EEXIST => Ok(()),
-        added => added,
-    }
+fn is_there(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EEXIST)
 }
 
 /// Waits until a socket is ready, or a descriptor of the kernel's is readable, or `timeout` is over; false if that came
@@ -95,9 +98,9 @@ pub(crate) fn until_ready(
     timeout: Option<Duration>,
 ) -> Result<bool> {
     let wait = Wait::new()?;
-    wait.add(source, interest)?;
+    wait.add(source, interest, || interest)?;
     if let Some(fd) = kernels {
-        wait.add_kernels(fd, Interest::READABLE).inspect_err(|_| wait.remove(source))?;
+        wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE).inspect_err(|_| wait.remove(source))?;
     }
     let waited = loop {
         match wait.wait(timeout) {

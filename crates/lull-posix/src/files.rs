@@ -1,5 +1,7 @@
 //! The open files of this process that are lull's, by their numbers.
 
+use std::sync::atomic::Ordering;
+
 use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
@@ -58,6 +60,23 @@ pub fn forget(fd: c_int) {
     if is_lull(fd) {
         drop(FILES.take(fd));
     }
+}
+
+/// A listener that was shut down is a socket as before.
+pub(crate) fn hand_back_ended(fd: c_int) {
+    let Some(file) = get(fd) else { return };
+    if let File::Listener(listener) = &*file
+        && listener.stopped.load(Ordering::Acquire)
+    {
+        hand_back(fd, &file, listener.nonblocking.load(Ordering::Relaxed));
+    }
+}
+
+/// Every number of a file is the kernel's again; the placeholder has what was kept beside it. It looks at all numbers: for what
+/// is rare.
+pub(crate) fn hand_back(fd: c_int, file: &Open, nonblocking: bool) {
+    crate::flags::put_nonblocking(fd, nonblocking);
+    FILES.numbers().for_each(|number| drop(FILES.take_if(number, file)));
 }
 
 /// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.

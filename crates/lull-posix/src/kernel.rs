@@ -109,6 +109,21 @@ pub fn int_option(fd: c_int, level: c_int, name: c_int) -> Result<c_int> {
     Ok(c_int::from_ne_bytes(value))
 }
 
+/// Whether a TCP socket of the kernel's is anything else than a new one, bound or not: it listens, has a peer, or had one.
+pub fn is_in_use(fd: c_int) -> bool {
+    /// `TCP_CLOSE` of include/net/tcp_states.h.
+    const CLOSE: u8 = 7;
+    let mut state = [CLOSE];
+    // The first field of the answer is the state; the answer is cut off behind it.
+    let told = getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state);
+    if told.is_ok() && state != [CLOSE] {
+        return true;
+    }
+    // The end of a connection shuts both directions down (`tcp_done`).
+    let mut polled = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    poll(&mut polled, 0).is_ok() && polled[0].revents & libc::POLLRDHUP != 0
+}
+
 /// `epoll_ctl`.
 pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
     let event = event.as_ref().map_or(core::ptr::null(), |event| event as *const epoll_event);

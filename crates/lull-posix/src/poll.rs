@@ -94,24 +94,37 @@ impl Polled {
         Ok(fds.iter().filter(|polled| polled.revents != 0).count())
     }
 
+    /// Everything that any entry with the same file as this one asks for.
+    #[cold]
+    fn interest_of_all(&self, fds: &[pollfd], nth: usize) -> Interest {
+        let is_same = |other: usize| match (&self.lulls[nth], &self.lulls[other]) {
+            (Some(file), Some(other)) => file.is_same(other),
+            _ => fds[nth].fd == fds[other].fd,
+        };
+        let same = (0..fds.len()).filter(|other| is_same(*other));
+        same.fold(Interest::empty(), |all, other| all | interest(fds[other].events))
+    }
+
     /// Sleeps until something changes.
     fn wait(&self, fds: &[pollfd], timeout: Option<Duration>) -> Result<()> {
         let wait = Wait::new()?;
         let mut result = Ok(());
         for (nth, polled) in fds.iter().enumerate() {
             let interest = interest(polled.events);
+            let both = || self.interest_of_all(fds, nth);
             let added = match self.lulls[nth].as_deref() {
-                Some(File::Stream(stream)) => wait.add(stream.stream(), interest),
+                Some(File::Stream(stream)) => wait.add(stream.stream(), interest, both),
                 Some(File::Listener(listener)) => match listener.real() {
-                    Ok(real) => wait.add(real, interest),
+                    Ok(real) => wait.add(real, interest, both),
                     // Another process has the NIC: no connection of lull's comes here.
                     Err(_) => Ok(()),
                 },
-                Some(File::Datagram(datagram)) => wait.add(&datagram.sockets, interest),
+                Some(File::Datagram(datagram)) => wait.add(&datagram.sockets, interest, both),
                 Some(File::Epoll(_)) | None => Ok(()),
             };
             let kernels = self.kernels[nth].fd;
-            let added = added.and_then(|()| if kernels >= 0 { wait.add_kernels(kernels, interest) } else { Ok(()) });
+            let added =
+                added.and_then(|()| if kernels >= 0 { wait.add_kernels(kernels, interest, both) } else { Ok(()) });
             result = result.and(added);
         }
         let waited = result.and_then(|()| wait.wait(timeout));

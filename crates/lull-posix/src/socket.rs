@@ -16,7 +16,7 @@ mod sendfile;
 mod shutdown;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use libc::c_int;
@@ -29,7 +29,7 @@ use crate::flows::Taken;
 
 pub use accept::accept;
 pub use connect::{connect, is_destination, is_disconnect, sends_by_lull};
-pub use data::{Receive, Send, recv, recv_message, send, send_message};
+pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::Datagram;
 pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
@@ -54,7 +54,9 @@ pub(crate) struct Listener {
     real: OnceLock<TcpListener>,
     /// Held by the thread that makes it.
     becoming: Mutex<()>,
-    /// Shut down before it became real.
+    /// As `listen` said last.
+    backlog: AtomicUsize,
+    /// It was shut down: it is bound still, and can listen or connect anew.
     pub(crate) stopped: AtomicBool,
     /// The placeholder listens, too: connections of both worlds are accepted.
     pub(crate) both_worlds: bool,
@@ -69,13 +71,33 @@ pub(crate) struct Stream {
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
-    /// `connect` has begun, and no call has told its outcome yet.
-    pub(crate) connecting: AtomicBool,
+    /// A [`Connecting`].
+    pub(crate) connecting: AtomicU8,
     /// Its place among the connections that somebody outlives.
     pub(crate) _flow: Flow,
 }
 
+/// How far `connect` is with a connection (`enum socket_state`).
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connecting {
+    /// Its outcome was told, or it was accepted.
+    Over,
+    /// It has begun, and no call has told its outcome yet.
+    UnderWay,
+    /// It was shut down after it had failed, and before that was told.
+    Disconnecting,
+}
+
 impl Stream {
+    pub(crate) fn is_connecting(&self, how_far: Connecting) -> bool {
+        self.connecting.load(Ordering::Acquire) == how_far as u8
+    }
+
+    pub(crate) fn set_connecting(&self, how_far: Connecting) {
+        self.connecting.store(how_far as u8, Ordering::Release);
+    }
+
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.nonblocking.load(Ordering::Relaxed)
     }

@@ -46,6 +46,32 @@ unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int
     answer::count(|| socket::send(fd, &[IoSlice::new(buffer)], Send { flags }))
 }
 
+/// # Safety
+/// As `read`.
+#[inline]
+unsafe fn read_from(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    if netlink::is_one(fd) {
+        // SAFETY: as above.
+        return unsafe { receive(fd, buffer, count, 0) };
+    }
+    // SAFETY: the program's buffer.
+    let buffer = unsafe { memory::bytes_mut(buffer, count) };
+    answer::count(|| socket::read(fd, &mut [IoSliceMut::new(buffer)]))
+}
+
+/// # Safety
+/// As `write`.
+#[inline]
+unsafe fn write_to(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+    if netlink::is_one(fd) {
+        // SAFETY: as above.
+        return unsafe { transmit(fd, buffer, count, 0) };
+    }
+    // SAFETY: the program's buffer.
+    let buffer = unsafe { memory::bytes(buffer, count) };
+    answer::count(|| socket::write(fd, &[IoSlice::new(buffer)]))
+}
+
 /// Whether a message goes by lull: the socket is lull's, or becomes so by where it sends to.
 ///
 /// # Safety
@@ -70,13 +96,13 @@ pub(crate) fn enough(count: size_t, room: size_t) {
 }
 
 taken_over! {
-    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, if is_ours(fd) => receive(fd, buffer, count, 0);
+    fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t, if is_ours(fd) => read_from(fd, buffer, count);
 
     fn recv(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t,
         if is_ours(fd) => receive(fd, buffer, count, flags);
 
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t,
-        if is_ours(fd) => transmit(fd, buffer, count, 0);
+        if is_ours(fd) => write_to(fd, buffer, count);
 
     fn send(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t,
         if is_ours(fd) => transmit(fd, buffer, count, flags);
@@ -154,7 +180,7 @@ taken_over! {
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| {
-            memory::with_slices_mut(buffers, given, |buffers| socket::recv(fd, buffers, Receive::default()))
+            memory::with_slices_mut(buffers, given, |buffers| socket::read(fd, buffers))
         })
     }
 
@@ -163,7 +189,7 @@ taken_over! {
             return netlink::writev(fd, buffers, count);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
-        answer::count(|| memory::with_slices(buffers, given, |buffers| socket::send(fd, buffers, Send::default())))
+        answer::count(|| memory::with_slices(buffers, given, |buffers| socket::writev(fd, buffers)))
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {

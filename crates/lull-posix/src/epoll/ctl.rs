@@ -105,6 +105,11 @@ impl EpollFile {
         }
         let event = event.ok_or(Errno::new(libc::EFAULT))?;
         let interest = interest(event.events);
+        // `do_epoll_ctl` refuses these before it looks whether there is a member.
+        let exclusive = interest.contains(Interest::EXCLUSIVE);
+        if exclusive && (what == libc::EPOLL_CTL_MOD || event.events & !EXCLUSIVE_OK != 0) {
+            return Err(Errno::new(libc::EINVAL));
+        }
         match what {
             libc::EPOLL_CTL_ADD => {
                 let mixed = self.mixed(epfd)?;
@@ -134,6 +139,14 @@ impl Mixed {
     }
 }
 
+/// `EPOLLEXCLUSIVE_OK_BITS`.
+const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE) as u32;
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 

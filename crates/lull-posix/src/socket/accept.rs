@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use libc::c_int;
 use lull_net::{Interest, TcpListener, TcpStream};
 
 use super::name::Name;
-use super::{Flow, Listener, Stream};
+use super::{Connecting, Flow, Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, kernel};
 
@@ -31,15 +31,15 @@ const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 /// `accept4`.
 pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     let Some(file) = files::get(fd) else { return kernels(fd, flags) };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(Errno::new(libc::EINVAL));
+    }
     let listener = match &*file {
         File::Listener(listener) => listener,
         File::Stream(_) => return Err(Errno::new(libc::EINVAL)),
         File::Datagram(_) => return Err(Errno::new(libc::EOPNOTSUPP)),
         File::Epoll(_) => return Err(Errno::new(libc::ENOTSOCK)),
     };
-    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
-        return Err(Errno::new(libc::EINVAL));
-    }
     let real = match listener.real() {
         Ok(real) => real,
         // Another process has the NIC.
@@ -96,7 +96,7 @@ fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int)
         domain: listener.domain,
         nonblocking,
         options,
-        connecting: AtomicBool::new(false),
+        connecting: AtomicU8::new(Connecting::Over as u8),
         _flow: flow,
     };
     files::put(number, File::Stream(file)).inspect_err(|_| kernel::discard(number))?;

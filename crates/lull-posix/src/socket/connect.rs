@@ -1,14 +1,14 @@
 //! `connect`: where a socket becomes lull's by its destination.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use libc::c_int;
 use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
 use super::options::{Options, refused};
-use super::{Flow, Stream, datagram};
-use crate::files::{self, File};
+use super::{Connecting, Flow, Stream, datagram};
+use crate::files::{self, File, Open};
 use crate::{Errno, Result, address, block, engine, flags, kernel};
 
 const fn error<T>(number: c_int) -> Result<T> {
@@ -32,9 +32,10 @@ pub fn sends_by_lull(fd: c_int, to: &[u8]) -> Result<bool> {
 
 /// `connect`.
 pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
+    files::hand_back_ended(fd);
     if let Some(file) = files::get(fd) {
         return match &*file {
-            File::Stream(stream) => again(fd, stream),
+            File::Stream(stream) => again(fd, &file, stream),
             File::Datagram(datagram) => datagram.connect(fd, bytes),
             File::Listener(_) => error(libc::EISCONN),
             File::Epoll(_) => error(libc::ENOTSOCK),
@@ -53,6 +54,10 @@ pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
         };
     }
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        return kernel::connect(fd, bytes);
+    }
+    // One that is the kernel's by a peer of its own, or that listens there: the kernel says what it is.
+    if kernel::is_in_use(fd) {
         return kernel::connect(fd, bytes);
     }
     let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
@@ -79,7 +84,7 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
     options.apply(&stream);
     let file = Stream {
         _flow: Flow::of(stream.local_addr()?, to),
-        connecting: AtomicBool::new(true),
+        connecting: AtomicU8::new(Connecting::UnderWay as u8),
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         stream,
         domain,
@@ -88,19 +93,26 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
     crate::epoll::becomes_lulls(fd, || files::put(fd, File::Stream(file)))?;
     let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
     let File::Stream(stream) = &*file else { return error(libc::EBADF) };
-    finish(fd, stream, libc::EINPROGRESS)
+    if stream.is_nonblocking() {
+        // An answer that is there already is told by the next call: the kernel takes it in when this call is over.
+        return error(libc::EINPROGRESS);
+    }
+    finish(fd, &file, stream, libc::EINPROGRESS)
 }
 
 /// A second call (`__inet_stream_connect`): it tells how the first one went, once.
-fn again(fd: c_int, stream: &Stream) -> Result<()> {
-    if !stream.connecting.load(Ordering::Acquire) {
+fn again(fd: c_int, file: &Open, stream: &Stream) -> Result<()> {
+    if stream.is_connecting(Connecting::Over) {
         return error(libc::EISCONN);
     }
-    finish(fd, stream, libc::EALREADY)
+    if stream.is_connecting(Connecting::Disconnecting) {
+        return error(libc::EINVAL);
+    }
+    finish(fd, file, stream, libc::EALREADY)
 }
 
 /// Waits for the outcome, if the socket waits; `under_way` is what a call says that does not.
-fn finish(fd: c_int, stream: &Stream, under_way: c_int) -> Result<()> {
+fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<()> {
     const OVER: Ready = Ready::WRITABLE.union(Ready::ERR).union(Ready::HUP);
     if !stream.stream.ready().intersects(OVER) {
         if stream.is_nonblocking() {
@@ -112,10 +124,10 @@ fn finish(fd: c_int, stream: &Stream, under_way: c_int) -> Result<()> {
     }
     let failed = stream.stream.take_error()?;
     if failed.is_none() && !stream.stream.ready().contains(Ready::HUP) {
-        stream.connecting.store(false, Ordering::Release);
+        stream.set_connecting(Connecting::Over);
         return Ok(());
     }
     // The socket is as before: the placeholder, which can be connected anew.
-    files::forget(fd);
+    files::hand_back(fd, file, stream.is_nonblocking());
     Err(failed.map_or(Errno::new(libc::ECONNABORTED), Errno::from))
 }

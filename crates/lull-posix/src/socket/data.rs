@@ -1,6 +1,7 @@
 //! Reading and writing: one body for each direction, whatever the call is named.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::c_int;
@@ -31,18 +32,38 @@ fn lulls(fd: c_int) -> Result<Open> {
     files::get(fd).ok_or(Errno::new(libc::EBADF))
 }
 
-/// `read`, `readv`, `recv`, `recvmsg` on a number that is lull's. Returns how many bytes were read.
+/// `read`, `readv` on a number that is lull's. Who asks for nothing gets it at once, whatever the socket is (`sock_read_iter`).
+#[inline]
+pub fn read(fd: c_int, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
+    match &*lulls(fd)? {
+        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+        _ if buffers.iter().all(|buffer| buffer.is_empty()) => Ok(0),
+        file => recv_from(fd, file, buffers, 0),
+    }
+}
+
+/// `recv`, `recvmsg` on a number that is lull's. Returns how many bytes were read.
 #[inline]
 pub fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], how: Receive) -> Result<usize> {
-    let file = lulls(fd)?;
-    match &*file {
-        File::Stream(stream) => stream.recv(buffers, how.flags),
+    recv_from(fd, &*lulls(fd)?, buffers, how.flags)
+}
+
+#[inline]
+fn recv_from(fd: c_int, file: &File, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+    match file {
+        File::Stream(stream) => stream.recv(buffers, flags),
         File::Datagram(datagram) => {
             let room = Room { buffers, control: &mut [] };
-            datagram.receive(fd, room, how.flags).map(|message| message.bytes)
+            datagram.receive(fd, room, flags).map(|message| message.bytes)
+        }
+        // What came for an error queue is looked for first (`tcp_recvmsg`).
+        File::Listener(_) if flags & libc::MSG_ERRQUEUE != 0 => Err(WOULD_BLOCK),
+        // One that was shut down listens no more, and has no urgent data either.
+        File::Listener(listener) if flags & libc::MSG_OOB != 0 && listener.stopped.load(Ordering::Relaxed) => {
+            Err(Errno::new(libc::EINVAL))
         }
         File::Listener(_) => Err(Errno::new(libc::ENOTCONN)),
-        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+        File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     }
 }
 
@@ -64,19 +85,42 @@ pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8
     }
 }
 
-/// `write`, `writev`, `send`, `sendmsg` on a number that is lull's. Returns how many bytes were taken.
+/// `write` on a number that is lull's.
+#[inline]
+pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
+    match &*lulls(fd)? {
+        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+        file => send_to(fd, file, buffers, 0),
+    }
+}
+
+/// `writev` on a number that is lull's. Nothing is written at once, whatever the socket is (`vfs_writev`).
+#[inline]
+pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
+    match &*lulls(fd)? {
+        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+        _ if buffers.iter().all(|buffer| buffer.is_empty()) => Ok(0),
+        file => send_to(fd, file, buffers, 0),
+    }
+}
+
+/// `send`, `sendmsg` on a number that is lull's. Returns how many bytes were taken.
 #[inline]
 pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
-    let file = lulls(fd)?;
-    let sent = match &*file {
-        File::Stream(stream) => stream.send(buffers, how.flags),
+    send_to(fd, &*lulls(fd)?, buffers, how.flags)
+}
+
+#[inline]
+fn send_to(fd: c_int, file: &File, buffers: &[IoSlice<'_>], flags: c_int) -> Result<usize> {
+    let sent = match file {
+        File::Stream(stream) => stream.send(buffers, flags),
         // No signal tells of a datagram (`sk_stream_error` is TCP's).
-        File::Datagram(datagram) => return datagram.send(fd, buffers, &[], &[], how.flags),
+        File::Datagram(datagram) => return datagram.send(fd, buffers, &[], &[], flags),
         File::Listener(_) => Err(Errno::new(libc::EPIPE)),
-        File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
+        File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     };
     match sent {
-        Err(error) if error.number() == libc::EPIPE && how.flags & libc::MSG_NOSIGNAL == 0 => {
+        Err(error) if error.number() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 => {
             kernel::signal_self(libc::SIGPIPE);
             Err(error)
         }
@@ -110,15 +154,26 @@ impl Stream {
             return self.recv_otherwise(buffers, flags);
         }
         match buffers {
+            buffers if buffers.iter().all(|buffer| buffer.is_empty()) => self.recv_nothing(),
             [buffer] => Ok(self.stream.recv(buffer)?),
             buffers => Ok(self.stream.recv_vectored(buffers)?),
         }
+    }
+
+    /// Who has room for nothing waits for data all the same, and then gets none of it (`tcp_recvmsg_locked`).
+    #[cold]
+    fn recv_nothing(&self) -> Result<usize> {
+        self.stream.peek(&mut [0])?;
+        Ok(0)
     }
 
     /// MSG_PEEK leaves the data where it is; MSG_TRUNC throws it away, unseen (tcp(7)).
     #[cold]
     fn recv_otherwise(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        if wanted == 0 {
+            return self.recv_nothing();
+        }
         let mut whole = vec![0; wanted];
         if flags & libc::MSG_PEEK == 0 {
             return Ok(self.stream.recv(&mut whole)?);
@@ -132,6 +187,16 @@ impl Stream {
 
     #[cold]
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
+        if buffers.iter().all(|buffer| buffer.is_empty()) {
+            // Whatever ends the wait, nothing is what was asked for.
+            let _ = block::until_ready(
+                &self.stream,
+                Interest::READABLE | Interest::RDHUP,
+                None,
+                self.options.receive_timeout(),
+            );
+            return Ok(0);
+        }
         let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
         // What the first look has polled was one round.
         self.stream.busy_loop(false);

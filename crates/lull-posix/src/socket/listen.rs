@@ -1,7 +1,7 @@
 //! `bind`, `listen`: where a listener becomes lull's.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::c_int;
@@ -13,12 +13,24 @@ use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, elsewhere, flags, kernel, start};
 
+/// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
+fn limited(backlog: c_int) -> usize {
+    usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN)
+}
+
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
+    files::hand_back_ended(fd);
+    if let Some(File::Stream(stream)) = files::get(fd).as_deref() {
+        return bind_again(stream.domain, bytes);
+    }
     let address = address::parse(bytes);
     let keeps_port = address.is_some_and(|address| address.port() != 0);
     let lulls = address.is_some_and(|address| engine::is_own(address.ip()) && engine::takes(address.port()));
+    if lulls || address.is_some_and(|address| address.ip().is_unspecified()) {
+        refuse_if_taken(fd, address)?;
+    }
     if !lulls {
         kernel::bind(fd, bytes)?;
         return datagram::bound(fd, keeps_port);
@@ -37,6 +49,33 @@ pub(super) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
     let bound = kernel::bind(fd, bytes);
     freebind.end();
     bound
+}
+
+/// A connection has its address. Its placeholder, which may stand for others as well, must not get one (`__inet_bind`: what
+/// is wrong with the new address is told first).
+fn bind_again(domain: c_int, bytes: &[u8]) -> Result<()> {
+    let asked = kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut any_port = bytes.to_vec();
+    any_port.iter_mut().skip(2).take(2).for_each(|byte| *byte = 0);
+    let bound = bind(asked, &any_port);
+    kernel::discard(asked);
+    bound.and(Err(Errno::new(libc::EINVAL)))
+}
+
+/// SO_REUSEADDR lets a socket have a port that others have, unless one of them listens (`inet_csk_bind_conflict`). The
+/// placeholder of a listener that is lull's does not, so lull's own table is asked.
+fn refuse_if_taken(fd: c_int, address: Option<SocketAddr>) -> Result<()> {
+    let Some(address) = address.filter(|address| address.port() != 0) else { return Ok(()) };
+    let Some(engine) = engine::running() else { return Ok(()) };
+    if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR) != Ok(1)
+        || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
+    {
+        return Ok(());
+    }
+    match TcpListener::bind_with(&engine.network, None, address, asked(fd, 0, false)).map_err(Errno::from) {
+        Err(error) if error.number() == libc::EADDRINUSE => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// IP_FREEBIND for the length of a call; afterwards it is as the program left it.
@@ -69,6 +108,7 @@ impl Freebind {
 
 /// `listen`. A socket that is bound to an address of lull's becomes lull's; one that is bound to a wildcard is in both worlds.
 pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
+    files::hand_back_ended(fd);
     if files::is_lull(fd) {
         return listen_again(fd, backlog);
     }
@@ -94,6 +134,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         inode: kernel::inode(fd)?,
         bound,
         asked: asked(fd, backlog, v6_only),
+        backlog: AtomicUsize::new(limited(backlog)),
         called_in: std::process::id(),
         real: OnceLock::new(),
         becoming: Mutex::new(()),
@@ -127,8 +168,9 @@ impl Listener {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(Errno::new(libc::EINVAL));
         }
+        let asked = ListenOptions { backlog: self.backlog.load(Ordering::Relaxed), ..self.asked };
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
-        let listener = TcpListener::bind_with(&engine.network, None, self.bound, self.asked)?;
+        let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;
         self.asked_for();
         Ok(self.real.get_or_init(|| listener))
@@ -173,8 +215,7 @@ impl Drop for Listener {
 fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
     let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
     ListenOptions {
-        // A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
-        backlog: usize::try_from(backlog).unwrap_or(SOMAXCONN).min(SOMAXCONN),
+        backlog: limited(backlog),
         reuse_port: flag(libc::SOL_SOCKET, libc::SO_REUSEPORT),
         v6_only,
         nodelay: flag(libc::IPPROTO_TCP, libc::TCP_NODELAY),
@@ -184,8 +225,13 @@ fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
 
 fn listen_again(fd: c_int, backlog: c_int) -> Result<()> {
     match files::get(fd).as_deref() {
-        Some(File::Listener(listener)) if listener.both_worlds => kernel::listen(fd, backlog),
-        Some(File::Listener(_)) => Ok(()),
+        Some(File::Listener(listener)) => {
+            if listener.both_worlds {
+                kernel::listen(fd, backlog)?;
+            }
+            listener.backlog.store(limited(backlog), Ordering::Relaxed);
+            Ok(listener.if_real().map_or(Ok(()), |real| real.set_backlog(limited(backlog)))?)
+        }
         Some(File::Stream(_)) => Err(Errno::new(libc::EINVAL)),
         _ => kernel::listen(fd, backlog),
     }

@@ -7,6 +7,7 @@ mod acted;
 pub(super) mod refused;
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use lull_net::TcpStream;
 
 use self::acted::Acted;
 pub(super) use self::acted::int;
-use super::Stream;
+use super::{Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
@@ -184,7 +185,7 @@ fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
     let file = files::get(fd)?;
     let answer = match &*file {
-        File::Listener(_) => listener_answer(level, name)?,
+        File::Listener(listener) => listener_answer(listener, level, name)?,
         File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
@@ -201,10 +202,13 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
     Some(Ok(length))
 }
 
-fn listener_answer(level: c_int, name: c_int) -> Option<Vec<u8>> {
+fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {
     match (level, name) {
         // The placeholder of one that is lull's alone does not listen.
-        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => Some(1_i32.to_ne_bytes().to_vec()),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => {
+            let listens = !listener.stopped.load(Ordering::Acquire);
+            Some(i32::from(listens).to_ne_bytes().to_vec())
+        }
         _ => None,
     }
 }

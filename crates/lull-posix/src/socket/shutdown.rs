@@ -5,12 +5,16 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use lull_net::Shutdown;
 
+use super::Connecting;
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
 /// `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
     let Some(file) = files::get(fd) else { return kernel::shutdown(fd, how) };
+    if let File::Epoll(_) = &*file {
+        return Err(Errno::new(libc::ENOTSOCK));
+    }
     let how_in_words = match how {
         libc::SHUT_RD => Shutdown::Read,
         libc::SHUT_WR => Shutdown::Write,
@@ -18,21 +22,33 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
         _ => return Err(Errno::new(libc::EINVAL)),
     };
     match &*file {
-        File::Stream(stream) => Ok(stream.stream.shutdown(how_in_words)?),
+        File::Stream(stream) => {
+            let shut = stream.stream.shutdown(how_in_words);
+            if stream.is_connecting(Connecting::UnderWay) {
+                // Where there is a connection, `connect` has nothing more to tell (`inet_shutdown`).
+                stream.set_connecting(if shut.is_ok() { Connecting::Over } else { Connecting::Disconnecting });
+            }
+            Ok(shut?)
+        }
         File::Datagram(datagram) => {
             let shut = datagram.sockets.shutdown(how_in_words);
             // Its kernel's half has no peer either while lull's has none, and says so.
             if datagram.is_kernels_too() { kernel::shutdown(fd, how) } else { shut }
         }
         File::Listener(listener) => {
-            if listener.both_worlds {
-                kernel::shutdown(fd, how)?;
+            if listener.stopped.load(Ordering::Acquire) {
+                return Err(Errno::new(libc::ENOTCONN));
             }
             // Only the end of reading ends a listener (`inet_shutdown`).
             if how == libc::SHUT_WR {
                 return Ok(());
             }
-            listener.stopped.store(true, Ordering::Relaxed);
+            if !listener.both_worlds {
+                // The kernel decides what of the address such an end leaves (`tcp_disconnect`), so its socket listens for a moment.
+                kernel::listen(fd, 0)?;
+            }
+            kernel::shutdown(fd, how)?;
+            listener.stopped.store(true, Ordering::Release);
             Ok(listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words))?)
         }
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),

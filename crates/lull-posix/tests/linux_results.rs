@@ -1,0 +1,328 @@
+//! Results that random programs on the kernel and on lull showed to differ once, each by itself.
+
+mod world;
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
+    c_int,
+};
+use lull_net::{Ready, Shutdown, TcpStream};
+use lull_posix::{Errno, epoll, files, flags, is_lull, socket};
+use world::*;
+
+const fn error<T>(number: c_int) -> Result<T, Errno> {
+    Err(Errno::new(number))
+}
+
+fn context() -> c_int {
+    peers();
+    epoll::epoll_create(0).unwrap()
+}
+
+fn set(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    // SAFETY: an int, and its size.
+    let set = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), 4) };
+    assert_eq!(set, 0);
+}
+
+fn get(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value = [0; 4];
+    socket::getsockopt(fd, level, name, &mut value).map(|length| {
+        assert_eq!(length, Ok(4));
+        c_int::from_ne_bytes(value)
+    })
+}
+
+fn accepted(fd: c_int) -> Result<c_int, Errno> {
+    socket::accept(fd, 0).map(|accepted| accepted.fd)
+}
+
+#[test]
+fn a_socket_with_a_peer_in_the_kernel_is_not_connected_to_one_of_lulls() {
+    let listener = peer_listener();
+    let at = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = tcp();
+    socket::connect(fd, &bytes(&at.local_addr().unwrap().to_string())).unwrap();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    assert_eq!(socket::connect(fd, &to), error(libc::EISCONN));
+    assert!(!is_lull(fd));
+    close(fd);
+}
+
+#[test]
+fn who_asks_for_nothing_gets_it_by_read_and_waits_by_recv() {
+    let (fd, mut peer) = connected();
+    let nothing = |flags| socket::recv(fd, &mut [], socket::Receive { flags });
+    assert_eq!(socket::read(fd, &mut []), Ok(0));
+    assert_eq!(socket::read(fd, &mut [IoSliceMut::new(&mut [])]), Ok(0));
+    assert_eq!(nothing(libc::MSG_DONTWAIT), Err(WOULD_BLOCK));
+    peer.write_all(b"x").unwrap();
+    until("data", || nothing(libc::MSG_DONTWAIT) == Ok(0));
+    assert_eq!(recv(fd, 0).unwrap(), b"x", "it is there still");
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(socket::writev(fd, &[IoSlice::new(&[])]), Ok(0));
+    assert_eq!(send(fd, b"", libc::MSG_NOSIGNAL), error(libc::EPIPE), "but sending it says what is the matter");
+    close(fd);
+}
+
+#[test]
+fn a_context_is_no_socket_and_no_file_that_is_read() {
+    let epfd = context();
+    let mut buffer = [0; 4];
+    assert_eq!(socket::read(epfd, &mut [IoSliceMut::new(&mut buffer)]), error(libc::EINVAL));
+    assert_eq!(recv(epfd, 0), error(libc::ENOTSOCK));
+    assert_eq!(send(epfd, b"x", 0), error(libc::ENOTSOCK));
+    assert_eq!(socket::shutdown(epfd, 9), error(libc::ENOTSOCK), "whatever it is asked for");
+    assert_eq!(
+        socket::accept(epfd, 0x10).map(|accepted| accepted.fd),
+        error(libc::EINVAL),
+        "flags are looked at first"
+    );
+    close(epfd);
+}
+
+#[test]
+fn a_connection_is_not_bound_and_neither_is_what_stands_for_it() {
+    let (fd, _peer) = connected();
+    assert_eq!(socket::bind(fd, &bytes("0.0.0.0:0")), error(libc::EINVAL));
+    assert_eq!(
+        socket::bind(fd, &bytes("192.0.2.1:0")),
+        error(libc::EADDRNOTAVAIL),
+        "what is wrong with it comes first"
+    );
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the placeholder's address, and its size.
+    assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
+    assert_eq!(lull_posix::address::parse(&name).unwrap().port(), 0);
+    close(fd);
+}
+
+#[test]
+fn a_second_listen_changes_the_backlog() {
+    let fd = tcp();
+    peers();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 1).unwrap();
+    socket::listen(fd, 16).unwrap();
+    nonblocking(fd);
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
+    let at = lull_posix::address::parse(&name).unwrap();
+    let waiting: Vec<TcpStream> = (0..6).map(|_| TcpStream::connect(peers(), at).unwrap()).collect();
+    let mut got = Vec::new();
+    until("all of them, none by a second SYN", || {
+        got.extend(accepted(fd));
+        got.len() == waiting.len()
+    });
+    let resent =
+        |network: &lull_net::Network| network.stack_counters().iter().map(|c| c.drop_backlog_full).sum::<u64>();
+    assert_eq!(resent(&lull_posix::engine::running().unwrap().network), 0);
+    got.into_iter().chain([fd]).for_each(close);
+}
+
+#[test]
+fn a_listener_that_is_shut_down_is_a_socket_as_before() {
+    let (fd, at) = listener();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    let waiting = TcpStream::connect(peers(), at).unwrap();
+    until("the connection", || wait(epfd, 8, LOST) == [(fd, EPOLLIN)]);
+    nonblocking(fd);
+    socket::shutdown(fd, libc::SHUT_RDWR).unwrap();
+    until("its reset", || waiting.ready().contains(Ready::ERR));
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLHUP)]);
+    assert_eq!(accepted(fd), error(libc::EINVAL));
+    assert_eq!(get(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN), Some(0));
+    assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN), "once");
+    // Its port was given by the kernel, so it is free again.
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert!(!is_lull(fd));
+    assert_ne!(flags::fcntl(fd, libc::F_GETFL, 0), Some(Ok(libc::O_RDWR)), "it is the kernel's to ask");
+    // SAFETY: numbers only.
+    assert_ne!(unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK, 0, "it does not block, as before");
+    socket::listen(fd, 4).unwrap();
+    assert!(is_lull(fd));
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn behind_the_end_of_a_stream_there_is_no_error_for_a_reader() {
+    let (fd, peer) = connected();
+    peer.shutdown(Shutdown::Write).unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLRDHUP).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLRDHUP)]);
+    peer.set_reset_on_close(true).unwrap();
+    drop(peer);
+    until("the reset", || wait(epfd, 8, LOST) == [(fd, EPOLLRDHUP | EPOLLHUP | EPOLLERR)]);
+    assert_eq!(recv(fd, 0), Ok(Vec::new()));
+    assert_eq!(send(fd, b"x", libc::MSG_NOSIGNAL), error(libc::EPIPE), "in CLOSE-WAIT a reset is a broken pipe");
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn data_for_a_socket_that_is_shut_down_both_ways_resets_the_connection() {
+    let (fd, mut peer) = connected();
+    socket::shutdown(fd, libc::SHUT_RDWR).unwrap();
+    peer.write_all(b"x").unwrap();
+    until("the peer's reset", || peer.ready().contains(Ready::ERR));
+    assert!(peer.read(&mut [0]).is_ok_and(|count| count == 0), "after the end of the stream");
+    assert_eq!(get(fd, libc::SOL_SOCKET, libc::SO_ERROR), Some(libc::ECONNRESET));
+    close(fd);
+}
+
+#[test]
+fn a_number_that_stands_in_poll_twice_is_waited_for_with_both_requests() {
+    let (fd, mut peer) = connected();
+    let writer = std::thread::spawn(move || {
+        // Long enough for the poll to sleep, most of the time; the other order has to do as well.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        peer.write_all(b"x").unwrap();
+        peer
+    });
+    let one = |events| libc::pollfd { fd, events, revents: 0 };
+    let mut fds = [one(0), one(libc::POLLIN)];
+    let start = std::time::Instant::now();
+    assert_eq!(lull_posix::poll::poll(&mut fds, Some(LOST)), Ok(1));
+    assert!(start.elapsed() < LOST, "it looks once more when the time is over");
+    assert_eq!(fds.map(|polled| polled.revents), [0, libc::POLLIN]);
+    drop(writer.join().unwrap());
+    close(fd);
+}
+
+#[test]
+fn exclusive_members_are_refused_what_linux_refuses_them() {
+    let (fd, _peer) = connected();
+    let epfd = context();
+    assert_eq!(ctl(epfd, EPOLL_CTL_MOD, fd, EPOLLEXCLUSIVE), error(libc::EINVAL), "before it is looked for");
+    assert_eq!(ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLPRI | EPOLLEXCLUSIVE), error(libc::EINVAL));
+    assert_eq!(ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET | EPOLLEXCLUSIVE), Ok(()));
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn a_wait_without_time_sees_what_has_just_become_ready_in_the_kernel() {
+    let (fd, _peer) = connected();
+    let (mut far, near) = UnixStream::pair().unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
+    for _ in 0..100 {
+        assert_eq!(wait(epfd, 8, NOW), []);
+        far.write_all(b"x").unwrap();
+        assert_eq!(wait(epfd, 8, NOW), [(near.as_raw_fd(), EPOLLIN)]);
+        assert_eq!((&near).read(&mut [0; 8]).unwrap(), 1);
+    }
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn the_end_of_a_stream_is_an_edge_even_if_there_was_something_to_read() {
+    let (fd, mut peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET).unwrap();
+    peer.write_all(b"unread").unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn a_shutdown_of_ones_own_is_an_edge() {
+    let (fd, _peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)]);
+    assert_eq!(wait(epfd, 8, NOW), []);
+    socket::shutdown(fd, libc::SHUT_RD).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLOUT)]);
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn so_reuseaddr_does_not_share_the_port_of_a_listener() {
+    let fd = tcp();
+    peers();
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 4).unwrap();
+    let mut name = [0_u8; 16];
+    let mut length = 16_u32;
+    // SAFETY: room for the address, and its size.
+    assert_eq!(unsafe { libc::getsockname(fd, name.as_mut_ptr().cast(), &raw mut length) }, 0);
+    let at = lull_posix::address::parse(&name).unwrap();
+    let other = tcp();
+    set(other, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    assert_eq!(socket::bind(other, &name), error(libc::EADDRINUSE));
+    let wildcard = SocketAddr::from(([0, 0, 0, 0], at.port()));
+    assert_eq!(socket::bind(other, &bytes(&wildcard.to_string())), error(libc::EADDRINUSE));
+    close(fd);
+    assert_eq!(socket::bind(other, &name), Ok(()), "nobody listens any more");
+    close(other);
+}
+
+#[test]
+fn after_a_shutdown_connect_has_nothing_more_to_tell() {
+    let listener = peer_listener();
+    let to = bytes(&listener.local_addr().unwrap().to_string());
+    let fd = tcp();
+    set_nonblocking(fd);
+    assert_eq!(socket::connect(fd, &to), error(libc::EINPROGRESS));
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLOUT).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)]);
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(socket::connect(fd, &to), error(libc::EISCONN));
+    close(epfd);
+    close(fd);
+    let refused = listener.local_addr().unwrap();
+    drop(listener);
+    let fd = tcp();
+    set_nonblocking(fd);
+    assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::EINPROGRESS));
+    until("the refusal", || socket::shutdown(fd, libc::SHUT_WR) == error(libc::ENOTCONN) && is_over(fd));
+    assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::EINVAL), "it is being disconnected");
+    close(fd);
+}
+
+fn is_over(fd: c_int) -> bool {
+    let mut polled = [libc::pollfd { fd, events: 0, revents: 0 }];
+    lull_posix::poll::poll(&mut polled, Some(NOW)) == Ok(1) && polled[0].revents & libc::POLLHUP != 0
+}
+
+fn set_nonblocking(fd: c_int) {
+    // SAFETY: a number and a command.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+}
+
+/// A refused socket that was duplicated: every number of it is the kernel's again.
+#[test]
+fn every_number_of_a_socket_that_was_refused_can_be_connected_anew() {
+    let listener = peer_listener();
+    let refused = listener.local_addr().unwrap();
+    drop(listener);
+    let fd = tcp();
+    set_nonblocking(fd);
+    assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::EINPROGRESS));
+    let other = files::duplicate(fd, 0, false).unwrap();
+    until("the refusal", || is_over(fd));
+    assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::ECONNREFUSED));
+    assert!(!is_lull(fd) && !is_lull(other));
+    close(fd);
+    close(other);
+}
