@@ -52,8 +52,7 @@ impl Outputs {
     }
 }
 
-/// Whether a file can be there, said before the work is done.
-pub fn writable(path: &Path) -> Result<(), Failure> {
+fn writable(path: &Path) -> Result<(), Failure> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

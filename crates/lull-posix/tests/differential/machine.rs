@@ -1,0 +1,358 @@
+//! The socket calls on numbers: of the kernel alone, and of a program that has the preload library.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use libc::{c_int, epoll_event, pollfd, socklen_t};
+use lull_posix::signals::section;
+use lull_posix::socket::{self, Receive, Send};
+use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
+
+use super::peers::{Peer, PeerListener};
+use super::world;
+
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Whose calls they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// The kernel's, between two loopback addresses.
+    Kernel,
+    /// As the preload library makes them: lull's where the number or the address is, and else the kernel's.
+    Lull,
+}
+
+/// The kernel's address of the peers; the program's is 127.0.0.1.
+pub const KERNELS_PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+
+fn checked(result: isize) -> Result<usize> {
+    usize::try_from(result).map_err(|_| Errno::last())
+}
+
+fn number(result: c_int) -> Result<c_int> {
+    checked(result as isize).map(|fd| fd as c_int)
+}
+
+fn done(result: c_int) -> Result<()> {
+    checked(result as isize).map(drop)
+}
+
+impl Machine {
+    fn is_lulls(self, fd: c_int) -> bool {
+        self == Machine::Lull && is_lull(fd)
+    }
+
+    /// A number that the kernel has just given out.
+    fn given_out(self, fd: c_int) -> Result<c_int> {
+        let fd = number(fd)?;
+        if self == Machine::Lull {
+            files::forget(fd);
+        }
+        Ok(fd)
+    }
+
+    /// The program's own address.
+    pub fn own(self) -> Ipv4Addr {
+        match self {
+            Machine::Kernel => Ipv4Addr::LOCALHOST,
+            Machine::Lull => world::OWN.parse().unwrap(),
+        }
+    }
+
+    /// The peers' address, in lull's world or the kernel's.
+    pub fn peer(self, in_kernel: bool) -> Ipv4Addr {
+        match self {
+            Machine::Lull if !in_kernel => world::PEER.parse().unwrap(),
+            _ => KERNELS_PEER,
+        }
+    }
+
+    pub fn socket(self, domain: c_int, kind: c_int) -> Result<c_int> {
+        // SAFETY: numbers only.
+        self.given_out(unsafe { libc::socket(domain, kind, 0) })
+    }
+
+    pub fn bind(self, fd: c_int, address: &[u8]) -> Result<()> {
+        match self {
+            Machine::Lull => section(|| socket::bind(fd, address)),
+            // SAFETY: an address, and its size.
+            Machine::Kernel => done(unsafe { libc::bind(fd, address.as_ptr().cast(), address.len() as socklen_t) }),
+        }
+    }
+
+    pub fn listen(self, fd: c_int, backlog: c_int) -> Result<()> {
+        match self {
+            Machine::Lull => section(|| socket::listen(fd, backlog)),
+            // SAFETY: numbers only.
+            Machine::Kernel => done(unsafe { libc::listen(fd, backlog) }),
+        }
+    }
+
+    pub fn connect(self, fd: c_int, address: &[u8]) -> Result<()> {
+        if self.is_lulls(fd) || self == Machine::Lull && socket::is_destination(address) {
+            return section(|| socket::connect(fd, address));
+        }
+        // SAFETY: an address, and its size.
+        done(unsafe { libc::connect(fd, address.as_ptr().cast(), address.len() as socklen_t) })
+    }
+
+    /// `accept4`: the number, and the peer's address.
+    pub fn accept(self, fd: c_int, flags: c_int) -> Result<(c_int, Vec<u8>)> {
+        if self.is_lulls(fd) {
+            return section(|| socket::accept(fd, flags)).map(|accepted| (accepted.fd, accepted.peer().to_vec()));
+        }
+        let (mut bytes, mut length) = ([0_u8; 128], 128);
+        // SAFETY: room for an address, and its size.
+        let fd = self.given_out(unsafe { libc::accept4(fd, bytes.as_mut_ptr().cast(), &raw mut length, flags) })?;
+        Ok((fd, bytes[..length as usize].to_vec()))
+    }
+
+    /// `read` or `readv` if there are no flags to give, else `recvmsg`.
+    pub fn recv(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: Option<c_int>) -> Result<usize> {
+        if self.is_lulls(fd) {
+            return section(|| match flags {
+                None => socket::read(fd, buffers),
+                Some(flags) => socket::recv(fd, buffers, Receive { flags }),
+            });
+        }
+        // SAFETY: the kernel writes into as many buffers as it is told; a message is plain data.
+        checked(unsafe {
+            match flags {
+                None if buffers.len() == 1 => libc::read(fd, buffers[0].as_mut_ptr().cast(), buffers[0].len()),
+                None => libc::readv(fd, buffers.as_mut_ptr().cast(), buffers.len() as c_int),
+                Some(flags) => {
+                    let mut message: libc::msghdr = std::mem::zeroed();
+                    message.msg_iov = buffers.as_mut_ptr().cast();
+                    message.msg_iovlen = buffers.len();
+                    libc::recvmsg(fd, &raw mut message, flags)
+                }
+            }
+        })
+    }
+
+    /// `write` or `writev` if there are no flags to give, else `sendmsg`.
+    pub fn send(self, fd: c_int, buffers: &[IoSlice<'_>], flags: Option<c_int>) -> Result<usize> {
+        if self.is_lulls(fd) {
+            return section(|| match flags {
+                None if buffers.len() == 1 => socket::write(fd, buffers),
+                None => socket::writev(fd, buffers),
+                Some(flags) => socket::send(fd, buffers, Send { flags }),
+            });
+        }
+        // SAFETY: the kernel reads as many buffers as it is told; a message is plain data.
+        checked(unsafe {
+            match flags {
+                None if buffers.len() == 1 => libc::write(fd, buffers[0].as_ptr().cast(), buffers[0].len()),
+                None => libc::writev(fd, buffers.as_ptr().cast(), buffers.len() as c_int),
+                Some(flags) => {
+                    let mut message: libc::msghdr = std::mem::zeroed();
+                    message.msg_iov = buffers.as_ptr().cast_mut().cast();
+                    message.msg_iovlen = buffers.len();
+                    libc::sendmsg(fd, &raw const message, flags)
+                }
+            }
+        })
+    }
+
+    pub fn shutdown(self, fd: c_int, how: c_int) -> Result<()> {
+        if self.is_lulls(fd) {
+            return section(|| socket::shutdown(fd, how));
+        }
+        // SAFETY: numbers only.
+        done(unsafe { libc::shutdown(fd, how) })
+    }
+
+    pub fn close(self, fd: c_int) -> Result<()> {
+        if self.is_lulls(fd) {
+            return section(|| files::close(fd));
+        }
+        // SAFETY: the program's number.
+        done(unsafe { libc::close(fd) })
+    }
+
+    pub fn dup(self, fd: c_int) -> Result<c_int> {
+        if self.is_lulls(fd) {
+            return section(|| files::duplicate(fd, 0, false));
+        }
+        // SAFETY: numbers only.
+        self.given_out(unsafe { libc::dup(fd) })
+    }
+
+    pub fn dup2(self, fd: c_int, to: c_int) -> Result<c_int> {
+        if fd != to && (self.is_lulls(fd) || self.is_lulls(to)) {
+            return section(|| files::duplicate_to(fd, to, 0));
+        }
+        // SAFETY: both are the program's.
+        number(unsafe { libc::dup2(fd, to) })
+    }
+
+    pub fn get_flags(self, fd: c_int) -> Result<c_int> {
+        let lulls = if self.is_lulls(fd) { section(|| flags::fcntl(fd, libc::F_GETFL, 0)) } else { None };
+        // SAFETY: numbers only.
+        lulls.unwrap_or_else(|| number(unsafe { libc::fcntl(fd, libc::F_GETFL) }))
+    }
+
+    pub fn set_flags(self, fd: c_int, value: c_int) -> Result<()> {
+        let lulls = if self.is_lulls(fd) { section(|| flags::fcntl(fd, libc::F_SETFL, value as usize)) } else { None };
+        // SAFETY: numbers only.
+        lulls.map_or_else(|| done(unsafe { libc::fcntl(fd, libc::F_SETFL, value) }), |set| set.map(drop))
+    }
+
+    pub fn set_nonblocking_by_ioctl(self, fd: c_int, on: bool) -> Result<()> {
+        let mut on = c_int::from(on);
+        let at = &raw mut on as usize;
+        // SAFETY: the request reads an int.
+        let lulls = if self.is_lulls(fd) { section(|| unsafe { flags::ioctl(fd, libc::FIONBIO, at) }) } else { None };
+        // SAFETY: as above.
+        lulls.unwrap_or_else(|| done(unsafe { libc::ioctl(fd, libc::FIONBIO, at) }))
+    }
+
+    /// FIONREAD: bytes that were received and not read; none for what is no connection.
+    pub fn unread(self, fd: c_int) -> usize {
+        let mut bytes: c_int = 0;
+        let at = &raw mut bytes as usize;
+        // SAFETY: the request writes an int.
+        let lulls = if self.is_lulls(fd) { section(|| unsafe { flags::ioctl(fd, libc::FIONREAD, at) }) } else { None };
+        // SAFETY: as above.
+        let told = lulls.unwrap_or_else(|| done(unsafe { libc::ioctl(fd, libc::FIONREAD, at) }));
+        if told.is_ok() { bytes.max(0) as usize } else { 0 }
+    }
+
+    pub fn setsockopt(self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+        if self.is_lulls(fd) {
+            return section(|| socket::setsockopt(fd, level, name, value));
+        }
+        // SAFETY: a value, and its size.
+        done(unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as socklen_t) })
+    }
+
+    pub fn getsockopt(self, fd: c_int, level: c_int, name: c_int, room: usize) -> Result<Vec<u8>> {
+        let mut value = vec![0; room];
+        let lulls = if self.is_lulls(fd) { section(|| socket::getsockopt(fd, level, name, &mut value)) } else { None };
+        let length = lulls.unwrap_or_else(|| {
+            let mut length = room as socklen_t;
+            // SAFETY: room for a value, and its size.
+            done(unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &raw mut length) })?;
+            Ok(length as usize)
+        })?;
+        value.truncate(length);
+        Ok(value)
+    }
+
+    /// `getsockname`, or `getpeername`.
+    pub fn name(self, fd: c_int, of_peer: bool) -> Result<Vec<u8>> {
+        let lulls = if !self.is_lulls(fd) {
+            None
+        } else if of_peer {
+            section(|| socket::getpeername(fd))
+        } else {
+            section(|| socket::getsockname(fd))
+        };
+        if let Some(name) = lulls {
+            return name.map(|name| name.to_vec());
+        }
+        let (mut bytes, mut length) = ([0_u8; 128], 128);
+        let call = if of_peer { libc::getpeername } else { libc::getsockname };
+        // SAFETY: room for an address, and its size.
+        done(unsafe { call(fd, bytes.as_mut_ptr().cast(), &raw mut length) })?;
+        Ok(bytes[..length as usize].to_vec())
+    }
+
+    pub fn epoll_create(self) -> Result<c_int> {
+        match self {
+            Machine::Lull => section(|| epoll::epoll_create(0)),
+            // SAFETY: numbers only.
+            Machine::Kernel => number(unsafe { libc::epoll_create1(0) }),
+        }
+    }
+
+    pub fn epoll_ctl(self, epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>) -> Result<()> {
+        if self.is_lulls(epfd) || self.is_lulls(fd) {
+            return section(|| epoll::epoll_ctl(epfd, what, fd, event));
+        }
+        let mut event = event;
+        let event = event.as_mut().map_or(std::ptr::null_mut(), |event| &raw mut *event);
+        // SAFETY: an event, or none.
+        done(unsafe { libc::epoll_ctl(epfd, what, fd, event) })
+    }
+
+    /// `epoll_wait`: data and what is ready.
+    pub fn epoll_wait(self, epfd: c_int, max: usize, timeout_ms: c_int) -> Result<Vec<(u64, u32)>> {
+        let mut events = vec![MaybeUninit::<epoll_event>::uninit(); max];
+        let count = if self.is_lulls(epfd) {
+            section(|| epoll::epoll_wait(epfd, &mut events, timeout(timeout_ms)))?
+        } else {
+            // SAFETY: room for as many events as the kernel is told.
+            checked(unsafe { libc::epoll_wait(epfd, events.as_mut_ptr().cast(), max as c_int, timeout_ms) } as isize)?
+        };
+        // SAFETY: `count` of them were written.
+        let event = |event: &MaybeUninit<epoll_event>| unsafe { event.assume_init() };
+        Ok(events[..count].iter().map(event).map(|event| (event.u64, event.events)).collect())
+    }
+
+    pub fn poll(self, fds: &mut [pollfd], timeout_ms: c_int) -> Result<usize> {
+        if self == Machine::Lull && poll::concerns(fds) {
+            return section(|| poll::poll(fds, timeout(timeout_ms)));
+        }
+        // SAFETY: as many structs as the kernel is told.
+        checked(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) } as isize)
+    }
+
+    pub fn eventfd(self) -> Result<c_int> {
+        // SAFETY: numbers only.
+        self.given_out(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) })
+    }
+
+    /// Closes these numbers in a child, which then ends; whether it could.
+    pub fn fork_that_closes(self, fds: &[c_int]) -> bool {
+        // SAFETY: the child makes calls that need no lock, and ends without running anything of its parent's.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let closed = fds.iter().all(|&fd| match self {
+                    Machine::Lull => files::close(fd).is_ok(),
+                    Machine::Kernel => libc::close(fd) == 0,
+                });
+                libc::_exit(c_int::from(!closed));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &raw mut status, 0) == child && status == 0
+        }
+    }
+
+    /// A peer that begins to connect to a listener of the program's at `port`.
+    pub fn peer_connect(self, port: u16, in_kernel: bool) -> Peer {
+        match self {
+            Machine::Lull if !in_kernel => Peer::lulls(self.own(), port),
+            _ => Peer::kernels(KERNELS_PEER, Ipv4Addr::LOCALHOST, port),
+        }
+    }
+
+    pub fn peer_listen(self, in_kernel: bool) -> PeerListener {
+        match self {
+            Machine::Lull if !in_kernel => PeerListener::lulls(self.peer(false)),
+            _ => PeerListener::kernels(KERNELS_PEER),
+        }
+    }
+
+    /// Whether every frame that was sent has been dealt with. The kernel's loopback delivers before a call returns.
+    pub fn is_quiet(self) -> bool {
+        let running = match self {
+            Machine::Kernel => None,
+            Machine::Lull => lull_posix::engine::running(),
+        };
+        let Some(engine) = running else { return true };
+        let frames = |network: &lull_net::Network| {
+            let counters = network.stack_counters();
+            counters.iter().fold((0, 0), |all, one| (all.0 + one.tx_frames, all.1 + one.rx_frames))
+        };
+        let (peers_before, own) = (frames(world::peers()), frames(&engine.network));
+        peers_before == (own.1, own.0) && peers_before == frames(world::peers())
+    }
+}
+
+fn timeout(ms: c_int) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}

@@ -1,0 +1,141 @@
+//! Random programs, run on the kernel's sockets and on lull's side by side: results, errors and readiness have to be the same.
+//!
+//! `LULL_PROGRAMS` is how many (300 by default), `LULL_SEED` the first one's seed: a program is its seed. One that makes a
+//! difference is shrunk and printed as a list of calls with what the kernel answered; `LULL_FINDINGS` is how many of those end
+//! the run, `LULL_SHRINK` how many tries are made to shrink one, `LULL_LOST_MS` how long a side may take to come to rest.
+
+mod call;
+mod machine;
+mod peers;
+mod program;
+mod run;
+mod step;
+mod thread;
+mod watch;
+mod words;
+#[path = "../world/mod.rs"]
+mod world;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use machine::Machine;
+use program::Step;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+use run::{Run, Threads};
+
+/// Nothing takes so long that is not lost, on a busy machine.
+const LOST: Duration = Duration::from_secs(30);
+/// While a program is shrunk that failed.
+const LOST_WHILE_SHRINKING: Duration = Duration::from_millis(700);
+/// How often a program is run on two kernels, to see whether Linux does the same every time.
+const KERNELS: usize = 3;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
+}
+
+/// Runs a program; what comes back is the difference, and what was done until then.
+fn run(
+    program: &[Step],
+    machines: [Machine; 2],
+    threads: &mut Threads,
+    limit: Duration,
+) -> Option<(String, Vec<String>)> {
+    let mut run = Run::new(machines, threads, limit);
+    let mut steps = program.iter().filter(|step| step.is_done);
+    let result = steps.try_for_each(|step| run.step(step)).and_then(|()| run.end());
+    watch::nothing();
+    result.err().map(|difference| (difference, run.told()))
+}
+
+/// What of a program went otherwise than on the kernel, if Linux itself does the same every time.
+struct Finding {
+    seed: u64,
+    what: String,
+}
+
+/// Programs whose course Linux leaves open.
+struct Counts {
+    calls: u64,
+    open: u64,
+}
+
+fn run_seed(seed: u64, threads: &RefCell<Threads>, counts: &RefCell<Counts>) -> Option<Finding> {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: 1,
+        failure_persistence: None,
+        max_shrink_iters: number("LULL_SHRINK").unwrap_or(400) as u32,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let last = RefCell::new(None);
+    let result = runner.run(&program::program(), |program| {
+        let threads = &mut *threads.borrow_mut();
+        let shrinking = last.borrow().is_some();
+        let limit =
+            if shrinking { LOST_WHILE_SHRINKING } else { number("LULL_LOST_MS").map_or(LOST, Duration::from_millis) };
+        let kernels = if shrinking { 1 } else { KERNELS };
+        counts.borrow_mut().calls += program.len() as u64;
+        let Some(difference) = run(&program, [Machine::Kernel, Machine::Lull], threads, limit) else { return Ok(()) };
+        if !shrinking {
+            println!("seed {seed}: {}", difference.0);
+        }
+        let is_open = |_| run(&program, [Machine::Kernel, Machine::Kernel], threads, limit).is_some();
+        if (0..kernels).any(is_open) {
+            counts.borrow_mut().open += 1;
+            return Ok(());
+        }
+        *last.borrow_mut() = Some(difference.clone());
+        Err(TestCaseError::fail(difference.0))
+    });
+    match result {
+        Ok(()) => None,
+        Err(TestError::Abort(reason)) => panic!("seed {seed}: {reason}"),
+        Err(TestError::Fail(_, program)) => {
+            let threads = &mut *threads.borrow_mut();
+            let again = run(&program, [Machine::Kernel, Machine::Lull], threads, LOST_WHILE_SHRINKING);
+            let often = if again.is_some() { "" } else { " (not every time)" };
+            let (what, log) = again.or(last.into_inner())?;
+            Some(Finding { seed, what: format!("{what}{often}, after\n    {}", log.join("\n    ")) })
+        }
+    }
+}
+
+#[test]
+fn random_programs_do_the_same_on_the_kernel_and_on_lull() {
+    let first = number("LULL_SEED").unwrap_or(1);
+    let count = number("LULL_PROGRAMS").unwrap_or(300);
+    let findings_max = number("LULL_FINDINGS").unwrap_or(1);
+    println!("LULL_SEED={first} LULL_PROGRAMS={count}");
+    world::peers();
+    world::signals_that_interrupt();
+    let threads = RefCell::new(run::new_threads());
+    let counts = RefCell::new(Counts { calls: 0, open: 0 });
+    let start = Instant::now();
+    let mut findings = Vec::new();
+    for seed in (first..).take(count as usize) {
+        if let Some(finding) = run_seed(seed, &threads, &counts) {
+            println!("LULL_SEED={} LULL_PROGRAMS=1: {}", finding.seed, finding.what);
+            findings.push(finding);
+            if findings.len() as u64 == findings_max {
+                break;
+            }
+        }
+    }
+    let counts = counts.into_inner();
+    println!(
+        "{count} programs from seed {first} in {:.1} s, {} steps, {} in which Linux differs from itself",
+        start.elapsed().as_secs_f64(),
+        counts.calls,
+        counts.open
+    );
+    assert!(
+        findings.is_empty(),
+        "{} of them differ from the kernel; the first is seed {}",
+        findings.len(),
+        findings[0].seed
+    );
+}

@@ -1,0 +1,371 @@
+//! Random programs: what they are made of.
+
+use libc::c_int;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Which of the program's numbers: one of those that suit, or now and then any at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Pick {
+    pub nth: u8,
+    pub any: bool,
+}
+
+/// Where a socket is bound.
+#[derive(Clone, Copy, Debug)]
+pub enum At {
+    Own,
+    Wildcard,
+    Loopback,
+    OwnPortOf(Pick),
+    Foreign,
+    WrongFamily,
+    Short,
+}
+
+/// Where a socket is connected to.
+#[derive(Clone, Copy, Debug)]
+pub enum To {
+    Listener(u8),
+    Refused { in_kernel: bool },
+    WrongFamily,
+    Short,
+}
+
+/// What is done: by a thread of the program, or by a peer.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// `socket`, `bind` and `listen`.
+    Serve {
+        at: At,
+        nonblocking: bool,
+        backlog: c_int,
+    },
+    /// A peer connects, and is accepted.
+    Arrive {
+        pick: Pick,
+        in_kernel: bool,
+        flags: c_int,
+    },
+    /// `socket` and `connect` to a peer that listens, which accepts.
+    Depart {
+        nonblocking: bool,
+        in_kernel: bool,
+    },
+    Socket {
+        flags: c_int,
+    },
+    Bind {
+        pick: Pick,
+        at: At,
+    },
+    Listen {
+        pick: Pick,
+        backlog: c_int,
+    },
+    Connect {
+        pick: Pick,
+        to: To,
+    },
+    Accept {
+        pick: Pick,
+        flags: c_int,
+    },
+    Recv {
+        pick: Pick,
+        sizes: Vec<usize>,
+        flags: Option<c_int>,
+    },
+    Send {
+        pick: Pick,
+        sizes: Vec<usize>,
+        flags: Option<c_int>,
+    },
+    Shutdown {
+        pick: Pick,
+        how: c_int,
+    },
+    Close {
+        pick: Pick,
+    },
+    Dup {
+        pick: Pick,
+    },
+    Dup2 {
+        pick: Pick,
+        to: Pick,
+    },
+    GetFlags {
+        pick: Pick,
+    },
+    SetNonblocking {
+        pick: Pick,
+        on: bool,
+        by_ioctl: bool,
+    },
+    SetOption {
+        pick: Pick,
+        option: (c_int, c_int),
+        value: c_int,
+        bytes: usize,
+    },
+    SetTimeout {
+        pick: Pick,
+        name: c_int,
+        us: i64,
+    },
+    GetOption {
+        pick: Pick,
+        option: (c_int, c_int),
+    },
+    Name {
+        pick: Pick,
+        of_peer: bool,
+    },
+    EpollCreate,
+    EpollCtl {
+        context: Pick,
+        pick: Pick,
+        what: c_int,
+        events: u32,
+    },
+    EpollWait {
+        pick: Pick,
+        timeout_ms: c_int,
+    },
+    Poll {
+        members: Vec<(Pick, i16)>,
+        timeout_ms: c_int,
+    },
+    Eventfd,
+    Fork {
+        picks: Vec<Pick>,
+    },
+    PeerConnect {
+        pick: Pick,
+        in_kernel: bool,
+    },
+    PeerListen {
+        in_kernel: bool,
+    },
+    PeerAccept {
+        nth: u8,
+    },
+    PeerSend {
+        nth: u8,
+        size: usize,
+    },
+    PeerRecv {
+        nth: u8,
+        size: usize,
+    },
+    PeerShutdown {
+        nth: u8,
+        how: c_int,
+    },
+    PeerClose {
+        nth: u8,
+        reset: bool,
+    },
+}
+
+/// One step of a program.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Shrinking leaves steps out.
+    pub is_done: bool,
+    /// The program's second thread does it.
+    pub by_second: bool,
+    pub op: Op,
+}
+
+/// Options of sockets: level and name. Without SO_RCVLOWAT, which is stored without effect (docs/user_plane.md,
+/// Limits), and SO_PRIORITY, which IP_TOS changes on Linux.
+pub const OPTIONS: [(c_int, c_int); 16] = [
+    (libc::SOL_SOCKET, libc::SO_ERROR),
+    (libc::SOL_SOCKET, libc::SO_TYPE),
+    (libc::SOL_SOCKET, libc::SO_DOMAIN),
+    (libc::SOL_SOCKET, libc::SO_PROTOCOL),
+    (libc::SOL_SOCKET, libc::SO_ACCEPTCONN),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+    (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
+    (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
+    (libc::SOL_IP, libc::IP_TOS),
+    (libc::SOL_IP, libc::IP_TTL),
+];
+
+fn pick() -> impl Strategy<Value = Pick> {
+    (any::<u8>(), prop::bool::weighted(0.06)).prop_map(|(nth, any)| Pick { nth, any })
+}
+
+fn at() -> impl Strategy<Value = At> {
+    prop_oneof![
+        8 => Just(At::Own),
+        2 => Just(At::Wildcard),
+        1 => Just(At::Loopback),
+        2 => pick().prop_map(At::OwnPortOf),
+        1 => select(vec![At::Foreign, At::WrongFamily, At::Short]),
+    ]
+}
+
+fn to() -> impl Strategy<Value = To> {
+    prop_oneof![
+        8 => any::<u8>().prop_map(To::Listener),
+        2 => prop::bool::weighted(0.2).prop_map(|in_kernel| To::Refused { in_kernel }),
+        1 => select(vec![To::WrongFamily, To::Short]),
+    ]
+}
+
+fn kernels() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.15)
+}
+
+fn backlog() -> impl Strategy<Value = c_int> {
+    select(vec![0, 1, 4, 4, 16, -1])
+}
+
+fn new_flags() -> impl Strategy<Value = c_int> {
+    select(vec![0, libc::SOCK_NONBLOCK, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC])
+}
+
+fn accept_flags() -> impl Strategy<Value = c_int> {
+    prop_oneof![12 => new_flags(), 1 => Just(0x10)]
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => 1..400_usize, 2 => 1..3000_usize, 1 => Just(0_usize), 1 => Just(8192_usize)]
+}
+
+fn sizes() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![6 => size().prop_map(|size| vec![size]), 2 => prop::collection::vec(size(), 0..4)]
+}
+
+fn recv_flags() -> impl Strategy<Value = Option<c_int>> {
+    prop_oneof![
+        4 => Just(None),
+        4 => select(vec![
+            0,
+            libc::MSG_DONTWAIT,
+            libc::MSG_DONTWAIT,
+            libc::MSG_PEEK,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+            libc::MSG_WAITALL,
+            libc::MSG_WAITALL | libc::MSG_DONTWAIT,
+            libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+            libc::MSG_OOB,
+            libc::MSG_ERRQUEUE,
+        ]).prop_map(Some),
+    ]
+}
+
+fn send_flags() -> impl Strategy<Value = Option<c_int>> {
+    prop_oneof![
+        4 => Just(None),
+        4 => select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL]).prop_map(Some),
+    ]
+}
+
+fn how() -> impl Strategy<Value = c_int> {
+    prop_oneof![9 => 0..3, 1 => select(vec![3, -1])]
+}
+
+fn timeout() -> impl Strategy<Value = c_int> {
+    prop_oneof![10 => Just(0), 1 => 1..4, 4 => Just(-1)]
+}
+
+fn epoll_events() -> impl Strategy<Value = u32> {
+    let bit = |bit: c_int, share: f64| prop::bool::weighted(share).prop_map(move |on| if on { bit as u32 } else { 0 });
+    (
+        bit(libc::EPOLLIN, 0.8),
+        bit(libc::EPOLLOUT, 0.4),
+        bit(libc::EPOLLRDHUP, 0.3),
+        bit(libc::EPOLLET, 0.35),
+        bit(libc::EPOLLONESHOT, 0.15),
+        bit(libc::EPOLLEXCLUSIVE, 0.05),
+        bit(libc::EPOLLPRI, 0.05),
+    )
+        .prop_map(|(a, b, c, d, e, f, g)| a | b | c | d | e | f | g)
+}
+
+fn poll_events() -> impl Strategy<Value = i16> {
+    select(vec![0, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLOUT, libc::POLLIN | libc::POLLRDHUP])
+}
+
+fn files() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (at(), any::<bool>(), backlog()).prop_map(|(at, nonblocking, backlog)| Op::Serve { at, nonblocking, backlog }),
+        12 => (pick(), kernels(), accept_flags()).prop_map(|(pick, in_kernel, flags)| Op::Arrive { pick, in_kernel, flags }),
+        8 => (any::<bool>(), kernels()).prop_map(|(nonblocking, in_kernel)| Op::Depart { nonblocking, in_kernel }),
+        3 => new_flags().prop_map(|flags| Op::Socket { flags }),
+        3 => (pick(), at()).prop_map(|(pick, at)| Op::Bind { pick, at }),
+        3 => (pick(), backlog()).prop_map(|(pick, backlog)| Op::Listen { pick, backlog }),
+        4 => (pick(), to()).prop_map(|(pick, to)| Op::Connect { pick, to }),
+        8 => (pick(), accept_flags()).prop_map(|(pick, flags)| Op::Accept { pick, flags }),
+        6 => pick().prop_map(|pick| Op::Close { pick }),
+        3 => pick().prop_map(|pick| Op::Dup { pick }),
+        2 => (pick(), pick()).prop_map(|(pick, to)| Op::Dup2 { pick, to }),
+        1 => Just(Op::Eventfd),
+    ]
+}
+
+fn data() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        14 => (pick(), sizes(), recv_flags()).prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
+        14 => (pick(), sizes(), send_flags()).prop_map(|(pick, sizes, flags)| Op::Send { pick, sizes, flags }),
+        5 => (pick(), how()).prop_map(|(pick, how)| Op::Shutdown { pick, how }),
+        2 => pick().prop_map(|pick| Op::GetFlags { pick }),
+        4 => (pick(), any::<bool>(), any::<bool>())
+            .prop_map(|(pick, on, by_ioctl)| Op::SetNonblocking { pick, on, by_ioctl }),
+        4 => (pick(), select(OPTIONS.to_vec()), select(vec![-1, 0, 1, 1, 2, 60]), select(vec![4_usize, 4, 4, 4, 1, 8]))
+            .prop_map(|(pick, option, value, bytes)| Op::SetOption { pick, option, value, bytes }),
+        1 => (pick(), select(vec![libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]), select(vec![0_i64, 1_000, 2_000, -1]))
+            .prop_map(|(pick, name, us)| Op::SetTimeout { pick, name, us }),
+        6 => (pick(), select(OPTIONS.to_vec())).prop_map(|(pick, option)| Op::GetOption { pick, option }),
+        3 => (pick(), any::<bool>()).prop_map(|(pick, of_peer)| Op::Name { pick, of_peer }),
+    ]
+}
+
+fn readiness() -> impl Strategy<Value = Op> {
+    let add_or_else = || {
+        prop_oneof![
+            6 => Just(libc::EPOLL_CTL_ADD), 3 => Just(libc::EPOLL_CTL_MOD), 2 => Just(libc::EPOLL_CTL_DEL), 1 => Just(9)
+        ]
+    };
+    prop_oneof![
+        3 => Just(Op::EpollCreate),
+        12 => (pick(), pick(), add_or_else(), epoll_events())
+            .prop_map(|(context, pick, what, events)| Op::EpollCtl { context, pick, what, events }),
+        14 => (pick(), timeout()).prop_map(|(pick, timeout_ms)| Op::EpollWait { pick, timeout_ms }),
+        6 => (prop::collection::vec((pick(), poll_events()), 0..5), timeout())
+            .prop_map(|(members, timeout_ms)| Op::Poll { members, timeout_ms }),
+    ]
+}
+
+fn peers() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (pick(), kernels()).prop_map(|(pick, in_kernel)| Op::PeerConnect { pick, in_kernel }),
+        2 => kernels().prop_map(|in_kernel| Op::PeerListen { in_kernel }),
+        4 => any::<u8>().prop_map(|nth| Op::PeerAccept { nth }),
+        16 => (any::<u8>(), size()).prop_map(|(nth, size)| Op::PeerSend { nth, size: size.max(1) }),
+        8 => (any::<u8>(), size()).prop_map(|(nth, size)| Op::PeerRecv { nth, size: size.max(1) }),
+        4 => (any::<u8>(), 0..3).prop_map(|(nth, how)| Op::PeerShutdown { nth, how }),
+        3 => (any::<u8>(), prop::bool::weighted(0.3)).prop_map(|(nth, reset)| Op::PeerClose { nth, reset }),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let fork = prop::collection::vec(pick(), 0..4).prop_map(|picks| Op::Fork { picks });
+    prop_oneof![60 => files(), 56 => data(), 40 => readiness(), 46 => peers(), 1 => fork]
+}
+
+/// A program of at least this many steps.
+pub fn program() -> impl Strategy<Value = Vec<Step>> {
+    let step = (prop::bool::weighted(1.0), prop::bool::weighted(0.2), op());
+    prop::collection::vec(step.prop_map(|(is_done, by_second, op)| Step { is_done, by_second, op }), 50..90)
+}

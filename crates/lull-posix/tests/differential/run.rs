@@ -1,0 +1,538 @@
+//! A program on two machines side by side, step by step.
+//!
+//! After every step both sides settle: what was sent has arrived, and every thread of the program's either has returned or
+//! sleeps in its call. So results do not depend on how fast a side is. What is ready, how much could be read and which calls
+//! have returned has to be the same on both sides then; a side gets time to come to it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+use lull_posix::Errno;
+use lull_posix::address::{self, Bytes};
+
+use super::call::{Call, Given, Outcome, Slot};
+use super::machine::Machine;
+use super::peers::{self, Peer, PeerListener};
+use super::thread::Thread;
+use super::watch;
+use super::words::{self, Side};
+
+/// What the sides did differently.
+pub type Difference = String;
+pub type Result<T> = std::result::Result<T, Difference>;
+
+/// What a number stands for, as far as the choice of calls cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Fresh,
+    Listener,
+    Stream,
+    Epoll,
+    Eventfd,
+}
+
+/// An open file of the program's.
+pub struct File {
+    pub kind: Kind,
+    /// Bytes that were written to it.
+    pub sent: usize,
+    /// Numbers that it has had.
+    pub numbers: usize,
+    /// It is or was a member of a context.
+    pub is_member: bool,
+    /// It listened or was connected, and is no more.
+    pub is_spent: bool,
+}
+
+pub struct Named {
+    pub open: bool,
+    pub file: usize,
+    /// On each side.
+    fds: [c_int; 2],
+}
+
+/// A number that is never open.
+const CLOSED: c_int = 900_000;
+
+/// The program's threads on both sides: the first calls from wherever the test runs, unless the call may block.
+pub type Threads = [[Thread; 2]; 2];
+
+pub fn new_threads() -> Threads {
+    [[Thread::start(), Thread::start()], [Thread::start(), Thread::start()]]
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Never,
+    ForATime,
+    ForEver,
+}
+
+pub struct PeerPair {
+    pub sides: [Peer; 2],
+    /// Bytes that it has sent.
+    pub sent: usize,
+}
+
+pub struct Run<'t> {
+    sides: [Side; 2],
+    threads: &'t mut Threads,
+    pub slots: Vec<Named>,
+    pub files: Vec<File>,
+    pub peers: Vec<Option<PeerPair>>,
+    pub listeners: Vec<([PeerListener; 2], bool)>,
+    /// The calls that have not returned, by thread.
+    pending: [Option<Call>; 2],
+    newest: Option<Slot>,
+    log: Vec<String>,
+    limit: Duration,
+}
+
+impl<'t> Run<'t> {
+    pub fn new(machines: [Machine; 2], threads: &'t mut Threads, limit: Duration) -> Run<'t> {
+        Run {
+            sides: machines.map(Side::new),
+            threads,
+            slots: Vec::new(),
+            files: Vec::new(),
+            peers: Vec::new(),
+            listeners: Vec::new(),
+            pending: [None, None],
+            newest: None,
+            log: Vec::new(),
+            limit,
+        }
+    }
+
+    pub fn machine(&self, side: usize) -> Machine {
+        self.sides[side].machine
+    }
+
+    pub fn fd(&self, side: usize, slot: Slot) -> c_int {
+        self.slots[slot].fds[side]
+    }
+
+    pub fn kind(&self, slot: Slot) -> Kind {
+        self.files[self.slots[slot].file].kind
+    }
+
+    pub fn is_anybody_waiting(&self) -> bool {
+        self.pending.iter().any(Option::is_some)
+    }
+
+    /// Whether a thread waits in `poll` for a number.
+    pub fn is_polled(&self, slot: Slot) -> bool {
+        self.pending.iter().flatten().any(|call| match call {
+            Call::Poll { members, .. } => members.iter().any(|(member, _)| *member == slot),
+            _ => false,
+        })
+    }
+
+    /// A call of the program's; what comes back is the number that it made.
+    pub fn call(&mut self, by_second: bool, call: Call) -> Result<Option<Slot>> {
+        self.call_at(by_second, call, [Vec::new(), Vec::new()])
+    }
+
+    /// A call with an address, which is another one on each side.
+    pub fn call_at(&mut self, by_second: bool, call: Call, addresses: [Vec<u8>; 2]) -> Result<Option<Slot>> {
+        self.newest = None;
+        let thread = usize::from(by_second);
+        let waits = self.waits(&call);
+        // Rule "time".
+        let hurries = waits == Waits::ForATime && matches!(call, Call::Connect { .. });
+        if self.pending[thread].is_some() || hurries || waits != Waits::Never && !self.may_wait(thread, &call) {
+            return Ok(None);
+        }
+        watch::doing(&call, &self.log);
+        let [left, right] = addresses;
+        let [left, right] = [(0, left), (1, right)].map(|(side, address)| {
+            let fds = self.slots.iter().map(|slot| slot.fds[side]).collect();
+            (self.sides[side].machine, Given { call: call.clone(), fds, address })
+        });
+        if waits == Waits::Never && !by_second {
+            let outcomes = [left.1.perform(left.0), right.1.perform(right.0)];
+            self.returned(&call, outcomes, by_second)?;
+        } else {
+            for (side, (machine, given)) in [left, right].into_iter().enumerate() {
+                self.threads[side][thread].give(Box::new(move || given.perform(machine)));
+            }
+            self.pending[thread] = Some(call);
+            if waits != Waits::ForEver {
+                self.until(|run| (0..2).all(|side| run.threads[side][thread].is_done()), "the call does not return")?;
+            }
+        }
+        self.settle()?;
+        Ok(self.newest)
+    }
+
+    /// Something that the peers do, with the same result on both sides.
+    pub fn peers_do<R: std::fmt::Debug + PartialEq>(&mut self, what: &str, results: [R; 2]) -> Result<()> {
+        let [left, right] = results;
+        self.log.push(format!("peer: {what} -> {}", words::brief(&left)));
+        if left != right {
+            return Err(format!("peer: {what}: {} and {}", words::brief(&left), words::brief(&right)));
+        }
+        self.settle()
+    }
+
+    fn until(&self, condition: impl Fn(&Self) -> bool, otherwise: &str) -> Result<()> {
+        let start = Instant::now();
+        while !condition(self) {
+            if start.elapsed() > self.limit {
+                return Err(format!("{otherwise}: {}", self.threads_in_words()));
+            }
+            pause(start);
+        }
+        Ok(())
+    }
+
+    fn threads_in_words(&self) -> String {
+        let words = |thread: usize| {
+            let call = self.pending[thread].as_ref()?;
+            let done = |side: usize| if self.threads[side][thread].is_done() { "returned" } else { "waits" };
+            Some(format!("{call:?} {} and {}", done(0), done(1)))
+        };
+        (0..2).filter_map(words).collect::<Vec<_>>().join("; ")
+    }
+
+    /// Whether a call waits, by the first side's file and the call.
+    fn waits(&self, call: &Call) -> Waits {
+        let machine = self.sides[0].machine;
+        let on_file = |slot: Slot, timeout: c_int| {
+            let fd = self.fd(0, slot);
+            if machine.get_flags(fd).is_ok_and(|flags| flags & libc::O_NONBLOCK != 0) {
+                return Waits::Never;
+            }
+            let timed = machine.getsockopt(fd, libc::SOL_SOCKET, timeout, 16).is_ok_and(|value| value != [0; 16]);
+            if timed { Waits::ForATime } else { Waits::ForEver }
+        };
+        const NEVER: c_int = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
+        match call {
+            Call::Recv { flags, .. } | Call::Send { flags, .. } if flags.unwrap_or(0) & NEVER != 0 => Waits::Never,
+            Call::Recv { slot, .. } | Call::Accept { slot, .. } => on_file(*slot, libc::SO_RCVTIMEO),
+            Call::Send { slot, .. } | Call::Connect { slot, .. } => on_file(*slot, libc::SO_SNDTIMEO),
+            Call::EpollWait { timeout_ms, .. } | Call::Poll { timeout_ms, .. } => match timeout_ms {
+                0 => Waits::Never,
+                1.. => Waits::ForATime,
+                _ => Waits::ForEver,
+            },
+            _ => Waits::Never,
+        }
+    }
+
+    /// Rule "one waiter": of two threads that wait for the same thing Linux wakes one, and which is its own affair. So a thread
+    /// does not wait on the file that the other waits on, nor for events beside one that waits.
+    fn may_wait(&self, thread: usize, call: &Call) -> bool {
+        let Some(other) = &self.pending[1 - thread] else { return true };
+        match (self.waits_on(call), self.waits_on(other)) {
+            (Some(file), Some(others)) => file != others,
+            _ => false,
+        }
+    }
+
+    /// The file that a call waits on; nothing if it waits for events.
+    fn waits_on(&self, call: &Call) -> Option<usize> {
+        match call {
+            Call::Recv { slot, .. }
+            | Call::Accept { slot, .. }
+            | Call::Send { slot, .. }
+            | Call::Connect { slot, .. } => Some(self.slots[*slot].file),
+            _ => None,
+        }
+    }
+
+    /// A call has returned on both sides.
+    fn returned(&mut self, call: &Call, outcomes: [Outcome; 2], by_second: bool) -> Result<()> {
+        let [left, right] = &outcomes;
+        let words = [self.in_words(0, left), self.in_words(1, right)];
+        let thread = if by_second { "second: " } else { "" };
+        self.log.push(format!("{thread}{call:?} -> {}", words[0]));
+        if words[0] != words[1] {
+            // What was made has to be closed.
+            self.note(call, &outcomes);
+            return Err(format!("{thread}{call:?}: {} and {}", words[0], words[1]));
+        }
+        self.note(call, &outcomes);
+        Ok(())
+    }
+
+    fn note(&mut self, call: &Call, outcomes: &[Outcome; 2]) {
+        let fds = [0, 1].map(|side| if let Outcome::Number(fd, _) = outcomes[side] { fd } else { CLOSED });
+        let succeeded = !matches!(outcomes[0], Outcome::Failed(_));
+        if fds != [CLOSED; 2] {
+            let file = match call {
+                Call::Dup { slot } => self.slots[*slot].file,
+                _ => {
+                    let kind = match call {
+                        Call::Accept { .. } => Kind::Stream,
+                        Call::EpollCreate => Kind::Epoll,
+                        Call::Eventfd => Kind::Eventfd,
+                        _ => Kind::Fresh,
+                    };
+                    self.files.push(File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false });
+                    self.files.len() - 1
+                }
+            };
+            self.files[file].numbers += 1;
+            self.newest = Some(self.slots.len());
+            self.slots.push(Named { open: true, file, fds });
+        }
+        match call {
+            Call::Close { slot } if succeeded => {
+                self.slots[*slot].open = false;
+                self.slots[*slot].fds = [CLOSED; 2];
+            }
+            Call::Dup2 { slot, to } if succeeded => {
+                self.slots[*to].file = self.slots[*slot].file;
+                self.file_mut(*to).numbers += 1;
+            }
+            Call::Shutdown { slot, how }
+                if succeeded && *how != libc::SHUT_WR && self.kind(*slot) == Kind::Listener =>
+            {
+                self.file_mut(*slot).kind = Kind::Fresh;
+                self.file_mut(*slot).is_spent = true;
+            }
+            Call::Connect { slot, .. }
+                if [libc::ECONNREFUSED, libc::ECONNABORTED, libc::ECONNRESET, libc::EPIPE]
+                    .map(Errno::new)
+                    .map(Outcome::Failed)
+                    .contains(&outcomes[0]) =>
+            {
+                self.file_mut(*slot).kind = Kind::Fresh;
+                self.file_mut(*slot).is_spent = true;
+            }
+            Call::Listen { slot, .. } if succeeded => self.file_mut(*slot).kind = Kind::Listener,
+            Call::Connect { slot, .. } if self.kind(*slot) == Kind::Fresh => self.file_mut(*slot).kind = Kind::Stream,
+            Call::EpollCtl { member, .. } if succeeded => self.file_mut(*member).is_member = true,
+            Call::Send { slot, .. } => {
+                if let Outcome::Count(count) = outcomes[0] {
+                    self.file_mut(*slot).sent += count;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn file(&self, slot: Slot) -> &File {
+        &self.files[self.slots[slot].file]
+    }
+
+    fn file_mut(&mut self, slot: Slot) -> &mut File {
+        &mut self.files[self.slots[slot].file]
+    }
+
+    /// What a side returned, in words that are the same on both.
+    fn in_words(&mut self, side: usize, outcome: &Outcome) -> String {
+        match outcome {
+            Outcome::Failed(error) => words::error(error.number()),
+            Outcome::Number(_, peer) if peer.is_empty() => "a number".to_owned(),
+            Outcome::Number(_, peer) => format!("a number, from {}", self.sides[side].name(peer)),
+            Outcome::Name(name) => self.sides[side].name(name),
+            other => words::brief(other),
+        }
+    }
+
+    /// Waits until both sides have come to rest in the same state.
+    pub fn settle(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let over = start.elapsed() > self.limit;
+            let threads_agree = (0..2).all(|thread| self.thread_rests(thread));
+            let quiet = self.sides.iter().all(|side| side.machine.is_quiet()) && self.unsent() == 0;
+            if threads_agree && quiet {
+                let states = [self.states(0), self.states(1)];
+                if states[0] == states[1] {
+                    break;
+                }
+                if over {
+                    return Err(self.states_in_words(&states));
+                }
+            } else if over && !threads_agree {
+                return Err(format!("threads: {}", self.threads_in_words()));
+            } else if over {
+                return Err(format!("it does not come to rest ({} bytes unsent)", self.unsent()));
+            }
+            pause(start);
+        }
+        for thread in 0..2 {
+            self.take_if_done(thread)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a thread has returned on both sides, or sleeps in its call on both.
+    fn thread_rests(&self, thread: usize) -> bool {
+        if self.pending[thread].is_none() {
+            return true;
+        }
+        let [left, right] = [&self.threads[0][thread], &self.threads[1][thread]];
+        left.is_done() && right.is_done() || left.is_asleep_inside() && right.is_asleep_inside()
+    }
+
+    fn take_if_done(&mut self, thread: usize) -> Result<()> {
+        if self.pending[thread].is_none() || !self.threads[0][thread].is_done() {
+            return Ok(());
+        }
+        let Some(call) = self.pending[thread].take() else { return Ok(()) };
+        let outcomes = [self.threads[0][thread].take(), self.threads[1][thread].take()];
+        self.returned(&call, outcomes, thread == 1)
+    }
+
+    /// What is ready and how much could be read, of the program's numbers and of the peers. Rule "contexts in poll": an epoll
+    /// context is not polled itself.
+    fn states(&self, side: usize) -> Vec<(u32, usize)> {
+        let machine = self.sides[side].machine;
+        let open = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind != Kind::Epoll);
+        let own = open.map(|slot| peers::state(machine, slot.fds[side]));
+        let theirs = self.peers.iter().map(|peer| peer.as_ref().map_or((0, 0), |peer| peer.sides[side].state()));
+        own.chain(theirs).collect()
+    }
+
+    fn states_in_words(&self, states: &[Vec<(u32, usize)>; 2]) -> String {
+        let open = self.slots.iter().enumerate();
+        let open = open.filter(|(_, slot)| slot.open && self.files[slot.file].kind != Kind::Epoll);
+        let names = open.map(|(nth, _)| format!("s{nth}"));
+        let names = names.chain((0..self.peers.len()).map(|nth| format!("peer {nth}")));
+        let state = |(ready, unread): (u32, usize)| format!("{} with {unread} bytes", words::ready(ready));
+        let differs = names.zip(states[0].iter().zip(&states[1])).filter(|(_, (left, right))| left != right);
+        let words = differs.map(|(name, (left, right))| format!("{name} is {} and {}", state(*left), state(*right)));
+        format!("readiness: {}", words.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Bytes that wait for Nagle's algorithm on the kernel's side.
+    fn unsent(&self) -> usize {
+        let is_open = |fd: c_int| peers::state(Machine::Kernel, fd).0 & libc::POLLHUP as u32 == 0;
+        let sides = self.sides.iter().enumerate().filter(|(_, side)| side.machine == Machine::Kernel);
+        sides
+            .map(|(side, _)| {
+                let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
+                let own: usize =
+                    streams.filter(|slot| is_open(slot.fds[side])).map(|slot| peers::unsent(slot.fds[side])).sum();
+                own
+            })
+            .sum()
+    }
+
+    /// What was done so far.
+    pub fn told(&self) -> Vec<String> {
+        let waits = |(thread, call): (usize, &Option<Call>)| {
+            call.as_ref().map(|call| format!("{}{call:?} waits", if thread == 1 { "second: " } else { "" }))
+        };
+        let waiting = self.pending.iter().enumerate().filter_map(waits);
+        self.log.iter().cloned().chain(waiting).collect()
+    }
+
+    /// How many steps were done.
+    pub fn steps(&self) -> usize {
+        self.log.len()
+    }
+
+    /// What a peer does that nobody sees yet.
+    pub fn tell(&mut self, what: String) {
+        self.log.push(what);
+    }
+
+    /// Ends calls that wait, closes everything, and says what the peers see of that.
+    pub fn end(&mut self) -> Result<()> {
+        for thread in 0..2 {
+            self.interrupt(thread)?;
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].open {
+                self.call(false, Call::Close { slot })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn interrupt(&mut self, thread: usize) -> Result<()> {
+        if self.pending[thread].is_none() {
+            return Ok(());
+        }
+        self.log.push("a signal interrupts the call that waits".to_owned());
+        let start = Instant::now();
+        while (0..2).any(|side| !self.threads[side][thread].is_done()) {
+            if start.elapsed() > self.limit {
+                return Err(format!("not interrupted: {}", self.threads_in_words()));
+            }
+            (0..2)
+                .filter(|side| !self.threads[*side][thread].is_done())
+                .for_each(|side| self.threads[side][thread].interrupt());
+            pause(start);
+        }
+        self.settle()
+    }
+
+    /// The program's port on each side, and its address on the second.
+    pub fn bound(&self, slot: Slot) -> Option<([u16; 2], Ipv4Addr)> {
+        let name = |side: usize| {
+            let name = self.sides[side].machine.name(self.fd(side, slot), false).ok()?;
+            address::parse(&name).filter(|at| at.port() != 0)
+        };
+        let (left, right) = (name(0)?, name(1)?);
+        let IpAddr::V4(ip) = right.ip() else { return None };
+        Some(([left.port(), right.port()], ip))
+    }
+
+    /// The peer at the other end of a connection of the program's.
+    pub fn peer_of(&self, slot: Slot) -> Option<usize> {
+        let machine = self.sides[0].machine;
+        let names = |fd: c_int| Some((machine.name(fd, false).ok()?, machine.name(fd, true).ok()?));
+        let (own, peers) = names(self.fd(0, slot))?;
+        self.peers.iter().position(|peer| {
+            let Some(Peer::Kernels(fd)) = peer.as_ref().map(|peer| &peer.sides[0]) else { return false };
+            names(fd.as_raw_fd()).is_some_and(|names| names == (peers.clone(), own.clone()))
+        })
+    }
+}
+
+impl Drop for Run<'_> {
+    /// After a difference things are open still.
+    fn drop(&mut self) {
+        for thread in 0..2 {
+            if self.pending[thread].take().is_none() {
+                continue;
+            }
+            for side in 0..2 {
+                let start = Instant::now();
+                while !self.threads[side][thread].is_done() && start.elapsed() < Duration::from_secs(2) {
+                    self.threads[side][thread].interrupt();
+                    pause(start);
+                }
+                if self.threads[side][thread].is_done() {
+                    if let Outcome::Number(fd, _) = self.threads[side][thread].take() {
+                        let _ = self.sides[side].machine.close(fd);
+                    }
+                } else {
+                    // It hangs, and is left behind.
+                    self.threads[side][thread] = Thread::start();
+                }
+            }
+        }
+        for slot in &self.slots {
+            for side in 0..2 {
+                if slot.fds[side] != CLOSED {
+                    let _ = self.sides[side].machine.close(slot.fds[side]);
+                }
+            }
+        }
+        // Nothing stays behind in TIME-WAIT: there are more programs than ports.
+        self.peers.iter().flatten().flat_map(|peer| &peer.sides).for_each(Peer::reset_on_close);
+    }
+}
+
+fn pause(start: Instant) {
+    let waited = start.elapsed();
+    if waited < Duration::from_micros(300) {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep((waited / 8).min(Duration::from_millis(5)));
+    }
+}
+
+pub fn address_of(ip: Ipv4Addr, port: u16) -> Vec<u8> {
+    Bytes::new(SocketAddrV4::new(ip, port).into(), libc::AF_INET).to_vec()
+}

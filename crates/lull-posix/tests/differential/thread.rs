@@ -1,0 +1,79 @@
+//! A thread of the program's, whose calls may block: whoever gives it one sees whether it does.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use super::call::Outcome;
+
+type Job = Box<dyn FnOnce() -> Outcome + Send>;
+
+/// The thread, and what it is at.
+pub struct Thread {
+    jobs: Sender<Job>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    tid: AtomicI32,
+    pthread: AtomicU64,
+    begun: AtomicBool,
+    done: AtomicBool,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Thread {
+    pub fn start() -> Thread {
+        let (jobs, todo) = channel::<Job>();
+        let shared = Arc::new(Shared::default());
+        let own = shared.clone();
+        std::thread::spawn(move || {
+            // SAFETY: always there.
+            let (tid, pthread) = unsafe { (libc::gettid(), libc::pthread_self()) };
+            own.tid.store(tid, Ordering::SeqCst);
+            own.pthread.store(pthread, Ordering::SeqCst);
+            for job in todo {
+                own.begun.store(true, Ordering::SeqCst);
+                let outcome = job();
+                *own.outcome.lock().unwrap() = Some(outcome);
+                own.done.store(true, Ordering::SeqCst);
+            }
+        });
+        Thread { jobs, shared }
+    }
+
+    pub fn give(&self, job: Job) {
+        self.shared.begun.store(false, Ordering::SeqCst);
+        self.shared.done.store(false, Ordering::SeqCst);
+        self.jobs.send(job).expect("it lives as long as this");
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.shared.done.load(Ordering::SeqCst)
+    }
+
+    /// Whether it sleeps inside the call that it was given.
+    pub fn is_asleep_inside(&self) -> bool {
+        if !self.shared.begun.load(Ordering::SeqCst) || self.is_done() {
+            return false;
+        }
+        let path = format!("/proc/self/task/{}/stat", self.shared.tid.load(Ordering::SeqCst));
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        let sleeps = stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'));
+        // If it had been asleep after the call, it would be done.
+        sleeps && !self.is_done()
+    }
+
+    /// What the call returned, once it is done.
+    pub fn take(&self) -> Outcome {
+        self.shared.outcome.lock().unwrap().take().expect("it is done")
+    }
+
+    /// Sends the thread a signal whose handler does nothing.
+    pub fn interrupt(&self) {
+        let pthread = self.shared.pthread.load(Ordering::SeqCst);
+        // SAFETY: the thread lives for as long as this.
+        unsafe { libc::pthread_kill(pthread, libc::SIGUSR1) };
+    }
+}
