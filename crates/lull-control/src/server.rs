@@ -53,6 +53,7 @@ impl Offer {
             _ => {}
         }
         let listener = UnixListener::bind(&path).map_err(failed("make the control socket"))?;
+        let listener = UnixListener::from(lull_nic::own::kept_apart(listener.into()));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
         let answers = Arc::new(Mutex::new(Answers::new(host, service)));

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 
 #[cfg(not(loom))]
+use lull_nic::own::kept_apart;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 #[cfg(not(loom))]
 use rustix::io::Errno;
@@ -91,7 +92,10 @@ pub(crate) type Readable = u64;
 #[cfg(not(loom))]
 impl Parker {
     pub(crate) fn new() -> std::io::Result<Parker> {
-        Ok(Parker { word: ParkWord::new(), event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Parker {
+            word: ParkWord::new(),
+            event: kept_apart(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+        })
     }
 
     /// Wakes the sleeper, or keeps the wake-up for its next sleep. Returns whether a thread was really woken.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lull_nic::IrqLine;
+use lull_nic::own::kept_apart;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
@@ -85,7 +86,7 @@ pub(crate) struct IrqEpoll {
 
 impl IrqEpoll {
     pub(crate) fn new() -> std::io::Result<IrqEpoll> {
-        Ok(IrqEpoll { fd: epoll::create(epoll::CreateFlags::CLOEXEC)?, watch: Mutex::new(()) })
+        Ok(IrqEpoll { fd: kept_apart(epoll::create(epoll::CreateFlags::CLOEXEC)?), watch: Mutex::new(()) })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::device::IrqSink;
+use crate::own;
 
 /// An interrupt that a thread can wait for: an eventfd that becomes readable when the line is raised.
 ///
@@ -34,7 +35,7 @@ impl EventFdSink {
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         // SAFETY: `owned` checks `fd`, and nobody else has it.
         let fd = unsafe { owned(fd) }?;
-        Ok(EventFdSink { file: File::from(fd) })
+        Ok(EventFdSink { file: File::from(own::kept_apart(fd)) })
     }
 
     /// Takes a raised interrupt back; whether there was one. Never blocks.
@@ -112,7 +113,7 @@ impl EitherFd {
         // SAFETY: no pointers are passed; the result is checked below.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         // SAFETY: `owned` checks `fd`, and nobody else has it.
-        let epoll = unsafe { owned(fd) }?;
+        let epoll = own::kept_apart(unsafe { owned(fd) }?);
         for fd in [first, second] {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
             // SAFETY: both descriptors are open for the length of the call, `event` outlives it.
@@ -130,8 +131,9 @@ impl EitherFd {
     /// It is never readable again; its number stays valid.
     pub(crate) fn silence(&self) -> io::Result<()> {
         let quiet = never_readable()?;
+        // By number: where a program's calls are taken over, `dup3` over a descriptor of lull's own is refused.
         // SAFETY: both are open and stay owned by whom they are; dup3 replaces atomically.
-        let done = unsafe { libc::dup3(quiet.as_raw_fd(), self.epoll.as_raw_fd(), libc::O_CLOEXEC) };
+        let done = unsafe { libc::syscall(libc::SYS_dup3, quiet.as_raw_fd(), self.epoll.as_raw_fd(), libc::O_CLOEXEC) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -141,7 +143,7 @@ pub(crate) fn never_readable() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed; the result is checked below.
     let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
     // SAFETY: `owned` checks `fd`, and nobody else has it.
-    unsafe { owned(fd) }
+    unsafe { owned(fd) }.map(own::kept_apart)
 }
 
 impl AsFd for EitherFd {

@@ -76,6 +76,7 @@ mod line;
 pub mod mem;
 pub mod namespace;
 mod observe;
+pub mod own;
 pub mod packet;
 pub mod passing;
 pub mod pcap;

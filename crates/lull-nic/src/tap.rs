@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::eventfd::never_readable;
 use crate::namespace::{control_socket, set_interface_up};
+use crate::own;
 use crate::virtio;
 use crate::watchers::Watchers;
 
@@ -229,8 +230,9 @@ impl Tap {
             source,
         };
         let no_descriptors = "raise the limit on open files (ulimit -n)";
-        let control =
-            control_socket(libc::AF_INET).map_err(|source| failed("open a control socket", no_descriptors, source))?;
+        let control = control_socket(libc::AF_INET)
+            .map(own::kept_apart)
+            .map_err(|source| failed("open a control socket", no_descriptors, source))?;
         let quiet = never_readable().map_err(|source| failed("open a descriptor", no_descriptors, source))?;
         let kernel_mac = os::mac(&control, &name)
             .map_err(|source| failed("read the address", "is the interface in another namespace?", source))?;

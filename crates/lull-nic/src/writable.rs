@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::device::{IrqLine, IrqSink};
 use crate::eventfd::{owned, writable};
 use crate::line::Line;
+use crate::own;
 
 /// A room interrupt over a descriptor: unmasked, it calls its sink as soon as the descriptor is writable. Device
 /// authors make one for each queue; `device.rs` shows a device that does.
@@ -37,7 +38,7 @@ impl WritableFd {
     /// When the process is out of descriptors or threads, or `fd` is of a kind that epoll does not take.
     pub fn new(fd: BorrowedFd<'_>) -> io::Result<Arc<WritableFd>> {
         let watcher = Watcher::get()?;
-        let fd = fd.try_clone_to_owned()?;
+        let fd = own::kept_apart(fd.try_clone_to_owned()?);
         let key = watcher.next_key.fetch_add(1, Ordering::Relaxed);
         watcher.control(libc::EPOLL_CTL_ADD, &fd, key, 0)?;
         let line = Arc::new(WritableFd { fd, line: Line::new(), key, watcher: watcher.clone() });
@@ -98,7 +99,7 @@ impl Watcher {
         // SAFETY: no pointers are passed; the result is checked below.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         // SAFETY: `owned` checks `fd`, and nobody else has it.
-        let epoll = unsafe { owned(fd) }?;
+        let epoll = own::kept_apart(unsafe { owned(fd) }?);
         let watcher = Arc::new(Watcher { epoll, lines: Mutex::default(), next_key: AtomicU64::new(0) });
         let watching = watcher.clone();
         std::thread::Builder::new().name("lull-nic-room".to_owned()).spawn(move || watching.run())?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lull_control::Offer;
 use lull_net::lull_host::Waker;
+use lull_net::lull_nic::own;
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
@@ -167,6 +168,7 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
     if world.refused_in.load(Ordering::Relaxed) == process {
         return Err(DOWN);
     }
+    own::begin();
     let starting = fork::engine_starts();
     let _no_signals = NoSignals::begin();
     let started = match &mut *start {
@@ -188,7 +190,17 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
 
 thread_local! {
     /// The calling thread's places on the engine's CPUs, made when they are needed.
-    static WORKERS: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    static WORKERS: RefCell<Kept> = const { RefCell::new(Kept(Vec::new())) };
+}
+
+/// The places of a thread. They are given back when it ends.
+struct Kept(Vec<Place>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // What is closed here is lull's, and lull's to close.
+        signals::section(|| self.0.clear());
+    }
 }
 
 /// A place, and what ends the sleep of whoever has it.
@@ -200,16 +212,16 @@ struct Place {
 /// The calling thread is the only one of a child of `fork`: the places are its parent's, which it must not give back.
 pub(crate) fn forget_places() {
     let _ = WORKERS
-        .try_with(|places| places.try_borrow_mut().map(|mut places| std::mem::forget(std::mem::take(&mut *places))));
+        .try_with(|places| places.try_borrow_mut().map(|mut places| std::mem::forget(std::mem::take(&mut places.0))));
 }
 
 impl Engine {
     /// Calls `with` with the calling thread's place on CPU `cpu`. A call inside it, from a signal handler, gets another place.
     pub(crate) fn with_worker<R>(&self, cpu: u16, with: impl FnOnce(&Worker) -> R) -> Result<R> {
-        let kept = |places: &RefCell<Vec<Place>>| {
+        let kept = |places: &RefCell<Kept>| {
             let mut places = places.try_borrow_mut().ok()?;
-            let nth = places.iter().position(|place| place.worker.cpu() == cpu)?;
-            Some(places.swap_remove(nth))
+            let nth = places.0.iter().position(|place| place.worker.cpu() == cpu)?;
+            Some(places.0.swap_remove(nth))
         };
         let place = match WORKERS.try_with(kept).ok().flatten() {
             Some(place) => place,
@@ -219,7 +231,7 @@ impl Engine {
         let result = with(&place.worker);
         signals::set_waker(before);
         // A thread that is ending keeps nothing.
-        let _ = WORKERS.try_with(|places| places.try_borrow_mut().map(|mut places| places.push(place)));
+        let _ = WORKERS.try_with(|places| places.try_borrow_mut().map(|mut places| places.0.push(place)));
         Ok(result)
     }
 

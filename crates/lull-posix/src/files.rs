@@ -6,7 +6,9 @@ use libc::{c_int, c_uint};
 
 use crate::epoll::EpollFile;
 use crate::socket::{Datagram, Listener, Stream};
-use crate::{Errno, Result, fork, kernel, netlink};
+use lull_net::lull_nic::own;
+
+use crate::{Errno, Result, fork, kernel, netlink, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -56,6 +58,9 @@ fn put_open(fd: c_int, file: Open) -> Result<()> {
 /// The kernel gave out this number for something that is not lull's: whatever it stood for before was closed unseen.
 #[inline]
 pub fn forget(fd: c_int) {
+    if own::is_own(fd) {
+        own::unmark(fd);
+    }
     netlink::forget(fd);
     if is_lull(fd) {
         drop(FILES.take(fd));
@@ -85,6 +90,38 @@ pub fn close(fd: c_int) -> Result<()> {
     let closed = kernel::close(fd);
     drop(file);
     closed
+}
+
+/// Whether the program, or lull itself, may close a number or put another file in its place. A descriptor of lull's own is
+/// closed to the program, which does not know of it.
+#[inline]
+pub fn may_close(fd: c_int) -> bool {
+    !own::is_own(fd) || lull_closes(fd)
+}
+
+/// Whether it is lull that closes a descriptor of its own: a call of lull's, or a thread of the engine.
+#[cold]
+fn lull_closes(fd: c_int) -> bool {
+    let is_lull = signals::is_inside() || kernel::thread_name().starts_with(b"lull-");
+    if is_lull {
+        own::unmark(fd);
+    }
+    is_lull
+}
+
+/// Calls with the parts of a range of numbers between descriptors of lull's own, until one fails.
+pub fn without_hidden(first: c_uint, last: c_uint, mut call: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
+    let mut from = first;
+    while let Some(hidden) = own::next(from).filter(|hidden| *hidden <= last) {
+        if hidden > from {
+            let result = call(from, hidden - 1);
+            if result != 0 {
+                return result;
+            }
+        }
+        from = hidden + 1;
+    }
+    if from <= last { call(from, last) } else { 0 }
 }
 
 /// Closes the numbers of a range that are lull's. The others are the kernel's to close.

@@ -142,6 +142,18 @@ impl HandOver {
         }
     }
 
+    /// The descriptors that are handed on, by number, the hand-over's own among them.
+    pub fn numbers(&self) -> impl Iterator<Item = RawFd> + '_ {
+        let of_the_nic: Vec<RawFd> = match &self.nic {
+            Nic::Tap { queues, inboxes } => {
+                queues.iter().copied().chain(inboxes.iter().flat_map(|(reads, writes)| [*reads, *writes])).collect()
+            }
+            Nic::Xdp { descriptors, .. } => descriptors.clone(),
+        };
+        let own = std::env::var(VARIABLE).ok().and_then(|number| number.parse().ok());
+        of_the_nic.into_iter().chain([self.flows]).chain(self.pcap).chain(own)
+    }
+
     fn numbered(number: &str) -> Result<HandOver, HandOverError> {
         let failed = |why: String| HandOverError { number: number.to_owned(), why };
         let fd: RawFd =

@@ -3,9 +3,11 @@
 
 use core::mem::{MaybeUninit, size_of};
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use libc::{c_int, c_uint, epoll_event, socklen_t};
+
+use lull_net::lull_nic::own;
 
 use crate::Result;
 use crate::raw::raw;
@@ -209,6 +211,14 @@ pub fn dup3(fd: c_int, to: c_int, flags: c_int) -> Result<c_int> {
     unsafe { raw!(SYS_dup3, fd, to, flags) }.map(|fd| fd as c_int)
 }
 
+/// The calling thread's name. The engine's threads have names that begin with `lull-`.
+pub fn thread_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: room for the longest name.
+    let _ = unsafe { raw!(SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
 /// The inode of an open file: every process that inherited a socket sees the same.
 pub fn inode(fd: c_int) -> Result<u32> {
     // SAFETY: plain data, for which zeroes are a value.
@@ -228,21 +238,11 @@ pub fn is_readable(fd: c_int) -> bool {
     ready == Ok(1)
 }
 
-/// Moves a descriptor of lull's own above the numbers that the program counts on; where it is if that fails. It begins at the
-/// program's limit of open files, which the kernel allows only while the limit is raised: where it may not be, half of it is
-/// high enough.
+/// Moves a descriptor of lull's own above the numbers that the program counts on, and marks it.
 pub fn out_of_the_way(fd: c_int) -> c_int {
-    let mut limit = libc::rlimit64 { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: room for the limit.
-    let _ = unsafe { raw!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
-    let from = (limit.rlim_cur / 2).min(1 << 19) as c_int;
-    match duplicate(fd, from, true) {
-        Ok(moved) => {
-            let _ = close(fd);
-            moved
-        }
-        Err(_) => fd,
-    }
+    // SAFETY: the caller has just made it, and has nothing but the number.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    own::kept_apart(fd).into_raw_fd()
 }
 
 /// A number of the program's as a descriptor, for the length of a call. If the program closes it meanwhile, the kernel's

@@ -96,6 +96,12 @@ pub fn section_with_mask<R>(mask: Option<&libc::sigset_t>, call: impl FnOnce() -
     })
 }
 
+/// Whether the calling thread is inside a call of lull's: what it closes there is lull's business.
+#[inline]
+pub fn is_inside() -> bool {
+    THREAD.try_with(|thread| thread.depth.get() != 0).unwrap_or(false)
+}
+
 /// Whether a handler waits for the present section to end: a wait in it is over.
 #[inline]
 pub(crate) fn is_interrupted() -> bool {

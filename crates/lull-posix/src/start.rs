@@ -10,6 +10,7 @@ use lull_control::Offer;
 use lull_control::place::Places;
 use lull_net::lull_core::{EpollOptions, Sysctl, TimeoutZero};
 use lull_net::lull_nic::Device;
+use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
@@ -44,6 +45,7 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
     if hand_over.ifindex != 0 {
         netlink::serve(hand_over.ifindex, hand_over.flows, hand_over.nic.queues());
     }
+    hand_over.numbers().for_each(own_numbers::mark);
     // Opened once: closing any descriptor of it would give this process's queues back.
     let flows = Flows::open(own(hand_over.flows)).map(Arc::new);
     if let Ok(flows) = &flows {

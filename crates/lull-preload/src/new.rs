@@ -5,6 +5,8 @@ use core::ffi::{c_char, c_uint};
 
 use libc::{c_int, mode_t, sigset_t};
 
+use lull_posix::files;
+
 use crate::number::{close_lulls, forgotten};
 use crate::real;
 use crate::taken_over::taken_over;
@@ -60,17 +62,20 @@ taken_over! {
         both_forgotten(real::socketpair(domain, kind, protocol, pair), pair)
     }
 
-    /// lull's numbers in the range are closed as lull's, the rest by the kernel.
+    /// lull's numbers in the range are closed as lull's, the rest by the kernel. Descriptors of lull's own stay open.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if first <= last && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
             close_lulls(first, last);
         }
-        real::close_range(first, last, flags)
+        if first > last {
+            return real::close_range(first, last, flags);
+        }
+        files::without_hidden(first, last, |first, last| real::close_range(first, last, flags))
     }
 
     /// As [`close_range`]. It closes what there is and cannot fail.
     fn closefrom(first: c_int) -> () {
         close_lulls(first.max(0) as c_uint, c_uint::MAX);
-        real::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+        files::without_hidden(first.max(0) as c_uint, c_uint::MAX, |first, last| real::close_range(first, last, 0));
     }
 }

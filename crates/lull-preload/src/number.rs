@@ -8,13 +8,22 @@ use crate::taken_over::taken_over;
 use crate::{answer, real};
 
 taken_over! {
-    fn close(fd: c_int) -> c_int, if is_lull(fd) => answer::done(|| files::close(fd));
+    /// A descriptor of lull's own is closed to the program.
+    fn close(fd: c_int) -> c_int {
+        if is_lull(fd) {
+            return answer::done(|| files::close(fd));
+        }
+        if files::may_close(fd) { real::close(fd) } else { answer::refused(libc::EBADF) }
+    }
 
     fn dup(fd: c_int) -> c_int {
         if is_lull(fd) { answer::number(|| files::duplicate(fd, 0, false)) } else { duplicated(fd, real::dup(fd)) }
     }
 
     fn dup2(fd: c_int, to: c_int) -> c_int {
+        if !files::may_close(to) {
+            return answer::refused(libc::EBADF);
+        }
         if fd != to && (is_lull(fd) || is_lull(to)) {
             return answer::number(|| files::duplicate_to(fd, to, 0));
         }
@@ -22,6 +31,9 @@ taken_over! {
     }
 
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if !files::may_close(to) {
+            return answer::refused(libc::EBADF);
+        }
         if fd != to && (is_lull(fd) || is_lull(to)) {
             return answer::number(|| files::duplicate_to(fd, to, flags));
         }

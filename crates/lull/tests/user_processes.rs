@@ -20,3 +20,8 @@ fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
     user::run("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport");
     user::run("reload", NGINX_AND_PYTHON, "base", "1");
 }
+
+#[test]
+fn a_program_that_closes_all_numbers_that_it_did_not_open_goes_on_being_served() {
+    user::run("closer", "command -v python3 && command -v ip", "suspend20", "");
+}

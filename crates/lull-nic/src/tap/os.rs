@@ -107,7 +107,8 @@ pub(super) fn index(name: &str) -> io::Result<libc::c_uint> {
 pub(super) fn replace(file: &File, replacement: &OwnedFd) {
     // SAFETY: both are open and stay owned by whom they are; dup3 replaces atomically, so that a concurrent read or
     // write on `file` meets the one or the other. It fails only for descriptors that are not open, or the same.
-    unsafe { libc::dup3(replacement.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) };
+    // By number: where a program's calls are taken over, `dup3` over a descriptor of lull's own is refused.
+    unsafe { libc::syscall(libc::SYS_dup3, replacement.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) };
 }
 
 pub(super) fn mtu(socket: &OwnedFd, name: &str) -> io::Result<usize> {

@@ -1,0 +1,137 @@
+//! Descriptors of lull's own in a process whose program does not know of them.
+//!
+//! Where lull's stack serves an unmodified program, its descriptors stand beside the program's. Programs close numbers that they
+//! did not open (a daemon closes all), and count on getting the lowest number that is free. So lull's are made above the numbers
+//! that the program counts on, and are marked: whoever takes the program's calls over refuses to close a marked one.
+//!
+//! Nothing of it happens before [`begin`]: in a program that knows lull its descriptors are like any others.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Numbers that can be marked: the kernel's own default limit (`fs.nr_open`) and a few above it.
+const NUMBERS_MAX: usize = (1 << 20) + (1 << 12);
+/// Numbers above the program's that are used before the limit has to be raised further.
+const NUMBERS_ABOVE: u64 = 1 << 12;
+
+static BEGUN: AtomicBool = AtomicBool::new(false);
+static MARKS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
+
+/// From now on lull's descriptors are kept apart from the program's.
+pub fn begin() {
+    BEGUN.store(true, Ordering::Release);
+}
+
+fn place(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(number).ok()?;
+    Some((MARKS.get(number / 64)?, 1 << (number % 64)))
+}
+
+/// Whether a number is lull's own, and not the program's to close.
+#[inline]
+pub fn is_own(number: RawFd) -> bool {
+    place(number).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// The number is lull's own from now on.
+pub fn mark(number: RawFd) {
+    if let Some((word, bit)) = place(number) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// The number is about to be closed by lull.
+pub fn unmark(number: RawFd) {
+    if let Some((word, bit)) = place(number) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
+/// The first number of lull's own that is `from` or more.
+pub fn next(from: u32) -> Option<u32> {
+    let mut at = from as usize / 64;
+    let mut word = MARKS.get(at)?.load(Ordering::Relaxed) & (u64::MAX << (from % 64));
+    while word == 0 {
+        at += 1;
+        word = MARKS.get(at)?.load(Ordering::Relaxed);
+    }
+    Some((at * 64) as u32 + word.trailing_zeros())
+}
+
+/// A descriptor that lull has just made, above the program's numbers and marked; as it is before [`begin`]. Where no such number
+/// is free, it stays where it is, and is marked.
+pub fn kept_apart(fd: OwnedFd) -> OwnedFd {
+    if !BEGUN.load(Ordering::Acquire) {
+        return fd;
+    }
+    let kept = above(&fd).unwrap_or(fd);
+    mark(kept.as_raw_fd());
+    kept
+}
+
+/// A duplicate beyond the program's limit on open files, which is raised for that moment, or near its end where it cannot be.
+fn above(fd: &OwnedFd) -> Option<OwnedFd> {
+    // The limit is the process's, and each puts it back as it found it.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) } < 0 {
+        return None;
+    }
+    let soft = before.rlim_cur.min(1 << 20);
+    let raised = libc::rlimit { rlim_cur: before.rlim_max.min(soft + NUMBERS_ABOVE), ..before };
+    let is_raised = raised.rlim_cur > soft;
+    if is_raised {
+        // SAFETY: a limit that outlives the call. What cannot be raised leaves the end of what there is.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
+    }
+    let from = if is_raised { soft } else { soft - soft / 4 };
+    // SAFETY: numbers only.
+    let made = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from as libc::c_int) };
+    if is_raised {
+        // SAFETY: as above; it was this before.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before) };
+    }
+    // SAFETY: the kernel has just made it, and nobody else has it.
+    (made >= 0).then(|| unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn marks_are_found_in_their_order_and_go_away() {
+        let numbers = [70_000, 70_063, 70_064, 80_000];
+        numbers.into_iter().for_each(mark);
+        assert!(is_own(70_063) && !is_own(70_001) && !is_own(-1));
+        let after = |number| next(number).filter(|number| *number <= 80_000);
+        assert_eq!(
+            (after(70_000), after(70_001), after(70_064), after(70_065)),
+            (Some(70_000), Some(70_063), Some(70_064), Some(80_000))
+        );
+        numbers.into_iter().for_each(unmark);
+        assert_eq!(after(70_000), None);
+        mark(RawFd::MAX);
+        assert!(!is_own(RawFd::MAX), "beyond what any kernel gives");
+    }
+
+    #[test]
+    fn a_descriptor_moves_above_the_limit_and_the_limit_stays() {
+        let limit = || {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: room for the limit.
+            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+            (limit.rlim_cur, limit.rlim_max)
+        };
+        let before = limit();
+        let made = above(&OwnedFd::from(File::open("/dev/null").unwrap())).unwrap();
+        assert_eq!(limit(), before);
+        let soft = before.0.min(1 << 20);
+        let least = if before.1 > soft { soft } else { soft - soft / 4 };
+        assert!(made.as_raw_fd() as u64 >= least, "{made:?} of {before:?}");
+    }
+}
