@@ -25,3 +25,32 @@ fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
 fn a_program_that_closes_all_numbers_that_it_did_not_open_goes_on_being_served() {
     user::run("closer", "command -v python3 && command -v ip", "suspend20", "");
 }
+
+const MEMCACHED: &str = "command -v memcached && command -v python3 && command -v pgrep && command -v ip";
+
+#[test]
+fn a_program_that_is_stopped_and_continued_loses_nothing() {
+    user::run("faults", MEMCACHED, "suspend20", "stopped");
+}
+
+#[test]
+fn a_second_launcher_is_refused_the_nic_and_the_first_program_is_served_on() {
+    user::run("faults", MEMCACHED, "base", "second");
+}
+
+#[test]
+fn a_program_outlives_its_launcher_and_takes_the_nic_with_it() {
+    user::run("faults", MEMCACHED, "suspend20", "launcher");
+}
+
+#[test]
+fn a_program_outlives_its_device_and_does_not_spin() {
+    for mode in ["base", "suspend20"] {
+        user::run("faults", MEMCACHED, mode, "device");
+    }
+}
+
+#[test]
+fn without_a_free_number_connections_wait_until_there_is_one() {
+    user::run("faults", MEMCACHED, "suspend20", "numbers");
+}

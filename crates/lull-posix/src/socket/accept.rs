@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use libc::c_int;
-use lull_net::{Interest, TcpListener, TcpStream};
+use lull_net::{Interest, Ready, TcpListener, TcpStream};
 
 use super::name::Name;
 use super::{Connecting, Flow, Listener, Stream};
@@ -59,13 +59,34 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     }
 }
 
+/// The number comes before the connection (`__sys_accept4_file`): without a free one, the connection waits for a later call.
 fn once(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Result<Accepted> {
-    match real.accept() {
-        Ok((stream, peer)) => lulls(listener, stream, peer, flags),
-        Err(error) => match Errno::from(error) {
-            WOULD_BLOCK if listener.both_worlds => kernels_now(fd, flags),
-            error => Err(error),
-        },
+    if real.ready().intersects(Ready::READABLE | Ready::ERR | Ready::HUP) {
+        let number = Number(placeholder(listener.domain, flags & libc::SOCK_CLOEXEC != 0)?);
+        match real.accept().map_err(Errno::from) {
+            Ok((stream, peer)) => return lulls(listener, stream, peer, number, flags),
+            // Another thread has it.
+            Err(WOULD_BLOCK) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if listener.both_worlds { kernels_now(fd, flags) } else { Err(WOULD_BLOCK) }
+}
+
+/// A number that nothing stands behind yet; given back if that stays so.
+struct Number(c_int);
+
+impl Number {
+    fn used(self) -> c_int {
+        let number = self.0;
+        std::mem::forget(self);
+        number
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        kernel::discard(self.0);
     }
 }
 
@@ -83,12 +104,11 @@ fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
     Ok(Accepted { fd: number, peer: Name::Kernels(peer) })
 }
 
-fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int) -> Result<Accepted> {
+fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, number: Number, flags: c_int) -> Result<Accepted> {
     stream.set_nonblocking(true)?;
     let options = listener.options.inherited();
     options.apply(&stream);
     let flow = Flow::of(stream.local_addr()?, peer);
-    let number = placeholder(listener.domain, flags & libc::SOCK_CLOEXEC != 0)?;
     let peer = address::Bytes::new(peer, listener.domain);
     let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
     let file = Stream {
@@ -99,8 +119,8 @@ fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, flags: c_int)
         connecting: AtomicU8::new(Connecting::Over as u8),
         _flow: flow,
     };
-    files::put(number, File::Stream(file)).inspect_err(|_| kernel::discard(number))?;
-    Ok(Accepted { fd: number, peer: Name::Lulls(peer) })
+    files::put(number.0, File::Stream(file))?;
+    Ok(Accepted { fd: number.used(), peer: Name::Lulls(peer) })
 }
 
 /// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new
