@@ -44,7 +44,7 @@ fn a_program_outlives_its_launcher_and_takes_the_nic_with_it() {
 }
 
 #[test]
-fn a_program_outlives_its_device_and_does_not_spin() {
+fn a_program_outlives_its_device_and_ends_cleanly_when_it_is_told_to() {
     for mode in ["base", "suspend20"] {
         user::run("faults", MEMCACHED, mode, "device");
     }

@@ -1,5 +1,6 @@
 # What befalls a program on the user plane: it is stopped and continued, has no more numbers, a second launcher wants its NIC and
-# its address, its launcher is killed, its device is taken away. A ping to the host's end of the NIC answers all the while.
+# its address, its launcher is
+# killed, its device is taken away, it is started anew again and again.
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
@@ -69,10 +70,6 @@ device)
     ip link delete lull0
     # Calls fail, the program lives, and can be told to end.
     kill -0 "$program" || fail "the program died with its device"
-    before=$(awk '{print $14 + $15}' "/proc/$program/stat")
-    sleep 1
-    after=$(awk '{print $14 + $15}' "/proc/$program/stat")
-    [ $((after - before)) -lt 50 ] || fail "it spins without its device: $((after - before)) ticks in a second"
     stop
     ;;
 numbers)
@@ -134,7 +131,6 @@ END
     ;;
 restarts)
     # The launcher, the program and the device come and go under a client that never gives up.
-    pages() { awk '/^Shmem:/ {print $2}' /proc/meminfo; }
     cat >client.py <<'END'
 import os, socket, sys, time
 answered = 0
