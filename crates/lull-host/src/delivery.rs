@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::thread::{JoinHandle, ThreadId};
 
 use lull_core::event::EventSink;
-use lull_core::{AfterResume, Cx, EpollOptions, Napi, Owner, Sysctl};
+use lull_core::{AfterResume, Cx, EpollOptions, GroFlush, Napi, Owner, Sysctl};
 use lull_nic::IrqLine;
 
 use crate::affinity::ThreadUse;
@@ -142,6 +142,14 @@ pub trait Receiver: Send + Sync {
 
     /// A poll that has to happen (the last one of a busy poller, a NAPI thread's): may sleep for the lock.
     fn poll(&self, host: &Delivery, budget: u32) -> u32;
+
+    /// Whether GRO holds packets that the last poll by softirq took ([`Napi::softirq_polled`](lull_core::Napi)).
+    fn gro_held(&self) -> bool {
+        false
+    }
+
+    /// Passes up what GRO holds, because a completion says so. Called without the shard's lock, and only if something is held.
+    fn gro_flush(&self, _host: &Delivery, _flush: GroFlush) {}
 
     /// Whether a poll would find nothing to do, as far as can be told without a lock; false if that cannot be told.
     fn is_idle(&self) -> bool {

@@ -113,7 +113,13 @@ impl Delivery {
             TryPoll::Polled(owner, work) => {
                 let now_ns = self.clock.now_ns();
                 let cx = self.cx(cpu.index, now_ns);
-                let polled = napi.softirq_polled(owner, work, false, &cx, |_| ());
+                let held = instance.receiver.gro_held();
+                let polled = napi.softirq_polled(owner, work, held, &cx, |flush| {
+                    if held {
+                        let gro_flush = |receiver: &dyn Receiver| receiver.gro_flush(self, flush);
+                        self.contain(&instance, "GRO", gro_flush);
+                    }
+                });
                 if let Some(completion) = rx.polled(polled, work, now_ns)
                     && let Some(owner) = self.carry_out(&instance, completion, true, &cx)
                 {

@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lull_core::{AfterResume, BusyPlan};
+use lull_core::{AfterResume, BusyPlan, GroFlush};
 use lull_nic::IrqLine;
 
 use crate::busy::BusyPoller;
 use crate::deadlines::NEVER;
+use crate::delivery::Receiver;
 use crate::holder::{self, Ran, Sleeper};
 use crate::on_cpu::OnCpu;
 use crate::seat::Holder;
@@ -79,6 +80,11 @@ impl<'w> Turn<'w> {
     pub fn suspend(&mut self, id: u32) {
         let (host, cpu, _) = self.worker.place();
         let Some(instance) = self.worker.instance(id) else { return };
+        if instance.receiver.gro_held() {
+            // The timer that they would wait for is about to be stretched.
+            let gro_flush = |receiver: &dyn Receiver| receiver.gro_flush(host, GroFlush::All);
+            host.contain(&instance, "GRO", gro_flush);
+        }
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(deadline_ns) = instance.napi.suspend(&cx) {
             host.note_timer(cpu, &instance, deadline_ns);

@@ -134,7 +134,7 @@ impl Network {
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
             let irq = queue.irq.clone();
-            let shard = Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs));
+            let shard = Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs, config.gro));
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver };

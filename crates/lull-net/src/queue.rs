@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use lull_core::Owner;
+use lull_core::{GroFlush, Owner};
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
 use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 
 use crate::busy_read::ModeBusyPoll;
 use crate::ready::WaitList;
-use crate::shard::{Change, Io, Ready, SocketId, SocketKind, Stack};
+use crate::shard::{Change, Gro, Io, Ready, SocketId, SocketKind, Stack};
 
 /// Wait lists for which room is always kept.
 const LISTS_KEPT: usize = 256;
@@ -28,6 +28,8 @@ pub(crate) struct Inside {
     changes: Vec<Change>,
     /// The frames of the present poll.
     batch: Vec<Frame>,
+    /// Segments that are held for those that continue them; `None`: none ever are.
+    gro: Option<Gro>,
     tcp: Vec<Option<WaitList>>,
     others: HashMap<u64, WaitList>,
     /// What the host was told last about this shard's timers.
@@ -116,6 +118,7 @@ impl Shard for Inside {
         // The device may be what panicked: no doorbell rings for what was staged.
         (self.transmitted, self.unsent) = (self.stack.tx_frames(), false);
         self.batch.clear();
+        self.gro = self.gro.take().map(|_| Gro::default());
         self.changes.clear();
         let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
         // Everything is ready: every call returns at once, with the error.
@@ -146,6 +149,8 @@ pub(crate) struct Queue {
     room: Arc<dyn IrqLine>,
     /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
     blocked: AtomicBool,
+    /// Segments are held since the last poll by softirq. Written under the lock.
+    gro_held: AtomicBool,
     /// SO_BUSY_POLL of its sockets by the mode in force.
     pub(crate) mode_busy: ModeBusyPoll,
 }
@@ -154,7 +159,7 @@ pub(crate) struct Queue {
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
-    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue, busy_read_usecs: u32) -> Queue {
+    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue, busy_read_usecs: u32, gro: bool) -> Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
@@ -163,6 +168,7 @@ impl Queue {
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
                 batch: Vec::with_capacity(256),
+                gro: gro.then(Gro::default),
                 tcp: Vec::new(),
                 others: HashMap::new(),
                 told_deadline_ns: u64::MAX,
@@ -175,6 +181,7 @@ impl Queue {
             irq: queue.irq,
             room: queue.tx_irq,
             blocked: AtomicBool::new(false),
+            gro_held: AtomicBool::new(false),
             mode_busy: ModeBusyPoll::new(busy_read_usecs),
         }
     }
@@ -336,19 +343,50 @@ impl Queue {
         inside.changes = changes;
     }
 
-    /// Polls the receive half and passes the frames up.
+    /// Polls the receive half and passes the frames up, with whatever GRO holds.
     #[inline]
     fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
+        let work = self.poll_holding(host, inside, budget);
+        if inside.gro.as_ref().is_some_and(|gro| !gro.is_empty()) {
+            self.flush_inside(host, inside, GroFlush::All);
+        }
+        work
+    }
+
+    /// Passes up what GRO holds.
+    #[cold]
+    fn flush_inside(&self, host: &Delivery, inside: &mut Inside, flush: GroFlush) {
+        let now_ns = host.now_ns();
+        let Inside { stack, tx, pool, changes, gro, .. } = inside;
+        let Some(gro) = gro else { return };
+        let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
+        let mut pass = |frame| stack.receive(frame, &mut io);
+        match flush {
+            GroFlush::All => gro.flush(&mut pass),
+            GroFlush::Old => gro.flush_old(now_ns, &mut pass),
+        }
+        self.gro_held.store(!gro.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Polls the receive half and passes up what GRO does not hold.
+    #[inline]
+    fn poll_holding(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let Inside { rx, pool, batch, .. } = inside;
         let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
         if work == 0 && !inside.waits_for_room() {
             return 0;
         }
         let now_ns = host.now_ns();
-        let Inside { stack, tx, pool, changes, batch, .. } = inside;
+        let Inside { stack, tx, pool, changes, batch, gro, .. } = inside;
         stack.warm(batch);
         let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
-        batch.drain(..).for_each(|frame| stack.receive(frame, &mut io));
+        match gro {
+            None => batch.drain(..).for_each(|frame| stack.receive(frame, &mut io)),
+            Some(gro) => {
+                let mut pass = |frame| stack.receive(frame, &mut io);
+                batch.drain(..).for_each(|frame| gro.receive(frame, now_ns, &mut pass));
+            }
+        }
         if inside.waits_for_room() {
             inside.use_room(now_ns);
         }
@@ -359,7 +397,11 @@ impl Queue {
 impl Receiver for Queue {
     fn try_poll(&self, host: &Delivery, owner: Owner, cpu: u16, budget: u32) -> TryPoll {
         let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else { return TryPoll::Handed };
-        let work = self.poll_inside(host, &mut guard, budget);
+        // The core says at the completion what becomes of what is held.
+        let work = self.poll_holding(host, &mut guard, budget);
+        if let Some(gro) = &guard.gro {
+            self.gro_held.store(!gro.is_empty(), Ordering::Relaxed);
+        }
         self.finish(host, guard, true);
         TryPoll::Polled(owner, work)
     }
@@ -382,7 +424,9 @@ impl Receiver for Queue {
 
     #[inline]
     fn is_idle(&self) -> bool {
-        self.irq.pending() == Some(false) && !self.blocked.load(Ordering::Relaxed)
+        self.irq.pending() == Some(false)
+            && !self.blocked.load(Ordering::Relaxed)
+            && !self.gro_held.load(Ordering::Relaxed)
     }
 
     fn poll(&self, host: &Delivery, budget: u32) -> u32 {
@@ -390,6 +434,19 @@ impl Receiver for Queue {
         let work = self.poll_inside(host, &mut guard, budget);
         self.finish(host, guard, true);
         work
+    }
+
+    #[inline]
+    fn gro_held(&self) -> bool {
+        self.gro_held.load(Ordering::Relaxed)
+    }
+
+    /// May sleep for the lock. Only streams are held, and who has the lock meanwhile is a socket call that never waits for
+    /// delivery.
+    fn gro_flush(&self, host: &Delivery, flush: GroFlush) {
+        let mut guard = self.lock.lock();
+        self.flush_inside(host, &mut guard, flush);
+        self.finish(host, guard, true);
     }
 
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool {

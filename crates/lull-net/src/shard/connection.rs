@@ -2,6 +2,7 @@
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
+use smoltcp::time::Duration;
 
 use super::device::Sent;
 use super::error::NetError;
@@ -14,6 +15,8 @@ use super::wire::{Mac, PSH, SYN, seq_lt};
 /// How long an acknowledgement waits for data to travel with (Linux's `TCP_DELACK_MIN`). smoltcp's own 10 ms would send
 /// one of its own for every request of a server that is 10 ms behind.
 pub(super) const ACK_DELAY_NS: u64 = 40_000_000;
+/// The same, in smoltcp's terms.
+pub(super) const ACK_DELAY: Duration = Duration::from_micros(ACK_DELAY_NS / 1_000);
 
 /// smoltcp's shortest retransmission timeout (its `RTTE_MIN_RTO`; RFC 6298 section 2.4).
 pub(super) const RTO_NS_MIN: u64 = 1_000_000_000;

@@ -54,6 +54,7 @@ mod elsewhere;
 mod ending;
 mod error;
 mod flow;
+mod gro;
 mod half_open;
 mod half_open_input;
 mod icmp;
@@ -93,6 +94,7 @@ pub use config::{
 pub use counters::StackCounters;
 pub use elsewhere::Elsewhere;
 pub use error::NetError;
+pub use gro::Gro;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use socket::{
     Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, SOMAXCONN, Shutdown, SocketId, SocketKind,

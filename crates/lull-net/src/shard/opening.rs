@@ -5,7 +5,7 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 
 use super::config::SynCookies;
-use super::connection::ACK_DELAY_NS;
+use super::connection::ACK_DELAY;
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::cookies;
 use super::demux::{MALFORMED, Packet, Reason};
@@ -224,7 +224,7 @@ impl Stack {
         // Never a used socket: smoltcp keeps options and the congestion window of its former life.
         let mut socket = Socket::new(SocketBuffer::new(rx), SocketBuffer::new(tx));
         socket.set_tsval_generator(self.config.timestamps.then_some(paws::value_of_the_call as fn() -> u32));
-        socket.set_ack_delay(Some(smoltcp::time::Duration::from_micros(ACK_DELAY_NS / 1_000)));
+        socket.set_ack_delay(Some(ACK_DELAY));
         if within_initial_window {
             socket.set_congestion_control(CongestionControl::None);
         }

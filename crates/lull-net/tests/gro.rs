@@ -1,0 +1,143 @@
+//! GRO on a NAPI: what is held leaves at the completion of the poll, or by `gro_flush_timeout` where that is set.
+
+mod pair;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use lull_core::{NapiSettings, Stats};
+use lull_host::{Host, HostConfig};
+use lull_net::shard::{ConnectOptions, Io, SocketId, Stack, StackConfig};
+use lull_net::{Network, NetworkConfig, Ready, TcpListener, TcpStream};
+use lull_nic::mem::{self, MemConfig, MemPort};
+use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
+use pair::{CLIENT, LOST, SERVER, until};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// What fills a segment, with timestamps.
+const SEGMENT_BYTES: usize = 1448;
+
+/// A ring that keeps what the client sends, for the test to let through.
+#[derive(Default)]
+struct Kept(Vec<Frame>);
+
+impl TxQueue for Kept {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.0.push(frame);
+        Ok(())
+    }
+
+    fn doorbell(&mut self) -> Doorbell {
+        Doorbell::Done
+    }
+
+    fn free_slots(&self) -> usize {
+        64
+    }
+}
+
+/// A network of ours, and a client that the test drives by hand.
+struct Bench {
+    host: Host,
+    network: Network,
+    wire: Queue,
+    _port: MemPort,
+    client: Stack,
+    id: SocketId,
+    kept: Kept,
+    server: TcpStream,
+}
+
+impl Bench {
+    fn new(napi: NapiSettings) -> Bench {
+        let (server, client) = mem::pair(MemConfig::default());
+        let host = Host::new(HostConfig { cpus: vec![None], ..HostConfig::default() }).unwrap();
+        let network = Network::new(&host, Arc::new(server), NetworkConfig { napi, ..pair::config(SERVER, vec![0]) });
+        let network = network.unwrap();
+        let mut config = StackConfig::new(client.info().mac);
+        config.addresses = vec![(CLIENT.parse().unwrap(), 24)];
+        let stack = Stack::new(config, Arc::default()).unwrap();
+        let listener = TcpListener::bind(&network, SocketAddr::new(SERVER.parse().unwrap(), 7)).unwrap();
+        let accepting = thread::spawn(move || listener.accept().unwrap().0);
+        let wire = client.take_queue(0).unwrap();
+        let (mut wire, mut client, mut kept) = ((wire, client), stack, Kept::default());
+        let to = SocketAddr::new(SERVER.parse().unwrap(), 7);
+        let id = call(&mut client, &mut kept, |stack, io| stack.tcp_connect(None, to, ConnectOptions::default(), io));
+        until("the connection", || {
+            let mut frames = Vec::new();
+            wire.0.rx.poll(64, &mut FramePool::new(0), &mut |frame, _| frames.push(frame));
+            frames.into_iter().for_each(|frame| call(&mut client, &mut kept, |stack, io| stack.receive(frame, io)));
+            send(&mut wire.0, kept.0.drain(..));
+            accepting.is_finished()
+        });
+        let server = accepting.join().unwrap();
+        let (wire, port) = wire;
+        Bench { host, network, wire, _port: port, client, id: id.unwrap(), kept, server }
+    }
+
+    /// The client writes segments, all full but the last, and keeps them: only the last pushes.
+    fn written(&mut self, segments: usize) -> Vec<Frame> {
+        let data: Vec<u8> = (0..segments * SEGMENT_BYTES - 1).map(|at| at as u8).collect();
+        let id = self.id;
+        let sent = call(&mut self.client, &mut self.kept, |stack, io| stack.tcp_send(id, &data, io)).unwrap();
+        assert_eq!((sent, self.kept.0.len()), (data.len(), segments));
+        std::mem::take(&mut self.kept.0)
+    }
+
+    fn stats(&self) -> Stats {
+        self.host.napi_stats(self.network.napis()[0])
+    }
+}
+
+fn call<R>(stack: &mut Stack, kept: &mut Kept, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
+    let (mut pool, mut changes) = (FramePool::new(0), Vec::new());
+    f(stack, &mut Io { now_ns: 1, tx: kept, pool: &mut pool, changes: &mut changes, batch: 0 })
+}
+
+fn send(wire: &mut Queue, frames: impl IntoIterator<Item = Frame>) {
+    frames.into_iter().for_each(|frame| assert!(wire.tx.transmit(frame).is_ok()));
+    wire.tx.doorbell();
+}
+
+fn read(server: &TcpStream, bytes: usize) {
+    server.set_read_timeout(Some(LOST)).unwrap();
+    let (mut data, mut at) = (vec![0; bytes], 0);
+    while at < bytes {
+        at += server.recv(&mut data[at..]).unwrap();
+    }
+    assert!(data.iter().enumerate().all(|(at, &byte)| byte == at as u8));
+}
+
+#[test]
+fn without_a_timeout_what_is_held_leaves_when_the_poll_completes() {
+    let mut bench = Bench::new(NapiSettings::default());
+    let frames = bench.written(3);
+    // The one that pushes is lost.
+    send(&mut bench.wire, frames.into_iter().take(2));
+    read(&bench.server, 2 * SEGMENT_BYTES);
+    assert_eq!(bench.stats().timer_arms, 0);
+    assert_eq!(bench.network.stack_counters()[0].drop_malformed, 0);
+}
+
+#[test]
+fn with_a_timeout_what_is_held_waits_for_more_and_for_no_longer() {
+    let napi = NapiSettings { gro_flush_timeout_ns: 3600 * SECOND_NS, ..NapiSettings::default() };
+    let mut bench = Bench::new(napi);
+    let mut frames = bench.written(3).into_iter();
+    let polls = bench.stats().softirq_polls;
+    send(&mut bench.wire, frames.by_ref().take(2));
+    until("the poll's timer", || bench.stats().softirq_polls > polls && bench.stats().timer_arms > 0);
+    assert!(!bench.server.ready().contains(Ready::READABLE), "they are held for the one that follows");
+    let segments = bench.network.stack_counters()[0].tcp_segments;
+    send(&mut bench.wire, frames);
+    read(&bench.server, 3 * SEGMENT_BYTES - 1);
+    assert_eq!(bench.network.stack_counters()[0].tcp_segments, segments + 1, "they went on as one");
+    // And one that nothing follows.
+    let napi = NapiSettings { gro_flush_timeout_ns: SECOND_NS / 100, ..NapiSettings::default() };
+    let mut bench = Bench::new(napi);
+    let frames = bench.written(2);
+    send(&mut bench.wire, frames.into_iter().take(1));
+    read(&bench.server, SEGMENT_BYTES);
+    assert_ne!(bench.stats().timer_fires, 0);
+}
