@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use divan::{Bencher, black_box};
-use lull_core::{BusyLoop, BusyPlan, BusyRound, Completion, Cx, Napi, NapiSettings, Polled, Route, Schedule};
+use lull_core::{
+    BusyLoop, BusyPlan, BusyRound, Completion, Cx, Group, GroupConfig, GroupPoller, GroupStep, Napi, NapiSettings,
+    Polled, Route, Schedule,
+};
 
 fn main() {
     divan::main();
@@ -73,4 +76,43 @@ fn empty_busy_round(bencher: Bencher<'_, '_>) {
             other => unreachable!("an empty last poll completes: {other:?}"),
         }
     }
+}
+
+/// A group of one CPU with so many members, whose first visits are over.
+fn group(members: u32) -> (Group, Vec<Napi>, GroupPoller) {
+    let cx = Cx::new(0, 1_000);
+    let group = Group::new(0, GroupConfig::default()).expect("the defaults are within the limits");
+    let mut poller = group.attach(0, &cx).expect("there is room");
+    let napis: Vec<Napi> = (0..members).map(Napi::new).collect();
+    for napi in &napis {
+        napi.enable(lull_core::NAPI_ID_MIN + napi.index(), None);
+        let _ = group.enter(napi, 64, &cx).expect("it is free");
+    }
+    while let GroupStep::Poll(visit) = poller.next(&group, |_, _| Some(false), false, false, &cx) {
+        assert!(poller.polled(&group, &napis[visit.napi as usize], 0, &cx, |_| ()).is_none());
+    }
+    (group, napis, poller)
+}
+
+/// A group's pass over 64 members that have nothing, the governor's look included: 64 empty visits.
+#[divan::bench]
+fn group_pass_of_64_empty_visits(bencher: Bencher<'_, '_>) {
+    let (group, _napis, mut poller) = group(64);
+    let cx = Cx::new(0, 1_000);
+    bencher.bench_local(|| {
+        let step = poller.next(&group, |_, _| black_box(Some(false)), false, false, &cx);
+        assert_eq!(step, GroupStep::Spin);
+    });
+}
+
+/// A visit that finds packets: claim, poll, release, without the device. A pass over one member goes with it.
+#[divan::bench]
+fn group_visit(bencher: Bencher<'_, '_>) {
+    let (group, napis, mut poller) = group(1);
+    let cx = Cx::new(0, 1_000);
+    bencher.bench_local(|| {
+        if let GroupStep::Poll(_) = poller.next(&group, |_, _| black_box(Some(true)), false, false, &cx) {
+            assert!(poller.polled(&group, &napis[0], black_box(1), &cx, |_| ()).is_none());
+        }
+    });
 }

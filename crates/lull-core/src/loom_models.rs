@@ -13,6 +13,7 @@
 //! atomics in every build, so loom does not branch on them: nothing synchronises on either.
 
 mod every_napi;
+mod groups;
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
 
@@ -55,6 +56,8 @@ struct World {
     thread_started: AtomicU32,
     thread: Mutex<(bool, bool)>,
     thread_wakes: Condvar,
+    /// The group that the instance may be a member of.
+    group: Option<groups::Pollers>,
 }
 
 fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
@@ -63,6 +66,10 @@ fn settings(defer_hard_irqs: u32, gro_flush_timeout_ns: u64) -> NapiSettings {
 
 impl World {
     fn new(with: NapiSettings) -> Arc<World> {
+        World::in_group(with, None)
+    }
+
+    fn in_group(with: NapiSettings, group: Option<groups::Pollers>) -> Arc<World> {
         let napi = Napi::new(0);
         let started = u32::from(with.threaded != Threaded::Off);
         napi.enable(NAPI_ID_MIN, Some(&with));
@@ -77,6 +84,7 @@ impl World {
             polling: Flag::new(false),
             thread: Mutex::new((false, false)),
             thread_wakes: Condvar::new(),
+            group,
         })
     }
 
@@ -146,9 +154,13 @@ impl World {
     }
 
     fn irq(&self, now_ns: u64) {
-        if let Schedule::Owned(owner) = self.napi.schedule(&Cx::new(0, now_ns)) {
-            self.line(|line| line.masked = true);
-            self.run(owner, now_ns);
+        match self.napi.schedule(&Cx::new(0, now_ns)) {
+            Schedule::Owned(owner) => {
+                self.line(|line| line.masked = true);
+                self.run(owner, now_ns);
+            }
+            Schedule::Group => self.raised(),
+            Schedule::Missed | Schedule::Disabled => {}
         }
     }
 

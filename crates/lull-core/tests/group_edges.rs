@@ -127,6 +127,19 @@ fn edge_g08_a_disable_waits_for_one_visit() {
     assert_eq!(world.queues[0].napi.disable_claim(), lull_core::DisableClaim::Claimed);
 }
 
+/// The operator finds the claim held; the holder's giving back is refused, and it leaves.
+#[test]
+fn a_member_that_is_removed_during_a_visit_leaves_at_its_end() {
+    let mut world = World::with(never_rests(), 2, 1);
+    world.packets(1, 5);
+    let served = world.begin(0);
+    assert!(!world.remove(served), "the poller serves it just now");
+    world.finish(0);
+    world.check();
+    assert!(world.queues[served].slot.is_none());
+    assert_eq!(world.group.census().members, 1);
+}
+
 #[test]
 fn edge_g09_a_device_that_gives_no_hint_is_polled_in_every_pass() {
     let mut world = World::with(never_rests(), 2, 1);

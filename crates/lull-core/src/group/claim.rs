@@ -95,12 +95,13 @@ impl Claim {
 
     /// Somebody became a member; the first visit does not wait for a hint.
     pub(crate) fn fill(&self) {
-        self.0.store(POKED, Ordering::Release);
+        // A swap, as a poke for the former member may come at this moment.
+        self.0.swap(POKED, Ordering::AcqRel);
     }
 
     /// The holder, who owed the leave, is done with the member.
     pub(crate) fn empty(&self) {
-        self.0.store(ABSENT, Ordering::Release);
+        self.0.swap(ABSENT, Ordering::AcqRel);
     }
 
     /// Takes a free claim. What it was poked for is polled now.
