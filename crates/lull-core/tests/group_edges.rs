@@ -151,7 +151,7 @@ fn edge_g09_a_device_that_gives_no_hint_is_polled_in_every_pass() {
 #[test]
 fn edge_g11_a_shard_whose_lock_is_held_keeps_nobody_waiting_and_is_visited_again() {
     let mut world = World::with(rests(50 * US), 2, 1);
-    world.run_until("a rest", |world| world.group.census().resting);
+    world.run_until("a rest", World::is_at_rest);
     world.packets(0, 4);
     world.packets(1, 4);
     let held = world.begin(0);
@@ -345,7 +345,7 @@ fn a_cpu_that_is_detached_hands_its_watch_on() {
     for rest_ns in [None, Some(20 * US)] {
         let mut world = World::with(GroupConfig { rest_ns, ..never_rests() }, 3, 2);
         if rest_ns.is_some() {
-            world.run_until("a rest", |world| world.group.census().resting);
+            world.run_until("a rest", World::is_at_rest);
         }
         world.detach(0);
         assert_eq!(world.awake(), [1]);
@@ -363,7 +363,7 @@ fn a_member_that_enters_a_group_that_rests_is_polled_and_rests_with_the_others()
     let mut world = World::new(rests(20 * US), 2, NapiSettings::default());
     world.attach(0);
     world.enter(0).unwrap();
-    world.run_until("a rest", |world| world.group.census().resting);
+    world.run_until("a rest", World::is_at_rest);
     // Owned by softirq: it is asked to yield, and enters when it has.
     let Schedule::Owned(owner) = world.queues[1].napi.schedule(&world.cx(0)) else { panic!("free") };
     world.queues[1].masked = true;
@@ -373,7 +373,7 @@ fn a_member_that_enters_a_group_that_rests_is_polled_and_rests_with_the_others()
     let Polled::Completed(Completion::Released(release)) = polled else { panic!("a short poll completes") };
     let _ = release.settle(&world.queues[1].napi, &world.cx(0));
     world.enter(1).unwrap();
-    world.run_until("a rest", |world| world.group.census().resting && !world.queues[1].masked);
+    world.run_until("a rest", |world| world.is_at_rest() && !world.queues[1].masked);
     world.packets(1, 2);
     assert!(!world.group.census().resting, "its interrupt ends the rest");
     world.run_until("its visit", |world| world.queues[1].ring == 0);
@@ -387,7 +387,7 @@ fn a_raise_is_answered_by_a_visit_whatever_the_hint_says() {
         let mut world = World::with(GroupConfig { rest_ns, ..never_rests() }, 2, 1);
         world.run_until("first visits", |world| world.queues.iter().all(|queue| queue.polls.len() == 1));
         if rest_ns.is_some() {
-            world.run_until("a rest", |world| world.group.census().resting);
+            world.run_until("a rest", World::is_at_rest);
         }
         world.interrupt(1);
         world.run_until("a visit", |world| world.queues[1].polls.len() == 2);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::{Mode, NapiSettings};
-use lull_net::{AppHalf, Epoll, Interest, Network, NetworkConfig, NetworkError, TcpStream};
+use lull_net::{AppHalf, Epoll, GroupCpus, Interest, Network, NetworkConfig, NetworkError, TcpStream};
 use lull_nic::mem::{self, MemConfig};
 use lull_nic::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Moderation, Queue};
 use pair::{CLIENT, LOST, Pair, SERVER, wait};
@@ -154,4 +154,49 @@ fn a_mode_that_the_device_or_a_limit_refuses_changes_nothing() {
     let config = NetworkConfig::default().with_mode(&mode("coalesce-20"));
     let refused = Network::new(&pair.host, Arc::new(Plain(Arc::new(port))), config).unwrap_err();
     assert!(matches!(refused, NetworkError::Device(DeviceError::Unsupported { .. })), "{refused}");
+}
+
+#[test]
+fn a_group_mode_has_its_queues_polled_by_the_group_until_another_mode_is_set() {
+    let (server, client) = mem::pair(MemConfig::default());
+    let host = lull_host::Host::new(lull_host::HostConfig { cpus: vec![None; 2], ..Default::default() }).unwrap();
+    let options = lull_host::GroupOptions { oversubscribe: true, ..Default::default() };
+    let group = Some(GroupCpus { cpus: vec![0], options });
+    let server =
+        Network::new(&host, Arc::new(server), NetworkConfig { group, ..pair::config(SERVER, vec![0]) }).unwrap();
+    let client = Network::new(&host, Arc::new(client), pair::config(CLIENT, vec![1])).unwrap();
+    let refused = client.set_mode(&mode("group")).unwrap_err();
+    assert!(
+        matches!(refused, NetworkError::NoGroupCpus { .. }) && refused.to_string().contains("--group-cpus"),
+        "{refused}"
+    );
+    let pair = Pair { server, client, host };
+    let (served, asking) = pair.connected(7);
+    let worker = pair.worker();
+    let epoll = pair.epoll(&served, Interest::READABLE);
+    for name in ["group50", "base", "group", "threaded", "group50"] {
+        let mode = mode(name);
+        let policy = pair.server.set_mode(&mode).unwrap().on(&epoll).unwrap();
+        // Again, as a service does that is told its mode once more: an operator's changes stay.
+        let _ = pair.server.set_mode(&mode).unwrap();
+        let grouped = pair.host.napis()[0].state.has(lull_core::state::GROUPED);
+        assert_eq!(
+            (grouped, pair.host.groups().len()),
+            (mode.group.is_some(), usize::from(mode.group.is_some())),
+            "{name}"
+        );
+        let before = pair.host.napi_stats(pair.server.napis()[0]);
+        asking.send(b"x").unwrap();
+        assert_eq!(wait(&epoll, &worker, 8, policy.timeout().unwrap_or(LOST)).len(), 1, "{name}");
+        served.recv(&mut [0; 8]).unwrap();
+        // A poll is counted after it has delivered.
+        let since = || pair.host.napi_stats(pair.server.napis()[0]) - before;
+        let began = std::time::Instant::now();
+        while since().polls == 0 && began.elapsed() < LOST {
+            std::thread::yield_now();
+        }
+        assert_eq!(since().group_polls > 0, mode.group.is_some(), "{name}: {:?}", since());
+    }
+    drop(pair.server);
+    assert!(pair.host.groups().is_empty());
 }

@@ -204,3 +204,51 @@ impl Watch {
         heir.flatten()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Two pollers attached and awake, and so many members.
+    fn two_awake(members: u32) -> Watch {
+        let watch = Watch::new();
+        watch.attach(0);
+        watch.attach(1);
+        (0..members).for_each(|_| assert!(watch.enter().is_some()));
+        assert_eq!((watch.wake(0), watch.wake(1)), (members == 0, true));
+        watch
+    }
+
+    #[test]
+    fn of_two_pollers_that_park_one_stays_for_as_long_as_there_are_members() {
+        let watch = two_awake(1);
+        assert_eq!((watch.park(0), watch.park(1)), (true, false));
+        watch.left();
+        assert!(watch.park(1), "without members nobody need be awake");
+        assert_eq!(watch.enter(), Some(Some(0)), "the next member wakes one");
+    }
+
+    #[test]
+    fn only_the_last_poller_rests_and_whoever_ends_that_wakes_it() {
+        let watch = two_awake(2);
+        assert!(!watch.rest(0), "another is awake");
+        assert!(watch.park(1) && watch.rest(0) && !watch.wake(1), "nobody is woken beside one that rests");
+        assert_eq!((watch.rise(), watch.rise()), (Some(0), None));
+        assert!(watch.rest(0));
+        assert_eq!(watch.enter(), Some(Some(0)), "a member that comes ends the rest as well");
+        assert!(watch.rest(0));
+        assert_eq!(watch.detach(0), Detached::Drains);
+        assert!(!watch.look().is_resting() && !watch.rest(0), "who is to go does not rest");
+        assert_eq!(watch.drain(0), Some(1), "and hands its watch on");
+        assert_eq!(watch.detach(1), Detached::Last);
+    }
+
+    #[test]
+    fn nobody_enters_a_group_without_a_poller_and_no_detached_poller_is_woken() {
+        let watch = Watch::new();
+        assert_eq!(watch.enter(), None);
+        watch.attach(3);
+        assert_eq!(watch.detach(3), Detached::Drains);
+        assert!(!watch.wake(3));
+    }
+}

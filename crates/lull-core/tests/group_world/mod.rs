@@ -363,6 +363,11 @@ impl World {
         self.group.pollers().iter().filter(|poller| poller.awake).map(|poller| poller.cpu).collect()
     }
 
+    /// Whether the group rests, and its last poller sleeps.
+    pub fn is_at_rest(&self) -> bool {
+        self.group.census().resting && self.pollers.iter().all(|poller| poller.asleep || poller.detached)
+    }
+
     pub fn polls_of(&self, queue: usize) -> Vec<u32> {
         self.queues[queue].polls.iter().map(|(_, _, work)| *work).collect()
     }
