@@ -240,11 +240,11 @@ fn a_stalled_poller_is_worked_around_by_stray_visits_and_is_seen() {
     let others = |world: &World| (0..8).filter(|queue| *queue != stuck).all(|queue| world.queues[queue].ring == 0);
     while !others(&world) {
         assert!(world.now_ns - stopped_ns < MS, "the other poller serves all members but the one that is held");
-        let _ = world.step(1);
+        assert_ne!(world.step(1), Did::Sleeps, "it does not park beside one that does not run");
     }
     assert_eq!(world.queues[stuck].ring, 1);
     while world.now_ns - stopped_ns < 2 * MS {
-        let _ = world.step(1);
+        assert_ne!(world.step(1), Did::Sleeps, "it does not park beside one that does not run");
     }
     let stats = world.group.pollers()[1].stats;
     assert!(stats.strays > 0 && stats.stalls_seen == 1, "{stats:?}");
