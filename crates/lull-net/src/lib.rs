@@ -157,8 +157,8 @@ pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
 #[doc(inline)]
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, Keepalive,
-    ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, Timeouts,
-    UdpOptions,
+    ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, TcpInfo,
+    Timeouts, UdpOptions,
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};

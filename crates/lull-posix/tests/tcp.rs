@@ -314,3 +314,28 @@ fn the_queues_of_a_connection_are_told() {
     assert_eq!(nowhere, Some(Err(Errno::new(libc::EFAULT))));
     close(listening);
 }
+
+#[test]
+fn tcp_info_is_the_connections_and_as_long_as_the_kernels() {
+    let (fd, peer) = connected();
+    let state = || {
+        let mut info = [0xff; 1024];
+        let length = socket::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).unwrap().unwrap();
+        (info[0], length)
+    };
+    let kernels = tcp();
+    let mut length = 1024;
+    let mut info = [0_u8; 1024];
+    // SAFETY: room for the struct, and its size.
+    let got = unsafe {
+        libc::getsockopt(kernels, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut length)
+    };
+    assert_eq!((got, state()), (0, (1, length as usize)), "TCP_ESTABLISHED");
+    let mut short = [0xff; 8];
+    assert_eq!(socket::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut short), Some(Ok(8)), "cut off");
+    assert_eq!(short[0], 1);
+    peer.shutdown(lull_net::Shutdown::Write).unwrap();
+    until("TCP_CLOSE_WAIT", || state().0 == 8);
+    close(fd);
+    close(kernels);
+}

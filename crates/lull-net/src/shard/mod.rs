@@ -96,6 +96,7 @@ pub use elsewhere::Elsewhere;
 pub use error::NetError;
 pub use gro::Gro;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
+pub use queues::TcpInfo;
 pub use socket::{
     Change, ConnectOptions, Keepalive, ListenOptions, Ready, Received, SOMAXCONN, Shutdown, SocketId, SocketKind,
     UdpOptions,

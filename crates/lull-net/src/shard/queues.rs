@@ -1,4 +1,4 @@
-//! What lies in a connection's queues.
+//! What is known of a connection: what lies in its queues, and how far it is.
 
 use smoltcp::socket::tcp::State;
 
@@ -7,7 +7,38 @@ use super::error::NetError;
 use super::socket::SocketId;
 use super::stack::Stack;
 
+/// What is known of a connection (TCP_INFO). smoltcp tells neither its round-trip time nor its congestion window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpInfo {
+    /// Its state by its RFC 9293 name.
+    pub state: &'static str,
+    /// Both ends send timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// What our window is shifted by.
+    pub rcv_scale: u8,
+    /// Bytes that were written and never sent, with the FIN.
+    pub unsent: usize,
+    /// How long ago its last segment came, in nanoseconds.
+    pub heard_ns: u64,
+}
+
 impl Stack {
+    /// What is known of a connection.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn tcp_info(&self, id: SocketId, now_ns: u64) -> Result<TcpInfo, NetError> {
+        let connection = self.connection(id)?;
+        Ok(TcpInfo {
+            state: self.tcp_state(id)?,
+            timestamps: connection.timestamps.is_some(),
+            rcv_scale: connection.rcv_scale,
+            unsent: self.tcp_unsent(id)?,
+            heard_ns: now_ns.saturating_sub(connection.heard_ns),
+        })
+    }
+
     /// Bytes that a read would give now (`FIONREAD`).
     ///
     /// # Errors

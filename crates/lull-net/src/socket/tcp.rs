@@ -13,7 +13,7 @@ use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::batch;
 use crate::network::Network;
-use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown};
+use crate::shard::{ConnectOptions, Keepalive, NetError, Ready, Shutdown, TcpInfo};
 
 /// A TCP connection. Clones are the same socket; it closes with the last of them.
 #[derive(Clone)]
@@ -163,6 +163,14 @@ impl TcpStream {
     /// The socket is gone.
     pub fn set_reset_on_close(&self, reset: bool) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.set_reset_on_close(id, reset))?)
+    }
+
+    /// What is known of the connection (TCP_INFO).
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn info(&self) -> io::Result<TcpInfo> {
+        Ok(self.0.part.call(|stack, id, io| stack.tcp_info(id, io.now_ns))?)
     }
 
     /// Bytes that have come and were not read (FIONREAD).

@@ -5,6 +5,7 @@
 
 mod acted;
 pub(super) mod refused;
+mod tcp_info;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -186,6 +187,12 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
     let file = files::get(fd)?;
     let answer = match &*file {
         File::Listener(listener) => listener_answer(listener, level, name)?,
+        File::Stream(stream) if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            match tcp_info::of(&stream.stream, stream.domain) {
+                Ok(answer) => answer,
+                Err(error) => return Some(Err(error)),
+            }
+        }
         File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
