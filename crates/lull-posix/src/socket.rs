@@ -9,6 +9,7 @@ mod accept;
 mod connect;
 mod data;
 mod datagram;
+mod linger;
 mod listen;
 mod name;
 pub(crate) mod options;

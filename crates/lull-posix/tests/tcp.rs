@@ -339,3 +339,50 @@ fn tcp_info_is_the_connections_and_as_long_as_the_kernels() {
     close(fd);
     close(kernels);
 }
+
+fn linger(fd: c_int, seconds: c_int) {
+    let value = [1_i32.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+    socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &value).unwrap();
+}
+
+/// Writes more than buffers and windows take; returns how much was taken.
+fn fill(fd: c_int) -> usize {
+    nonblocking(fd);
+    let mut sent = 0;
+    while let Ok(count) = send(fd, &[7; 60_000], 0) {
+        sent += count;
+    }
+    sent
+}
+
+#[test]
+fn closing_lingers_until_the_peer_has_everything_or_the_time_is_over() {
+    let (fd, mut peer) = connected();
+    linger(fd, LOST.as_secs() as c_int);
+    let mut sent = 0;
+    until("a closed window", || {
+        sent += fill(fd);
+        asked(fd, libc::TIOCOUTQ).is_some_and(|bytes| bytes.is_ok_and(|bytes| bytes > 10_000))
+    });
+    let (sender, begins) = std::sync::mpsc::channel();
+    let reader = thread::spawn(move || {
+        thread::sleep(std::time::Duration::from_millis(100));
+        sender.send(()).unwrap();
+        let mut all = Vec::new();
+        peer.read_to_end(&mut all).unwrap();
+        all.len()
+    });
+    close(fd);
+    assert!(begins.try_recv().is_ok(), "it did not wait for the peer, who began to read only later");
+    assert_eq!(reader.join().unwrap(), sent);
+    // A peer that never reads is waited for no longer than that.
+    let (fd, _peer) = connected();
+    linger(fd, 1);
+    until("a closed window", || {
+        fill(fd);
+        asked(fd, libc::TIOCOUTQ).is_some_and(|bytes| bytes.is_ok_and(|bytes| bytes > 10_000))
+    });
+    let began = std::time::Instant::now();
+    close(fd);
+    assert!(began.elapsed() >= std::time::Duration::from_secs(1));
+}

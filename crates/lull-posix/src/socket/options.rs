@@ -117,6 +117,11 @@ impl Options {
         &self.acted
     }
 
+    /// SO_LINGER with a time that is not zero.
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        self.acted.linger()
+    }
+
     /// SO_RCVTIMEO.
     pub(crate) fn receive_timeout(&self) -> Option<Duration> {
         self.acted.receive_timeout.get()

@@ -222,7 +222,13 @@ impl Acted {
         on(stream, |stream| stream.set_keepalive(wanted))
     }
 
-    /// SO_LINGER. With a time of zero, closing resets; a longer time makes `close` wait on Linux, and here it does not.
+    /// How long closing waits.
+    pub(super) fn linger(&self) -> Option<Duration> {
+        let seconds = self.linger_s.load(Relaxed);
+        (self.lingers.load(Relaxed) && seconds != 0).then(|| Duration::from_secs(u64::from(seconds)))
+    }
+
+    /// SO_LINGER. With a time of zero, closing resets; with a longer one it waits.
     fn set_linger(&self, value: &[u8], stream: Option<&TcpStream>) -> Result<()> {
         let (lingers, seconds) = value.split_at_checked(4).ok_or(Errno::new(libc::EINVAL))?;
         let (lingers, seconds) = (int(lingers)? != 0, int(seconds)?);
