@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_page_stands_alone_and_names_every_cell() {
-        let table = Table::parse(lull_sim::published::V6_CSV).unwrap();
+        let table = Table::parse(crate::published::V6_CSV).unwrap();
         let page = cells(&table, &table, &[("Goals", "a < b".into())]);
         assert!(!page.contains("src=") && page.contains("a &lt; b"));
         assert_eq!(page.matches("suspend20 400K:").count(), 8);

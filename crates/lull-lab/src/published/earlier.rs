@@ -1,4 +1,4 @@
-//! The earlier run (v4) beside the same simulated table, as text.
+//! An earlier run beside the same simulated table, as text.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use lull_sim::published::summary::rank_correlation;
 use lull_sim::published::v4::offset_us;
 
 /// Rank correlations and errors by load.
-pub(super) fn text(simulated: &Table, v4: &Table) -> String {
-    let offset_us = offset_us(simulated, v4);
-    let mut text = format!("against v4, with {offset_us:.1} us added to every latency and nothing else changed\n");
+pub(super) fn text(name: &str, simulated: &Table, earlier: &Table) -> String {
+    let offset_us = offset_us(simulated, earlier);
+    let mut text = format!("against {name}, with {offset_us:.1} us added to every latency and nothing else changed\n");
     let _ =
         writeln!(text, "{:<8}{:>34}{:>38}", "load", "rank correlation: avg  p95  CPU", "median error: avg  p95  CPU");
     for (load, _) in LOADS {
         let mut columns = Vec::new();
         for column in [Column::Avg, Column::P95, Column::Cpu] {
             let added = if column.is_percent() { 0.0 } else { offset_us };
-            let pairs: Vec<(f64, f64)> = v4
+            let pairs: Vec<(f64, f64)> = earlier
                 .cells
                 .iter()
                 .filter(|cell| cell.load == load)

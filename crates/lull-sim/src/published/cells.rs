@@ -65,6 +65,11 @@ impl Column {
         matches!(self, Column::Cpu | Column::Usr | Column::Sys | Column::Softirq)
     }
 
+    /// Whether it is a latency.
+    pub fn is_latency(self) -> bool {
+        matches!(self, Column::Avg | Column::P50 | Column::P95 | Column::P99)
+    }
+
     fn index(self) -> usize {
         self as usize
     }
@@ -106,6 +111,24 @@ impl Cell {
     }
 }
 
+/// Several runs of a cell as one: the mean of each column over the runs, of latencies the median, as the published
+/// tables have them.
+pub fn together(case: &str, load: &str, runs: &[Cell]) -> Cell {
+    let mut cell = Cell::new(case, load);
+    for (column, _) in COLUMNS {
+        let mut values: Vec<f64> = runs.iter().map(|run| run.get(column)).filter(|value| value.is_finite()).collect();
+        if values.is_empty() {
+            continue;
+        }
+        values.sort_by(f64::total_cmp);
+        let middle = (values.len() - 1) / 2;
+        let median = (values[middle] + values[values.len() / 2]) / 2.0;
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        cell.set(column, if column.is_latency() { median } else { mean });
+    }
+    cell
+}
+
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
@@ -122,7 +145,8 @@ pub struct TableError {
 }
 
 impl Table {
-    /// Reads a table with a header line. Columns that are not ours are skipped.
+    /// Reads a table with a header line. Columns that are not ours are skipped; an empty field is a value that is not
+    /// known.
     ///
     /// # Errors
     /// A line without case, load, or number.
@@ -144,6 +168,9 @@ impl Table {
             }
             let read = |place: usize| {
                 let name = names[place];
+                if fields[place].is_empty() {
+                    return Ok(f64::NAN);
+                }
                 fields[place]
                     .parse::<f64>()
                     .map_err(|_| fail(number, &format!("{name} '{}' is no number", fields[place])))
@@ -192,15 +219,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_calibration_file_is_the_24_cells_of_the_table() {
-        let all = Table::parse(crate::published::V6_CSV).unwrap();
-        let calibration = Table::parse(crate::published::CALIBRATION_CSV).unwrap();
-        assert_eq!((all.cells.len(), calibration.cells.len()), (72, 24));
-        for cell in &calibration.cells {
-            assert!(crate::published::CALIBRATION_CASES.contains(&cell.case.as_str()));
-            assert_eq!(Some(cell), all.cell(&cell.case, &cell.load));
-        }
-        assert!(all.cells[0].standard_error(Column::Qps) > 0.0);
+    fn runs_are_put_together_by_mean_and_latencies_by_median() {
+        let runs = Table::parse(
+            "testcase,load,qps,p99_latency_us,napi_polls\nbase,200K,1,10,\nbase,200K,2,20,3\nbase,200K,6,90,5\n",
+        )
+        .unwrap();
+        let cell = together("base", "200K", &runs.cells);
+        assert_eq!((cell.get(Column::Qps), cell.get(Column::P99)), (3.0, 20.0));
+        // A run that did not count something is not one that counted nothing.
+        assert_eq!(cell.get(Column::Polls), 4.0);
+        assert!(cell.get(Column::Cpu).is_nan());
     }
 
     #[test]
