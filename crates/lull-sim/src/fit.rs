@@ -3,13 +3,14 @@
 //! The function that is minimised sums over the cells and columns `ln(1 + (error / goal)^2)`, which makes a cell that
 //! the model cannot reach count little more than one that it misses, so that it does not bend the others. Every
 //! evaluation uses the same seed and a short window. Parameters are scaled to their plausible ranges. The many
-//! parameters of this table are found one at a time (`descend`), until [`REFINED`] of the evaluations are left; CMA-ES,
-//! seeded, takes those, and the small fits of the other tables alone.
+//! parameters of this table are found by reweighted Gauss-Newton steps from a start that was perturbed; the small fits
+//! of the other tables take CMA-ES, seeded.
 
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
 
 use crate::RunError;
+use crate::engine::rng::{Component, Stream};
 use crate::params::Params;
 use crate::published::{Budget, Column, LOADS, Table, simulate};
 
@@ -29,19 +30,18 @@ const WEIGHTS: [(Column, f64); 12] = [
     (Column::EpollCalls, 0.15),
 ];
 
-/// First step of CMA-ES, as a share of the plausible ranges.
-const STEP: f64 = 0.02;
-/// First step of the descent, and the steps between which it stays.
-const DESCENT: [f64; 3] = [0.08, 0.005, 0.2];
-/// By how much a step of the descent has to be better: what is less may be the noise of short windows.
-const BETTER: f64 = 0.1;
-/// Share of the evaluations that CMA-ES takes after the descent: one in so many.
-pub const REFINED: usize = 6;
+/// The steps, in shares of the ranges, from which the first and the later slopes are taken: large ones first, since
+/// short windows are noisy.
+const SLOPES: [f64; 2] = [0.1, 0.05];
+/// By how much a parameter moves in a step at the most, in shares of its range.
+const FARTHEST: f64 = 0.25;
+/// How much the steps that are tried are held back (Levenberg's parameter).
+const HELD_BACK: [f64; 4] = [0.01, 0.1, 1.0, 10.0];
 
 /// How much a fit may take.
 #[derive(Clone, Copy, Debug)]
 pub struct FitBudget {
-    /// Evaluations of the function. CMA-ES finishes the generation that it is in, so it may take some more.
+    /// Evaluations of the function.
     pub evaluations: usize,
     /// What an evaluation simulates of each cell.
     pub cell: Budget,
@@ -65,6 +65,15 @@ pub struct Fit {
 /// # Errors
 /// A cell that hit its bound.
 pub fn distance(params: &Params, cells: &Table, budget: &FitBudget) -> Result<f64, RunError> {
+    Ok(sum(&residuals(params, cells, budget)?))
+}
+
+fn sum(residuals: &[f64]) -> f64 {
+    residuals.iter().map(|residual| libm::log1p(residual * residual)).sum()
+}
+
+/// The errors of all columns of all cells, in units of what counts as one.
+fn residuals(params: &Params, cells: &Table, budget: &FitBudget) -> Result<Vec<f64>, RunError> {
     let mut cases: Vec<&str> = Vec::new();
     for cell in &cells.cells {
         if !cases.contains(&cell.case.as_str()) {
@@ -74,7 +83,7 @@ pub fn distance(params: &Params, cells: &Table, budget: &FitBudget) -> Result<f6
     let modes: Vec<Mode> = cases.iter().filter_map(|case| case.parse().ok()).collect();
     let loads: Vec<&str> = LOADS.iter().map(|(name, _)| *name).collect();
     let simulated = simulate(params, &modes, &loads, budget.cell, budget.seed)?;
-    let mut sum = 0.0;
+    let mut residuals = Vec::new();
     for cell in &cells.cells {
         let Some(simulated) = simulated.table.cell(&cell.case, &cell.load) else { continue };
         for (column, unit) in WEIGHTS {
@@ -88,11 +97,22 @@ pub fn distance(params: &Params, cells: &Table, budget: &FitBudget) -> Result<f6
                 // In logarithms: half and double are equally wrong.
                 libm::log(simulated.get(column).max(1.0) / published.max(1.0))
             };
-            let scaled = error / unit;
-            sum += libm::log1p(scaled * scaled);
+            residuals.push(error / unit);
         }
     }
-    Ok(sum)
+    Ok(residuals)
+}
+
+/// The parameters, each moved at random by up to `share` of its range, up or down: a fit that starts from what an
+/// earlier one found would only find it again.
+pub fn perturbed(start: &Params, share: f64, seed: u64) -> Params {
+    let mut rng = Stream::new(seed, Component::Background, 1);
+    let mut params = start.clone();
+    for (name, param) in start.iter() {
+        let [low, high] = param.range;
+        params.set(name, param.value + share * (2.0 * rng.unit() - 1.0) * (high - low));
+    }
+    params
 }
 
 /// Fits the parameters to `cells`. `progress` is told every evaluation's number and the best value so far.
@@ -103,72 +123,145 @@ pub fn fit(
     start: &Params,
     cells: &Table,
     budget: &FitBudget,
-    mut progress: impl FnMut(usize, f64),
+    progress: impl FnMut(usize, f64),
 ) -> Result<Fit, RunError> {
-    let names: Vec<&str> =
-        start.iter().filter(|(_, param)| param.range[1] > param.range[0]).map(|(name, _)| name).collect();
-    let distance = |params: &Params| distance(params, cells, budget);
-    let refined = budget.evaluations / REFINED;
-    let descended = budget.evaluations - refined;
-    let coarse = descend(start, &names, descended, distance, &mut progress)?;
-    if refined == 0 {
-        return Ok(coarse);
-    }
-    let fine = search(&coarse.params, &names, STEP, refined, budget.seed, distance, |evaluation, best| {
-        progress(descended + evaluation, best);
-    })?;
-    Ok(Fit { before: coarse.before, ..fine })
+    Descent::new(start, budget.evaluations, progress).run(|params| residuals(params, cells, budget))
 }
 
-/// Searches the named parameters one after the other, over and over: a step in the direction that was right last time,
-/// else one in the other. A parameter's steps grow while they are right and shrink when neither is.
-fn descend(
-    start: &Params,
-    names: &[&str],
+/// Reweighted Gauss-Newton steps: the residuals' slopes are taken one parameter after the other, and the linear model
+/// that they make is solved for the step, with large residuals counting less, as in the function that is minimised.
+struct Descent<P> {
+    names: Vec<(String, [f64; 2])>,
+    best: (f64, Params),
+    residuals: Vec<f64>,
+    evaluations: usize,
     most: usize,
-    distance: impl Fn(&Params) -> Result<f64, RunError>,
-    mut progress: impl FnMut(usize, f64),
-) -> Result<Fit, RunError> {
-    let [first, least, greatest] = DESCENT;
-    let ranges: Vec<[f64; 2]> =
-        start.iter().filter(|(name, _)| names.contains(name)).map(|(_, param)| param.range).collect();
-    let mut steps = vec![first; names.len()];
-    let before = distance(start)?;
-    let mut best = (before, start.clone());
-    let mut evaluations = 0;
-    // Ends, too, when no parameter can be moved any more.
-    while evaluations < most {
-        let swept = evaluations;
-        for ((name, [low, high]), step) in names.iter().zip(&ranges).zip(&mut steps) {
-            let mut right = false;
-            for sign in [1.0, -1.0] {
-                let mut params = best.1.clone();
-                params.set(name, params.get(name) + sign * *step * (high - low));
-                if params == best.1 || evaluations == most {
-                    continue;
-                }
-                let value = distance(&params).unwrap_or(f64::MAX);
-                evaluations += 1;
-                right = value < best.0 - BETTER;
-                if right {
-                    best = (value, params);
-                    // The other direction next time if this was backwards.
-                    *step = sign * (1.5 * step.abs()).min(greatest) * step.signum();
-                }
-                progress(evaluations, best.0);
-                if right {
-                    break;
-                }
+    progress: P,
+}
+
+impl<P: FnMut(usize, f64)> Descent<P> {
+    fn new(start: &Params, most: usize, progress: P) -> Descent<P> {
+        let free = start.iter().filter(|(_, param)| param.range[1] > param.range[0]);
+        let names = free.map(|(name, param)| (name.to_owned(), param.range)).collect();
+        Descent { names, best: (f64::MAX, start.clone()), residuals: Vec::new(), evaluations: 0, most, progress }
+    }
+
+    fn run(mut self, evaluate: impl Fn(&Params) -> Result<Vec<f64>, RunError>) -> Result<Fit, RunError> {
+        self.residuals = evaluate(&self.best.1)?;
+        let before = sum(&self.residuals);
+        self.best.0 = before;
+        let mut slope = SLOPES[0];
+        while let Some(slopes) = self.slopes(slope, &evaluate) {
+            // Ends, too, when the linear model has no better step any more.
+            if !self.step(&slopes, &evaluate) && slope == SLOPES[1] {
+                break;
             }
-            if !right {
-                *step = (0.5 * step.abs()).max(least) * step.signum();
+            slope = SLOPES[1];
+        }
+        Ok(Fit { params: self.best.1, before, after: self.best.0 })
+    }
+
+    /// Evaluates a candidate. `None` when no evaluation is left; a candidate that cannot be simulated is as far off as
+    /// can be.
+    fn evaluated(
+        &mut self,
+        params: &Params,
+        evaluate: &impl Fn(&Params) -> Result<Vec<f64>, RunError>,
+    ) -> Option<Vec<f64>> {
+        if self.evaluations == self.most {
+            return None;
+        }
+        self.evaluations += 1;
+        let found = evaluate(params).unwrap_or_else(|_| vec![UNREACHED; self.residuals.len()]);
+        (self.progress)(self.evaluations, self.best.0);
+        Some(found)
+    }
+
+    /// The slope of each residual in each parameter, in shares of its range, at the best so far.
+    fn slopes(
+        &mut self,
+        step: f64,
+        evaluate: &impl Fn(&Params) -> Result<Vec<f64>, RunError>,
+    ) -> Option<Vec<Vec<f64>>> {
+        let at = self.best.1.clone();
+        let mut slopes = Vec::new();
+        for (name, [low, high]) in self.names.clone() {
+            let value = at.get(&name);
+            let up = value + step * (high - low) <= high;
+            let mut params = at.clone();
+            params.set(&name, if up { value + step * (high - low) } else { value - step * (high - low) });
+            let moved = (params.get(&name) - value) / (high - low);
+            let found = self.evaluated(&params, evaluate)?;
+            // What saturates on the way says nothing about the slope.
+            let slope = |(found, base): (&f64, &f64)| ((found - base) / moved).clamp(-STEEPEST, STEEPEST);
+            slopes.push(found.iter().zip(&self.residuals).map(slope).collect());
+        }
+        Some(slopes)
+    }
+
+    /// Tries the steps of the linear model; whether one of them was better.
+    fn step(&mut self, slopes: &[Vec<f64>], evaluate: &impl Fn(&Params) -> Result<Vec<f64>, RunError>) -> bool {
+        let before = self.best.0;
+        let weights: Vec<f64> = self.residuals.iter().map(|residual| 1.0 / (1.0 + residual * residual)).collect();
+        let product = |a: &[f64], b: &[f64]| -> f64 {
+            a.iter().zip(b).zip(&weights).map(|((a, b), weight)| a * b * weight).sum()
+        };
+        let normal: Vec<Vec<f64>> = slopes.iter().map(|a| slopes.iter().map(|b| product(a, b)).collect()).collect();
+        let gradient: Vec<f64> = slopes.iter().map(|a| -product(a, &self.residuals)).collect();
+        let at = self.best.1.clone();
+        for held_back in HELD_BACK {
+            let mut params = at.clone();
+            for ((name, [low, high]), by) in self.names.iter().zip(solve(&normal, &gradient, held_back)) {
+                params.set(name, at.get(name) + by.clamp(-FARTHEST, FARTHEST) * (high - low));
+            }
+            let Some(found) = self.evaluated(&params, evaluate) else { break };
+            let value = sum(&found);
+            if value < self.best.0 {
+                self.best = (value, params);
+                self.residuals = found;
             }
         }
-        if evaluations == swept {
-            break;
+        self.best.0 < before
+    }
+}
+
+/// The steepest slope that is believed, in units of what counts as one over a whole range.
+const STEEPEST: f64 = 200.0;
+/// The residual of what cannot be simulated.
+const UNREACHED: f64 = 1e6;
+
+/// Solves the normal equations with a diagonal that is `held_back` larger (and a little more, so that a parameter that
+/// changes nothing stays), by Gauss elimination.
+fn solve(normal: &[Vec<f64>], right: &[f64], held_back: f64) -> Vec<f64> {
+    let count = right.len();
+    let mut rows: Vec<Vec<f64>> = normal
+        .iter()
+        .zip(right)
+        .enumerate()
+        .map(|(place, (row, right))| {
+            let mut row = row.clone();
+            row[place] += held_back * row[place] + 1.0;
+            row.push(*right);
+            row
+        })
+        .collect();
+    for pivot in 0..count {
+        let largest = (pivot..count).max_by(|&a, &b| rows[a][pivot].abs().total_cmp(&rows[b][pivot].abs()));
+        rows.swap(pivot, largest.unwrap_or(pivot));
+        let (above, below) = rows.split_at_mut(pivot + 1);
+        for row in below {
+            let share = row[pivot] / above[pivot][pivot];
+            for (value, taken) in row[pivot..].iter_mut().zip(&above[pivot][pivot..]) {
+                *value -= share * taken;
+            }
         }
     }
-    Ok(Fit { params: best.1, before, after: best.0 })
+    let mut solution = vec![0.0; count];
+    for place in (0..count).rev() {
+        let known: f64 = (place + 1..count).map(|other| rows[place][other] * solution[other]).sum();
+        solution[place] = (rows[place][count] - known) / rows[place][place];
+    }
+    solution
 }
 
 /// Searches the named parameters for the least `distance`. The first step is `step`, a share of their ranges.
@@ -221,4 +314,54 @@ pub(crate) fn search(
         }
     }
     Ok(Fit { params: best.1, before, after: best.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three parameters, of which two are free.
+    fn three() -> Params {
+        let one = |name: &str, value: f64, high: f64| {
+            format!("[{name}]\nvalue = {value:?}\nunit = \"ns\"\nrange = [0.0, {high:?}]\nmeaning = \"a cost\"\n")
+        };
+        let text = one("a_ns", 900.0, 1_000.0) + &one("b_ns", 10.0, 200.0) + &one("c_ns", 0.0, 0.0);
+        Params::parse(&text, &[("a_ns", "ns"), ("b_ns", "ns"), ("c_ns", "ns")]).unwrap()
+    }
+
+    #[test]
+    fn a_descent_finds_the_truth_in_spite_of_residuals_that_nothing_can_mend() {
+        let residuals = |params: &Params| {
+            let (a, b) = (params.get("a_ns") - 300.0, params.get("b_ns") - 150.0);
+            // Curved a little, as costs are near saturation; and one that is far off whatever is done.
+            Ok(vec![a / 20.0, (a + 5.0 * b) / 30.0, b / 4.0 + a * a / 1e5, 40.0])
+        };
+        let found = Descent::new(&three(), 60, |_, _| ()).run(residuals).unwrap();
+        assert!(found.after < 0.6 * found.before, "{} to {}", found.before, found.after);
+        let off = |name: &str, truth: f64| (found.params.get(name) - truth).abs();
+        assert!(off("a_ns", 300.0) < 3.0 && off("b_ns", 150.0) < 2.0, "{:?}", found.params);
+        assert_eq!(found.params.get("c_ns"), 0.0);
+    }
+
+    #[test]
+    fn what_cannot_be_simulated_is_passed_over() {
+        let calls = std::cell::Cell::new(0);
+        let residuals = |params: &Params| {
+            calls.set(calls.get() + 1);
+            let a = params.get("a_ns");
+            if a < 500.0 { Err(RunError::Backlog { bound: 1, at_ns: 1 }) } else { Ok(vec![a / 100.0, 1.0]) }
+        };
+        let found = Descent::new(&three(), 30, |_, _| ()).run(residuals).unwrap();
+        let a = found.params.get("a_ns");
+        assert!((500.0..900.0).contains(&a) && found.after < found.before, "{a}");
+        // Less than it may, when the model has no better step any more.
+        assert!(calls.get() <= 31, "{}", calls.get());
+    }
+
+    #[test]
+    fn normal_equations_are_solved() {
+        let solution = solve(&[vec![3.0, 1.0], vec![1.0, 1.0]], &[9.0, 5.0], 0.0);
+        // With 1 more on the diagonal: 4x + y = 9, x + 2y = 5.
+        assert!((solution[0] - 13.0 / 7.0).abs() < 1e-12 && (solution[1] - 11.0 / 7.0).abs() < 1e-12, "{solution:?}");
+    }
 }

@@ -7,9 +7,12 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Subcommand, ValueEnum};
 use lull_core::Mode;
 use lull_lab::published;
-use lull_sim::fit::{Fit, FitBudget, fit};
+use lull_sim::fit::{Fit, FitBudget, fit, perturbed};
 use lull_sim::params::Params;
-use lull_sim::published::{Budget, CALIBRATION_CSV, KNOWN, PARAMS_TOML, START_TOML, Table, tcp_rr, udp_stream, xsk_rr};
+use lull_sim::published::summary::judge;
+use lull_sim::published::{
+    Budget, CALIBRATION_CSV, KNOWN, LOADS, PARAMS_TOML, START_TOML, Table, simulate, tcp_rr, udp_stream, xsk_rr,
+};
 use lull_sim::worldfile::EXAMPLES;
 
 use crate::failure::Failure;
@@ -111,6 +114,9 @@ struct FitArgs {
     /// Evaluations of all cells.
     #[arg(long, default_value_t = 600)]
     evaluations: usize,
+    /// By how much of its range each parameter of the start is moved at random before the fit, in percent (irq only).
+    #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u8).range(0..=100))]
+    perturb: u8,
     /// Seed of the search and of the runs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -237,7 +243,11 @@ fn origin(args: &FitArgs, found: &Fit) -> String {
         "# What `lull sim fit --table {table} --evaluations {}{}{}` found: {:.2} before, {:.2} after.\n# No parameter belongs to \
          a cell or a case.\n\n",
         args.evaluations,
-        format_args!(" --seed {}", args.seed),
+        format_args!(
+            " --seed {}{}",
+            args.seed,
+            if args.table == Fitted::Irq { format!(" --perturb {}", args.perturb) } else { String::new() }
+        ),
         option("cells", &args.cells) + &option("params", &args.params),
         found.before,
         found.after,
@@ -253,5 +263,21 @@ fn fit_irq(args: &FitArgs, progress: impl FnMut(usize, f64)) -> Result<Fit, Fail
     }
     say!("{} cells", cells.cells.len());
     let budget = FitBudget { evaluations: args.evaluations, cell: Budget::short(), seed: args.seed };
-    Ok(fit(&start, &cells, &budget, progress)?)
+    let start = perturbed(&start, f64::from(args.perturb) / 100.0, args.seed);
+    let before = goals_met(&start, &cells, args.seed)?;
+    let found = fit(&start, &cells, &budget, progress)?;
+    let after = goals_met(&found.params, &cells, args.seed)?;
+    say!("goals of the fitted cells: {before} met before, {after} after; lull sim published judges the others");
+    Ok(found)
+}
+
+/// How many goals of these cells are met, and of how many.
+fn goals_met(params: &Params, cells: &Table, seed: u64) -> Result<String, Failure> {
+    let mut cases: Vec<&str> = cells.cells.iter().map(|cell| cell.case.as_str()).collect();
+    cases.dedup();
+    let modes: Result<Vec<Mode>, _> = cases.iter().map(|case| case.parse()).collect();
+    let loads = LOADS.map(|(load, _)| load);
+    let simulated = simulate(params, &modes?, &loads, Budget::full(), seed)?;
+    let judged = judge(&simulated.table, cells);
+    Ok(format!("{} of {}", judged.iter().filter(|judged| judged.is_met()).count(), judged.len()))
 }
