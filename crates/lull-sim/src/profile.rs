@@ -61,7 +61,7 @@ fn fitted() -> (Costs, CacheSpec) {
     // The file is part of the program, and a test reads it.
     let Ok(params) = Params::parse(PARAMS_TOML, &KNOWN) else { return (Costs::default(), CacheSpec::default()) };
     let Ok(base) = "base".parse() else { return (Costs::default(), CacheSpec::default()) };
-    let world = service_world(&params, &base, None);
+    let world = service_world(&params, &base, None, 0);
     (world.costs, world.cache)
 }
 

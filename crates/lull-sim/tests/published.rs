@@ -1,11 +1,9 @@
 //! The published tables as worlds: what calibration can see, that results do not depend on threads, and what holds robustly.
 
 use lull_core::Mode;
-use lull_sim::fit::{FitBudget, distance};
+use lull_sim::fit::{FitBudget, distance, fit, perturbed};
 use lull_sim::params::Params;
-use lull_sim::published::{
-    Budget, CALIBRATION_CSV, Column, KNOWN, PARAMS_TOML, START_TOML, Table, simulate,
-};
+use lull_sim::published::{Budget, CALIBRATION_CSV, Column, KNOWN, PARAMS_TOML, START_TOML, Table, simulate};
 
 fn params() -> Params {
     Params::parse(PARAMS_TOML, &KNOWN).expect("the shipped parameters are within their ranges")
@@ -15,7 +13,7 @@ fn modes(names: &[&str]) -> Vec<Mode> {
     names.iter().map(|name| name.parse().expect("a mode")).collect()
 }
 
-const TINY: Budget = Budget { warmup_ms: 1, open_ms: 2, busy_ms: 2, threads: 2 };
+const TINY: Budget = Budget { runs: 1, warmup_ms: 1, open_ms: 2, busy_ms: 2, threads: 2 };
 
 #[test]
 fn what_the_fit_found_differs_from_its_start_in_values_only() {
@@ -26,6 +24,35 @@ fn what_the_fit_found_differs_from_its_start_in_values_only() {
         moved += usize::from(found.value != start.value);
     }
     assert!(moved > 30, "{moved} moved");
+}
+
+#[test]
+fn a_perturbed_start_moves_every_parameter_within_its_range_as_its_seed_says() {
+    let start = Params::parse(START_TOML, &KNOWN).unwrap();
+    let one = perturbed(&start, 0.3, 1);
+    assert_eq!(one, perturbed(&start, 0.3, 1));
+    assert_ne!(one, perturbed(&start, 0.3, 2));
+    one.check().unwrap();
+    let shares: Vec<f64> = start
+        .iter()
+        .map(|(name, param)| (one.get(name) - param.value).abs() / (param.range[1] - param.range[0]))
+        .collect();
+    // Rounding to four digits may add a little.
+    assert!(shares.iter().all(|share| *share < 0.301), "{shares:?}");
+    assert!(shares.iter().filter(|share| **share > 0.05).count() > 25, "{shares:?}");
+}
+
+#[test]
+fn a_fit_replays_and_takes_no_more_evaluations_than_it_was_given() {
+    let budget = FitBudget { evaluations: 6, cell: TINY, seed: 3 };
+    let cells = Table::parse(CALIBRATION_CSV).unwrap();
+    let run = || {
+        let mut told = Vec::new();
+        let fit = fit(&params(), &cells, &budget, |evaluation, _| told.push(evaluation)).unwrap();
+        assert_eq!(told, [1, 2, 3, 4, 5, 6]);
+        (fit.params, fit.before.to_bits(), fit.after.to_bits())
+    };
+    assert_eq!(run(), run());
 }
 
 #[test]
@@ -63,7 +90,7 @@ fn a_table_does_not_depend_on_how_many_threads_ran_it() {
 #[test]
 fn suspension_has_the_published_shape() {
     let names = ["base", "defer20", "fullbusy", "suspend20", "coalesce-20", "longgro"];
-    let budget = Budget { warmup_ms: 30, open_ms: 60, busy_ms: 60, threads: 2 };
+    let budget = Budget { runs: 2, warmup_ms: 30, open_ms: 40, busy_ms: 40, threads: 2 };
     let table = simulate(&params(), &modes(&names), &["400K", "MAX"], budget, 1).unwrap().table;
     let get = |case: &str, load: &str, column: Column| table.cell(case, load).unwrap().get(column);
     // At saturation suspension has fullbusy's throughput, well above base; at moderate load it costs half of fullbusy's CPU.

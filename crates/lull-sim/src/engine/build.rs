@@ -85,7 +85,9 @@ impl Sim {
         }
         for spec in self.env.world.workers.clone() {
             let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
-            self.start(cpu, Box::new(EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max)));
+            let worker = EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max);
+            let thread = self.start(cpu, Box::new(worker));
+            self.cpus.threads[thread].moves = self.env.world.cores.workers_move;
         }
         for spec in self.env.world.peers.clone() {
             self.start(CpuId::new(spec.cpu), Box::new(Peer::new(&spec)));

@@ -55,7 +55,7 @@ impl Busier {
                 }
                 self.polls += 1;
                 let q = &sim.nic.queues[queue];
-                busy.polled(&q.napi, q.poll.work, &sim.env.cx(cpu));
+                busy.polled(&q.napi, q.reported(cpu), &sim.env.cx(cpu));
                 self.stage = Some(Stage::Between(busy));
                 // Bottom halves are on here: pending softirqs run before this segment.
                 Some(Next::Run(Segment::sys(u64::from(sim.env.world.costs.busy_round_ns))))
@@ -90,8 +90,9 @@ impl Busier {
                 assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
                 let q = &sim.nic.queues[queue];
                 sim.env.tally.transitions += 1;
-                let gro_held = q.spec.gro_holds && q.poll.work > 0;
-                match stop.polled(&q.napi, q.poll.work, gro_held, &sim.env.cx(cpu), |_| ()) {
+                let work = q.reported(cpu);
+                let gro_held = q.spec.gro_holds && work > 0;
+                match stop.polled(&q.napi, work, gro_held, &sim.env.cx(cpu), |_| ()) {
                     BusyStopped::Completed(completion) => {
                         sim.nic.completion(&mut sim.env, &mut sim.cpus, queue, completion, cpu)
                     }
@@ -104,6 +105,9 @@ impl Busier {
                     return None;
                 }
                 self.queue = sim.nic.lookup(self.plan.napi_id)?;
+                // Whoever waited for a core may go on on another.
+                self.cpu = sim.cpus.threads[me].cpu;
+                let cpu = self.cpu;
                 sim.env.note(cpu, Whom::Queue(self.queue), Transition::BusyYielded);
                 let napi = &sim.nic.queues[self.queue].napi;
                 let busy = BusyLoop::begin(napi, &self.plan, &sim.env.cx(cpu));

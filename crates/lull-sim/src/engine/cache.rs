@@ -8,6 +8,8 @@
 //!   caches: a touch after `d` requests costs `(1 - exp(-d / capacity))` of its full cold price.
 //! - **Interruption goes cold.** Delivery that breaks into a running thread pays for each packet, and the thread pays
 //!   when it goes on.
+//! - **Crossing caches.** A connection that a core of another L3 touched last has to be fetched from there: delivery
+//!   pays for it when the worker runs behind another L3, and the worker pays when delivery did.
 
 /// Parameters of interference.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +26,10 @@ pub struct CacheSpec {
     pub broken_packet_ns: u32,
     /// Added to a thread's work each time delivery has broken into it.
     pub broken_thread_ns: u32,
+    /// Added to the delivery of a packet whose connection was last touched behind another L3.
+    pub cross_packet_ns: u32,
+    /// Added to serving a request whose connection was last touched behind another L3.
+    pub cross_request_ns: u32,
 }
 
 /// How cold a connection is, by the requests worked on since its last touch, in 1/1024.

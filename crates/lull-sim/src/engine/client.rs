@@ -28,8 +28,10 @@ pub(crate) struct Connection {
     start_ns: u64,
     /// The proxy has passed the request on.
     passed_on: bool,
-    /// The core's clock of interference when the connection was last touched.
-    pub(crate) touched: u64,
+    /// The clock of interference when the connection was last touched.
+    touched: u64,
+    /// Who touched it last.
+    touched_by: Option<CpuId>,
 }
 
 /// One group of connections.
@@ -56,7 +58,29 @@ impl Source {
 
 impl Connection {
     pub(crate) fn new(queue: QueueId, context: Option<ContextId>, source: Option<SourceId>) -> Connection {
-        Connection { queue, context, source, outstanding: false, backlog: 0, start_ns: 0, passed_on: false, touched: 0 }
+        Connection {
+            queue,
+            context,
+            source,
+            outstanding: false,
+            backlog: 0,
+            start_ns: 0,
+            passed_on: false,
+            touched: 0,
+            touched_by: None,
+        }
+    }
+
+    /// This CPU touches the connection: what that costs at `cold_ns` for one that has gone cold, and `cross_ns` for one
+    /// that was touched behind another L3.
+    #[inline]
+    pub(crate) fn touch(&mut self, env: &Env, cpus: &Cpus, cpu: CpuId, cold_ns: u32, cross_ns: u32) -> u64 {
+        let clock = cpus.touched();
+        let far = self.touched_by.is_some_and(|other| !env.world.cores.share_l3(other.raw(), cpu.raw()));
+        let cost_ns = env.coldness.of(cold_ns, clock.saturating_sub(self.touched));
+        self.touched = clock;
+        self.touched_by = Some(cpu);
+        cost_ns + if far { u64::from(cross_ns) } else { 0 }
     }
 }
 
@@ -235,11 +259,11 @@ impl Clients {
     /// What serving the request of this connection costs now.
     pub(crate) fn request_cost(&mut self, env: &Env, cpus: &mut Cpus, conn: ConnId, cpu: CpuId) -> Segment {
         let costs = &env.world.costs;
-        let cpu = &mut cpus[cpu];
         let connection = &mut self.connections[conn];
-        let cold_ns = env.coldness.of(env.world.cache.cold_request_ns, cpu.touched.saturating_sub(connection.touched));
-        cpu.touched += 1;
-        connection.touched = cpu.touched;
+        let cache = &env.world.cache;
+        let cold_ns = connection.touch(env, cpus, cpu, cache.cold_request_ns, cache.cross_request_ns);
+        cpus.requests += 1;
+        connection.touched = cpus.touched();
         if let Some(second) = env.world.second.filter(|_| is_second(&env.world, connection.source)) {
             return Segment::mixed(u64::from(second.request_ns) + cold_ns, 0);
         }

@@ -89,8 +89,6 @@ pub(crate) struct Cpu {
     pub(super) in_effects: bool,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
-    /// The clock of interference: requests worked on by this core.
-    pub(crate) touched: u64,
     pub(crate) used: CpuUse,
 }
 
@@ -117,7 +115,6 @@ impl Cpu {
             broken_into: false,
             in_effects: false,
             debt_ns: 0,
-            touched: 0,
             used: CpuUse::default(),
         }
     }

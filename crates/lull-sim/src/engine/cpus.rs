@@ -12,6 +12,7 @@ use crate::engine::env::Env;
 use crate::engine::id::{CpuId, QueueId, Table, ThreadId};
 use crate::engine::idle::IdleState;
 use crate::engine::metrics::CpuUse;
+use crate::engine::rng::{Component, Stream};
 use crate::engine::thread::{Thread, ThreadState};
 use crate::engine::vcpu::Vcpu;
 
@@ -24,6 +25,12 @@ pub(crate) struct Cpus {
     pub(super) vcpu: Option<Vcpu>,
     /// The pending timers of NAPIs: when, and on which CPU.
     napi_timers: Table<QueueId, Option<(u64, CpuId)>>,
+    /// Requests that were worked on, by whatever core.
+    pub(crate) requests: u64,
+    /// Cores that work on requests.
+    serving: u64,
+    /// What runs beside the service.
+    pub(super) background: Stream,
 }
 
 impl Index<CpuId> for Cpus {
@@ -42,9 +49,12 @@ impl IndexMut<CpuId> for Cpus {
 }
 
 impl Cpus {
-    pub(crate) fn new(cpus: usize, queues: usize) -> Cpus {
+    pub(crate) fn new(cpus: &[bool], queues: usize, seed: u64) -> Cpus {
         Cpus {
-            cpus: (0..cpus).map(|_| Cpu::new()).collect(),
+            background: Stream::new(seed, Component::Background, 0),
+            requests: 0,
+            serving: cpus.iter().filter(|serves| **serves).count().max(1) as u64,
+            cpus: cpus.iter().map(|_| Cpu::new()).collect(),
             threads: Table::new(),
             vcpu: None,
             napi_timers: (0..queues).map(|_| None).collect(),
@@ -53,6 +63,13 @@ impl Cpus {
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = CpuId> + use<> {
         self.cpus.ids()
+    }
+
+    /// The clock of interference: requests worked on by a core, in the mean. Each core having its own would make a
+    /// connection's age depend on which of two cores has worked on more since the run began.
+    #[inline]
+    pub(crate) fn touched(&self) -> u64 {
+        self.requests / self.serving
     }
 
     /// What the CPUs that `counted` says were used for, together.
@@ -239,7 +256,7 @@ impl Cpus {
             self.cpus[cpu].runnable.push(current);
         }
         if self.cpus[cpu].current.is_none() {
-            let Some(next) = self.pick(cpu) else {
+            let Some(next) = self.pick(cpu).or_else(|| self.pull(env, cpu)) else {
                 self.enter_idle(env, cpu);
                 return;
             };

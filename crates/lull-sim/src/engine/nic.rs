@@ -164,6 +164,12 @@ impl Queue {
         CpuId::new(self.spec.cpu)
     }
 
+    /// What the poll that `cpu` made reports as its work.
+    pub(crate) fn reported(&self, cpu: CpuId) -> u32 {
+        let full = self.poll.work == self.poll.budget && self.poll.work > 0;
+        if full && self.spec.completes_off_affinity && cpu != self.cpu() { self.poll.work - 1 } else { self.poll.work }
+    }
+
     pub(crate) fn side(&mut self, side: Side) -> &mut CompletionQueue {
         match side {
             Side::Rx => &mut self.rx,

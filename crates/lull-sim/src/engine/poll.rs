@@ -65,7 +65,6 @@ impl Sim {
         let costs = &self.env.world.costs;
         let q = &mut self.nic.queues[queue];
         q.looked_at(self.env.now_ns);
-        let clock = self.cpus[cpu].touched;
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
         let broken_ns = if q.poll.breaking_in { u64::from(self.env.world.cache.broken_packet_ns) } else { 0 };
@@ -73,9 +72,8 @@ impl Sim {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
             let connection = &mut self.clients.connections[packet.conn];
-            cost_ns +=
-                self.env.coldness.of(self.env.world.cache.cold_packet_ns, clock.saturating_sub(connection.touched));
-            connection.touched = clock;
+            let cache = &self.env.world.cache;
+            cost_ns += connection.touch(&self.env, &self.cpus, cpu, cache.cold_packet_ns, cache.cross_packet_ns);
             cost_ns += broken_ns
                 + u64::from(match packet.kind {
                     PacketKind::Request | PacketKind::Message | PacketKind::Frame => costs.rx_request_ns,

@@ -7,13 +7,15 @@
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
-use crate::engine::id::{CpuId, ThreadId};
+use crate::engine::id::{CpuId, Id, ThreadId};
 use crate::engine::thread::{Next, Segment, Thread, ThreadState};
 
 /// How far before the others a woken thread is placed at most.
 const SLEEPER_CREDIT_NS: u64 = 3_000_000;
 /// How far ahead a current thread must be to be preempted by a woken one.
 const WAKE_GRANULARITY_NS: u64 = 1_000_000;
+/// One in so many wake-ups of a worker that may move finds another thread of the system on its CPU.
+const BESIDE: u32 = 256;
 /// What the runnable threads of a CPU share (`sched_latency` of one CPU) ...
 const LATENCY_NS: u64 = 6_000_000;
 /// ... and what each of them has at least (`sched_min_granularity`).
@@ -30,6 +32,7 @@ impl Cpus {
             picked_vruntime_ns: 0,
             segment: Segment::default(),
             timed_out: false,
+            moves: false,
         })
     }
 
@@ -82,6 +85,9 @@ impl Cpus {
         self.threads[thread].state = ThreadState::Running;
         env.agenda.clear(env.slots.thread(thread));
         self.cpus[by].debt_ns += u64::from(env.world.costs.wake_ns);
+        if self.threads[thread].moves {
+            self.threads[thread].cpu = self.place(env, thread, by);
+        }
         let cpu = self.threads[thread].cpu;
         let floor_ns = self.cpus[cpu].vruntime_min_ns.saturating_sub(SLEEPER_CREDIT_NS);
         let vruntime_ns = self.threads[thread].vruntime_ns.max(floor_ns);
@@ -95,6 +101,44 @@ impl Cpus {
             }
             Some(_) => {}
         }
+    }
+
+    /// Where a thread that wakes is to run: where it was, if nobody else is there. If somebody is, it goes to the waker's
+    /// CPU (`wake_affine`, which prefers it if it idles but for the interrupt), else to an idle one behind the same L3
+    /// (`select_idle_sibling`), else to any idle one, which would pull it (`newidle_balance`).
+    fn place(&mut self, env: &Env, thread: ThreadId, by: CpuId) -> CpuId {
+        let was = self.threads[thread].cpu;
+        let idle = |cpu: CpuId| self.cpus[cpu].current.is_none() && self.cpus[cpu].runnable.is_empty();
+        let disturbed = self.background.below(BESIDE) == 0;
+        if idle(was) && !disturbed {
+            return was;
+        }
+        let count = self.cpus.len() as u16;
+        let others = (0..count).map(|step| CpuId::new((by.raw() + step) % count));
+        let idle = others.filter(|&cpu| env.world.cpus[cpu.place()] && cpu != was && idle(cpu));
+        idle.min_by_key(|&cpu| !env.world.cores.share_l3(cpu.raw(), by.raw())).unwrap_or(was)
+    }
+
+    /// A CPU that has nothing to run takes a thread that waits behind another on a busy CPU, from the same L3 first
+    /// (`newidle_balance`).
+    pub(crate) fn pull(&mut self, env: &Env, cpu: CpuId) -> Option<ThreadId> {
+        let cores = env.world.cores;
+        if !cores.workers_move || !env.world.cpus[cpu.place()] {
+            return None;
+        }
+        let waiting = |from: CpuId| {
+            let other = &self.cpus[from];
+            let thread = other.runnable.iter().position(|&thread| self.threads[thread].moves)?;
+            other.current.is_some().then_some((from, thread))
+        };
+        let from = self.cpus.ids().filter_map(waiting).min_by_key(|&(from, _)| !cores.share_l3(from.raw(), cpu.raw()));
+        let (from, place) = from?;
+        let thread = self.cpus[from].runnable.swap_remove(place);
+        let behind_ns = self.threads[thread].vruntime_ns.saturating_sub(self.cpus[from].vruntime_min_ns);
+        self.threads[thread].cpu = cpu;
+        self.threads[thread].vruntime_ns = self.cpus[cpu].vruntime_min_ns + behind_ns;
+        self.cpus[cpu].runnable.push(thread);
+        self.pick(cpu)
     }
 
     /// The timeout of a sleeping thread has passed.

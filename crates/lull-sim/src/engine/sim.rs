@@ -100,7 +100,7 @@ impl Sim {
                 sink,
                 world: world.clone(),
             },
-            cpus: Cpus::new(world.cpus.len(), world.queues.len()),
+            cpus: Cpus::new(&world.cpus, world.queues.len(), seed),
             nic: Nic::new(world, seed),
             programs: Table::new(),
             contexts: Table::new(),

@@ -59,7 +59,7 @@ impl Sim {
     fn softirq_polled(&mut self, queue: QueueId, owner: Owner, cpu: CpuId) {
         self.env.tally.transitions += 1;
         let q = &self.nic.queues[queue];
-        let work = q.poll.work;
+        let work = q.reported(cpu);
         let gro_held = q.spec.gro_holds && work > 0;
         let polled = q.napi.softirq_polled(owner, work, gro_held, &self.env.cx(cpu), |_| ());
         let completion = match &mut self.cpus[cpu].soft.rx {

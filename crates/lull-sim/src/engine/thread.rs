@@ -64,4 +64,6 @@ pub(crate) struct Thread {
     pub(super) picked_vruntime_ns: u64,
     pub(crate) segment: Segment,
     pub(crate) timed_out: bool,
+    /// Whether the scheduler may move it to another of the service's CPUs.
+    pub(crate) moves: bool,
 }

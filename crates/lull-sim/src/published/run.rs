@@ -8,7 +8,7 @@ use lull_core::Mode;
 use crate::engine::metrics::Outcome;
 use crate::params::Params;
 use crate::published::LOADS;
-use crate::published::cells::{Cell, Column, Table};
+use crate::published::cells::{Cell, Column, Table, together};
 use crate::published::worlds::{ALL_CONNECTIONS, QUEUES, service_world, unloaded_world};
 use crate::{RunError, Sim};
 
@@ -28,11 +28,13 @@ const COUNTED_S: f64 = 30.0;
 /// How long each cell is simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// The virtual time that passes before anything is counted, in milliseconds.
+    /// Runs of each cell, each with a placement of workers of its own.
+    pub runs: u32,
+    /// The virtual time of a run that passes before anything is counted, in milliseconds.
     pub warmup_ms: u64,
-    /// The virtual time that counts in open loop, in milliseconds.
+    /// The virtual time of a run that counts in open loop, in milliseconds.
     pub open_ms: u64,
-    /// The virtual time that counts at 1000K and in closed loop, in milliseconds: these are slower to simulate.
+    /// The virtual time of a run that counts at 1000K and in closed loop, in milliseconds: these are slower to simulate.
     pub busy_ms: u64,
     /// How many cells are simulated at once.
     pub threads: usize,
@@ -41,12 +43,12 @@ pub struct Budget {
 impl Budget {
     /// What `lull sim published` takes.
     pub fn full() -> Budget {
-        Budget { warmup_ms: 150, open_ms: 600, busy_ms: 400, threads: threads() }
+        Budget { runs: 5, warmup_ms: 80, open_ms: 120, busy_ms: 100, threads: threads() }
     }
 
     /// What a fit takes for each cell.
     pub fn short() -> Budget {
-        Budget { warmup_ms: 25, open_ms: 60, busy_ms: 60, threads: threads() }
+        Budget { runs: 2, warmup_ms: 25, open_ms: 40, busy_ms: 40, threads: threads() }
     }
 }
 
@@ -116,6 +118,7 @@ pub fn simulate(
     Ok(simulated)
 }
 
+#[derive(Clone, Debug)]
 struct Ran {
     cell: Cell,
     busy_ns_per_query: f64,
@@ -123,6 +126,7 @@ struct Ran {
     transitions: u64,
 }
 
+/// All runs of a cell, put together as the published ones are.
 fn cell(
     params: &Params,
     mode: &Mode,
@@ -131,8 +135,30 @@ fn cell(
     budget: Budget,
     seed: u64,
 ) -> Result<Ran, RunError> {
+    let runs: Result<Vec<Ran>, RunError> = (0..budget.runs.max(1))
+        .map(|nth| run(params, mode, load, unloaded, budget, seed.wrapping_add(u64::from(nth) << 32)))
+        .collect();
+    let runs = runs?;
+    let cells: Vec<Cell> = runs.iter().map(|ran| ran.cell.clone()).collect();
+    Ok(Ran {
+        cell: together(mode.name(), load, &cells),
+        busy_ns_per_query: runs.iter().map(|ran| ran.busy_ns_per_query).sum::<f64>() / runs.len() as f64,
+        events: runs.iter().map(|ran| ran.events).sum(),
+        transitions: runs.iter().map(|ran| ran.transitions).sum(),
+    })
+}
+
+/// One run of a cell.
+fn run(
+    params: &Params,
+    mode: &Mode,
+    load: &str,
+    unloaded: &Outcome,
+    budget: Budget,
+    seed: u64,
+) -> Result<Ran, RunError> {
     let qps = LOADS.iter().find(|(name, _)| *name == load).and_then(|(_, qps)| *qps);
-    let mut world = service_world(params, mode, qps);
+    let mut world = service_world(params, mode, qps, seed);
     let busy = qps.is_none_or(|qps| qps >= 1e6);
     world.warmup_ns = budget.warmup_ms * 1_000_000;
     world.window_ns = if busy { budget.busy_ms } else { budget.open_ms } * 1_000_000;

@@ -5,12 +5,13 @@ use lull_core::Mode;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::engine::dim::Moderation;
+use crate::engine::rng::{Component, Stream};
 use crate::engine::traffic::{FrameSizes, KeyValueSizes};
 use crate::params::Params;
-use crate::world::{ConnectionsSpec, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, World};
+use crate::world::{ConnectionsSpec, CoresSpec, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, World};
 
 /// The parameters of the published world and their units.
-pub const KNOWN: [(&str, &str); 38] = [
+pub const KNOWN: [(&str, &str); 40] = [
     ("irq_ns", "ns"),
     ("timer_irq_ns", "ns"),
     ("timer_start_ns", "ns"),
@@ -36,6 +37,8 @@ pub const KNOWN: [(&str, &str); 38] = [
     ("cache_requests", "requests"),
     ("broken_packet_ns", "ns"),
     ("broken_thread_ns", "ns"),
+    ("cross_packet_ns", "ns"),
+    ("cross_request_ns", "ns"),
     ("client_request_ns", "ns"),
     ("client_answer_ns", "ns"),
     ("client_random_ns", "ns"),
@@ -53,8 +56,8 @@ pub const KNOWN: [(&str, &str); 38] = [
 
 /// Connections of the eight queues: the hash spreads 4480 binomially, and these are the means of the ordered counts.
 const CONNECTIONS: [u32; 8] = [563, 591, 541, 570, 529, 550, 579, 557];
-/// Which core each queue's worker runs on.
-const WORKER_CPUS: [u16; 8] = [0, 2, 1, 4, 5, 3, 6, 7];
+/// Cores that share an L3 cache (EPYC 7662: a CCX).
+const CORES_PER_L3: u16 = 4;
 /// All connections.
 pub(crate) const ALL_CONNECTIONS: u32 = 4_480;
 /// Queues of the published machine.
@@ -79,12 +82,25 @@ fn queue(mode: &Mode, cpu: u16) -> QueueSpec {
         rx_period: if mode.rx_usecs.is_some() { Period::First } else { Period::Completion },
         // 1024 descriptors of a striding ring: small packets share them.
         ring_packets: 8_192,
+        completes_off_affinity: true,
         ..QueueSpec::new(cpu)
     }
 }
 
-/// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop.
-pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
+/// Which core each queue's worker starts on: nothing pins them, so it is any of the ways in which eight workers can
+/// have a core each.
+fn placement(seed: u64) -> [u16; CONNECTIONS.len()] {
+    let mut rng = Stream::new(seed, Component::Placement, 0);
+    let mut cpus = std::array::from_fn(|cpu| cpu as u16);
+    for last in (1..cpus.len()).rev() {
+        cpus.swap(last, rng.below(last as u32 + 1) as usize);
+    }
+    cpus
+}
+
+/// The serving cores under `mode` at `qps` queries per second over the eight cores; `None` is closed loop. The seed
+/// places the workers.
+pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) -> World {
     let per_connection = qps.map(|qps| qps / f64::from(ALL_CONNECTIONS));
     let traffic = |count: u32| match per_connection {
         Some(per_s) => Traffic::Renewal { per_s: per_s * f64::from(count), shape: GAP_SHAPE },
@@ -92,9 +108,11 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
     };
     let mut world = World::epoll_service(CONNECTIONS.len() as u16, mode, 0, Traffic::Closed);
     world.queues = (0..CONNECTIONS.len() as u16).map(|cpu| queue(mode, cpu)).collect();
-    for (worker, cpu) in world.workers.iter_mut().zip(WORKER_CPUS) {
+    for (worker, cpu) in world.workers.iter_mut().zip(placement(seed)) {
         worker.cpu = cpu;
     }
+    // In closed loop no worker ever sleeps, so each stays where the run began.
+    world.cores = CoresSpec { per_l3: CORES_PER_L3, workers_move: qps.is_some() };
     world.connections = CONNECTIONS
         .iter()
         .enumerate()
@@ -112,6 +130,8 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>) -> World {
         capacity_requests: params.whole("cache_requests"),
         broken_packet_ns: params.whole("broken_packet_ns"),
         broken_thread_ns: params.whole("broken_thread_ns"),
+        cross_packet_ns: params.whole("cross_packet_ns"),
+        cross_request_ns: params.whole("cross_request_ns"),
     };
     world.net = NetSpec {
         request_ns: params.whole("client_request_ns"),

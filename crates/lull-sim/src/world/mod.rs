@@ -1,12 +1,14 @@
 //! A world: what there is, before anything happens. A run is a world and a seed.
 
 mod clients;
+mod cores;
 mod flood;
 mod pair;
 mod queue;
 mod xsk;
 
 pub use clients::{ConnectionsSpec, NetSpec, SecondSpec, Traffic, UpstreamSpec};
+pub use cores::CoresSpec;
 pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
 pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
 pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
@@ -46,6 +48,8 @@ pub struct WorkerSpec {
 pub struct World {
     /// CPUs: those with `true` are the service's, whose use is reported.
     pub cpus: Vec<bool>,
+    /// What lies between the CPUs, and whether workers change theirs.
+    pub cores: CoresSpec,
     /// What things cost.
     pub costs: Costs,
     /// What delivery and application cost each other through the caches.
@@ -100,6 +104,7 @@ impl Default for World {
     fn default() -> World {
         World {
             cpus: vec![true],
+            cores: CoresSpec::default(),
             costs: Costs::default(),
             cache: CacheSpec::default(),
             sysctl: Sysctl::default(),

@@ -53,6 +53,9 @@ pub struct QueueSpec {
     pub gro_holds: bool,
     /// How the device masks.
     pub masking: Masking,
+    /// Whether a poll that used up its budget on another CPU than the interrupt's reports one packet less, so that the
+    /// instance completes and its interrupt brings it back (mlx5e_napi_poll).
+    pub completes_off_affinity: bool,
     /// Whether it has a NAPI thread even while it is not threaded, so that it may become so.
     pub has_thread: bool,
     /// The interrupt vector that it shares with the other queues of the same number; `None` is one of its own. What
@@ -87,6 +90,7 @@ impl QueueSpec {
             ring_packets: 1_024,
             gro_holds: false,
             masking: Masking::Disarm,
+            completes_off_affinity: false,
             has_thread: false,
             vector: None,
         }

@@ -202,6 +202,7 @@ impl EpollWorker {
 
 impl Program for EpollWorker {
     fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
+        self.cpu = sim.cpus.threads[me].cpu;
         if let Some(mut busier) = self.busier.take() {
             let ready = self.is_available(sim);
             if let Some(next) = busier.step(sim, me, ready) {
