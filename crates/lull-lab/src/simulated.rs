@@ -98,7 +98,8 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
     let jobs: Vec<Job> = asked.iter().map(|(.., job)| job.clone()).collect();
     let outcomes = run_all(file, &jobs, prediction.threads, prediction.stop);
     let interrupted = outcomes.iter().any(Option::is_none);
-    let (mut results, mut notes, mut failed) = (Vec::new(), vec![file.provenance()], None);
+    let (mut results, mut notes, mut failed) =
+        (Vec::new(), [Some(file.provenance()), file.mismatch()].into_iter().flatten().collect::<Vec<_>>(), None);
     notes.push(
         "cpu_percent is what Linux's accounting shows; cycles_per_query counts every cycle that a core was not idle. \
          Latencies are the clients'."

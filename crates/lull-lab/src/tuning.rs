@@ -98,6 +98,7 @@ pub fn window_ns(per_s: f64) -> u64 {
 /// # Errors
 /// See [`TuneError`].
 pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &AtomicBool) -> Result<Answer, TuneError> {
+    tune::reachable(file, objective)?;
     tune::tune(objective, &mut |jobs| {
         let outcomes = run_all(file, jobs, threads, stop);
         let figures = |outcome: Result<lull_sim::Outcome, PredictError>| outcome.map(|outcome| Figures::of(&outcome));
@@ -109,6 +110,9 @@ pub fn search(file: &WorldFile, objective: &Objective, threads: usize, stop: &At
 pub fn render(file: &WorldFile, answer: &Answer, dev: &str, columns: usize) -> String {
     let mut out = wrap(&format!("SIMULATED {}", file.describe()), columns, "");
     out += &wrap(&file.provenance(), columns, "");
+    if let Some(mismatch) = file.mismatch() {
+        out += &wrap(&mismatch, columns, "");
+    }
     let _ = writeln!(out, "Objective: {}", objective_text(&answer.objective));
     if let Some(recommended) = &answer.recommended {
         let _ = writeln!(out, "\nRecommended: {}\n", recommended.setting);

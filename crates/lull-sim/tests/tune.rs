@@ -2,7 +2,7 @@
 //! predicted anew.
 
 use lull_sim::predict::{self, Job, Offered};
-use lull_sim::tune::{Answer, Figures, Objective, TuneError, tune};
+use lull_sim::tune::{Answer, Figures, Objective, TuneError, reachable, tune};
 use lull_sim::{PredictError, WorldFile};
 
 /// One core, quick to simulate; with costs that no fit changes.
@@ -139,6 +139,53 @@ fn other_suspend_timeouts_are_tried_and_passed_over_where_they_earn_nothing() {
         };
         assert!(!own.is_some_and(same), "{}", point.setting);
     }
+}
+
+/// A machine in which fullbusy spins for 50 us, suspend5 has 55 us at `cpu_percent`, and everything else is slow.
+fn two_that_meet(asked: &Objective, cpu_percent: f64) -> Answer {
+    let figures = |job: &Job| {
+        let (p99_us, cpu_percent) = match job.mode.to_string().as_str() {
+            "fullbusy" => (50.0, 100.0),
+            "suspend5" => (55.0, cpu_percent),
+            _ => (300.0, 30.0),
+        };
+        let Offered::PerSecond(per_s) = job.offered else { panic!("an open loop") };
+        Figures {
+            per_s,
+            avg_us: p99_us,
+            p50_us: p99_us,
+            p95_us: p99_us,
+            p99_us,
+            cpu_percent,
+            busy_percent: cpu_percent,
+        }
+    };
+    tune(asked, &mut |jobs| Some(jobs.iter().map(|job| Ok(figures(job))).collect())).unwrap()
+}
+
+#[test]
+fn something_to_spare_is_worth_ten_points_of_cpu_and_what_lies_on_the_other_side_is_named() {
+    let asked = objective("p99<58us", 50_000.0, None);
+    let names = |answer: &Answer| {
+        (answer.recommended.as_ref().unwrap().setting.to_string(), answer.near_miss().map(|t| t.setting.to_string()))
+    };
+    let dear = two_that_meet(&asked, 60.0);
+    assert_eq!(names(&dear), ("suspend5".to_owned(), Some("fullbusy".to_owned())));
+    assert!(!dear.spares());
+    let cheap = two_that_meet(&asked, 95.0);
+    assert_eq!(names(&cheap), ("fullbusy".to_owned(), Some("suspend5".to_owned())));
+    assert!(cheap.spares());
+    // What was not asked to be spared has no other side.
+    let exact = Objective { spare_percent: 0.0, ..asked };
+    assert_eq!(names(&two_that_meet(&exact, 60.0)), ("suspend5".to_owned(), None));
+}
+
+#[test]
+fn what_the_network_alone_takes_longer_for_is_refused_before_anything_is_run() {
+    let file = small();
+    let error = reachable(&file, &objective("avg<1ms,p99<20us", 50_000.0, None)).unwrap_err().to_string();
+    assert!(error.contains("p99<20us") && error.contains("there and back (network.latency, and"), "{error}");
+    reachable(&file, &objective("p99<21us", 50_000.0, None)).unwrap();
 }
 
 #[test]

@@ -369,3 +369,14 @@ fn an_af_xdp_responder_shares_its_queues_with_nobody() {
     let error = WorldFile::parse("small.toml", &returns).unwrap_err().to_string();
     assert!(error.contains("service.poll_after_returns: an AF_XDP responder has"), "{error}");
 }
+
+#[test]
+fn more_workers_than_queues_are_said() {
+    let file = |queues: u32| {
+        let text = SMALL.replace("[nic]\n", &format!("[nic]\nqueues = {queues}\n"));
+        WorldFile::parse("small.toml", &text.replace("cores = 1", "cores = 4")).unwrap()
+    };
+    let said = file(2).mismatch().unwrap();
+    assert!(said.starts_with("4 workers share 2 queues: ") && said.contains("ethtool -L"), "{said}");
+    assert_eq!(file(4).mismatch(), None);
+}

@@ -123,9 +123,12 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         objective.slo.first().statistic
     )];
     reasons.extend(refinement(answer));
+    reasons.extend(near_miss(answer));
+    let said = answer.near_miss().map(|tried| &tried.setting);
     let cheaper = answer
         .tried
         .iter()
+        .filter(|tried| Some(&tried.setting) != said)
         .filter(|tried| cpu(tried) < cpu(recommended) && tried.carries() && tried.setting != recommended.setting)
         // What other values did was said already.
         .filter(|tried| !(tried.setting.is_refined() && tried.excess(objective) < 1.0))
@@ -166,6 +169,23 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         ));
     }
     reasons
+}
+
+/// What lies on the other side of the spare, and its price, in a sentence.
+fn near_miss(answer: &Answer) -> Option<String> {
+    let (recommended, other) = (answer.recommended.as_ref()?, answer.near_miss()?);
+    let (first, spare) = (answer.objective.slo.first().statistic, answer.objective.spare_percent);
+    let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+    let points = (cpu(other) - cpu(recommended)).abs();
+    let figures =
+        format!("{first} {}, CPU {:.1} %, {points:.1} points", us_text(other.mean(|run| first.of(run))), cpu(other));
+    Some(match answer.spares() {
+        true => format!(
+            "{} just meets it, too ({figures} less): --spare 0% takes it if it can be confirmed.",
+            other.setting
+        ),
+        false => format!("{} keeps {spare} % to spare, which is not worth its price ({figures} more).", other.setting),
+    })
 }
 
 /// Whether a setting is none that the described service can have.

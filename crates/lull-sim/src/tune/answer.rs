@@ -3,8 +3,11 @@
 use super::best;
 use super::figures::Figures;
 use super::setting::Setting;
+use super::slo::Bound;
 use super::tried::{Objective, Tried};
+use crate::WorldFile;
 use crate::predict::{Job, PredictError};
+use lull_units::time_text;
 
 /// Recommendation and base at another load.
 #[derive(Clone, Debug)]
@@ -97,6 +100,21 @@ impl Answer {
         self.recommended.as_ref().is_some_and(|tried| tried.excess(&tight) < 1.0)
     }
 
+    /// The other side of the spare: for a recommendation that keeps it, the cheapest setting that meets the objective
+    /// without, if it takes less CPU by a point or more; for one that does not, the best that keeps it. By the search's
+    /// own runs.
+    pub fn near_miss(&self) -> Option<&Tried> {
+        let recommended = self.recommended.as_ref()?;
+        let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+        if !self.spares() {
+            let index = best::best_with_spare(&self.tried, &self.objective, &self.refuted)?;
+            return Some(&self.tried[index]);
+        }
+        let cheaper = |tried: &&Tried| cpu(tried) <= cpu(recommended) - 1.0 && tried.excess(&self.objective) < 1.0;
+        let known = |tried: &&Tried| !self.refuted.contains(&tried.setting);
+        self.tried.iter().filter(cheaper).filter(known).min_by(|a, b| cpu(a).total_cmp(&cpu(b)))
+    }
+
     /// How far the recommendation stays below the tightest bound, in percent of the bound.
     pub fn margin(&self) -> Option<f64> {
         let recommended = self.recommended.as_ref()?;
@@ -114,12 +132,36 @@ impl Answer {
 /// Why there is no answer at all.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TuneError {
+    /// The network alone takes longer than a bound allows.
+    #[error(
+        "no setting meets {bound}: the network alone takes {} there and back (network.latency, and the wire at \
+         nic.speed); allow more, or describe a nearer client",
+        time_text(*floor_ns)
+    )]
+    Floor {
+        /// The bound.
+        bound: Bound,
+        /// What the network takes, in nanoseconds.
+        floor_ns: u64,
+    },
     /// Nothing could be run; the reason of the first.
     #[error(transparent)]
     Run(PredictError),
     /// The one who runs jobs gave up.
     #[error("stopped before there was an answer: start it again")]
     Stopped,
+}
+
+/// Whether the network of a world leaves any time at all for each bound of an objective.
+///
+/// # Errors
+/// [`TuneError::Floor`] for the first that it does not.
+pub fn reachable(file: &WorldFile, objective: &Objective) -> Result<(), TuneError> {
+    let Some(floor_ns) = file.floor_ns() else { return Ok(()) };
+    match objective.slo.bounds().iter().find(|bound| bound.limit_ns <= floor_ns) {
+        Some(&bound) => Err(TuneError::Floor { bound, floor_ns }),
+        None => Ok(()),
+    }
 }
 
 /// Runs jobs, all or none: `None` if it was stopped.

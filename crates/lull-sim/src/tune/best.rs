@@ -13,9 +13,22 @@ const BUSY_TIE_PERCENT: f64 = 5.0;
 /// many percent at no more CPU. A smaller gain may be due to the seeds or the model's error, and is not worth typing.
 const REFINED_CPU_PERCENT: f64 = 1.0;
 const REFINED_LATENCY_PERCENT: f64 = 5.0;
-/// The best of what meets the objective on average with something to spare, or else of what just meets it.
+/// Points of CPU that something to spare may cost: beyond that, what just meets the objective is better.
+const SPARE_CPU_PERCENT: f64 = 10.0;
+
+/// The best of what meets the objective on average with something to spare, or else of what just meets it; the latter,
+/// too, if the former costs much more CPU.
 pub(super) fn best(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
-    better(tried, &objective.with_spare(), refuted).or_else(|| better(tried, objective, refuted))
+    let cpu = |index: usize| tried[index].mean(|run| run.cpu_percent);
+    match (best_with_spare(tried, objective, refuted), better(tried, objective, refuted)) {
+        (Some(spares), Some(just)) if cpu(spares) > cpu(just) + SPARE_CPU_PERCENT => Some(just),
+        (spares, just) => spares.or(just),
+    }
+}
+
+/// The best of what meets the objective on average with something to spare, whatever it costs.
+pub(super) fn best_with_spare(tried: &[Tried], objective: &Objective, refuted: &[Setting]) -> Option<usize> {
+    better(tried, &objective.with_spare(), refuted)
 }
 
 /// The cheapest of those with their modes' own values, unless one with others is better by what it has to earn.

@@ -29,7 +29,7 @@ mod setting;
 mod slo;
 mod tried;
 
-pub use self::answer::{Answer, Elsewhere, Runner, TuneError};
+pub use self::answer::{Answer, Elsewhere, Runner, TuneError, reachable};
 pub use self::figures::{Figures, us_text};
 pub use self::search::tune;
 pub use self::setting::{Family, Setting};

@@ -172,6 +172,28 @@ impl WorldFile {
         self.bits_per_s as f64 / request.max(answer) as f64
     }
 
+    /// What the network alone takes there and back, in nanoseconds, with the server behind a proxy: no answer comes
+    /// sooner. `None` for twins, whose wire is part of what is fitted.
+    pub fn floor_ns(&self) -> Option<u64> {
+        let twins = self.xdp.is_some_and(|xdp| xdp.twin_delay_ns.is_some());
+        let behind_ns = self.upstream.map_or(0, |upstream| u64::from(upstream.answer_ns));
+        (!twins).then(|| u64::from(self.net.request_ns) + u64::from(self.net.answer_ns) + behind_ns)
+    }
+
+    /// What a reader should know about how workers and queues are matched, if they are not one to one.
+    pub fn mismatch(&self) -> Option<String> {
+        let (workers, queues) = (self.workers, self.queues);
+        match workers.cmp(&queues) {
+            std::cmp::Ordering::Greater => Some(format!(
+                "{workers} workers share {queues} queue{}: a queue's packets are polled by whichever of its workers busy \
+                 polls, and interrupts stay suspended for all of them; with a queue a worker (ethtool -L) each would \
+                 have its own.",
+                if queues == 1 { "" } else { "s" }
+            )),
+            _ => None,
+        }
+    }
+
     /// What it is, in a line.
     pub fn describe(&self) -> String {
         let plural = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
