@@ -6,8 +6,11 @@ use lull_sim::published::cells::{Column, Table};
 use lull_sim::published::predictors::Predictor;
 use lull_sim::published::summary::{goals_met, median_error};
 
+/// A kind of cases: its name, and which are of it.
+type Family = (&'static str, fn(&str) -> bool);
+
 /// The kinds of predicted cases.
-const FAMILIES: [(&str, fn(&str) -> bool); 5] = [
+const FAMILIES: [Family; 5] = [
     ("all 48", |_| true),
     ("deferX", |case| case.starts_with("defer")),
     ("suspendX", |case| case.starts_with("suspend") && case != "suspend0"),
@@ -27,11 +30,11 @@ pub(super) fn text(simulated: &Table, fitted: &Table, published: &Table) -> Stri
     let (_, of) = goals_met(simulated, published);
     let _ = write!(text, "{:<30}", format!("goals met, of {of}"));
     for (name, table) in &contenders {
-        let _ = write!(text, "{:>18}", format!("{name} {}", goals_met(table, published).0));
+        let _ = write!(text, "{:>20}", format!("{name} {}", goals_met(table, published).0));
     }
     let _ = write!(text, "\n{:<30}", "median error");
     for (name, _) in &contenders {
-        let _ = write!(text, "{name:>18}");
+        let _ = write!(text, "{name:>20}");
     }
     text.push_str("   closest\n");
     for (family, is_of) in FAMILIES {
@@ -42,7 +45,7 @@ pub(super) fn text(simulated: &Table, fitted: &Table, published: &Table) -> Stri
             for error in &errors {
                 let shown =
                     if column.is_percent() { format!("{error:.1}pt") } else { format!("{:.1}%", 100.0 * error) };
-                let _ = write!(text, "{shown:>18}");
+                let _ = write!(text, "{shown:>20}");
             }
             let closest = errors.iter().zip(&contenders).min_by(|a, b| a.0.total_cmp(b.0));
             let _ = writeln!(text, "   {}", closest.map_or("", |(_, (name, _))| name));
