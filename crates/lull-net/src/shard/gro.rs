@@ -205,7 +205,7 @@ impl Held {
     }
 }
 
-/// What one queue holds back, to go through the stack as one. See the [module](self).
+/// What one queue holds back, to go through the stack as one. The rules stand at the head of this file.
 #[derive(Default)]
 pub struct Gro {
     /// Oldest first.
