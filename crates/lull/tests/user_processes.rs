@@ -54,3 +54,9 @@ fn a_program_outlives_its_device_and_ends_cleanly_when_it_is_told_to() {
 fn without_a_free_number_connections_wait_until_there_is_one() {
     user::run("faults", MEMCACHED, "suspend20", "numbers");
 }
+
+/// LULL_TEST_RESTARTS sets how many.
+#[test]
+fn restarts_under_load_leave_no_device_no_program_and_no_shared_pages() {
+    user::run("faults", MEMCACHED, "suspend20", "restarts");
+}

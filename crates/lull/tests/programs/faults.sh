@@ -1,6 +1,5 @@
 # What befalls a program on the user plane: it is stopped and continued, has no more numbers, a second launcher wants its NIC and
-# its address, its launcher is
-# killed, its device is taken away, it is started anew again and again.
+# its address, its launcher is killed, its device is taken away, it is started anew again and again.
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
@@ -150,7 +149,7 @@ END
     echo 0 >answered
     python3 client.py "$own" >client 2>&1 &
     client=$!
-    for nth in $(seq 200); do
+    for nth in $(seq "${LULL_TEST_RESTARTS:-20}"); do
         before=$(cat answered)
         on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
         until_it eval "[ \$(cat answered) -gt $before ]"
