@@ -4,9 +4,12 @@ mod pair;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use lull_core::NapiSettings;
-use lull_net::{Interest, ListenOptions, TcpListener, TcpStream, UdpSocket};
+use lull_net::lull_nic::Frame;
+use lull_net::lull_nic::mem::{self, MemConfig};
+use lull_net::{Elsewhere, Interest, ListenOptions, Network, NetworkConfig, TcpListener, TcpStream, UdpSocket};
 use pair::*;
 
 const SERVER6: &str = "fd00::2";
@@ -100,4 +103,42 @@ fn what_loops_is_no_martian_and_no_received_frame() {
     socket.send_to(b"x", at(SERVER, 53)).unwrap();
     let looped = pair.server.stack_counters()[0];
     assert_eq!((looped.drop_martian, looped.udp_datagrams, looped.rx_frames), (0, 1, 0));
+}
+
+/// Takes everything.
+#[derive(Debug)]
+struct Greedy;
+
+impl Elsewhere for Greedy {
+    fn secret(&self) -> u64 {
+        7
+    }
+
+    fn takes_stranger(&self, _syn: Option<SocketAddr>, _frame: &Frame) -> bool {
+        true
+    }
+
+    fn takes_syn(&self, _local: SocketAddr, _frame: &Frame) -> bool {
+        true
+    }
+
+    fn takes_last_acknowledgement(&self, _frame: &Frame) -> bool {
+        true
+    }
+
+    fn copy_to_all(&self, _frame: &Frame) {}
+}
+
+#[test]
+fn what_loops_is_no_other_stacks() {
+    let pair = pair(1);
+    let (port, _) = mem::pair(MemConfig::default());
+    let config = NetworkConfig { elsewhere: Some(Arc::new(Greedy)), ..config("10.0.0.9", vec![0]) };
+    let network = Network::new(&pair.host, Arc::new(port), config).unwrap();
+    let listener = TcpListener::bind(&network, at("10.0.0.9", 80)).unwrap();
+    let mut client = TcpStream::connect(&network, at("10.0.0.9", 80)).unwrap();
+    client.write_all(b"x").unwrap();
+    assert_eq!(listener.accept().unwrap().0.recv(&mut [0; 8]).unwrap(), 1);
+    let refused = TcpStream::connect(&network, at("10.0.0.9", 81)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }

@@ -20,3 +20,38 @@ fn datagrams_of_both_worlds_reach_a_server_and_a_client_reaches_both_worlds() {
         run("udp", "command -v python3 && command -v ip", mode, "");
     }
 }
+
+/// dnsmasq closes at its start every descriptor that is open, those included that the launcher handed on.
+#[test]
+fn dnsmasq_answers_over_udp() {
+    for mode in MODES {
+        run("dnsmasq", "command -v dnsmasq && command -v python3 && command -v ip", mode, "");
+    }
+}
+
+#[test]
+fn event_loops_of_python_node_and_java_serve_and_a_client_of_asyncio_asks() {
+    let with = |program: &str| format!("command -v python3 && command -v ip && {program}");
+    for mode in MODES {
+        run("http", &with("true"), mode, "python");
+        run("http", &with("command -v node"), mode, "node");
+        run("http", &with("command -v java && command -v javac"), mode, "java");
+    }
+}
+
+#[test]
+fn nginx_with_tls_answers_directly_and_behind_haproxy_on_a_second_nic() {
+    let needs = "command -v nginx && command -v haproxy && command -v curl && command -v ab && command -v openssl && command -v ip";
+    for mode in MODES {
+        run("tls", needs, mode, "");
+    }
+}
+
+#[test]
+fn load_generators_of_others_find_nothing_amiss() {
+    let needs = "command -v nginx && command -v ab && command -v curl && command -v redis-server && command -v redis-benchmark \
+                 && command -v memcached && command -v ip";
+    for mode in MODES {
+        run("clients", needs, mode, "");
+    }
+}

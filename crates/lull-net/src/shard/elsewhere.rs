@@ -36,10 +36,17 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
 }
 
 impl Stack {
+    /// The other stacks, for what came by the device. What looped is for this stack: another would take it for a martian.
+    fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
+        const SOURCE: std::ops::Range<usize> = 6..12;
+        let looped = frame.data().get(SOURCE) == Some(&self.port.mac);
+        self.config.elsewhere.as_deref().filter(|_| !looped)
+    }
+
     /// Whether a packet that belongs to nobody here is another stack's from now on.
     #[cold]
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
-        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
+        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }
@@ -52,14 +59,14 @@ impl Stack {
     /// As [`Stack::is_elsewhere`], of an acknowledgement that nobody has a connection for.
     #[cold]
     pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
-        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
+        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }
 
     /// As [`Stack::is_elsewhere`], of a SYN that a listener here could take.
     pub(super) fn begins_elsewhere(&mut self, local: SocketAddr, frame: &Frame) -> bool {
-        let taken = self.config.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.takes_syn(local, frame));
+        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_syn(local, frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }

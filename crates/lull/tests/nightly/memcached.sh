@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# memcached's own tests (t/*.t of Debian's source package) over TCP and UDP: on the kernel, on the kernel with the preload
+# library loaded, and on lull's user plane. Fails where a test passes on the kernel and not in one of the other ways.
+#
+#   memcached.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; t/NAME.t, all if absent
+#
+# It takes root, apt with deb-src, a C compiler, make, perl and libevent-dev, and says so where it skips.
+set -uo pipefail
+lull=$(realpath "$1")
+directory=$2
+shift 2
+
+skip() { echo "SKIP: memcached's own tests: $1"; exit 0; }
+[ "$(id -u)" = 0 ] || skip "this is not root, which network namespaces and memcached's -u take"
+for program in apt-get cc make perl ip unshare; do
+    command -v "$program" >/dev/null || skip "$program is missing"
+done
+mkdir -p "$directory"
+directory=$(realpath "$directory")
+cd "$directory" || exit 1
+if [ ! -x source/memcached-debug ]; then
+    apt-get source -qq --download-only memcached >fetched 2>&1 || skip "no source package: $(tail -1 fetched)"
+    rm -rf source && mkdir source
+    tar xf memcached_*.orig.tar.* -C source --strip-components=1 || exit 1
+    (cd source && ./configure -q && make -s memcached-debug timedrun sizes) >built 2>&1 ||
+        skip "it does not build: $(tail -1 built)"
+fi
+cd source || exit 1
+
+# Servers listen on TCP and not on Unix sockets, each on an address of its own, below a command.
+cp -n t/lib/MemcachedTest.pm MemcachedTest.pm.as-it-was
+perl -pe '
+    s/^my \@unixsockets/my \$started = 0;\nmy \@unixsockets/;
+    s/\$unix_socket_disabled  = !supports_unix_socket\(\)/\$unix_socket_disabled  = 1/;
+    s/^    my \$host = .127\.0\.0\.1.;/    my \$own = \$args !~ m{-[ls] }; ++\$started if \$own;
+    my \$host = \$own ? \$ENV{SERVER_HOST} =~ s{\%d}{\$started}gr : "127.0.0.1";
+    my \$below = \$own ? \$ENV{SERVER_BELOW} =~ s{\%d}{\$started}gr : "";/;
+    s/(\$args \.= " -p \$port")/\$args .= " -l \$host" if \$own; $1/;
+    s/PeerAddr => "127\.0\.0\.1:\$port"/PeerAddr => "\$host:\$port"/;
+    s/timedrun 600 \$valgrind/timedrun 600 \$below \$valgrind/;
+    s/PeerAddr => .127\.0\.0\.1.,/PeerAddr => \$self->{host},/;
+    s/^\s*LocalAddr => .127\.0\.0\.1.,\n// if m{LocalAddr} && \$. > 460;
+' MemcachedTest.pm.as-it-was >t/lib/MemcachedTest.pm.new && mv t/lib/MemcachedTest.pm.new t/lib/MemcachedTest.pm
+
+# Runs a test in a namespace of its own; its passes and failures go to a file.
+one() {
+    local way=$1 test=$2
+    case $way in
+    kernel) host=127.0.0.1 below="" ;;
+    library) host=127.0.0.1 below="env LD_PRELOAD=$(dirname "$lull")/liblull_preload.so" ;;
+    lull)
+        host=10.0.%d.2
+        below="$lull run --nic tap:lull%d --addr 10.0.%d.2/24 --peer-addr 10.0.%d.1/24 --mode suspend20 --"
+        ;;
+    esac
+    SERVER_HOST=$host SERVER_BELOW=$below timeout 600 unshare -n sh -c "ip link set lo up; perl -It/lib $test" \
+        >"$directory/$way.$(basename "$test")" 2>&1
+}
+tests=("$@")
+[ $# = 0 ] && tests=(t/*.t)
+failed=0
+declare -A passed=([kernel]=0 [library]=0 [lull]=0)
+for test in "${tests[@]}"; do
+    line="" kernels=0
+    for way in kernel library lull; do
+        status=0
+        one "$way" "$test" || status=$?
+        count=$(grep -c '^ok' "$directory/$way.$(basename "$test")")
+        passed[$way]=$((passed[$way] + count))
+        line+=" $way $count"
+        # Some count until something happens, so the numbers of passes say nothing: the test's own verdict does.
+        if [ "$way" = kernel ]; then kernels=$status; elif [ "$kernels" = 0 ] && [ "$status" != 0 ]; then
+            line+=" FAILED"
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$test:$line"
+done
+echo "memcached's tests: ${#tests[@]} files; passes on the kernel ${passed[kernel]}, with the library ${passed[library]}," \
+    "on lull ${passed[lull]}"
+[ "$failed" = 0 ] || { echo "$failed runs fail that pass on the kernel: see $directory"; exit 1; }

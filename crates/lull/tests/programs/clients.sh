@@ -1,0 +1,55 @@
+# Load generators of others from the kernel's end: ab and wrk on nginx, redis-benchmark, memcslap of libmemcached.
+. "$(dirname "$0")/harness.sh"
+
+mkdir html
+echo hello >html/index.html
+cat >nginx.conf <<END
+user root root;
+daemon off;
+master_process off;
+pid $PWD/pid;
+error_log $PWD/errors info;
+events { worker_connections 256; }
+http {
+    access_log off;
+    keepalive_requests 1000000;
+    client_body_temp_path $PWD/t1;
+    proxy_temp_path $PWD/t2;
+    fastcgi_temp_path $PWD/t3;
+    uwsgi_temp_path $PWD/t4;
+    scgi_temp_path $PWD/t5;
+    server { listen $own:80; root $PWD/html; }
+}
+END
+on_lull nginx -c "$PWD/nginx.conf"
+until_it curl -sf "http://$own/"
+ab -q -n 300 -c 8 "http://$own/" >bench 2>&1 || fail "ab: $(cat bench)"
+grep -q 'Failed requests: *0$' bench || fail "ab: $(cat bench)"
+if command -v wrk >/dev/null; then
+    wrk -t 2 -c 32 -d 1 --timeout 60 "http://$own/" >bench 2>&1 || fail "wrk: $(cat bench)"
+    grep -q 'requests in' bench || fail "wrk: $(cat bench)"
+    grep -E 'Socket errors|Non-2xx' bench && fail "wrk: $(cat bench)"
+else
+    echo "SKIP: wrk is not installed"
+fi
+stop
+
+on_lull redis-server --bind "$own" --protected-mode no --save '' --appendonly no --dir "$PWD"
+until_it redis-cli -h "$own" ping
+redis-benchmark -h "$own" -n 3000 -c 16 -P 4 -q -t set,get,incr,lpush,lrange_100,mset >bench 2>&1 || fail "redis: $(cat bench)"
+[ "$(grep -c 'requests per second' bench)" -ge 6 ] || fail "redis: $(cat bench)"
+stop
+
+if command -v memcslap >/dev/null; then
+    on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211
+    until_it memcping --servers="$own:11211"
+    memcslap --servers="$own:11211" --concurrency=8 --execute-number=200 --test=set >bench 2>&1 || fail "memcslap: $(cat bench)"
+    memcslap --servers="$own:11211" --concurrency=8 --execute-number=200 --test=get --binary >bench 2>&1 ||
+        fail "memcslap: $(cat bench)"
+    memccapable -h "$own" -p 11211 >bench 2>&1 || fail "memccapable: $(cat bench)"
+    grep -q 'All tests passed' bench || fail "memccapable: $(cat bench)"
+    stop
+else
+    echo "SKIP: memcslap is not installed"
+fi
+echo done
