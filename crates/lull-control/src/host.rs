@@ -8,12 +8,14 @@ use lull_linux::{Roots, machine, sched};
 
 use crate::change::{Former, Planned, apply};
 use crate::group;
-use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown};
+use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown, Sockets};
+use crate::server::ListSockets;
 
 /// Answers requests about one host.
 pub(crate) struct Answers {
     host: WeakHost,
     service: String,
+    sockets: ListSockets,
     /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
     /// and whose place another one took is not given the former one's settings.
     former: BTreeMap<(u32, u32), Former>,
@@ -26,8 +28,8 @@ impl fmt::Debug for Answers {
 }
 
 impl Answers {
-    pub(crate) fn new(host: &Host, service: &str) -> Answers {
-        Answers { host: host.downgrade(), service: service.to_owned(), former: BTreeMap::new() }
+    pub(crate) fn new(host: &Host, service: &str, sockets: ListSockets) -> Answers {
+        Answers { host: host.downgrade(), service: service.to_owned(), sockets, former: BTreeMap::new() }
     }
 
     pub(crate) fn answer(&mut self, request: &Request) -> Answer {
@@ -37,6 +39,7 @@ impl Answers {
         self.forget_removed(&host);
         match request {
             Request::Show => Answer::Shown(self.show(&host)),
+            Request::Sockets => self.list_sockets(),
             Request::Set(set) => self.set(&host, set),
             Request::Group(change) => group::change(&host, change).map_or_else(Answer::Refused, Answer::Group),
             Request::Undo => self.undo(&host),
@@ -74,6 +77,13 @@ impl Answers {
             contexts: contexts.map(|(sockets, params)| EpollContext { sockets, params }).collect(),
             groups: group::groups(host),
         }
+    }
+
+    fn list_sockets(&self) -> Answer {
+        let Some(sockets) = (self.sockets)() else {
+            return Answer::Refused("it has no network of lull's to list sockets of".to_owned());
+        };
+        Answer::Sockets(Sockets { pid: std::process::id(), service: self.service.clone(), ..sockets })
     }
 
     fn napi(&self, host: &Host, info: &NapiInfo) -> Napi {
@@ -165,7 +175,7 @@ mod tests {
         let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
         let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
         let network = Network::new(&host, Arc::new(ours), config).unwrap();
-        let mut answers = Answers::new(&host, "test");
+        let mut answers = Answers::new(&host, "test", Box::new(|| None));
         let change = Change { defer_hard_irqs: Some(7), ..Change::default() };
         let set = Request::Set(Set { napi_ids: Vec::new(), change });
         assert!(matches!(answers.answer(&set), Answer::Changed(napis) if napis.len() == 2));

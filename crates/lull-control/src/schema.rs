@@ -10,8 +10,8 @@ use lull_core::{EpollParams, NapiSettings, Stats};
 use lull_linux::sched::{Scheduling, ThreadPolicy};
 use serde::{Deserialize, Serialize};
 
-/// The longest answer, in bytes: a thousand NAPIs fit many times over.
-pub const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// The longest answer, in bytes: that of a process with two hundred thousand sockets.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The longest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
@@ -22,6 +22,8 @@ pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 pub enum Request {
     /// Everything that is in force, with its counters. Two of these an interval apart make a `lull stat`.
     Show,
+    /// Its sockets, and what its stacks have counted.
+    Sockets,
     /// Changes settings of NAPIs: all that the selection names, or none.
     Set(Set),
     /// Changes a busy-polling CPU group.
@@ -96,6 +98,8 @@ impl Change {
 pub enum Answer {
     /// To [`Request::Show`].
     Shown(Shown),
+    /// To [`Request::Sockets`].
+    Sockets(Sockets),
     /// To [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
     Changed(Vec<Napi>),
     /// To [`Request::Group`]: the group as it is now.
@@ -182,6 +186,46 @@ pub struct GroupPoller {
     pub claim_age_ns: Option<u64>,
     /// What it did so far.
     pub stats: PollerStats,
+}
+
+/// The sockets of a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sockets {
+    /// The process, by the number that it knows itself by.
+    pub pid: u32,
+    /// What it is, in its own words.
+    pub service: String,
+    /// Each socket on each queue that it hears from.
+    pub sockets: Vec<Socket>,
+    /// What the stacks of its queues have counted, by the counters' names.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// One socket, or a connection that outlives its socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Socket {
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// As `ss` names it: `ESTAB`, `LISTEN`, `TIME-WAIT` and so on.
+    pub state: String,
+    /// Its own address and port.
+    pub local: String,
+    /// Its peer's, if it has one.
+    pub peer: Option<String>,
+    /// The queue that it hears from.
+    pub queue: usize,
+    /// The id of that queue's NAPI.
+    pub napi_id: u32,
+    /// The smoothed round trip in microseconds, once there was one.
+    pub rtt_us: Option<u32>,
+    /// Times that something was sent again.
+    pub retransmits: u32,
+    /// Bytes that are not acknowledged; of a listener, the connections that may wait.
+    pub send_queue: usize,
+    /// Bytes that were not read; of a listener, the connections that wait to be accepted.
+    pub receive_queue: usize,
 }
 
 /// One NAPI of the process.

@@ -15,11 +15,14 @@ use lull_host::Host;
 use crate::error::Error;
 use crate::host::Answers;
 use crate::place::{Places, file_name};
-use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
+use crate::schema::{Answer, REQUEST_BYTES_MAX, Request, Sockets};
 
 /// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
 /// that is stopped must not keep the others waiting for long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Lists the sockets of a process.
+pub type ListSockets = Box<dyn Fn() -> Option<Sockets> + Send>;
 
 /// A control socket that is offered. Dropping it ends the thread and removes the file.
 ///
@@ -39,6 +42,20 @@ impl Offer {
     /// # Errors
     /// No directory of the user's own can be had, or the socket cannot be made in it.
     pub fn start(host: &Host, service: &str, places: &Places) -> Result<Offer, Error> {
+        Offer::start_with_sockets(host, service, places, Box::new(|| None))
+    }
+
+    /// As [`Offer::start`], for a process that has sockets to show. `sockets` is called for each `lull ss`; nothing while there
+    /// is no network. The process and the service need not be filled in.
+    ///
+    /// # Errors
+    /// Those of [`Offer::start`].
+    pub fn start_with_sockets(
+        host: &Host,
+        service: &str,
+        places: &Places,
+        sockets: ListSockets,
+    ) -> Result<Offer, Error> {
         let path = places.make()?.join(file_name(std::process::id()));
         places.sweep();
         let failed = |what| {
@@ -56,7 +73,7 @@ impl Offer {
         let listener = UnixListener::from(lull_nic::own::kept_apart(listener.into()));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed("protect the control socket"))?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let answers = Arc::new(Mutex::new(Answers::new(host, service)));
+        let answers = Arc::new(Mutex::new(Answers::new(host, service, sockets)));
         let (asked, ends) = (answers.clone(), stopping.clone());
         let serve = move || {
             for stream in listener.incoming() {

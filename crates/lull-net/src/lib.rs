@@ -156,7 +156,7 @@ pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
-    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, Keepalive,
+    BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, Keepalive, Listed,
     ListenOptions, Neighbours, NetError, Ready, Received, SOMAXCONN, Shutdown, StackCounters, SynCookies, TcpInfo,
     Timeouts, UdpOptions,
 };

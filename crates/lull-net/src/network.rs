@@ -17,7 +17,7 @@ use lull_nic::{Device, DeviceEvent, Moderation};
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
-use crate::shard::{Neighbours, Stack, StackConfig, StackCounters, Steering};
+use crate::shard::{Listed, Neighbours, Stack, StackConfig, StackCounters, Steering};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
 
@@ -274,6 +274,12 @@ impl Network {
     pub fn cork(&self, queue: usize) -> Cork<'_> {
         self.0.queues[queue].cork();
         Cork { network: self, queue }
+    }
+
+    /// All sockets and connections, one list per shard.
+    pub fn sockets(&self) -> Vec<Vec<Listed>> {
+        let list = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.list());
+        self.0.queues.iter().map(list).collect()
     }
 
     /// What the stacks counted, one per shard.

@@ -19,6 +19,7 @@
 //! | [`flags`] | `fcntl`, `ioctl` |
 //! | [`poll`] | `poll` over both worlds |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
+//! | [`listing`] | sockets, as `lull ss` shows them |
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`fork`] | what a child has of lull |
 //! | [`memory`] | what a program's pointers stand for |
@@ -40,6 +41,7 @@ pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
 mod kernel;
+pub mod listing;
 pub mod memory;
 pub mod netlink;
 pub mod poll;

@@ -22,8 +22,8 @@ use crate::engine::{Engine, Share, StartError, engage_each};
 use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
-use crate::netlink;
 use crate::routing::Routing;
+use crate::{listing, netlink};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
 /// timeout 0 polls them for one round, and never for longer.
@@ -96,7 +96,9 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
     // The program is served without it as well.
-    let control = Offer::start(&host, &name_of_this_program(), &Places::default());
+    let listed = network.clone();
+    let sockets = Box::new(move || Some(listing::sockets(&listed)));
+    let control = Offer::start_with_sockets(&host, &name_of_this_program(), &Places::default(), sockets);
     let control = control.inspect_err(|error| say(&failed("lull show does not see this program", error))).ok();
     Ok(Engine { host, network, mode, flows: Some(flows), control })
 }

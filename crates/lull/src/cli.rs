@@ -16,6 +16,7 @@ use crate::serve::Serve;
 use crate::set::SetArgs;
 use crate::show::ShowArgs;
 use crate::sim::SimArgs;
+use crate::ss::SsArgs;
 use crate::stat::StatArgs;
 use crate::tune::Tune;
 use crate::undo::UndoArgs;
@@ -71,6 +72,8 @@ pub enum Command {
     Supervise(SuperviseArgs),
     /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
     Stat(StatArgs),
+    /// Shows the sockets of processes on lull's user plane, as `ss` shows the kernel's: state, queues, round trip, drops.
+    Ss(SsArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.
     Prepare(PrepareArgs),
     /// Prints a manual page, or writes those of all commands into a directory.

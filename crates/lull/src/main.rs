@@ -28,6 +28,7 @@ mod set;
 mod show;
 mod sim;
 mod sim_replay;
+mod ss;
 mod stat;
 mod target;
 mod tune;
@@ -106,6 +107,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Detach(args) => attach::detach(&args),
         Command::Run(args) => run::run(&args),
         Command::Supervise(args) => run::supervise(&args),
+        Command::Ss(args) => ss::run(&args),
         Command::Stat(args) => stat::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),

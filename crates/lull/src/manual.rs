@@ -16,7 +16,7 @@ use crate::output::{out, outln};
 /// The commands by what they are about, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Measure every mode on this machine", &["compare", "load"]),
-    ("User plane: lull's own stack", &["serve", "group"]),
+    ("User plane: lull's own stack", &["serve", "ss", "group"]),
     (
         "Kernel plane: Linux's own stack, under unmodified programs",
         &["doctor", "run", "apply", "diff", "attach", "detach", "prepare"],

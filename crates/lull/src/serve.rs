@@ -14,7 +14,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use lull_control::Offer;
 use lull_control::place::Places;
-use lull_host::Host;
+use lull_net::Network;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
 use lull_nic::trace::Trace;
@@ -118,9 +118,12 @@ pub struct Serve {
     trace: bool,
 }
 
-/// Offers the service to `lull show`, `stat` and `set`. Without a socket it serves all the same, and says why it has none.
-fn offer(host: &Host) -> Option<Offer> {
-    Offer::start(host, "lull serve", &Places::default()).inspect_err(|error| say!("lull: {error}")).ok()
+/// Offers the service to `lull show`, `stat`, `ss` and `set`. Without a socket it serves all the same, and says why it has none.
+fn offer(network: &Network) -> Option<Offer> {
+    let listed = network.clone();
+    let sockets = Box::new(move || Some(lull_posix::listing::sockets(&listed)));
+    let offered = Offer::start_with_sockets(network.host(), "lull serve", &Places::default(), sockets);
+    offered.inspect_err(|error| say!("lull: {error}")).ok()
 }
 
 /// Refuses what means nothing on this NIC: what is asked for is never silently ignored.

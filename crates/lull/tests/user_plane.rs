@@ -63,6 +63,13 @@ impl Service {
         assert!(status == Some(2) && said.contains(word), "lull {command} {arguments}: {said}");
     }
 
+    #[track_caller]
+    fn refused_device(&self, device: &str, word: &str) {
+        let output = Command::new(LULL).args(["ss", device]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(word), "lull ss {device}: {said}");
+    }
+
     /// The settings of its NAPI.
     fn settings(&self) -> Value {
         let shown: Value = serde_json::from_str(&self.ok("show", "--json")).unwrap();
@@ -102,6 +109,25 @@ fn settings_of_a_process_are_set_and_given_back() {
     assert_eq!(undone["changes"].as_array().map(Vec::len), Some(2), "{undone}");
     assert_eq!(service.settings(), before);
     assert!(service.ok("undo", "").contains("nothing was set"));
+}
+
+#[test]
+fn sockets_of_a_service_are_listed_as_ss_lists_them() {
+    let service = Service::start();
+    let connected = |line: &str| line.contains("ESTAB") && line.contains("ms");
+    let begun = std::time::Instant::now();
+    loop {
+        let shown = service.ok("ss", "");
+        let listens = shown.lines().any(|line| line.contains("LISTEN") && line.contains(":11211"));
+        if listens && shown.lines().any(connected) {
+            break;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{shown}");
+    }
+    let listed: Value = serde_json::from_str(&service.ok("ss", "--json")).unwrap();
+    assert_eq!((&listed[0]["pid"], &listed[0]["service"]), (&service.0.id().into(), &"lull serve".into()));
+    assert!(listed[0]["counters"]["tcp_segments"].as_u64() > Some(0), "{listed}");
+    service.refused_device("no-such-device", "no process");
 }
 
 #[test]

@@ -65,6 +65,8 @@ bitflags::bitflags! {
         const SEVERAL_WRITES = 8192;
         /// The peer's FIN was received (`SOCK_DONE`).
         const FIN_RECEIVED = 16384;
+        /// What was sent at `progress_ns` is not acknowledged yet: its acknowledgement tells the round trip.
+        const TIMED = 32768;
         /// Closing resets it (`SO_LINGER` with 0).
         const RESET_ON_CLOSE = 128;
         /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
@@ -124,6 +126,10 @@ pub(super) struct Connection {
     pub(super) fin_at: u32,
     /// When `path_mtu` is forgotten, in seconds.
     pub(super) path_mtu_until_s: u32,
+    /// The smoothed round trip in microseconds (RFC 6298 section 2); 0 before the first.
+    pub(super) rtt_us: u32,
+    /// Times that something was sent again.
+    pub(super) retransmits: u16,
     /// What an attempt to reach the peer met with, for when the connection is given up.
     pub(super) soft_error: Option<NetError>,
     pub(super) flow: FlowKey,
@@ -200,18 +206,20 @@ impl Connection {
 
     /// Notes what was sent.
     #[inline]
-    pub(super) fn sent(&mut self, last: Sent) {
+    pub(super) fn sent(&mut self, last: Sent, now_ns: u64) {
         if self.phase != Phase::Open && last.flags & SYN != 0 {
             (self.snd_una, self.snd_nxt, self.small_end) = (last.seq_end, last.seq_end, last.seq_end);
         } else if seq_lt(self.snd_nxt, last.seq_end) {
+            if self.snd_una == self.snd_nxt {
+                self.progress_ns = now_ns;
+                self.flags.insert(Flags::TIMED);
+            }
             self.snd_nxt = last.seq_end;
             if last.flags & PSH != 0 {
                 self.small_end = last.seq_end;
             }
-        } else if last.occupied && !self.flags.contains(Flags::CONGESTED) {
-            // A retransmission: from now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
-            self.flags.insert(Flags::CONGESTED);
-            self.socket_mut().set_congestion_control(CongestionControl::Reno);
+        } else if last.occupied {
+            self.sent_again();
         }
         self.rcv_ack = last.ack;
         self.rcv_window = last.window;
@@ -227,6 +235,30 @@ impl Connection {
         }
         let end = segment.seq.wrapping_add(segment.length as u32);
         matches!(self.socket().state(), State::FinWait1 | State::FinWait2) && seq_lt(self.rcv_nxt(), end)
+    }
+
+    /// What is acknowledged next may be the first transmission or this one (Karn's rule): it tells no round trip.
+    #[cold]
+    fn sent_again(&mut self) {
+        self.retransmits = self.retransmits.saturating_add(1);
+        self.flags.remove(Flags::TIMED);
+        if !self.flags.contains(Flags::CONGESTED) {
+            // From now on there is a congestion window, and it starts small (RFC 5681 section 3.1).
+            self.flags.insert(Flags::CONGESTED);
+            self.socket_mut().set_congestion_control(CongestionControl::Reno);
+        }
+    }
+
+    /// Something new was acknowledged.
+    #[inline]
+    pub(super) fn progressed(&mut self, now_ns: u64) {
+        if self.flags.contains(Flags::TIMED) {
+            self.flags.remove(Flags::TIMED);
+            let sample_us = u32::try_from(now_ns.saturating_sub(self.progress_ns) / 1_000).unwrap_or(u32::MAX).max(1);
+            let before_us = if self.rtt_us == 0 { sample_us } else { self.rtt_us };
+            self.rtt_us = (before_us - before_us / 8 + sample_us / 8).max(1);
+        }
+        self.progress_ns = now_ns;
     }
 
     /// Nagle's algorithm as Linux has it (`tcp_minshall_check`): a small segment waits only for an earlier *small* one.

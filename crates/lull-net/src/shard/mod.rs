@@ -60,6 +60,7 @@ mod half_open_input;
 mod icmp;
 mod isn;
 mod listener;
+mod listing;
 mod looped;
 mod mend;
 mod narrow;
@@ -95,6 +96,7 @@ pub use counters::StackCounters;
 pub use elsewhere::Elsewhere;
 pub use error::NetError;
 pub use gro::Gro;
+pub use listing::Listed;
 pub use neighbour::{NEIGHBOURS_MAX, Neighbours};
 pub use queues::TcpInfo;
 pub use socket::{

@@ -269,6 +269,8 @@ impl Stack {
             keepalive: None,
             error: None,
             soft_error: None,
+            rtt_us: 0,
+            retransmits: 0,
         });
         self.flows.insert(flow, Owner::Connection(index));
         index

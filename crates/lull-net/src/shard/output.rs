@@ -68,7 +68,7 @@ impl Stack {
                 // just started its retransmission timer. That never runs for less than RTO_NS_MIN.
                 let quiet = all_acknowledged && exit.last.flags & PSH != 0 && exit.last.flags & FIN == 0;
                 let only = std::mem::take(&mut asked) && quiet;
-                connection.sent(exit.last);
+                connection.sent(exit.last, io.now_ns);
                 idle = 0;
                 if only {
                     break io.now_ns + RTO_NS_MIN;

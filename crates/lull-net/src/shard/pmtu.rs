@@ -65,7 +65,7 @@ impl Stack {
             if exit.frames == 0 {
                 break;
             }
-            connection.sent(exit.last);
+            connection.sent(exit.last, io.now_ns);
             if exit.last.occupied {
                 break;
             }

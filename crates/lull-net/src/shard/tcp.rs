@@ -236,7 +236,7 @@ impl Stack {
         exit.count(&mut self.counters);
         let answered = exit.frames > 0 && exit.last.flags & (SYN | RST) == 0;
         if answered {
-            connection.sent(exit.last);
+            connection.sent(exit.last, io.now_ns);
         }
         let socket = connection.socket();
         let (now_queued, now_unread) = (socket.send_queue(), socket.recv_queue());
@@ -244,9 +244,10 @@ impl Stack {
         let acknowledged = queued.saturating_sub(now_queued) as u32;
         if acknowledged > 0 {
             connection.snd_una = connection.snd_una.wrapping_add(acknowledged);
-            connection.progress_ns = io.now_ns;
+            connection.progressed(io.now_ns);
         } else if connection.peer_window == 0 && !connection.flags.contains(Flags::OWN_TIMEOUT) {
             // A reader that is slow but answers probes is no vanished client (`tcp_probe_timer`).
+            connection.flags.remove(Flags::TIMED);
             connection.progress_ns = io.now_ns;
         }
         let arrived = now_unread.saturating_sub(unread);

@@ -48,6 +48,13 @@ for _ in range(REQUESTS):
     assert connection.recv(9) == b"x"
     time.sleep(0.001)
 after, _ = look()
+sockets = json.loads(subprocess.run([lull, "ss", pid, "--json"], capture_output=True, check=True).stdout)[0]["sockets"]
+address = "%s:%d" % connection.getsockname()
+listening, ours = [next(it for it in sockets if test(it)) for test in (lambda it: it["state"] == "LISTEN", lambda it: it["peer"] == address)]
+assert listening["local"] == f"{own}:7000" and listening["peer"] is None, sockets
+assert ours["state"] == "ESTAB" and 0 < ours["rtt_us"] < 60_000_000, sockets
+# The last answer may not be acknowledged yet.
+assert ours["send_queue"] <= 1 and ours["receive_queue"] == 0, sockets
 count = {name: after[name] - before[name] for name in after}
 print(mode, recognised, count)
 family = mode.rstrip("0123456789")
@@ -72,7 +79,7 @@ if [ "$3" = refused ]; then
     wait "$launcher"
     [ $? = 2 ] || fail "it was not refused"
     grep -q "$mode" said || fail "the refusal does not name it"
-    grep -q "suspend" said || fail "the refusal has no remedy"
+    grep -q "use " said || fail "the refusal has no remedy"
     grep -q "runs python3" said && fail "it was started"
     cat said
     echo done

@@ -1,0 +1,174 @@
+//! `lull ss`: the sockets of processes on lull's user plane, as `ss` and `nstat` show the kernel's.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::Args;
+use lull_control::Client;
+use lull_control::place::Places;
+use lull_control::schema::{Answer, Request, Socket, Sockets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{WriteError, outln};
+use crate::target::Target;
+
+/// Counters of the stack that Linux has, too, by its names (`nstat`); all others keep their own.
+const LINUX_NAMES: [(&str, &str); 14] = [
+    ("drop_malformed", "IpInHdrErrors"),
+    ("drop_not_ours", "IpInAddrErrors"),
+    ("drop_protocol", "IpInUnknownProtos"),
+    ("drop_fragment", "IpReasmFails"),
+    ("drop_no_socket", "UdpNoPorts"),
+    ("drop_socket_full", "UdpRcvbufErrors"),
+    ("drop_backlog_full", "TcpExtListenDrops"),
+    ("drop_syn_backlog_full", "TcpExtTCPReqQFullDrop"),
+    ("drop_paws", "TcpExtPAWSEstab"),
+    ("listen_overflows", "TcpExtListenOverflows"),
+    ("syncookies_failed", "TcpExtSyncookiesFailed"),
+    ("out_of_window_icmps", "TcpExtOutOfWindowIcmps"),
+    ("timeout_user", "TcpExtTCPAbortOnTimeout"),
+    ("embryonic_rsts", "TcpExtEmbryonicRsts"),
+];
+
+/// Arguments of `lull ss`.
+#[derive(Args)]
+pub struct SsArgs {
+    /// The process, or the device whose processes are meant; by default all that run lull's user plane.
+    #[arg(value_name = "PID|DEV")]
+    target: Option<Target>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The sockets of one process, as `--json` prints them.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    sockets: Sockets,
+    /// What was dropped, by reason, with Linux's names where it has them.
+    drops: BTreeMap<String, u64>,
+}
+
+/// Shows the sockets.
+pub fn run(args: &SsArgs) -> Result<ExitCode, Failure> {
+    let shown = match &args.target {
+        Some(Target::Process(pid)) => vec![of(&mut Client::connect(*pid, &Places::default())?)?],
+        Some(Target::Device(device)) => {
+            let mut clients = Client::connect_all(&Places::default());
+            clients.retain_mut(|client| has(client, device));
+            if clients.is_empty() {
+                return Err(format!(
+                    "no process that you may ask has {device} on lull's user plane: `lull show` lists those there are, and `ss` \
+                     shows the kernel's sockets"
+                )
+                .into());
+            }
+            clients.iter_mut().map(of).collect::<Result<_, _>>()?
+        }
+        // One that ends meanwhile is passed over.
+        None => Client::connect_all(&Places::default()).iter_mut().filter_map(|client| of(client).ok()).collect(),
+    };
+    if args.json {
+        outln!("{}", serde_json::to_string_pretty(&shown)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (nth, shown) in shown.iter().enumerate() {
+        if nth > 0 {
+            outln!()?;
+        }
+        print(shown)?;
+    }
+    if shown.is_empty() {
+        outln!("no process runs lull's user plane; `ss` shows the kernel's sockets")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a process has NAPIs of a device.
+fn has(client: &mut Client, device: &str) -> bool {
+    let Ok(Answer::Shown(shown)) = client.ask(&Request::Show) else { return false };
+    shown.napis.iter().any(|napi| napi.device == device)
+}
+
+fn of(client: &mut Client) -> Result<Shown, Failure> {
+    match client.ask(&Request::Sockets)? {
+        Answer::Sockets(mut sockets) => {
+            // Its own number is another one in another PID namespace; ours is the one that commands take.
+            sockets.pid = client.pid();
+            sockets.sockets.sort_by(|a, b| rank(a).cmp(&rank(b)));
+            let drops = drops(&sockets.counters);
+            Ok(Shown { sockets, drops })
+        }
+        other => Err(format!("process {} answered a question for its sockets with {other:?}", client.pid()).into()),
+    }
+}
+
+/// Listeners first, then by address.
+fn rank(socket: &Socket) -> (bool, &str, &str, usize) {
+    (socket.state != "LISTEN", &socket.local, socket.peer.as_deref().unwrap_or_default(), socket.queue)
+}
+
+/// What was dropped, by reason; reasons that did not occur are left out.
+fn drops(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let linux = |name: &str| LINUX_NAMES.iter().find(|(own, _)| *own == name).map(|(_, linux)| *linux);
+    let is_loss = |name: &str| name.starts_with("drop_") || name == "tx_dropped" || linux(name).is_some();
+    let lost = counters.iter().filter(|(name, count)| **count != 0 && is_loss(name));
+    lost.map(|(name, count)| (linux(name).unwrap_or(name).to_owned(), *count)).collect()
+}
+
+const HEAD: [&str; 10] =
+    ["netid", "state", "recv-q", "send-q", "local address", "peer address", "queue", "napi", "rtt", "retrans"];
+
+fn print(shown: &Shown) -> Result<(), WriteError> {
+    let Sockets { pid, service, sockets, .. } = &shown.sockets;
+    outln!("process {pid}: {service} on lull's user plane, {} sockets", sockets.len())?;
+    let rows = sockets.iter().map(|it| {
+        [
+            it.protocol.clone(),
+            it.state.clone(),
+            it.receive_queue.to_string(),
+            it.send_queue.to_string(),
+            it.local.clone(),
+            it.peer.clone().unwrap_or_else(|| "*".to_owned()),
+            it.queue.to_string(),
+            it.napi_id.to_string(),
+            it.rtt_us.map_or("-".to_owned(), |us| format!("{:.3}ms", f64::from(us) / 1_000.0)),
+            it.retransmits.to_string(),
+        ]
+    });
+    let rows: Vec<[String; 10]> = std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        outln!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    if !shown.drops.is_empty() {
+        let drops = shown.drops.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>();
+        outln!("  drops: {}", drops.join(", "))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_have_linuxs_names_where_it_has_them() {
+        let counters =
+            [("drop_paws", 3), ("drop_vlan", 2), ("drop_icmp", 0), ("rx_frames", 9), ("listen_overflows", 1)];
+        let counters = counters.map(|(name, count)| (name.to_owned(), count)).into();
+        let named: Vec<_> = drops(&counters).into_iter().collect();
+        let expected = [("TcpExtListenOverflows", 1), ("TcpExtPAWSEstab", 3), ("drop_vlan", 2)];
+        assert_eq!(named, expected.map(|(name, count)| (name.to_owned(), count)));
+    }
+
+    #[test]
+    fn every_name_is_a_counter_of_the_stack() {
+        let counters: Vec<&str> = lull_net::StackCounters::default().iter().map(|(name, _)| name).collect();
+        assert!(LINUX_NAMES.iter().all(|(own, _)| counters.contains(own)));
+    }
+}
