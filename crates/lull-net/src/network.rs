@@ -113,6 +113,7 @@ impl Network {
             let stack = StackConfig {
                 mtu_bytes: info.mtu_bytes,
                 addresses: config.addresses.clone(),
+                allowed_sources: config.allowed_sources.clone(),
                 gateway4: config.gateway4,
                 gateway6: config.gateway6,
                 rx_buffer_bytes: config.rx_buffer_bytes,

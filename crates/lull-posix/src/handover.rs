@@ -90,6 +90,9 @@ pub struct HandOver {
     /// The ports that are lull's; empty: all. With some, whatever is not bound to one of them is the kernel's.
     #[serde(default)]
     pub ports: Vec<u16>,
+    /// Who may send: networks of sources; empty: everybody.
+    #[serde(default)]
+    pub allowed_sources: Vec<(IpAddr, u8)>,
     /// The delivery mode, by name.
     pub mode: String,
     /// What follows a resume.
@@ -224,6 +227,7 @@ mod tests {
             gateways: vec!["10.0.0.1".parse().unwrap()],
             routes: vec![("10.1.0.0".parse().unwrap(), 16)],
             ports: vec![11211],
+            allowed_sources: vec![("10.0.0.0".parse().unwrap(), 8)],
             mode: "suspend20".to_owned(),
             after_resume: AfterResume::Deferral,
             secret: 5,

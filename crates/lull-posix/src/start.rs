@@ -89,6 +89,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         gateway6: gateway(false).and_then(|gateway| if let IpAddr::V6(ip) = gateway { Some(*ip) } else { None }),
         cpus: (0..queues as u16).collect(),
         elsewhere: elsewhere.map(|others| others.clone() as Arc<dyn Elsewhere>),
+        allowed_sources: hand_over.allowed_sources.clone(),
         ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),
         coalesce_ns: hand_over.coalesce_ns,
         ..NetworkConfig::default()

@@ -58,6 +58,11 @@ fn a_mode_is_what_it_says_or_is_refused_by_name() {
 }
 
 #[test]
+fn sources_that_are_not_allowed_are_dropped_and_counted() {
+    run("allow", "command -v python3 && command -v ping && command -v pgrep && command -v ip", "base", "");
+}
+
+#[test]
 fn netlink_tells_a_program_of_lulls_napis_and_changes_them() {
     for queues in ["1", "2"] {
         run("netlink", "command -v python3 && command -v ip", "base", queues);

@@ -18,6 +18,9 @@ use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCoo
 pub struct NetworkConfig {
     /// Own addresses with the length of their network prefix.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Who may send: networks of sources. IP packets from elsewhere are dropped before the stack looks at them, and counted
+    /// (`drop_not_allowed`); ARP and neighbour discovery are not asked. Empty: everybody.
+    pub allowed_sources: Vec<(IpAddr, u8)>,
     /// IPv4 router for what is on no own network.
     pub gateway4: Option<Ipv4Addr>,
     /// IPv6 router for what is on no own network.
@@ -86,6 +89,7 @@ impl Default for NetworkConfig {
     fn default() -> NetworkConfig {
         NetworkConfig {
             addresses: Vec::new(),
+            allowed_sources: Vec::new(),
             gateway4: None,
             gateway6: None,
             cpus: vec![0],

@@ -82,6 +82,9 @@ pub struct StackConfig {
     pub mtu_bytes: usize,
     /// Own addresses with the length of their network prefix.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Who may send: networks of sources. IP packets from elsewhere are dropped before anything looks at them, but for neighbour
+    /// discovery. Empty: everybody.
+    pub allowed_sources: Vec<(IpAddr, u8)>,
     /// IPv4 router for what is on no own network.
     pub gateway4: Option<Ipv4Addr>,
     /// IPv6 router for what is on no own network.
@@ -130,6 +133,7 @@ impl StackConfig {
             mac,
             mtu_bytes: 1500,
             addresses: Vec::new(),
+            allowed_sources: Vec::new(),
             gateway4: None,
             gateway6: None,
             rx_buffer_bytes: BUFFER_BYTES,

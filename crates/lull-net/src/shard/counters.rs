@@ -103,6 +103,8 @@ counters! {
     drop_malformed,
     /// Frames for another station.
     drop_not_ours,
+    /// IP packets from sources that may not send here.
+    drop_not_allowed,
     /// Frames of a VLAN.
     drop_vlan,
     /// Ethernet types other than IPv4, IPv6 and ARP.

@@ -64,6 +64,14 @@ impl Packet {
         self.end - self.l4
     }
 
+    /// Whether it is a message of RFC 4861: types 133 to 137, which no router passes on.
+    pub(super) fn is_neighbour_discovery(&self, frame: &Frame) -> bool {
+        let kind = frame.data().get(self.l4).filter(|_| self.length() > 0);
+        self.protocol == wire::PROTOCOL_ICMPV6
+            && self.hop_limit == 255
+            && kind.is_some_and(|kind| (133..=137).contains(kind))
+    }
+
     /// The pseudo header's share of the transport checksum.
     pub(super) fn pseudo_sum(&self) -> u64 {
         wire::pseudo_sum(self.source, self.destination, self.protocol, self.length())

@@ -10,7 +10,7 @@ use super::coalesce::HeldBack;
 use super::config::StackConfig;
 use super::connection::Connection;
 use super::counters::StackCounters;
-use super::demux::{self, Inbound, Local, Reason};
+use super::demux::{self, Inbound, Local, Packet, Reason};
 use super::device::Port;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
@@ -212,6 +212,9 @@ impl Stack {
             inbound = demux::classify(&frame, self.port.mac, &self.locals, looped);
         }
         let refused = match inbound {
+            Ok(Inbound::Ip(packet)) if !looped && !self.allows(&packet, &frame) => {
+                Err((|counters| &mut counters.drop_not_allowed) as Reason)
+            }
             Ok(Inbound::Ip(mut packet)) => match packet.protocol {
                 wire::PROTOCOL_TCP => self.tcp_input(&mut frame, &mut packet, io),
                 wire::PROTOCOL_UDP => match self.udp_input(frame, &packet, io) {
@@ -240,6 +243,15 @@ impl Stack {
             *reason(&mut self.counters) += 1;
         }
         io.pool.recycle(frame);
+    }
+
+    /// Whether the source of a packet may send here. Without neighbour discovery nobody who may could be answered.
+    #[inline]
+    fn allows(&self, packet: &Packet, frame: &Frame) -> bool {
+        let allowed = &self.config.allowed_sources;
+        allowed.is_empty()
+            || allowed.iter().any(|&(network, prefix)| wire::inside(packet.source, network, prefix))
+            || packet.is_neighbour_discovery(frame)
     }
 
     /// Does what time has made due: retransmissions, delayed acknowledgements, timeouts, neighbour half_opens. Call it

@@ -32,13 +32,6 @@ impl Asked {
 
     /// Whether a mode can be in force on it.
     pub(super) fn check(&self, mode: &Mode) -> Result<(), Failure> {
-        if mode.group.is_some() {
-            return Err(format!(
-                "cannot run a program in mode {mode}: a group's CPUs cannot be handed on to it; use threaded-busy, or suspend20 \
-                 where no CPU is to spare"
-            )
-            .into());
-        }
         let Some(usecs) = mode.rx_usecs else { return Ok(()) };
         let (why, remedy) = match self {
             Asked::Tap { config, .. } => {

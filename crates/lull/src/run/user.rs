@@ -47,6 +47,11 @@ pub struct UserArgs {
     /// What is in no network of --addr and no --route is reached through the kernel.
     #[arg(long, value_name = "IP/PREFIX", help_heading = USER, requires = "nic")]
     route: Vec<String>,
+    /// With --nic: who may send, such as 10.0.0.0/8,fd00::/64. IP packets from all other sources are dropped before the
+    /// program's stack looks at them, and counted (`lull ss`); ARP and neighbour discovery are not asked. nftables does not
+    /// see what comes to lull.
+    #[arg(long, value_name = "SOURCE/PREFIX", help_heading = USER, requires = "nic", value_delimiter = ',')]
+    allow: Vec<String>,
     /// With --nic: write every frame to a pcap file.
     #[arg(long, value_name = "FILE", help_heading = USER, requires = "nic")]
     pcap: Option<PathBuf>,
@@ -85,6 +90,7 @@ struct Asked {
     network: NetworkConfig,
     gateways: Vec<IpAddr>,
     routes: Vec<(IpAddr, u8)>,
+    allowed: Vec<(IpAddr, u8)>,
     after_resume: AfterResume,
 }
 
@@ -108,7 +114,6 @@ impl Asked {
         let mode: Mode = args.request.mode.parse()?;
         nic.check(&mode)?;
         let coalesce_ns = user.coalesce.as_deref().map_or(Ok(COALESCE_NS), coalesce_ns)?;
-        let mode: Mode = args.request.mode.parse()?;
         if mode.group.is_some() {
             return Err(format!(
                 "cannot run a program in mode {mode}: lull run gives it no CPUs for a group's pollers; serve with \
@@ -123,8 +128,19 @@ impl Asked {
             network: NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, ..NetworkConfig::default() },
             gateways: user.gateway.clone(),
             routes,
+            allowed: user.allow.iter().map(|text| address(text)).collect::<Result<_, _>>()?,
             after_resume: user.after_resume.unwrap_or_default(),
         })
+    }
+
+    /// From whom the stack takes packets, in words.
+    fn who_may_send(&self) -> String {
+        if self.allowed.is_empty() {
+            return "it takes IP packets from everybody (--allow names sources); `lull ss` shows its sockets"
+                .to_owned();
+        }
+        let allowed = self.allowed.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
+        format!("it takes IP packets from {allowed} alone; `lull ss` shows its sockets, and what was dropped")
     }
 
     /// What `--dry-run` says and the launcher does, in words.
@@ -221,7 +237,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let flows = Flows::create()?;
     let handed_on = HandedOn::new(&asked, &nic, &flows, pcap.as_ref(), args.quiet)?;
     let number = handed_on.hand_over.as_raw_fd();
-    args.say(&format!("runs {}; nftables, conntrack and `ss` do not see its traffic", asked.words(&args.command[0])));
+    args.say(&format!("runs {}", asked.words(&args.command[0])));
+    args.say(&format!("its traffic passes nftables and conntrack by, and {}", asked.who_may_send()));
+    if std::env::var_os("LISTEN_FDS").is_some() {
+        args.say("the sockets that a service manager hands on (LISTEN_FDS) stay the kernel's");
+    }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
     let shared = nic.shared_queues()?;
     queues::take_out(&shared)?;
@@ -280,6 +300,7 @@ impl HandedOn {
             addresses: asked.network.addresses.clone(),
             gateways: asked.gateways.clone(),
             routes: asked.routes.clone(),
+            allowed_sources: asked.allowed.clone(),
             ports: asked.nic.ports().to_vec(),
             mode: asked.mode.name().to_owned(),
             after_resume: asked.after_resume.into(),

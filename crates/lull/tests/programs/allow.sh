@@ -1,0 +1,62 @@
+# Who may send: a client of an allowed source is answered, over IPv4 and IPv6; one of another source gets nothing, which is counted
+# under its own reason. ARP and neighbour discovery work for both.
+. "$(dirname "$0")/harness.sh"
+
+cat >server.py <<'END'
+import selectors, socket, sys
+selector = selectors.DefaultSelector()
+for own in sys.argv[1:]:
+    listener = socket.create_server((own, 7000), family=socket.AF_INET6 if ":" in own else socket.AF_INET)
+    selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        connection, _ = key.fileobj.accept()
+        connection.sendall(b"hello")
+        connection.close()
+END
+cat >client.py <<'END'
+import json, socket, subprocess, sys, time
+lull, pid = sys.argv[1:]
+def get(own, source, seconds):
+    connection = socket.create_connection((own, 7000), timeout=seconds, source_address=(source, 0))
+    return connection.recv(100)
+def dropped():
+    shown = json.loads(subprocess.run([lull, "ss", pid, "--json"], capture_output=True, check=True).stdout)
+    return shown[0]["drops"].get("drop_not_allowed", 0)
+for own, allowed, other in [("10.0.0.2", "10.0.0.1", "10.0.0.9"), ("fd00::2", "fd00::1", "fd00::9")]:
+    for _ in range(600):
+        try:
+            assert get(own, allowed, 60) == b"hello"
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    else:
+        sys.exit("an allowed source is refused")
+    before = dropped()
+    try:
+        get(own, other, 1)
+        sys.exit(f"{other} was answered")
+    except TimeoutError:
+        pass
+    assert dropped() > before, "it is not counted"
+    # Neither does a ping of it come back, but its station is known.
+    assert subprocess.run(["ping", "-c", "1", "-W", "1", "-I", other, own], capture_output=True).returncode == 1
+    neighbours = subprocess.run(["ip", "neigh", "show", own], capture_output=True, text=True).stdout
+    assert "lladdr" in neighbours and "FAILED" not in neighbours, neighbours
+END
+options=(--addr fd00::2/64 --allow 10.0.0.1/32,fd00::1/128)
+on_lull python3 server.py "$own" fd00::2
+until_it ip link show lull0
+ip address add 10.0.0.9/24 dev lull0
+ip address add fd00::1/64 dev lull0 nodad
+ip address add fd00::9/64 dev lull0 nodad
+until_it pgrep -P "$launcher"
+program=$(pgrep -P "$launcher" | head -n 1)
+until_it "$lull" show "$program"
+python3 client.py "$lull" "$program" >client 2>&1 || fail "$(cat client)"
+grep -q "takes IP packets from 10.0.0.1/32, fd00::1/128 alone" said || fail "the run does not say who may send"
+grep -q "passes nftables and conntrack by" said || fail "the run does not say what is passed by"
+stop
+"$lull" run --nic tap:lull0 --addr 10.0.0.2/24 --mode base --allow 10.0.0.1 -- true 2>said && fail "a source without a prefix is taken"
+grep -q "10.0.0.1" said || fail "the source is not named"
+echo done
