@@ -157,13 +157,16 @@ fn edge_g11_a_shard_whose_lock_is_held_keeps_nobody_waiting_and_is_visited_again
     let held = world.begin(0);
     world.find_locked(0);
     world.run_until("the other one's visit", |world| world.queues[1 - held].ring == 0);
-    // As long as it is held the group does not rest.
+    // As long as it is held the group does not rest, and lets others run, one of whom may have the lock.
+    let (yields, busy_ns) = (world.group.pollers()[0].stats.yields, world.group.pollers()[0].stats.busy_ns);
     for _ in 0..100 {
         world.begin(0);
         world.now_ns += 50 * US;
         world.find_locked(0);
     }
     assert!(!world.group.census().resting);
+    let stats = world.group.pollers()[0].stats;
+    assert!(stats.yields >= yields + 99 && stats.busy_ns <= busy_ns + 1_000, "{stats:?}");
     world.run_until("its visit", |world| world.queues[held].ring == 0);
 }
 

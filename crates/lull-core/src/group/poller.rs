@@ -114,8 +114,10 @@ pub struct GroupPoller {
     at: usize,
     pass_began_ns: u64,
     previous_pass_ns: u64,
-    /// Whether this pass found packets, or a member that could not be polled.
+    /// Whether this pass found packets.
     worked: bool,
+    /// Whether it found a member that could not be polled.
+    locked: bool,
     /// Since when passes have found nothing.
     idle_since_ns: u64,
     resched: CondResched,
@@ -150,6 +152,7 @@ impl GroupPoller {
             pass_began_ns: now_ns,
             previous_pass_ns: now_ns,
             worked: false,
+            locked: false,
             idle_since_ns: now_ns,
             resched: CondResched::new(now_ns),
             softirqs_ran: false,
@@ -252,7 +255,7 @@ impl GroupPoller {
     pub fn locked(&mut self, group: &Group, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
         let held = self.held.take()?;
         group.members[usize::from(held.slot)].claim.poke();
-        self.worked = true;
+        self.locked = true;
         self.count(group, |counters| &counters.locked);
         self.give_back(group, held, napi, cx)
     }
@@ -421,7 +424,7 @@ impl GroupPoller {
 
     /// Every member at home was looked at once.
     fn end_pass(&mut self, group: &Group, cx: &Cx<'_>) -> GroupStep {
-        let worked = std::mem::take(&mut self.worked);
+        let (worked, locked) = (std::mem::take(&mut self.worked), std::mem::take(&mut self.locked));
         let took_ns = cx.now_ns.saturating_sub(self.pass_began_ns);
         self.count(group, |counters| &counters.passes);
         group.pollers[usize::from(self.slot)].passed_ns.store(cx.now_ns, Relaxed);
@@ -431,7 +434,7 @@ impl GroupPoller {
         self.at = 0;
         self.previous_pass_ns = self.pass_began_ns;
         self.pass_began_ns = cx.now_ns;
-        if worked {
+        if worked || locked {
             self.idle_since_ns = cx.now_ns;
         }
         let left = group.ledger.charge(cx.now_ns, took_ns, worked);
@@ -448,6 +451,11 @@ impl GroupPoller {
         let rests = left == Left::NoEmpty || group.config.rest_ns.is_some_and(|rest_ns| idle_ns >= rest_ns);
         if !worked && rests && self.rest(group, cx) {
             return GroupStep::Rest;
+        }
+        // Whoever has the lock may be waiting for this very core.
+        if locked && !worked && self.resched.is_due(true, cx.now_ns) {
+            self.count(group, |counters| &counters.yields);
+            return GroupStep::Yield;
         }
         GroupStep::Spin
     }
