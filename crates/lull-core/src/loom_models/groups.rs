@@ -4,6 +4,7 @@
 //! the model looks whether a packet waits for a poller that nobody will wake.
 
 use super::*;
+use crate::group::claim::Released;
 use crate::group::{GroupConfig, GroupMember, GroupWake, Removal};
 use crate::{GroupPoller, GroupStep};
 
@@ -244,6 +245,28 @@ fn loom_group_two_claims_against_remove() {
         removal.join().unwrap();
         assert!(!world.napi.snapshot().has(state::GROUPED), "the remove never ends");
         world.assert_served(&mut pollers);
+    });
+}
+
+/// What only a claim's holder touches is ordered by the claim alone.
+#[test]
+fn loom_group_holders_of_a_claim_in_a_row() {
+    model(None, || {
+        let (world, pollers) = group_of(2, true);
+        let visit = |world: &World, slot| {
+            let claim = &world.the_group().members[usize::from(MEMBER)].claim;
+            if claim.take(Group::claimant(slot)) {
+                world.own();
+                assert_eq!(claim.release(Group::claimant(slot)), Released::Free);
+            }
+        };
+        let other = world.clone();
+        let second = thread::spawn(move || visit(&other, 1));
+        visit(&world, 0);
+        second.join().unwrap();
+        let (seen, truth) = (world.owned.load(Loom::Relaxed), world.owned_in_truth.load(Loom::Relaxed));
+        assert_eq!(seen, truth, "I9: two who polled in a row are not ordered");
+        drop(pollers);
     });
 }
 
