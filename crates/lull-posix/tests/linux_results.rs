@@ -171,6 +171,18 @@ fn behind_the_end_of_a_stream_there_is_no_error_for_a_reader() {
 }
 
 #[test]
+fn an_error_behind_what_msg_waitall_has_read_is_the_next_calls() {
+    let (fd, mut peer) = connected();
+    peer.write_all(b"some").unwrap();
+    peer.set_reset_on_close(true).unwrap();
+    drop(peer);
+    until("the reset", || is_over(fd));
+    assert_eq!(recv(fd, libc::MSG_WAITALL).unwrap(), b"some");
+    assert_eq!(recv(fd, 0), error(libc::ECONNRESET));
+    close(fd);
+}
+
+#[test]
 fn data_for_a_socket_that_is_shut_down_both_ways_resets_the_connection() {
     let (fd, mut peer) = connected();
     socket::shutdown(fd, libc::SHUT_RDWR).unwrap();

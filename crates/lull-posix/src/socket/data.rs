@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::c_int;
-use lull_net::{Interest, TcpStream};
+use lull_net::{Interest, Ready, TcpStream};
 
 use super::{Message, Room, Stream};
 use crate::files::{self, File, Open};
@@ -225,6 +225,10 @@ impl Stream {
         let mut count = first;
         while count != 0 && count < wanted {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            // An error that is behind what was read is the next call's (`tcp_recvmsg_locked`).
+            if self.stream.unread()? == 0 && self.stream.ready().contains(Ready::ERR) {
+                break;
+            }
             let mut rest = vec![0; wanted - count];
             let got = match self.recv_now(&mut [IoSliceMut::new(&mut rest)], flags) {
                 Ok(got) => got,
