@@ -282,6 +282,8 @@ impl Machine {
     pub fn epoll_wait(self, epfd: c_int, max: usize, timeout_ms: c_int) -> Result<Vec<(u64, u32)>> {
         let mut events = vec![MaybeUninit::<epoll_event>::uninit(); max];
         let count = if self.is_lulls(epfd) {
+            // Rule "look": while members of lull's are ready, the kernel's are looked for once in 50 us.
+            std::thread::sleep(Duration::from_micros(60));
             section(|| epoll::epoll_wait(epfd, &mut events, timeout(timeout_ms)))?
         } else {
             // SAFETY: room for as many events as the kernel is told.

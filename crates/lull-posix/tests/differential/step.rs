@@ -22,6 +22,7 @@
 //! - "handed back": a member of a context is not connected (again), nor does it listen again: where a connection fails the socket
 //!   is the kernel's again, and leaves lull's half of the context.
 //! - "time": `connect` has no timeout, which one side may meet and the other not.
+//! - "look": see `machine`.
 //! - "one segment": while a thread waits, peers send what one segment carries. A reader is woken by the first of several.
 
 use std::net::Ipv4Addr;
