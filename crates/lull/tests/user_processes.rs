@@ -52,7 +52,7 @@ fn a_program_outlives_its_device_and_ends_cleanly_when_it_is_told_to() {
 
 #[test]
 fn without_a_free_number_connections_wait_until_there_is_one() {
-    user::run("faults", MEMCACHED, "suspend20", "numbers");
+    user::run("faults", MEMCACHED, "base", "numbers");
 }
 
 /// LULL_TEST_RESTARTS sets how many.
