@@ -87,7 +87,7 @@ impl Places {
 
     /// Removes what processes that were killed left in this user's own directories: files that nobody listens behind, of
     /// processes that do not exist, and that are not being made at this moment.
-    pub(crate) fn sweep(&self) {
+    pub fn sweep(&self) {
         let euid = rustix::process::geteuid().as_raw();
         for directory in self.directories() {
             // In a directory of somebody else's, a link could lead anywhere.

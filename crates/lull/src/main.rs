@@ -36,6 +36,7 @@ mod undo;
 mod units;
 mod xdp;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -44,6 +45,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
 use failure::Failure;
+use lull_control::place::Places;
 use output::{outln, say};
 
 fn main() -> ExitCode {
@@ -77,6 +79,14 @@ fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Removes what commands and services that were killed have left: locks of programs, and control sockets.
+fn sweep() {
+    let directory =
+        std::env::var_os("LULL_STATE_DIR").map_or_else(|| lull_linux::state::STATE_DIR.into(), PathBuf::from);
+    lull_linux::attach::sweep(&directory);
+    Places::default().sweep();
+}
+
 fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     // Those that `lull run` gets are its program's.
@@ -89,6 +99,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
         let _ = signal_hook::flag::register_conditional_default(signal, stop.clone());
         let _ = signal_hook::flag::register(signal, stop.clone());
     }
+    sweep();
     match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),

@@ -131,6 +131,29 @@ fn sockets_of_a_service_are_listed_as_ss_lists_them() {
 }
 
 #[test]
+fn the_next_command_takes_away_what_a_killed_service_left() {
+    let mut service = Service::start();
+    let pid = service.0.id();
+    let uid = String::from_utf8(Command::new("id").arg("-u").output().unwrap().stdout).unwrap();
+    let places = [
+        "/run/lull/control".to_owned(),
+        format!("/run/user/{0}/lull", uid.trim()),
+        format!("/tmp/lull-{}", uid.trim()),
+    ];
+    let file =
+        || places.iter().map(|place| format!("{place}/{pid}.sock")).find(|file| std::fs::exists(file).unwrap_or(false));
+    assert!(file().is_some(), "no control socket in {places:?}");
+    service.0.kill().unwrap();
+    service.0.wait().unwrap();
+    let begun = std::time::Instant::now();
+    // A file that is younger than a second may be one that is being made.
+    while file().is_some() {
+        assert!(Command::new(LULL).args(["completions", "bash"]).stdout(Stdio::null()).status().unwrap().success());
+        assert!(begun.elapsed().as_secs() < 60, "it is left: {:?}", file());
+    }
+}
+
+#[test]
 fn the_thread_of_a_napi_is_shown_bound_and_given_a_policy() {
     let service = Service::start();
     let core = lull_host::usable_cores()[0];

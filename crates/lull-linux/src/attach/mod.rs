@@ -33,3 +33,32 @@ pub use record::Role;
 pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
 pub(crate) use tree::{children, start_of};
+
+/// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.
+pub fn sweep(directory: &std::path::Path) {
+    record::sweep(directory, None, &crate::roots::Roots::default());
+}
+
+#[cfg(test)]
+mod sweep_tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_a_killed_command_left_goes_and_one_that_is_held_stays() {
+        let directory = std::env::temp_dir().join(format!("lull-sweep-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        // Programs that live on: this process, and the first one.
+        let lock = |pid: u32| directory.join(format!("process-{pid}.lock"));
+        std::fs::write(lock(std::process::id()), "4194305 run").unwrap();
+        let held = std::fs::File::create(lock(1)).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        std::fs::write(directory.join("process-notes.lock"), "").unwrap();
+        sweep(&directory);
+        let left = |pid| lock(pid).exists();
+        assert!(!left(std::process::id()) && left(1) && directory.join("process-notes.lock").exists());
+        drop(held);
+        sweep(&directory);
+        assert!(!left(1));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -110,7 +110,7 @@ impl Record {
             let what = format!("create the state directory {}", directory.display());
             Error::file(what, "name one that can be written with --state-dir", error)
         })?;
-        sweep(directory, pid, roots);
+        sweep(directory, Some(pid), roots);
         let lock_path = path(directory, pid, "lock");
         let holder = format!("{} {}", std::process::id(), role.word());
         let taken = durable::try_lock(&lock_path, &holder).map_err(|error| {
@@ -274,19 +274,20 @@ fn parse_holder(text: &str) -> Option<Holder> {
     Some(Holder { pid: pid.parse().ok()?, role })
 }
 
-/// Removes what is left of programs that ended a while ago, or whose number is another process's by now.
-fn sweep(directory: &Path, own: i32, roots: &Roots) {
+/// Removes what is left of programs that ended a while ago, or whose number is another process's by now, and the locks that
+/// killed commands have left. What is left of `own` is its caller's to see.
+pub(super) fn sweep(directory: &Path, own: Option<i32>, roots: &Roots) {
     let Ok(files) = fs::read_dir(directory) else { return };
     for file in files.flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
         let Some((pid, extension)) = name.strip_prefix("process-").and_then(|rest| rest.split_once('.')) else {
             continue;
         };
-        // What is left of the one that is asked for is its caller's to see.
-        let Some(pid) = pid.parse::<i32>().ok().filter(|pid| *pid != own) else { continue };
+        let Some(pid) = pid.parse::<i32>().ok().filter(|pid| Some(*pid) != own) else { continue };
         let over = match extension {
             "json" => is_over(&file.path(), roots),
-            "lock" => start_of(pid, roots).is_none() && !path(directory, pid, "json").exists(),
+            // Without a record nothing is to be given back, whether the program lives on or not.
+            "lock" => !path(directory, pid, "json").exists(),
             _ => false,
         };
         let lock = path(directory, pid, "lock");
