@@ -390,3 +390,14 @@ fn duplicate_address_detection_is_answered_to_all() {
     assert_eq!((sent.len(), &sent[0].data()[..6]), (1, &[0x33, 0x33, 0, 0, 0, 1][..]));
     assert_eq!((sent[0].data()[54], sent[0].data()[58]), (136, 0x20), "override, not solicited");
 }
+
+#[test]
+fn martians_that_come_from_outside_with_an_own_source_are_dropped() {
+    for ip in [SERVER, SERVER6] {
+        let mut host = Host::server();
+        let id = bind(&mut host, ip, 53);
+        host.receive(udp_frame(at(ip, 9), at(ip, 53), b"forged"));
+        assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
+        assert_eq!(host.stack.counters().drop_martian, 1);
+    }
+}
