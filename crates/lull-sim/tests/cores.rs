@@ -15,8 +15,10 @@ fn run(world: &World) -> Outcome {
 /// A queue on the first core whose worker is on the second.
 fn away(mode: &str, traffic: Traffic) -> World {
     let mut world = service(2, mode, traffic);
-    (world.queues.truncate(1), world.connections.truncate(1));
-    (world.contexts.truncate(1), world.workers.truncate(1));
+    world.queues.truncate(1);
+    world.connections.truncate(1);
+    world.contexts.truncate(1);
+    world.workers.truncate(1);
     world.workers[0].cpu = 1;
     world
 }

@@ -3,7 +3,7 @@
 //!
 //! Three objects. A [`Group`] is shared: its member table, who watches ([`watch`]), how many pollers that takes
 //! ([`governor`]), what they may spend ([`budget`]). A member is an instance in the state GPOLL with a claim of its own
-//! ([`claim`]), so that pollers do not contend on the instance's word. A [`GroupPoller`] is the loop of one CPU, a step machine
+//! (`claim`), so that pollers do not contend on the instance's word. A [`GroupPoller`] is the loop of one CPU, a step machine
 //! ([`poller`]): the executor does what [`GroupPoller::next`] says and asks again.
 //!
 //! Contexts that may run at any time: the pollers, each by one thread; [`Group::raised`], from interrupts. The operator's
