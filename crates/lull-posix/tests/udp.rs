@@ -418,7 +418,8 @@ fn neither_world_starves() {
     lulls.send_to(b"last", last_at).unwrap();
     assert_eq!(received(last).0, b"last");
     close(last);
+    // The kernel has a turn in sixteen reads, whatever has come from lull's side meanwhile.
     let before = (0..40).take_while(|_| received(fd).0 == b"lull").count();
-    assert!(before < 40, "the kernel's datagram waited for all of lull's");
+    assert!(before < 16, "the kernel's datagram waited for {before} of lull's");
     close(fd);
 }
