@@ -9,6 +9,7 @@ use crate::doctor::DoctorArgs;
 use crate::group::GroupArgs;
 use crate::load::LoadArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
+use crate::merge::MergeArgs;
 use crate::predict::Predict;
 use crate::prepare::PrepareArgs;
 use crate::run::{RunArgs, SuperviseArgs};
@@ -39,6 +40,8 @@ pub enum Command {
     Compare(Compare),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(LoadArgs),
+    /// Adds up what several generators of `lull load --hdr` measured at the same time.
+    Merge(MergeArgs),
     /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
     Predict(Predict),
     /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.

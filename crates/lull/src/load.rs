@@ -1,18 +1,22 @@
 //! `lull load`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use lull_lab::cell::Load;
+use lull_lab::csv::atomic;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
-use lull_lab::load::{Arrivals, BUSY_SHARE_MAX, Pace, Summary, Workload, WorkloadConfig};
+use lull_lab::load::log::LoadLog;
+use lull_lab::load::{Arrivals, BUSY_SHARE_MAX, Clock, Pace, Summary, Workload, WorkloadConfig};
 
 use crate::failure::Failure;
 use crate::output::{WriteError, outln};
+use crate::outputs;
 use crate::units;
 
 /// Arguments of `lull load`.
@@ -56,6 +60,12 @@ pub struct LoadArgs {
     /// Poll without sleeping: exact, and a core for each thread.
     #[arg(long)]
     spin: bool,
+    /// Begin to measure at this moment, after the warm-up: 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now.
+    #[arg(long, value_name = "TIME", value_parser = units::moment)]
+    start_at: Option<SystemTime>,
+    /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators.
+    #[arg(long, value_name = "FILE")]
+    hdr: Option<PathBuf>,
 }
 
 /// Puts the load on and prints its figures.
@@ -71,6 +81,9 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
             .into());
         }
     };
+    if let Some(path) = &args.hdr {
+        outputs::writable(path)?;
+    }
     let server = resolve(&args.server)?;
     let workload = WorkloadConfig { records: args.records, update_ratio: args.update, ..WorkloadConfig::default() };
     let workload = Arc::new(Workload::new(workload)?);
@@ -79,9 +92,43 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     if !args.no_preload {
         client.preload(stop)?;
     }
-    let summary = client.run(pace, args.warm_up, args.seconds, stop)?;
+    if let Some(at) = args.start_at
+        && !wait_until(at, args.warm_up, stop)?
+    {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (summary, recorder) = client.run_recorded(pace, args.warm_up, args.seconds, stop)?;
+    if let Some(path) = &args.hdr {
+        let now = (SystemTime::now(), client.clock().now_ns());
+        let is_open = matches!(pace, Pace::Open { .. });
+        let log = LoadLog::new(&[args.server], args.connections, is_open, (&summary, recorder), now);
+        atomic::write(path, &log.to_bytes())?;
+    }
     print_summary(&summary)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Longest sleep before the start: how late `stop` is noticed.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+
+/// Sleeps until the warm-up before `at` has to begin; false if the command is to stop.
+fn wait_until(at: SystemTime, warm_up: Duration, stop: &AtomicBool) -> Result<bool, Failure> {
+    let begin = at.checked_sub(warm_up).unwrap_or(SystemTime::UNIX_EPOCH);
+    if let Ok(late) = SystemTime::now().duration_since(begin) {
+        return Err(format!(
+            "cannot begin to measure at the time of --start-at: the warm-up would have begun {:.1} s ago; give a later \
+             time (connections and records come before it), or --no-preload",
+            late.as_secs_f64()
+        )
+        .into());
+    }
+    while let Ok(left) = begin.duration_since(SystemTime::now()) {
+        if stop.load(Relaxed) {
+            return Ok(false);
+        }
+        std::thread::sleep(left.min(SLEEP_MAX));
+    }
+    Ok(true)
 }
 
 fn resolve(server: &str) -> Result<SocketAddr, Failure> {
@@ -90,7 +137,8 @@ fn resolve(server: &str) -> Result<SocketAddr, Failure> {
     Ok(addresses.next().ok_or_else(|| unusable("it has no address".to_owned()))?)
 }
 
-fn print_summary(s: &Summary) -> Result<(), WriteError> {
+/// Prints the figures of a run, or of several that were added up.
+pub fn print_summary(s: &Summary) -> Result<(), WriteError> {
     let us = |ns: u64| ns as f64 / 1_000.0;
     outln!("queries/s    {:.0}", s.qps)?;
     outln!(

@@ -15,6 +15,7 @@ mod group;
 mod group_args;
 mod load;
 mod manual;
+mod merge;
 mod modes;
 mod output;
 mod outputs;
@@ -103,6 +104,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Compare(args) => compare::run(args, &stop),
         Command::Load(args) => load::run(args, &stop),
+        Command::Merge(args) => merge::run(&args),
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),

@@ -52,7 +52,8 @@ impl Outputs {
     }
 }
 
-fn writable(path: &Path) -> Result<(), Failure> {
+/// Whether a file can be there, said before the work is done.
+pub fn writable(path: &Path) -> Result<(), Failure> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -1,6 +1,6 @@
 //! Arguments with units.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Seconds, as a decimal number.
 pub fn seconds(text: &str) -> Result<Duration, String> {
@@ -8,6 +8,20 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(format!("'{text}' is not a number of seconds between 0 and 86400")),
     }
+}
+
+/// A moment: RFC 3339 in UTC, seconds since 1970, or a time from now as `+10s`.
+pub fn moment(text: &str) -> Result<SystemTime, String> {
+    let from_now = |text| interval(text).ok().and_then(|after| SystemTime::now().checked_add(after));
+    let since_1970 =
+        |seconds: f64| Duration::try_from_secs_f64(seconds).ok().and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at));
+    let moment = match (text.strip_prefix('+'), text.parse::<f64>()) {
+        (Some(after), _) => from_now(after),
+        (None, Ok(seconds)) => since_1970(seconds),
+        (None, Err(_)) => humantime::parse_rfc3339(text).ok(),
+    };
+    moment
+        .ok_or_else(|| format!("'{text}' is no moment: use 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now"))
 }
 
 /// Shortest interval that can be asked for.

@@ -17,6 +17,7 @@ pub mod checker;
 pub mod clock;
 pub mod dist;
 pub mod kernel;
+pub mod log;
 pub mod recorder;
 pub mod schedule;
 pub mod wire;

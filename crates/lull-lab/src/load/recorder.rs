@@ -1,6 +1,7 @@
 //! What a run measured.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use super::checker::Outcome;
 
@@ -39,6 +40,12 @@ pub struct Recorder {
     window: Window,
     latency: Histogram<u64>,
     lag: Histogram<u64>,
+    counts: Counts,
+}
+
+/// What a generator counted: see [`Summary`], whose figures come from these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counts {
     sent: u64,
     completed: u64,
     hits: u64,
@@ -54,30 +61,46 @@ pub struct Recorder {
     raise_ns: u64,
 }
 
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.sent += other.sent;
+        self.completed += other.completed;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.stored += other.stored;
+        self.wrong += other.wrong;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.busy_ns += other.busy_ns;
+        self.watched_ns += other.watched_ns;
+        self.doorbells += other.doorbells;
+        self.doorbell_ns += other.doorbell_ns;
+        self.raise_ns += other.raise_ns;
+    }
+}
+
 impl Recorder {
     /// An empty recorder for a window.
     pub fn new(window: Window) -> Recorder {
         let histogram = || {
             Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("1 < the maximum, and 3 digits are within 0 to 5")
         };
-        Recorder {
-            window,
-            latency: histogram(),
-            lag: histogram(),
-            sent: 0,
-            completed: 0,
-            hits: 0,
-            misses: 0,
-            stored: 0,
-            wrong: 0,
-            refused: 0,
-            lost: 0,
-            busy_ns: 0,
-            watched_ns: 0,
-            doorbells: 0,
-            doorbell_ns: 0,
-            raise_ns: 0,
-        }
+        Recorder { window, latency: histogram(), lag: histogram(), counts: Counts::default() }
+    }
+
+    /// What [`Recorder::latency`], [`Recorder::lag`] and [`Recorder::counts`] gave, put together again; `None` if a
+    /// histogram has other bounds than a recorder's.
+    pub(super) fn from_parts(
+        window: Window,
+        latency: Histogram<u64>,
+        lag: Histogram<u64>,
+        counts: Counts,
+    ) -> Option<Recorder> {
+        let mut recorder = Recorder::new(window);
+        recorder.latency.add(&latency).ok()?;
+        recorder.lag.add(&lag).ok()?;
+        recorder.counts = counts;
+        Some(recorder)
     }
 
     /// The window.
@@ -94,7 +117,7 @@ impl Recorder {
     #[inline]
     pub fn sent(&mut self, intended_ns: u64, eligible_ns: u64, now_ns: u64) {
         if now_ns >= self.window.from_ns && intended_ns < self.window.to_ns {
-            self.sent += 1;
+            self.counts.sent += 1;
             self.lag.saturating_record(now_ns.saturating_sub(eligible_ns).max(1));
         }
     }
@@ -103,24 +126,24 @@ impl Recorder {
     #[inline]
     pub fn answered(&mut self, intended_ns: u64, now_ns: u64, outcome: Outcome) {
         if self.window.contains(now_ns) {
-            self.completed += 1;
+            self.counts.completed += 1;
         }
         if now_ns < self.window.from_ns || intended_ns >= self.window.to_ns {
             return;
         }
         self.latency.saturating_record(now_ns.saturating_sub(intended_ns).max(1));
         match outcome {
-            Outcome::Hit => self.hits += 1,
-            Outcome::Miss => self.misses += 1,
-            Outcome::Stored => self.stored += 1,
-            Outcome::Wrong => self.wrong += 1,
-            Outcome::Refused => self.refused += 1,
+            Outcome::Hit => self.counts.hits += 1,
+            Outcome::Miss => self.counts.misses += 1,
+            Outcome::Stored => self.counts.stored += 1,
+            Outcome::Wrong => self.counts.wrong += 1,
+            Outcome::Refused => self.counts.refused += 1,
         }
     }
 
     /// Requests went down with their connection.
     pub fn lost(&mut self, requests: u64) {
-        self.lost += requests;
+        self.counts.lost += requests;
     }
 
     /// A turn of the generator's loop from `from_ns` to `to_ns` did work, or found none.
@@ -128,9 +151,9 @@ impl Recorder {
     pub fn turn(&mut self, from_ns: u64, to_ns: u64, worked: bool) {
         if self.window.contains(from_ns) {
             let spent = to_ns - from_ns;
-            self.watched_ns += spent;
+            self.counts.watched_ns += spent;
             if worked {
-                self.busy_ns += spent;
+                self.counts.busy_ns += spent;
             }
         }
     }
@@ -139,38 +162,26 @@ impl Recorder {
     #[inline]
     pub fn doorbell(&mut self, from_ns: u64, to_ns: u64) {
         if self.window.contains(from_ns) {
-            self.doorbells += 1;
-            self.doorbell_ns += to_ns - from_ns;
+            self.counts.doorbells += 1;
+            self.counts.doorbell_ns += to_ns - from_ns;
         }
     }
 
     /// Doorbells rung in the window.
     pub fn doorbells(&self) -> u64 {
-        self.doorbells
+        self.counts.doorbells
     }
 
     /// The part of the doorbells' time that went into raising interrupts on the peer's behalf.
     pub fn set_raise_ns(&mut self, raise_ns: u64) {
-        self.raise_ns = raise_ns;
+        self.counts.raise_ns = raise_ns;
     }
 
     /// Adds what another generator of the same run recorded. The windows should be the same length.
     pub fn merge(&mut self, other: &Recorder) {
         self.latency.add(&other.latency).expect("all recorders have the same bounds");
         self.lag.add(&other.lag).expect("all recorders have the same bounds");
-        self.sent += other.sent;
-        self.completed += other.completed;
-        self.hits += other.hits;
-        self.misses += other.misses;
-        self.stored += other.stored;
-        self.wrong += other.wrong;
-        self.refused += other.refused;
-        self.lost += other.lost;
-        self.busy_ns += other.busy_ns;
-        self.watched_ns += other.watched_ns;
-        self.doorbells += other.doorbells;
-        self.doorbell_ns += other.doorbell_ns;
-        self.raise_ns += other.raise_ns;
+        self.counts.add(&other.counts);
     }
 
     /// The histogram of latencies in nanoseconds.
@@ -183,14 +194,19 @@ impl Recorder {
         &self.lag
     }
 
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     /// Sums up. `open_loop` selects the rule of [`Summary::kept_up`]; `unanswered` requests were outstanding when the
     /// run stopped waiting, `backlog` were due in the window and never sent.
     pub fn summarize(&self, open_loop: bool, unanswered: u64, backlog: u64) -> Summary {
         let duration_s = (self.window.to_ns - self.window.from_ns) as f64 / 1e9;
-        let received = self.hits + self.misses + self.stored + self.wrong + self.refused;
-        let busy_fraction = self.busy_ns as f64 / self.watched_ns.max(1) as f64;
+        let received =
+            self.counts.hits + self.counts.misses + self.counts.stored + self.counts.wrong + self.counts.refused;
+        let busy_fraction = self.counts.busy_ns as f64 / self.counts.watched_ns.max(1) as f64;
         let quantile = |share| if received == 0 { 0 } else { self.latency.value_at_quantile(share) };
-        let lag_p99_ns = if self.sent == 0 { 0 } else { self.lag.value_at_quantile(0.99) };
+        let lag_p99_ns = if self.counts.sent == 0 { 0 } else { self.lag.value_at_quantile(0.99) };
         let latency_p99_ns = quantile(0.99);
         let kept_up = if open_loop {
             lag_p99_ns <= LAG_FREE_NS.max(latency_p99_ns / 10)
@@ -199,14 +215,14 @@ impl Recorder {
         };
         Summary {
             duration_s,
-            qps: self.completed as f64 / duration_s.max(1e-9),
-            sent: self.sent,
+            qps: self.counts.completed as f64 / duration_s.max(1e-9),
+            sent: self.counts.sent,
             received,
-            hits: self.hits,
-            misses: self.misses,
-            stored: self.stored,
-            errors: self.wrong + self.refused,
-            lost: self.lost,
+            hits: self.counts.hits,
+            misses: self.counts.misses,
+            stored: self.counts.stored,
+            errors: self.counts.wrong + self.counts.refused,
+            lost: self.counts.lost,
             unanswered,
             backlog,
             latency_avg_ns: if received == 0 { 0.0 } else { self.latency.mean() },
@@ -215,12 +231,12 @@ impl Recorder {
             latency_p99_ns,
             latency_p999_ns: quantile(0.999),
             latency_max_ns: if received == 0 { 0 } else { self.latency.max() },
-            lag_avg_ns: if self.sent == 0 { 0.0 } else { self.lag.mean() },
+            lag_avg_ns: if self.counts.sent == 0 { 0.0 } else { self.lag.mean() },
             lag_p99_ns,
             busy_fraction,
-            doorbells: self.doorbells,
-            doorbell_ns: self.doorbell_ns,
-            raise_ns: self.raise_ns,
+            doorbells: self.counts.doorbells,
+            doorbell_ns: self.counts.doorbell_ns,
+            raise_ns: self.counts.raise_ns,
             retransmits: 0,
             reconnects: 0,
             kept_up,

@@ -1,0 +1,122 @@
+//! `lull load --hdr --start-at` and `lull merge`: several generators on one memcached, added up.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const LULL: &str = env!("CARGO_BIN_EXE_lull");
+
+/// A memcached on a port of its own, ended with the test.
+struct Memcached(Child, String);
+
+impl Memcached {
+    fn start() -> Option<Memcached> {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let mut command = Command::new("memcached");
+        command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port]).stderr(Stdio::null());
+        let child = command.spawn().ok()?;
+        let server = format!("127.0.0.1:{port}");
+        let begun = Instant::now();
+        while TcpStream::connect(&server).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "memcached does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Memcached(child, server))
+    }
+
+    fn load(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(LULL);
+        command.args(["load", &self.1, "--connections", "2", "--records", "50"]).args(more);
+        command
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn merge(files: &[&str]) -> Output {
+    Command::new(LULL).arg("merge").args(files).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn generators_that_begin_together_add_up() {
+    let Some(memcached) = Memcached::start() else {
+        println!("SKIP: generators add up: memcached is not installed");
+        return;
+    };
+    let directory = std::env::temp_dir().join(format!("lull-load-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    // Far enough ahead for three processes to connect on a busy machine, and the same moment for all.
+    let begin = std::time::SystemTime::now() + Duration::from_secs(15);
+    let begin = begin.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().to_string();
+    let names = [file("0"), file("1"), file("2")];
+    let run = |name: &String| {
+        let options = ["--load", "200", "--seconds", "1", "--warm-up", "0.5", "--start-at", &begin, "--hdr", name];
+        memcached.load(&options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut running: Vec<_> = names.iter().map(run).collect();
+    for one in &mut running {
+        let status = one.wait().unwrap();
+        let mut why = String::new();
+        one.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        assert!(status.success(), "{why}");
+    }
+
+    let [one, two, three] = names.each_ref().map(String::as_str);
+    let both = file("both");
+    assert!(merge(&[one, two, "--hdr", &both]).status.success());
+    let json = |files: &[&str]| -> Value {
+        let output = merge(&[files, &["--json"]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let (sum, in_steps) = (json(&[one, two, three]), json(&[three, &both]));
+    assert_eq!((&sum["generators"], &sum["connections"]), (&3.into(), &6.into()));
+    for key in ["received", "sent", "hits", "misses", "stored", "errors", "latency_ns", "generators"] {
+        assert_eq!(sum[key], in_steps[key], "{key}");
+    }
+    let each: u64 = [one, two, three].map(|file| json(&[file])["received"].as_u64().unwrap()).iter().sum();
+    assert_eq!(sum["received"], each);
+    assert!(each > 0);
+
+    let output = merge(&[one, one]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("which would count twice"), "{}", said(&output));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_start_that_has_passed_is_refused_with_what_helps() {
+    let Some(memcached) = Memcached::start() else {
+        println!("SKIP: a start that has passed: memcached is not installed");
+        return;
+    };
+    let output = memcached.load(&["--start-at", "2020-01-01T00:00:00Z"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("give a later time"), "{}", said(&output));
+    for wrong in ["soon", "2026-13-01T00:00:00Z", "+x"] {
+        let output = memcached.load(&["--start-at", wrong]).output().unwrap();
+        assert!(said(&output).contains("is no moment"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn a_file_that_is_no_log_is_named() {
+    let output = merge(&["/proc/self/status"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("/proc/self/status: it is no histogram log"), "{}", said(&output));
+    let output = merge(&["/nowhere"]);
+    assert!(said(&output).contains("cannot use /nowhere"), "{}", said(&output));
+}
