@@ -3,23 +3,8 @@
 
 mkdir html
 echo hello >html/index.html
-cat >nginx.conf <<END
-user root root;
-daemon off;
-master_process off;
-pid $PWD/pid;
-error_log $PWD/errors info;
-events { worker_connections 256; }
-http {
-    access_log off;
-    keepalive_requests 1000000;
-    client_body_temp_path $PWD/t1;
-    proxy_temp_path $PWD/t2;
-    fastcgi_temp_path $PWD/t3;
-    uwsgi_temp_path $PWD/t4;
-    scgi_temp_path $PWD/t5;
+nginx_conf "master_process off" <<END
     server { listen $own:80; root $PWD/html; }
-}
 END
 on_lull nginx -c "$PWD/nginx.conf"
 until_it curl -sf "http://$own/"

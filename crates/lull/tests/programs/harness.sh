@@ -13,6 +13,28 @@ on_lull() {
     launcher=$!
 }
 
+# Writes nginx.conf: how many processes there are is told, what belongs into http { } comes from standard input.
+nginx_conf() {
+    cat >nginx.conf <<END
+user root root;
+daemon off;
+$1;
+pid $PWD/pid;
+error_log $PWD/errors info;
+events { worker_connections 256; }
+http {
+    access_log off;
+    keepalive_requests 1000000;
+    client_body_temp_path $PWD/t1;
+    proxy_temp_path $PWD/t2;
+    fastcgi_temp_path $PWD/t3;
+    uwsgi_temp_path $PWD/t4;
+    scgi_temp_path $PWD/t5;
+$(cat)
+}
+END
+}
+
 # Waits until a command succeeds, for a minute.
 until_it() {
     for _ in $(seq 600); do

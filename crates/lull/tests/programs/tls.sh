@@ -6,22 +6,8 @@ echo hello >html/index.html
 head -c 3000000 /dev/urandom >html/large
 openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out certificate -days 2 -subj /CN=lull.test >/dev/null 2>&1 ||
     fail "no certificate"
-cat >nginx.conf <<END
-user root root;
-daemon off;
-master_process off;
-pid $PWD/pid;
-error_log $PWD/errors info;
-events { worker_connections 256; }
-http {
-    access_log off;
+nginx_conf "master_process off" <<END
     sendfile on;
-    keepalive_requests 1000000;
-    client_body_temp_path $PWD/t1;
-    proxy_temp_path $PWD/t2;
-    fastcgi_temp_path $PWD/t3;
-    uwsgi_temp_path $PWD/t4;
-    scgi_temp_path $PWD/t5;
     server {
         listen $own:443 ssl;
         ssl_protocols TLSv1.2 TLSv1.3;
@@ -29,7 +15,6 @@ http {
         ssl_certificate_key $PWD/key;
         root $PWD/html;
     }
-}
 END
 # Its answers to the other network go by the kernel.
 options=(--gateway 10.0.0.1)

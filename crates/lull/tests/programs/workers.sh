@@ -3,27 +3,12 @@
 
 mkdir html
 echo hello >html/index.html
-cat >nginx.conf <<END
-user root root;
-daemon off;
-worker_processes 2;
-pid $PWD/pid;
-error_log $PWD/errors info;
-events { worker_connections 256; }
-http {
-    access_log off;
-    keepalive_requests 1000000;
-    client_body_temp_path $PWD/t1;
-    proxy_temp_path $PWD/t2;
-    fastcgi_temp_path $PWD/t3;
-    uwsgi_temp_path $PWD/t4;
-    scgi_temp_path $PWD/t5;
+nginx_conf "worker_processes 2" <<END
     server {
         listen $own:80 reuseport;
         root $PWD/html;
         location /who { return 200 "\$pid\n"; }
     }
-}
 END
 options=(--queues 2)
 on_lull nginx -c "$PWD/nginx.conf"
