@@ -4,6 +4,7 @@ use super::connection::{Flags, Phase};
 use super::demux::{Packet, Reason};
 use super::error::NetError;
 use super::flow::{self, FlowKey, Owner};
+use super::half_open_input::INVALID_INTERVAL_NS;
 use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::Segment;
@@ -203,7 +204,7 @@ impl Stack {
         }
         // The peer has not heard our last acknowledgement, or is confused: tell it, at most twice a second.
         if (occupies || segment.seq != record.rcv_nxt) && record.quiet_until_ns <= io.now_ns {
-            record.quiet_until_ns = io.now_ns + 500_000_000;
+            record.quiet_until_ns = io.now_ns + INVALID_INTERVAL_NS;
             let reply = BareSegment {
                 source: packet.destination,
                 source_port: segment.destination_port,
