@@ -83,6 +83,7 @@ pub mod pcap;
 pub mod prefetch;
 mod room;
 pub mod rss;
+mod tally;
 pub mod tap;
 pub mod trace;
 pub mod virtio;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
 use crate::interface::{self, is_hosts};
 use crate::namespace::control_socket;
+use crate::tally::Tally;
 use crate::watchers::Watchers;
 use ring::Ring;
 
@@ -49,21 +50,6 @@ impl std::fmt::Debug for Packet {
     }
 }
 
-/// Each is written by the owner of one half.
-#[derive(Default)]
-struct QueueCounters {
-    rx_frames: AtomicU64,
-    rx_bytes: AtomicU64,
-    rx_errors: AtomicU64,
-    tx_frames: AtomicU64,
-    tx_bytes: AtomicU64,
-    tx_dropped: AtomicU64,
-    syscalls_rx: AtomicU64,
-    syscalls_tx: AtomicU64,
-    /// The kernel forgets what it was asked for.
-    rx_lost: AtomicU64,
-}
-
 struct Shared {
     name: String,
     ifindex: u32,
@@ -74,7 +60,9 @@ struct Shared {
     /// Membership in the Ethernet groups of neighbour discovery, for as long as it is open.
     _groups: OwnedFd,
     gone: AtomicBool,
-    counters: QueueCounters,
+    counters: Tally,
+    /// Frames that the kernel dropped: it forgets what it was asked for.
+    rx_lost: AtomicU64,
     watchers: Watchers,
 }
 
@@ -131,7 +119,8 @@ impl Packet {
             control,
             _groups: groups,
             gone: AtomicBool::new(false),
-            counters: QueueCounters::default(),
+            counters: Tally::default(),
+            rx_lost: AtomicU64::new(0),
             watchers: Watchers::default(),
         });
         Ok(Packet { untaken: Mutex::new(Some(queue::new(&shared))), shared })
@@ -177,25 +166,12 @@ impl Device for Packet {
         if self.shared.state().is_ok_and(|state| state.running) { Link::Up } else { Link::Down }
     }
 
-    /// `interrupts` stays 0: the kernel raises them.
     fn counters(&self, queue: usize) -> Counters {
         if queue != 0 {
             return Counters::default();
         }
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.shared.counters;
         let lost = ring::lost(&self.shared.socket);
-        Counters {
-            rx_frames: read(&counters.rx_frames),
-            rx_bytes: read(&counters.rx_bytes),
-            rx_dropped: counters.rx_lost.fetch_add(lost, Ordering::Relaxed) + lost,
-            rx_errors: read(&counters.rx_errors),
-            tx_frames: read(&counters.tx_frames),
-            tx_bytes: read(&counters.tx_bytes),
-            tx_dropped: read(&counters.tx_dropped),
-            interrupts: 0,
-            syscalls: read(&counters.syscalls_rx) + read(&counters.syscalls_tx),
-        }
+        self.shared.counters.read(self.shared.rx_lost.fetch_add(lost, Ordering::Relaxed) + lost)
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {

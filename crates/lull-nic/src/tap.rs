@@ -22,6 +22,7 @@ use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link
 use crate::eventfd::never_readable;
 use crate::namespace::{control_socket, set_interface_up};
 use crate::own;
+use crate::tally::Tally;
 use crate::virtio;
 use crate::watchers::Watchers;
 
@@ -71,19 +72,6 @@ impl std::fmt::Debug for Tap {
     }
 }
 
-/// Counters of one queue; each is written by the owner of one half.
-#[derive(Default)]
-struct QueueCounters {
-    rx_frames: AtomicU64,
-    rx_bytes: AtomicU64,
-    rx_errors: AtomicU64,
-    rx_syscalls: AtomicU64,
-    tx_frames: AtomicU64,
-    tx_bytes: AtomicU64,
-    tx_dropped: AtomicU64,
-    tx_syscalls: AtomicU64,
-}
-
 /// What the device and its queues share.
 struct Shared {
     name: String,
@@ -102,7 +90,7 @@ struct Shared {
     up: AtomicBool,
     gone: AtomicBool,
     resets: AtomicU64,
-    counters: Vec<QueueCounters>,
+    counters: Vec<Tally>,
     watchers: Watchers,
 }
 
@@ -243,7 +231,7 @@ impl Tap {
             rx_ring: os::queue_len(&control, &name).unwrap_or(libc::TUN_READQ_SIZE as usize),
             virtio,
             adopted,
-            counters: files.iter().map(|_| QueueCounters::default()).collect(),
+            counters: files.iter().map(|_| Tally::default()).collect(),
             name,
             files,
             control,
@@ -495,21 +483,8 @@ impl Device for Tap {
         Err(self.unsupported("setting the RSS table (the kernel steers)"))
     }
 
-    /// `interrupts` stays 0: the kernel raises them.
     fn counters(&self, queue: usize) -> Counters {
-        let Some(counters) = self.shared.counters.get(queue) else { return Counters::default() };
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            rx_frames: read(&counters.rx_frames),
-            rx_bytes: read(&counters.rx_bytes),
-            rx_dropped: 0,
-            rx_errors: read(&counters.rx_errors),
-            tx_frames: read(&counters.tx_frames),
-            tx_bytes: read(&counters.tx_bytes),
-            tx_dropped: read(&counters.tx_dropped),
-            interrupts: 0,
-            syscalls: read(&counters.rx_syscalls) + read(&counters.tx_syscalls),
-        }
+        self.shared.counters.get(queue).map_or_else(Counters::default, |tally| tally.read(0))
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {

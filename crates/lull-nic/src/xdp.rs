@@ -32,7 +32,7 @@ mod shared;
 mod socket;
 mod watch;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Counters, Device, DeviceError, DeviceEvent, DeviceInfo, Link, Offloads, Queue};
@@ -248,23 +248,10 @@ impl Device for Xdp {
         (0..self.shared.sockets.len()).collect()
     }
 
-    /// `interrupts` stays 0: the kernel raises them.
     fn counters(&self, queue: usize) -> Counters {
         let Some(socket) = self.shared.sockets.get(queue) else { return Counters::default() };
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let lost = socket::statistics(&socket.fd).map_or(0, |kernel| kernel.rx_dropped + kernel.rx_ring_full);
-        let counters = &socket.counters;
-        Counters {
-            rx_frames: read(&counters.rx_frames),
-            rx_bytes: read(&counters.rx_bytes),
-            rx_dropped: lost,
-            rx_errors: read(&counters.rx_errors),
-            tx_frames: read(&counters.tx_frames),
-            tx_bytes: read(&counters.tx_bytes),
-            tx_dropped: read(&counters.tx_dropped),
-            interrupts: 0,
-            syscalls: read(&counters.rx_syscalls) + read(&counters.tx_syscalls),
-        }
+        socket.counters.read(lost)
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {

@@ -3,13 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Shared, TX_RING_SLOTS};
 use crate::checksum;
 use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use crate::frame::{Checksum, FRAME_BYTES, Frame, FramePool, Segmentation};
 use crate::line::AlwaysRoom;
+use crate::tally::add;
 
 pub(super) fn new(shared: &Arc<Shared>) -> Queue {
     let next = Arc::new(AtomicUsize::new(0));
@@ -21,10 +22,6 @@ pub(super) fn new(shared: &Arc<Shared>) -> Queue {
         // The doorbell sends or loses whatever was staged.
         tx_irq: Arc::new(AlwaysRoom::default()),
     }
-}
-
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
 struct PacketRx {
@@ -81,7 +78,7 @@ impl RxQueue for PacketRx {
         if count == 0 && budget > 0 {
             // An interrupt without a frame: an error is what made the socket readable.
             self.shared.check_gone();
-            add(&counters.syscalls_rx, 1);
+            add(&counters.rx_syscalls, 1);
         }
         add(&counters.rx_frames, (count - errors) as u64);
         add(&counters.rx_bytes, bytes);
@@ -161,11 +158,7 @@ impl TxQueue for PacketTx {
         }
         dropped += (self.staged.len() - at) as u64;
         self.sent.append(&mut self.staged);
-        let counters = &self.shared.counters;
-        add(&counters.tx_frames, frames);
-        add(&counters.tx_bytes, bytes);
-        add(&counters.tx_dropped, dropped);
-        add(&counters.syscalls_tx, syscalls);
+        self.shared.counters.sent(frames, bytes, dropped, syscalls);
         Doorbell::Done
     }
 

@@ -4,15 +4,16 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{QueueCounters, Shared, TX_RING_SLOTS};
+use super::{Shared, TX_RING_SLOTS};
 use crate::checksum;
 use crate::device::{Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
 use crate::frame::{Checksum, FRAME_BYTES, Frame, FramePool, LARGE_FRAME_BYTES, LargeFrames, Segmentation};
 use crate::line::AlwaysRoom;
+use crate::tally::{Tally, add};
 use crate::virtio;
 
 pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
@@ -24,11 +25,6 @@ pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Queue {
         // The doorbell writes whatever was staged: the kernel bounds a TAP's send buffer only if told to.
         tx_irq: Arc::new(AlwaysRoom::default()),
     }
-}
-
-/// Adds to a counter that one half alone writes (`rx_errors`, which a reset adds to as well, is not one).
-fn add(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
 struct TapRx {
@@ -55,7 +51,7 @@ impl TapRx {
         &self.shared.files[self.index]
     }
 
-    fn counters(&self) -> &QueueCounters {
+    fn counters(&self) -> &Tally {
         &self.shared.counters[self.index]
     }
 
@@ -187,7 +183,7 @@ struct TapTx {
 }
 
 impl TapTx {
-    fn counters(&self) -> &QueueCounters {
+    fn counters(&self) -> &Tally {
         &self.shared.counters[self.index]
     }
 
@@ -295,11 +291,7 @@ impl TxQueue for TapTx {
                 self.sent.push(frame);
             }
         }
-        let counters = self.counters();
-        add(&counters.tx_frames, frames);
-        add(&counters.tx_bytes, bytes);
-        add(&counters.tx_dropped, dropped);
-        add(&counters.tx_syscalls, syscalls);
+        self.counters().sent(frames, bytes, dropped, syscalls);
         Doorbell::Done
     }
 

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use super::home::Home;
-use super::shared::{NOT_STUCK, QueueCounters, Socket};
+use super::shared::{NOT_STUCK, Socket};
 use super::socket::{self, Rings, Umem};
 use super::{XdpConfig, XdpMode};
 use crate::device::DeviceError;
 use crate::frame::Origin;
 use crate::line::Line;
+use crate::tally::Tally;
 
 /// How long a queue may have the socket of a process that has just died: the kernel takes it back in its own time.
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
@@ -72,7 +73,7 @@ impl Bound {
             umem,
             tx_chunks: rx_chunks..chunks,
             zero_copy,
-            counters: QueueCounters::default(),
+            counters: Tally::default(),
             room: Line::new(),
             tx_free: AtomicU32::new(tx_ring),
             stuck_at: AtomicU64::new(NOT_STUCK),

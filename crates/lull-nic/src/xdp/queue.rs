@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::home::Home;
 use super::receive::XdpRx;
@@ -19,13 +18,6 @@ pub(super) fn new(shared: &Arc<Shared>, index: usize, home: Arc<Home>, origin: A
         tx: Box::new(XdpTx::new(shared, index)),
         irq: Arc::new(XdpIrq { shared: shared.clone(), index }),
         tx_irq: Arc::new(XdpRoom { shared: shared.clone(), index }),
-    }
-}
-
-/// Adds to a counter that one half alone writes.
-pub(super) fn add(counter: &AtomicU64, count: u64) {
-    if count > 0 {
-        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 }
 

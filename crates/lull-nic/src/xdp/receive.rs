@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::home::{Home, frame_at};
-use super::queue::add;
+
 use super::ring::{Consumer, wants_wakeup};
 use super::shared::{Shared, Socket};
 use super::socket::{kick_rx, napi_id};
 use crate::device::RxQueue;
 use crate::frame::{Checksum, Chunk, Frame, FramePool, Origin};
+use crate::tally::add;
 use crate::wire::{ETHERNET, VLAN_TAG};
 
 /// A chunk that came off the receive ring: where in it the frame is, and whether the next chunk continues the frame.

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::queue::add;
 use super::ring::{Consumer, Producer, wants_wakeup};
-use super::shared::{QueueCounters, Shared, Socket};
+use super::shared::{Shared, Socket};
 use super::socket::kick_tx;
 use crate::checksum;
 use crate::device::{Doorbell, TxQueue};
 use crate::frame::{Frame, FramePool, Segmentation};
+use crate::tally::{Tally, add};
 use crate::wire::{ETHERNET, ETHERTYPE_VLAN, VLAN_TAG, put16};
 
 pub(super) struct XdpTx {
@@ -44,7 +44,7 @@ impl XdpTx {
         &self.shared.sockets[self.index]
     }
 
-    fn counters(&self) -> &QueueCounters {
+    fn counters(&self) -> &Tally {
         &self.socket().counters
     }
 

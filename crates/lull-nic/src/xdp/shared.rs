@@ -12,20 +12,8 @@ use crate::device::{DeviceEvent, IrqSink, Link};
 use crate::eventfd::EventFdSink;
 use crate::interface;
 use crate::line::Line;
+use crate::tally::Tally;
 use crate::watchers::Watchers;
-
-/// Counters of one queue; each is written by the owner of one half.
-#[derive(Default)]
-pub(super) struct QueueCounters {
-    pub(super) rx_frames: AtomicU64,
-    pub(super) rx_bytes: AtomicU64,
-    pub(super) rx_errors: AtomicU64,
-    pub(super) rx_syscalls: AtomicU64,
-    pub(super) tx_frames: AtomicU64,
-    pub(super) tx_bytes: AtomicU64,
-    pub(super) tx_dropped: AtomicU64,
-    pub(super) tx_syscalls: AtomicU64,
-}
 
 /// The socket of a queue.
 pub(super) struct Socket {
@@ -35,7 +23,7 @@ pub(super) struct Socket {
     /// The chunks that are sent from; those before them are received into.
     pub(super) tx_chunks: Range<u32>,
     pub(super) zero_copy: bool,
-    pub(super) counters: QueueCounters,
+    pub(super) counters: Tally,
     pub(super) room: Line,
     /// Transmit chunks that hold nothing: what the room interrupt goes by.
     pub(super) tx_free: AtomicU32,
