@@ -61,7 +61,7 @@ fn what_is_recommended_holds_when_predicted_anew_with_other_seeds() {
         for figures in run(&file, &(101..106).map(job).collect::<Vec<_>>()) {
             let figures = figures.unwrap();
             for bound in objective.slo.bounds() {
-                assert!(bound.statistic.of(&figures) < bound.limit_us(), "{slo}: {mode}: {figures:?}");
+                assert!(figures.latency_us(bound.statistic) < bound.limit_us(), "{slo}: {mode}: {figures:?}");
             }
             assert!(cpu_max.is_none_or(|max| figures.cpu_percent <= max), "{slo}: {mode}: {figures:?}");
             assert!(figures.per_s > 0.97 * per_s);

@@ -11,7 +11,8 @@ use lull_lab::cell::Load;
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
-use lull_sim::tune::{Objective, Slo, TuneError};
+use lull_sim::tune::{Objective, TuneError};
+use lull_slo::Slo;
 use lull_units::share_permille;
 
 use crate::compare::command_line;

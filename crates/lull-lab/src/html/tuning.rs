@@ -2,7 +2,8 @@
 //! and every setting that was tried.
 
 use lull_sim::WorldFile;
-use lull_sim::tune::{Answer, Elsewhere, Figures, Statistic, Tried, us_text};
+use lull_sim::tune::{Answer, Elsewhere, Figures, Tried, us_text};
+use lull_slo::Statistic;
 use lull_units::rate_text;
 
 use super::lines::{self, Point, Series, Titles};
@@ -58,7 +59,7 @@ fn capital(sentence: &str) -> String {
 fn charts(answer: &Answer) -> String {
     let first = answer.objective.slo.first().statistic;
     let frontier = answer.frontier();
-    let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));
+    let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| run.latency_us(first)));
     let recommended = answer.recommended.as_ref().map(|tried| tried.setting.to_string());
     let named = named(answer, &frontier);
     let dots = answer.tried.iter().filter(|t| t.carries()).filter_map(|tried| {
@@ -69,7 +70,7 @@ fn charts(answer: &Answer) -> String {
             label: if named { name.clone() } else { String::new() },
             testcase: name,
             cpu: estimate(tried, |run| run.cpu_percent)?,
-            latency: estimate(tried, |run| first.of(run))?,
+            latency: estimate(tried, |run| run.latency_us(first))?,
             counts: tried.excess(&answer.objective) < 1.0,
             tip: tip(answer, tried),
         })
@@ -102,7 +103,7 @@ fn charts(answer: &Answer) -> String {
 /// is not too near to another.
 fn named(answer: &Answer, frontier: &[&Tried]) -> Vec<String> {
     let first = answer.objective.slo.first().statistic;
-    let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| first.of(run)));
+    let place = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| run.latency_us(first)));
     let mut named: Vec<&Tried> = answer.recommended.iter().collect();
     let plain = |tried: &&Tried| tried.setting.family.is_none() && !tried.setting.is_refined();
     let modes = answer.tried.iter().filter(plain).filter(|tried| tried.carries());
@@ -132,7 +133,7 @@ fn moved(answer: &Answer, first: Statistic) -> String {
         let point = |tried: &Tried| {
             Some(Point {
                 x: tried.per_s / 1e3,
-                y: estimate(tried, |run| first.of(run))?,
+                y: estimate(tried, |run| run.latency_us(first))?,
                 load: Load::Rate { qps: tried.per_s as u64 },
                 counts: tried.carries() && tried.excess(&latency_only) < 1.0,
                 tip: tip(answer, tried),

@@ -1,8 +1,9 @@
 //! The answer of a search in words: sentences and lines to type, for text and for the page.
 
 use lull_core::Mode;
-use lull_sim::tune::{self, Answer, Elsewhere, Objective, Tried, us_text};
+use lull_sim::tune::{Answer, Elsewhere, Objective, Tried, us_text};
 use lull_sim::{PredictError, WorldFile};
+use lull_slo::Statistic;
 use lull_units::{rate_text, time_text};
 
 use crate::simulated::mixed_queues;
@@ -68,10 +69,10 @@ pub fn against_base(answer: &Answer) -> Option<String> {
     }
     let change = |now: f64, before: f64| format!("{:+.0} %", 100.0 * (now / before - 1.0));
     let mut parts = Vec::new();
-    let statistics = tune::Statistic::ALL.iter().map(|(statistic, _)| *statistic);
+    let statistics = Statistic::ALL.iter().map(|(statistic, _)| *statistic);
     let bounded = |statistic| objective.slo.bounds().iter().any(|bound| bound.statistic == statistic);
-    for statistic in statistics.filter(|statistic| bounded(*statistic) || *statistic == tune::Statistic::Avg) {
-        let of = |tried: &Tried| tried.mean(|run| statistic.of(run));
+    for statistic in statistics.filter(|statistic| bounded(*statistic) || *statistic == Statistic::Avg) {
+        let of = |tried: &Tried| tried.mean(|run| run.latency_us(statistic));
         parts.push(format!(
             "{statistic} {} instead of {} ({})",
             us_text(of(recommended)),
@@ -155,7 +156,7 @@ pub fn reasons(answer: &Answer) -> Vec<String> {
         objective.seed + u64::from(objective.seeds) - 1,
         time_text(objective.window_ns),
         first.statistic,
-        us_text(recommended.upper(|run| first.statistic.of(run))),
+        us_text(recommended.upper(|run| run.latency_us(first.statistic))),
     ));
     if !answer.refuted.is_empty() {
         let names: Vec<String> = answer.refuted.iter().map(ToString::to_string).collect();
@@ -177,8 +178,11 @@ fn near_miss(answer: &Answer) -> Option<String> {
     let (first, spare) = (answer.objective.slo.first().statistic, answer.objective.spare_percent);
     let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
     let points = (cpu(other) - cpu(recommended)).abs();
-    let figures =
-        format!("{first} {}, CPU {:.1} %, {points:.1} points", us_text(other.mean(|run| first.of(run))), cpu(other));
+    let figures = format!(
+        "{first} {}, CPU {:.1} %, {points:.1} points",
+        us_text(other.mean(|run| run.latency_us(first))),
+        cpu(other)
+    );
     Some(match answer.spares() {
         true => format!(
             "{} just meets it, too ({figures} less): --spare 0% takes it if it can be confirmed.",
@@ -202,7 +206,7 @@ fn refinement(answer: &Answer) -> Option<String> {
     }
     let first = answer.objective.slo.first().statistic;
     let figures = |tried: &Tried| {
-        let latency = us_text(tried.mean(|run| first.of(run)));
+        let latency = us_text(tried.mean(|run| run.latency_us(first)));
         format!("{} (CPU {:.1} %, {first} {latency})", tried.setting, tried.mean(|run| run.cpu_percent))
     };
     let recommended = answer.recommended.as_ref()?;
@@ -229,7 +233,11 @@ pub fn elsewhere(answer: &Answer, at: &Elsewhere) -> String {
     let objective = &answer.objective.latency_only();
     let first = objective.slo.first().statistic;
     let figures = |tried: &Tried| {
-        format!("{first} {}, CPU {:.0} %", us_text(tried.mean(|run| first.of(run))), tried.mean(|run| run.cpu_percent))
+        format!(
+            "{first} {}, CPU {:.0} %",
+            us_text(tried.mean(|run| run.latency_us(first))),
+            tried.mean(|run| run.cpu_percent)
+        )
     };
     let recommended = &at.recommended;
     let stands = match (recommended.carries(), recommended.excess(objective) < 1.0) {

@@ -1,9 +1,10 @@
 //! What a search found, and what can be read from it.
 
+use lull_slo::Bound;
+
 use super::best;
 use super::figures::Figures;
 use super::setting::Setting;
-use super::slo::Bound;
 use super::tried::{Objective, Tried};
 use crate::WorldFile;
 use crate::predict::{Job, PredictError};
@@ -48,7 +49,7 @@ impl Answer {
     /// CPU.
     pub fn frontier(&self) -> Vec<&Tried> {
         let statistic = self.objective.slo.first().statistic;
-        let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| statistic.of(run)));
+        let at = |tried: &Tried| (tried.mean(|run| run.cpu_percent), tried.mean(|run| run.latency_us(statistic)));
         // Other values than a mode's own that make no difference to speak of would take the mode's own place.
         let as_own = |tried: &&Tried| {
             let own = tried.setting.unrefined();
@@ -123,7 +124,7 @@ impl Answer {
             .slo
             .bounds()
             .iter()
-            .map(|bound| recommended.mean(|run| bound.statistic.of(run)) / bound.limit_us())
+            .map(|bound| recommended.mean(|run| run.latency_us(bound.statistic)) / bound.limit_us())
             .fold(0.0, f64::max);
         Some(100.0 * (1.0 - tightest))
     }

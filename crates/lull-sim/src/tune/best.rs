@@ -56,7 +56,7 @@ pub(super) fn best_of(
 fn earns(other: &Tried, own: &Tried, objective: &Objective) -> bool {
     let statistic = objective.slo.first().statistic;
     let cpu = |t: &Tried| t.mean(|run| run.cpu_percent);
-    let latency = |t: &Tried| t.mean(|run| statistic.of(run));
+    let latency = |t: &Tried| t.mean(|run| run.latency_us(statistic));
     cpu(other) + REFINED_CPU_PERCENT <= cpu(own)
         || (cpu(other) <= cpu(own) && latency(other) <= latency(own) * (1.0 - REFINED_LATENCY_PERCENT / 100.0))
 }
@@ -85,6 +85,8 @@ fn cheapest(
     let quietest = cheap().map(|(_, t)| busy(t)).fold(f64::INFINITY, f64::min);
     cheap()
         .filter(|(_, t)| busy(t) <= quietest + BUSY_TIE_PERCENT)
-        .min_by(|(_, a), (_, b)| a.mean(|run| statistic.of(run)).total_cmp(&b.mean(|run| statistic.of(run))))
+        .min_by(|(_, a), (_, b)| {
+            a.mean(|run| run.latency_us(statistic)).total_cmp(&b.mean(|run| run.latency_us(statistic)))
+        })
         .map(|(index, _)| index)
 }

@@ -1,5 +1,7 @@
 //! What a run showed, as far as an objective can ask for it.
 
+use lull_slo::Statistic;
+
 use crate::engine::metrics::Outcome;
 
 /// What a run showed.
@@ -23,6 +25,16 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// A statistic of latency, in microseconds.
+    pub fn latency_us(&self, statistic: Statistic) -> f64 {
+        match statistic {
+            Statistic::Avg => self.avg_us,
+            Statistic::P50 => self.p50_us,
+            Statistic::P95 => self.p95_us,
+            Statistic::P99 => self.p99_us,
+        }
+    }
+
     /// Of a run.
     pub fn of(outcome: &Outcome) -> Figures {
         Figures {

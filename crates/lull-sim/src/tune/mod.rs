@@ -26,14 +26,12 @@ mod best;
 mod figures;
 mod search;
 mod setting;
-mod slo;
 mod tried;
 
 pub use self::answer::{Answer, Elsewhere, Runner, TuneError, reachable};
 pub use self::figures::{Figures, us_text};
 pub use self::search::tune;
 pub use self::setting::{Family, Setting};
-pub use self::slo::{Bound, Slo, SloError, Statistic};
 pub use self::tried::{CARRIED_SHARE_MIN, Objective, Tried};
 #[cfg(doc)]
 use crate::predict::Job;

@@ -1,8 +1,9 @@
 //! An objective, and how a setting that was tried stands to it.
 
+use lull_slo::Slo;
+
 use super::figures::{Figures, us_text};
 use super::setting::Setting;
-use super::slo::Slo;
 use crate::predict::PredictError;
 
 /// What is asked for.
@@ -92,7 +93,7 @@ impl Tried {
     /// Whether every seed meets every bound, and one further would with 95 %.
     pub fn confirmed(&self, objective: &Objective) -> bool {
         let each = |run: &Figures| {
-            objective.slo.bounds().iter().all(|bound| bound.statistic.of(run) < bound.limit_us())
+            objective.slo.bounds().iter().all(|bound| run.latency_us(bound.statistic) < bound.limit_us())
                 && objective.cpu_max_percent.is_none_or(|max| run.cpu_percent <= max)
         };
         self.carries() && self.runs.iter().all(each) && self.ratios(objective, Tried::upper_of).all(|ratio| ratio < 1.0)
@@ -108,7 +109,7 @@ impl Tried {
         }
         let mut worst = (0.0, String::new());
         for bound in objective.slo.bounds() {
-            let us = self.mean(|run| bound.statistic.of(run));
+            let us = self.mean(|run| run.latency_us(bound.statistic));
             if us / bound.limit_us() > worst.0 {
                 worst = (us / bound.limit_us(), format!("{} is {}", bound.statistic, us_text(us)));
             }
@@ -139,7 +140,7 @@ impl Tried {
             .slo
             .bounds()
             .iter()
-            .map(|bound| value(self, &|run| bound.statistic.of(run)) / bound.limit_us())
+            .map(|bound| value(self, &|run| run.latency_us(bound.statistic)) / bound.limit_us())
             .collect();
         // CPU may reach its limit; latency has to stay below.
         let cpu = objective.cpu_max_percent.map(|max| value(self, &|run| run.cpu_percent) / (max + 1e-6));

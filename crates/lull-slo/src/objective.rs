@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::figures::Figures;
 use lull_units::{time_ns, time_text};
 
 /// A statistic of latency.
@@ -23,16 +22,6 @@ impl Statistic {
     /// All, with the names that they are written by.
     pub const ALL: [(Statistic, &'static str); 4] =
         [(Statistic::Avg, "avg"), (Statistic::P50, "p50"), (Statistic::P95, "p95"), (Statistic::P99, "p99")];
-
-    /// Its value, in microseconds.
-    pub fn of(self, figures: &Figures) -> f64 {
-        match self {
-            Statistic::Avg => figures.avg_us,
-            Statistic::P50 => figures.p50_us,
-            Statistic::P95 => figures.p95_us,
-            Statistic::P99 => figures.p99_us,
-        }
-    }
 }
 
 impl fmt::Display for Statistic {
@@ -75,7 +64,8 @@ impl Slo {
     }
 
     /// The same bounds with their limits multiplied.
-    pub(super) fn scaled(&self, by: f64) -> Slo {
+    #[must_use]
+    pub fn scaled(&self, by: f64) -> Slo {
         let scaled = |bound: &Bound| Bound { limit_ns: (bound.limit_ns as f64 * by) as u64, ..*bound };
         Slo(self.0.iter().map(scaled).collect())
     }
