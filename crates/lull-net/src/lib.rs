@@ -20,7 +20,7 @@
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
 //! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
-//! delivery mode on both). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
+//! delivery mode on both); beside them `packet` (sockets for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
 //! socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
 //!
 //! # Example: a service with two workers in the mode suspend20
@@ -124,6 +124,8 @@ mod mode;
 #[cfg(not(loom))]
 mod network;
 #[cfg(not(loom))]
+mod packet;
+#[cfg(not(loom))]
 mod queue;
 #[cfg(not(loom))]
 mod ready;
@@ -153,6 +155,8 @@ pub use epoll::{Epoll, EpollStats, Event, Interest, Notifier};
 pub use mode::{AppHalf, NeedsEpoll};
 #[cfg(not(loom))]
 pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
+#[cfg(not(loom))]
+pub use packet::{PacketCounters, PacketDevice, PacketOptions, PacketSocket};
 #[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
