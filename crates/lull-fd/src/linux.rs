@@ -147,6 +147,22 @@ pub fn last_error() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// The calling thread's `errno`, put back when this is dropped.
+pub struct KeptError(c_int);
+
+impl KeptError {
+    /// Keeps it.
+    pub fn keep() -> KeptError {
+        KeptError(last_error())
+    }
+}
+
+impl Drop for KeptError {
+    fn drop(&mut self) {
+        set_error(self.0);
+    }
+}
+
 /// An option of a new socket that the kernel refuses.
 pub struct Refused {
     /// The option.

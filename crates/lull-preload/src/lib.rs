@@ -79,6 +79,7 @@ use core::ffi::CStr;
 
 use lull_fd::Config;
 use lull_fd::config::Wrong;
+use lull_fd::linux::KeptError as Errno;
 use lull_fd::linux::{last_error, set_error};
 use lull_fd::say;
 
@@ -117,20 +118,5 @@ fn variable(name: &'static CStr) -> Option<&'static [u8]> {
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())
-    }
-}
-
-/// The calling thread's `errno`, put back when this is dropped.
-pub(crate) struct Errno(libc::c_int);
-
-impl Errno {
-    pub(crate) fn keep() -> Errno {
-        Errno(last_error())
-    }
-}
-
-impl Drop for Errno {
-    fn drop(&mut self) {
-        set_error(self.0);
     }
 }

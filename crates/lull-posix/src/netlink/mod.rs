@@ -6,6 +6,7 @@
 //! message that it only acknowledges (NLMSG_NOOP with NLM_F_ACK, whose number names the datagram); who receives the
 //! acknowledgement gets the datagram in its place.
 
+mod calls;
 mod message;
 mod plane;
 mod responder;
@@ -18,12 +19,13 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libc::c_int;
 use lull_linux::netdev::Netdev;
 
+pub use self::calls::{message, readv, recvfrom, recvmsg, sendmsg};
 use self::message::{HEADER, Writer, messages, u16_at, u32_at};
 use self::responder::{Asker, Family, Outcome, respond};
-use crate::{Result, fork, kernel};
+use crate::{Result, fork, is_engaged, kernel};
 
 /// How long the acknowledgement is that stands for a datagram: two headers and an error.
-pub const STAND_IN_BYTES: usize = 2 * HEADER + 4;
+const STAND_IN_BYTES: usize = 2 * HEADER + 4;
 /// Answers that wait to be received; a program that lets more lie has lost the oldest, as with a full receive buffer.
 const WAITING_MAX: usize = 256;
 
@@ -70,9 +72,16 @@ pub fn is_one(fd: c_int) -> bool {
     SOCKETS.contains(fd) && !fork::is_husk()
 }
 
-/// The program made a socket of generic netlink.
+/// The program made a socket: one of generic netlink may be asked for the family `netdev`.
+#[inline]
+pub fn made(fd: c_int, domain: c_int, protocol: c_int) {
+    if domain == libc::AF_NETLINK && protocol == libc::NETLINK_GENERIC && fd >= 0 && is_engaged() {
+        note(fd);
+    }
+}
+
 #[cold]
-pub fn made(fd: c_int) {
+fn note(fd: c_int) {
     if DEVICE.get().is_none() || ASKS_ITSELF.get() {
         return;
     }
@@ -114,7 +123,7 @@ fn family() -> Family {
 }
 
 /// The program sends a datagram to the kernel. Nothing if the whole of it is the kernel's, which has not got it yet.
-pub fn send(fd: c_int, datagram: &[u8]) -> Option<Result<usize>> {
+fn send(fd: c_int, datagram: &[u8]) -> Option<Result<usize>> {
     let socket = SOCKETS.get(fd)?;
     let device = DEVICE.get()?;
     let messages = messages(datagram)?;
@@ -182,7 +191,7 @@ fn stands_for(received: &[u8]) -> Option<u32> {
 }
 
 /// The datagram that what was received stands for: it is the program's in its place. One that was only peeked at stays.
-pub fn received(fd: c_int, received: &[u8], peeked: bool) -> Option<Vec<u8>> {
+fn received(fd: c_int, received: &[u8], peeked: bool) -> Option<Vec<u8>> {
     let number = stands_for(received)?;
     let socket = SOCKETS.get(fd)?;
     let mut waiting = socket.waiting();
@@ -190,7 +199,7 @@ pub fn received(fd: c_int, received: &[u8], peeked: bool) -> Option<Vec<u8>> {
 }
 
 /// Whether what the program will receive next may stand for a datagram of lull's.
-pub fn is_next(fd: c_int) -> bool {
+fn is_next(fd: c_int) -> bool {
     let Some(socket) = SOCKETS.get(fd).filter(|socket| !socket.waiting().is_empty()) else { return false };
     let mut next = [0; STAND_IN_BYTES + 1];
     let Ok(length) = kernel::recv(fd, &mut next, libc::MSG_PEEK | libc::MSG_DONTWAIT) else { return false };
@@ -199,6 +208,6 @@ pub fn is_next(fd: c_int) -> bool {
 }
 
 /// What `sendmsg` says to an address: a port other than the kernel's own is another process's.
-pub fn is_to_kernel(address: &[u8]) -> bool {
+fn is_to_kernel(address: &[u8]) -> bool {
     address.is_empty() || u32_at(address, 4) == Some(0)
 }
