@@ -11,6 +11,7 @@ mod data;
 mod datagram;
 mod linger;
 mod listen;
+mod messages;
 mod name;
 pub(crate) mod options;
 mod sendfile;
@@ -34,6 +35,7 @@ pub use data::{Receive, Send, read, recv, recv_message, send, send_message, writ
 pub(crate) use datagram::Datagram;
 pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
+pub use messages::{goes_by_lull, recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub use name::{getpeername, getsockname};
 pub use options::{getsockopt, setsockopt};
 pub use sendfile::sendfile;

@@ -2,14 +2,12 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ptr::{null, null_mut};
-use std::time::{Duration, Instant};
 
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
-use lull_posix::signals::section;
-use lull_posix::socket::{self, Message, Receive, Room, Send};
-use lull_posix::{is_engaged, is_lull, memory};
+use lull_posix::socket::{self, Receive, Room, Send};
+use lull_posix::{is_lull, memory};
 
 use crate::taken_over::taken_over;
 use crate::{answer, netlink, real};
@@ -70,20 +68,6 @@ unsafe fn write_to(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::write(fd, &[IoSlice::new(buffer)]))
-}
-
-/// Whether a message goes by lull: the socket is lull's, or becomes so by where it sends to.
-///
-/// # Safety
-/// The program vouches for its address.
-#[inline]
-unsafe fn by_lull(fd: c_int, address: *const c_void, length: socklen_t) -> Result<bool, c_int> {
-    if is_lull(fd) || address.is_null() || !is_engaged() {
-        return Ok(is_lull(fd));
-    }
-    // SAFETY: as above.
-    let address = unsafe { memory::bytes(address, length as usize) };
-    section(|| socket::sends_by_lull(fd, address)).map_err(|error| answer::refused(error.number()))
 }
 
 /// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
@@ -163,8 +147,8 @@ taken_over! {
         address: *const sockaddr,
         length: socklen_t,
     ) -> ssize_t {
-        match by_lull(fd, address.cast(), length) {
-            Err(failed) => failed as ssize_t,
+        match socket::goes_by_lull(fd, address, length) {
+            Err(error) => answer::refused(error.number()) as ssize_t,
             Ok(false) => netlink::sendto(fd, buffer, count, flags, address, length),
             Ok(true) if address.is_null() => transmit(fd, buffer, count, flags),
             Ok(true) => answer::count(|| {
@@ -196,69 +180,31 @@ taken_over! {
         if !is_lull(fd) {
             return netlink::recvmsg(fd, message, flags);
         }
-        let Some(message) = message.as_mut() else { return answer::refused(libc::EFAULT) as ssize_t };
-        let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
-        let mut got = Message::default();
-        let received = answer::count(|| {
-            memory::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
-                got = socket::recv_message(fd, Room { buffers, control }, Receive { flags })?;
-                memory::write_address(got.from.as_bytes(), message.msg_name.cast(), &raw mut message.msg_namelen)?;
-                Ok(got.bytes)
-            })
-        });
-        if received >= 0 {
-            (message.msg_controllen, message.msg_flags) = (got.control_bytes as _, got.flags);
-        }
-        received
+        answer::count(|| socket::recvmsg(fd, message, flags))
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
         let Some(given) = message.as_ref() else { return netlink::sendmsg(fd, message, flags) };
-        match by_lull(fd, given.msg_name, given.msg_namelen) {
-            Err(failed) => return failed as ssize_t,
-            Ok(false) => return netlink::sendmsg(fd, message, flags),
-            Ok(true) => {}
+        match socket::goes_by_lull(fd, given.msg_name.cast(), given.msg_namelen) {
+            Err(error) => answer::refused(error.number()) as ssize_t,
+            Ok(false) => netlink::sendmsg(fd, message, flags),
+            Ok(true) => answer::count(|| socket::sendmsg(fd, given, flags)),
         }
-        answer::count(|| {
-            let to = memory::if_any(given.msg_name, given.msg_namelen as usize);
-            let control = memory::if_any(given.msg_control, given.msg_controllen as size_t);
-            memory::with_slices(given.msg_iov, given.msg_iovlen as size_t, |buffers| {
-                socket::send_message(fd, buffers, to, control, Send { flags })
-            })
-        })
     }
 
-    /// On a socket of lull's it is `recvmsg` again and again.
     fn recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
         if !is_ours(fd) {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
-        // After the first message the rest are taken as far as they are there.
-        let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
-        let flags = flags & !libc::MSG_WAITFORONE;
-        let until = timeout.as_ref().and_then(|timeout| {
-            let timeout = Duration::new(timeout.tv_sec.try_into().ok()?, timeout.tv_nsec.try_into().ok()?);
-            Instant::now().checked_add(timeout)
-        });
-        // As in the kernel, the time is looked at between messages and ends no wait for one (recvmmsg(2), BUGS).
-        let in_time = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until);
-        let done = each(messages, count, in_time, |nth, message| {
-            recvmsg(fd, message, if nth == 0 { flags } else { flags | rest })
-        });
-        if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
-            let left = until.saturating_duration_since(Instant::now());
-            (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
-        }
-        done
+        socket::recvmmsg(messages, count, flags, timeout.as_mut(), |message, flags| recvmsg(fd, message, flags))
     }
 
-    /// On a socket of lull's it is `sendmsg` again and again.
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let goes = |first: &mmsghdr| by_lull(fd, first.msg_hdr.msg_name, first.msg_hdr.msg_namelen);
+        let goes = |first: &mmsghdr| socket::goes_by_lull(fd, first.msg_hdr.msg_name.cast(), first.msg_hdr.msg_namelen);
         match messages.as_ref().filter(|_| count > 0).map_or(Ok(is_lull(fd)), goes) {
-            Err(failed) => failed,
+            Err(error) => answer::refused(error.number()),
             Ok(false) if !netlink::is_one(fd) => real::sendmmsg(fd, messages, count, flags),
-            Ok(_) => each(messages, count, |_| true, |_, message| sendmsg(fd, message, flags)),
+            Ok(_) => socket::sendmmsg(messages, count, |message| sendmsg(fd, message, flags)),
         }
     }
 
@@ -280,31 +226,4 @@ taken_over! {
         flags: c_uint,
     ) -> ssize_t,
         if is_lull(from) || is_lull(to) => answer::refused(libc::EINVAL) as ssize_t;
-}
-
-/// One call for each message, until one fails; how many did not, or -1 if that was the first.
-///
-/// # Safety
-/// The program vouches for the messages.
-unsafe fn each(
-    messages: *mut mmsghdr,
-    count: c_uint,
-    goes_on: impl Fn(usize) -> bool,
-    mut call: impl FnMut(usize, *mut msghdr) -> ssize_t,
-) -> c_int {
-    // As in the kernel, no more than that are looked at (`__sys_sendmmsg`).
-    let count = count.min(1024) as usize;
-    for nth in 0..count {
-        if !goes_on(nth) {
-            return nth as c_int;
-        }
-        // SAFETY: as above.
-        let message = unsafe { &mut *messages.add(nth) };
-        match call(nth, &raw mut message.msg_hdr) {
-            done if done >= 0 => message.msg_len = done as c_uint,
-            failed if nth == 0 => return failed as c_int,
-            _ => return nth as c_int,
-        }
-    }
-    count as c_int
 }

@@ -1,0 +1,172 @@
+//! Messages as C has them (`msghdr`, `mmsghdr`), on numbers that are lull's.
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::{Message, Receive, Room, Send, recv_message, send_message, sends_by_lull};
+use crate::{Errno, Result, is_engaged, is_lull, memory};
+
+/// As in the kernel, no more messages of a call are looked at (`__sys_sendmmsg`).
+const MESSAGES_MAX: c_uint = 1024;
+
+/// Whether a message goes by lull: the socket is lull's, or becomes so by where it sends to.
+///
+/// # Safety
+/// The program vouches for its address.
+pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_t) -> Result<bool> {
+    if is_lull(fd) || address.is_null() || !is_engaged() {
+        return Ok(is_lull(fd));
+    }
+    // SAFETY: as above.
+    let address = unsafe { memory::bytes(address.cast(), length as usize) };
+    crate::signals::section(|| sends_by_lull(fd, address))
+}
+
+/// `recvmsg`.
+///
+/// # Safety
+/// The program vouches for the message and what it names.
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: as above.
+    unsafe {
+        let message = message.as_mut().ok_or(Errno::new(libc::EFAULT))?;
+        let control = memory::if_any_mut(message.msg_control, message.msg_controllen as size_t);
+        let mut got = Message::default();
+        let received = memory::with_slices_mut(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            got = recv_message(fd, Room { buffers, control }, Receive { flags })?;
+            memory::write_address(got.from.as_bytes(), message.msg_name.cast(), &raw mut message.msg_namelen)?;
+            Ok(got.bytes)
+        })?;
+        (message.msg_controllen, message.msg_flags) = (got.control_bytes as _, got.flags);
+        Ok(received)
+    }
+}
+
+/// `sendmsg`.
+///
+/// # Safety
+/// As [`recvmsg`].
+pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize> {
+    // SAFETY: as above.
+    unsafe {
+        let to = memory::if_any(message.msg_name, message.msg_namelen as usize);
+        let control = memory::if_any(message.msg_control, message.msg_controllen as size_t);
+        memory::with_slices(message.msg_iov, message.msg_iovlen as size_t, |buffers| {
+            send_message(fd, buffers, to, control, Send { flags })
+        })
+    }
+}
+
+/// `recvmmsg`, which is `recvmsg` again and again.
+///
+/// # Safety
+/// The program vouches for the messages.
+pub unsafe fn recvmmsg(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: Option<&mut timespec>,
+    mut receive: impl FnMut(*mut msghdr, c_int) -> ssize_t,
+) -> c_int {
+    // After the first message the rest are taken as far as they are there.
+    let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let flags = flags & !libc::MSG_WAITFORONE;
+    let until = timeout.as_ref().and_then(|timeout| {
+        let timeout = Duration::new(timeout.tv_sec.try_into().ok()?, timeout.tv_nsec.try_into().ok()?);
+        Instant::now().checked_add(timeout)
+    });
+    // As in the kernel, the time is looked at between messages and ends no wait for one (recvmmsg(2), BUGS).
+    let in_time = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until);
+    // SAFETY: as above.
+    let done = unsafe {
+        each(messages, count, in_time, |nth, message| receive(message, if nth == 0 { flags } else { flags | rest }))
+    };
+    if let (Some(timeout), Some(until)) = (timeout, until) {
+        let left = until.saturating_duration_since(Instant::now());
+        (timeout.tv_sec, timeout.tv_nsec) = (left.as_secs() as _, left.subsec_nanos().into());
+    }
+    done
+}
+
+/// `sendmmsg`, which is `sendmsg` again and again.
+///
+/// # Safety
+/// The program vouches for the messages.
+pub unsafe fn sendmmsg(messages: *mut mmsghdr, count: c_uint, mut send: impl FnMut(*mut msghdr) -> ssize_t) -> c_int {
+    // SAFETY: as above.
+    unsafe { each(messages, count, |_| true, |_, message| send(message)) }
+}
+
+/// One call for each message, until one fails; how many did not, or -1 if that was the first.
+///
+/// # Safety
+/// The program vouches for the messages.
+unsafe fn each(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    goes_on: impl Fn(usize) -> bool,
+    mut call: impl FnMut(usize, *mut msghdr) -> ssize_t,
+) -> c_int {
+    let count = count.min(MESSAGES_MAX) as usize;
+    for nth in 0..count {
+        if !goes_on(nth) {
+            return nth as c_int;
+        }
+        // SAFETY: as above.
+        let message = unsafe { &mut *messages.add(nth) };
+        match call(nth, &raw mut message.msg_hdr) {
+            done if done >= 0 => message.msg_len = done as c_uint,
+            failed if nth == 0 => return failed as c_int,
+            _ => return nth as c_int,
+        }
+    }
+    count as c_int
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> [mmsghdr; 3] {
+        // SAFETY: plain data, for which zeroes are a value.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn messages_are_counted_until_one_fails() {
+        for (fails_at, told, lengths) in [(0, -1, [0, 0, 0]), (2, 2, [1, 2, 0]), (9, 3, [1, 2, 3])] {
+            let (mut messages, mut nth) = (messages(), 0);
+            let send = |_: *mut msghdr| {
+                nth += 1;
+                if nth > fails_at { -1 } else { nth }
+            };
+            // SAFETY: as many messages as it says.
+            assert_eq!(unsafe { sendmmsg(messages.as_mut_ptr(), 3, send) }, told);
+            assert_eq!(messages.map(|message| message.msg_len), lengths);
+        }
+    }
+
+    #[test]
+    fn only_the_first_message_is_waited_for_if_one_is_enough() {
+        let mut flags_of_each = Vec::new();
+        let receive = |_: *mut msghdr, flags| {
+            flags_of_each.push(flags);
+            1
+        };
+        let flags = libc::MSG_WAITFORONE | libc::MSG_PEEK;
+        // SAFETY: as many messages as it says.
+        assert_eq!(unsafe { recvmmsg(messages().as_mut_ptr(), 3, flags, None, receive) }, 3);
+        let rest = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        assert_eq!(flags_of_each, [libc::MSG_PEEK, rest, rest]);
+    }
+
+    #[test]
+    fn time_that_is_over_leaves_the_messages_behind_the_first() {
+        let mut timeout = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: as many messages as it says.
+        let told = unsafe { recvmmsg(messages().as_mut_ptr(), 3, 0, Some(&mut timeout), |_, _| 5) };
+        assert_eq!((told, timeout.tv_sec, timeout.tv_nsec), (1, 0, 0));
+    }
+}
