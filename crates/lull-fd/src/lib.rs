@@ -18,6 +18,7 @@
 //! | [`wait`] | a wait of a given length: what the kernel polls for, what is polled for here, when it sleeps |
 //! | [`time`] | timeouts of the three calls, as nanoseconds |
 //! | [`files`] | open files by their numbers: lock-free, refcounted, with generations |
+//! | [`birth`] | new contexts and sockets get their parameters |
 //! | [`calls`] | a call of the program's, waited for so |
 //! | [`say`] | one line on stderr, at most once a process |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
@@ -41,6 +42,7 @@
 //! assert_eq!((socket.fd, socket.napi_id), (9, 8193));
 //! ```
 
+pub mod birth;
 pub mod calls;
 pub mod config;
 pub mod files;

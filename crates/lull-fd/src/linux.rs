@@ -32,7 +32,7 @@ impl Poller {
                 return None;
             }
             let poller = Poller(fd);
-            if libc::syscall(libc::SYS_ioctl, fd, libc::EPIOCSPARAMS, &raw const params) != 0 {
+            if set_epoll_params(fd, &params).is_err() {
                 poller.close();
                 return None;
             }
@@ -81,6 +81,16 @@ impl Poller {
         // SAFETY: its own descriptor, which is used no more.
         unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
+}
+
+/// EPIOCSPARAMS.
+///
+/// # Errors
+/// The kernel's.
+pub fn set_epoll_params(fd: c_int, params: &libc::epoll_params) -> Result<(), c_int> {
+    // SAFETY: the kernel reads the struct, if the descriptor takes the request.
+    system_call(unsafe { libc::syscall(libc::SYS_ioctl, fd, libc::EPIOCSPARAMS, params as *const libc::epoll_params) })
+        .map(drop)
 }
 
 fn system_call(result: c_long) -> Result<c_int, c_int> {

@@ -1,5 +1,6 @@
 //! `poll` and `select` over both worlds.
 
+mod arguments;
 mod select;
 
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::{Result, engine, kernel, signals};
 
-pub use select::{Sets, WORD_BITS, concerns_sets, select};
+pub use arguments::{duration, lulls_fds, lulls_sets, select_timeval};
+pub use select::{Sets, concerns_sets, select};
 
 /// Whether a call with these descriptors is lull's business.
 pub fn concerns(fds: &[pollfd]) -> bool {

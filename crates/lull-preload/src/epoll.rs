@@ -2,20 +2,18 @@
 //! `epoll_pwait`, `epoll_pwait2`: waits that are polled for, in a mode that keeps polling. What is done is `lull-fd`'s.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use lull_fd::calls::{self, Call};
-use lull_fd::{Table, linux, time};
+use lull_fd::{Table, birth, linux, time};
 
 use lull_posix::{epoll as lulls, is_engaged, is_lull};
 
 use crate::taken_over::taken_over;
-use crate::{CONFIG, Errno, answer, last_error, real, say};
+use crate::{CONFIG, Errno, answer, real};
 
 static TABLE: Table = Table::new();
-static SAID_LIFTED: AtomicBool = AtomicBool::new(false);
 
 taken_over! {
     /// The new context gets its parameters.
@@ -24,12 +22,15 @@ taken_over! {
             // The size is a hint that nobody has taken for long, but it has to be one.
             return if size > 0 { answer::number(|| lulls::epoll_create(0)) } else { answer::refused(libc::EINVAL) };
         }
-        born(real::epoll_create(size))
+        birth::context(&TABLE, &CONFIG, real::epoll_create(size))
     }
 
     /// The new context gets its parameters.
     fn epoll_create1(flags: c_int) -> c_int {
-        if is_engaged() { answer::number(|| lulls::epoll_create(flags)) } else { born(real::epoll_create1(flags)) }
+        if is_engaged() {
+            return answer::number(|| lulls::epoll_create(flags));
+        }
+        birth::context(&TABLE, &CONFIG, real::epoll_create1(flags))
     }
 
     /// What is on a context is remembered in a mode that keeps polling.
@@ -145,46 +146,8 @@ fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {
 fn polled_for<Real: Fn(i64, Option<&sigset_t>) -> c_int>(call: &Call<'_, Real>, asked_ns: i64, ms: c_int) -> c_int {
     // SAFETY: the program vouches for its events.
     let (found, lifted) = unsafe { calls::polled_for(&TABLE, &CONFIG, call, asked_ns, ms) };
-    if lifted && !SAID_LIFTED.load(Relaxed) {
-        say_lifted();
+    if lifted {
+        birth::say_lifted();
     }
     found
-}
-
-#[cold]
-fn say_lifted() {
-    let _errno = Errno::keep();
-    if !SAID_LIFTED.swap(true, Relaxed) {
-        say::line(format_args!(
-            "calls of epoll_wait with timeout 0 find nothing again and again: the queue is polled for them, for at most \
-             1/{} of the time (`lull run --no-lift` leaves them alone)",
-            lull_core::zero_timeout::ZERO_TIMEOUT_SHARE
-        ));
-    }
-}
-
-/// Gives a new context its parameters. Whatever goes wrong, the program gets the descriptor that it asked for.
-fn born(fd: c_int) -> c_int {
-    let Some(params) = CONFIG.epoll() else { return fd };
-    if fd < 0 {
-        return fd;
-    }
-    TABLE.born(fd);
-    let _errno = Errno::keep();
-    // SAFETY: an ioctl on a descriptor that this call has just made, with the struct that it takes.
-    if unsafe { libc::ioctl(fd, libc::EPIOCSPARAMS, &params) } == 0 {
-        return fd;
-    }
-    CONFIG.epoll_off();
-    match last_error() {
-        libc::ENOTTY => say::once(format_args!(
-            "this kernel cannot set busy-poll parameters of an epoll context (it needs Linux 6.9): none are set"
-        )),
-        libc::EPERM => say::once(format_args!(
-            "no right to an epoll busy-poll budget of {}: above 64 it needs CAP_NET_ADMIN; no parameters are set",
-            params.busy_poll_budget
-        )),
-        error => say::once(format_args!("the kernel refuses the epoll parameters (error {error}): none are set")),
-    }
-    fd
 }

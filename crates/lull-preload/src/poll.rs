@@ -1,42 +1,11 @@
 //! `poll`, `select` and their kin.
 
-use core::ptr::NonNull;
-use core::time::Duration;
-
-use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, suseconds_t, time_t, timespec, timeval};
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use lull_fd::time;
-use lull_posix::is_engaged;
-use lull_posix::poll::{self as lulls, Sets};
+use lull_posix::poll::{self as lulls, duration, lulls_fds, lulls_sets};
 
 use crate::taken_over::taken_over;
-use crate::{Errno, answer, real};
-
-fn duration(timeout_ns: i64) -> Option<Duration> {
-    u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
-}
-
-/// A call that may wait, for the kernel's descriptors perhaps: what the thread has answered is sent first.
-fn waits() {
-    let _errno = Errno::keep();
-    lull_posix::about_to_wait();
-}
-
-/// The descriptors of a call, if one of them is lull's.
-///
-/// # Safety
-/// The program vouches for them.
-unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if !is_engaged() {
-        return None;
-    }
-    waits();
-    if fds.is_null() || count == 0 {
-        return None;
-    }
-    // SAFETY: as above.
-    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    lulls::concerns(fds).then_some(fds)
-}
+use crate::{answer, real};
 
 /// Nanoseconds of a timeout that may not be there; nothing for one that is no time.
 ///
@@ -45,28 +14,6 @@ unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [poll
 unsafe fn asked_ns(timeout: *const timespec) -> Option<i64> {
     // SAFETY: as above.
     unsafe { timeout.as_ref() }.map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout))
-}
-
-/// The words of a call's sets, if one of the descriptors in them is lull's.
-///
-/// # Safety
-/// The program vouches for sets of `count` bits, rounded up to words.
-unsafe fn lulls_sets<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<Sets<'a>> {
-    if !is_engaged() {
-        return None;
-    }
-    waits();
-    let count = usize::try_from(count).ok()?;
-    // SAFETY: as above.
-    let words = |set: NonNull<fd_set>| unsafe {
-        core::slice::from_raw_parts_mut(set.as_ptr().cast(), count.div_ceil(lulls::WORD_BITS))
-    };
-    let sets = sets.map(|set| NonNull::new(set).map(words));
-    lulls::concerns_sets(count, &sets).then_some(sets)
-}
-
-fn selected(count: c_int, mut sets: Sets<'_>, timeout_ns: i64, mask: Option<&sigset_t>) -> c_int {
-    answer::count_with_mask(mask, || lulls::select(count as usize, &mut sets, duration(timeout_ns)))
 }
 
 taken_over! {
@@ -110,21 +57,10 @@ taken_over! {
         except: *mut fd_set,
         timeout: *mut timeval,
     ) -> c_int {
-        let Some(sets) = lulls_sets(count, [read, write, except]) else {
+        let Some(mut sets) = lulls_sets(count, [read, write, except]) else {
             return real::select(count, read, write, except, timeout);
         };
-        let Some(timeout) = timeout.as_mut() else { return selected(count, sets, time::FOR_EVER_NS, None) };
-        if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
-            return answer::refused(libc::EINVAL);
-        }
-        let ns = timeout.tv_sec.saturating_mul(1_000_000_000).saturating_add(timeout.tv_usec.saturating_mul(1_000));
-        let until_ns = time::now_ns().saturating_add(ns);
-        let result = selected(count, sets, ns, None);
-        // Linux tells how much of the time is left.
-        let left_us = (until_ns - time::now_ns()).max(0) / 1_000;
-        timeout.tv_sec = (left_us / 1_000_000) as time_t;
-        timeout.tv_usec = (left_us % 1_000_000) as suseconds_t;
-        result
+        answer::count_with_mask(None, || lulls::select_timeval(count as usize, &mut sets, timeout.as_mut()))
     }
 
     fn pselect(
@@ -135,11 +71,11 @@ taken_over! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        let Some(sets) = lulls_sets(count, [read, write, except]) else {
+        let Some(mut sets) = lulls_sets(count, [read, write, except]) else {
             return real::pselect(count, read, write, except, timeout, mask);
         };
         match asked_ns(timeout) {
-            Some(ns) => selected(count, sets, ns, mask.as_ref()),
+            Some(ns) => answer::count_with_mask(mask.as_ref(), || lulls::select(count as usize, &mut sets, duration(ns))),
             None => answer::refused(libc::EINVAL),
         }
     }

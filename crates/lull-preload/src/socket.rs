@@ -5,32 +5,27 @@ use core::ffi::c_void;
 
 use libc::{c_int, sockaddr, socklen_t};
 
-use lull_fd::config::Socket;
-use lull_fd::linux::{self, Refused};
+use lull_fd::birth;
 use lull_posix::signals::section;
 use lull_posix::{is_engaged, is_lull, memory, socket as lulls};
 
 use crate::taken_over::taken_over;
-use crate::{CONFIG, Errno, answer, netlink, number, real, say};
+use crate::{CONFIG, answer, netlink, number, real};
 
 taken_over! {
     /// A new IPv4 or IPv6 socket gets its options.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         let fd = number::forgotten(real::socket(domain, kind, protocol));
         netlink::made(fd, domain, protocol);
-        if let Some(wanted) = CONFIG.socket()
-            && fd >= 0
-            && linux::is_internet_domain(domain)
-        {
-            let _errno = Errno::keep();
-            set(fd, &wanted);
-        }
-        fd
+        birth::socket(&CONFIG, fd, domain)
     }
 
     /// The accepted socket gets its options.
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        if is_lull(fd) { lulls_accept(fd, address, length, 0) } else { accepted(real::accept(fd, address, length)) }
+        if is_lull(fd) {
+            return lulls_accept(fd, address, length, 0);
+        }
+        birth::accepted(&CONFIG, real::accept(fd, address, length))
     }
 
     /// The accepted socket gets its options.
@@ -38,7 +33,7 @@ taken_over! {
         if is_lull(fd) {
             return lulls_accept(fd, address, length, flags);
         }
-        accepted(real::accept4(fd, address, length, flags))
+        birth::accepted(&CONFIG, real::accept4(fd, address, length, flags))
     }
 
     fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
@@ -105,26 +100,4 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
         }
         written.map(|()| accepted.fd)
     })
-}
-
-/// A connection inherits its listener's options (`sk_clone_lock`), so only one without any is from a listener that was
-/// made elsewhere, such as a service manager's.
-fn accepted(fd: c_int) -> c_int {
-    let Some(wanted) = CONFIG.socket() else { return fd };
-    if fd < 0 {
-        return fd;
-    }
-    let _errno = Errno::keep();
-    if linux::busy_poll_usecs(fd) == Some(0) && linux::is_internet(fd) {
-        set(fd, &wanted);
-    }
-    fd
-}
-
-fn set(fd: c_int, wanted: &Socket) {
-    if let Err(Refused { name, value, error }) = linux::set_busy_poll(fd, wanted) {
-        let remedy = if error == libc::EPERM { "it needs CAP_NET_ADMIN" } else { "the kernel refuses it" };
-        CONFIG.socket_off();
-        say::once(format_args!("cannot set {name} to {value} ({remedy}): sockets are left alone from here on"));
-    }
 }

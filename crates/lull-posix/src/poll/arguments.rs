@@ -1,0 +1,73 @@
+//! The arguments of `poll` and `select` as C has them.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use std::time::Duration;
+
+use libc::{c_int, fd_set, nfds_t, pollfd, suseconds_t, time_t, timeval};
+use lull_fd::linux::KeptError;
+use lull_fd::time;
+
+use super::concerns;
+use super::select::{Sets, WORD_BITS, concerns_sets, select};
+use crate::{Errno, Result, about_to_wait, is_engaged};
+
+/// A timeout in nanoseconds; nothing is for ever.
+pub fn duration(timeout_ns: i64) -> Option<Duration> {
+    u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
+}
+
+/// A call that may wait, for the kernel's descriptors perhaps: what the thread has answered is sent first.
+fn waits() -> bool {
+    if !is_engaged() {
+        return false;
+    }
+    let _errno = KeptError::keep();
+    about_to_wait();
+    true
+}
+
+/// The descriptors of a call, if one of them is lull's.
+///
+/// # Safety
+/// The program vouches for them.
+pub unsafe fn lulls_fds<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if !waits() || fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: as above.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    concerns(fds).then_some(fds)
+}
+
+/// The words of a call's sets, if one of the descriptors in them is lull's.
+///
+/// # Safety
+/// The program vouches for sets of `count` bits, rounded up to words.
+pub unsafe fn lulls_sets<'a>(count: c_int, sets: [*mut fd_set; 3]) -> Option<Sets<'a>> {
+    if !waits() {
+        return None;
+    }
+    let count = usize::try_from(count).ok()?;
+    // SAFETY: as above.
+    let words = |set: NonNull<fd_set>| unsafe {
+        core::slice::from_raw_parts_mut(set.as_ptr().cast(), count.div_ceil(WORD_BITS))
+    };
+    let sets = sets.map(|set| NonNull::new(set).map(words));
+    concerns_sets(count, &sets).then_some(sets)
+}
+
+/// `select`, which tells how much of the time is left, as on Linux.
+pub fn select_timeval(count: usize, sets: &mut Sets<'_>, timeout: Option<&mut timeval>) -> Result<usize> {
+    let Some(timeout) = timeout else { return select(count, sets, None) };
+    if timeout.tv_sec < 0 || timeout.tv_usec < 0 {
+        return Err(Errno::new(libc::EINVAL));
+    }
+    let ns = timeout.tv_sec.saturating_mul(1_000_000_000).saturating_add(timeout.tv_usec.saturating_mul(1_000));
+    let until_ns = time::now_ns().saturating_add(ns);
+    let result = select(count, sets, duration(ns));
+    let left_us = (until_ns - time::now_ns()).max(0) / 1_000;
+    timeout.tv_sec = (left_us / 1_000_000) as time_t;
+    timeout.tv_usec = (left_us % 1_000_000) as suseconds_t;
+    result
+}
