@@ -9,7 +9,7 @@ use super::poll;
 use crate::{Errno, Result, files};
 
 /// Bits of a word of an `fd_set`.
-pub(super) const WORD_BITS: usize = u64::BITS as usize;
+pub const WORD_BITS: usize = u64::BITS as usize;
 
 /// The words of the sets for reading, writing and exceptions, any of which may not be there. They are as long as the count of the
 /// call has them, rounded up to words.
