@@ -21,7 +21,7 @@ use crate::load::{LoadError, WorkloadConfig};
 pub use kernel::KernelBench;
 pub use kernel::program::ServiceKind;
 pub use measure::{Server, ServerConfig};
-pub use mem::MemBench;
+pub use mem::{MemBench, TscClock};
 pub use tap::TapBench;
 pub use xdp::XdpBench;
 

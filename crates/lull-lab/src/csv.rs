@@ -287,7 +287,8 @@ pub fn number(value: Option<f64>) -> String {
     }
 }
 
-fn push_record(text: &mut String, fields: impl Iterator<Item = String>) {
+/// Adds a line of fields, quoted where they have to be.
+pub(crate) fn push_record(text: &mut String, fields: impl Iterator<Item = String>) {
     let quoted = |field: String| match field.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
         false => field,

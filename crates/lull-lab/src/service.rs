@@ -18,7 +18,7 @@ mod worker;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use lull_net::{Epoll, Network};
 use crate::memcached::Store;
 use kernel::{Kernel, KernelControl};
 use own::{Own, OwnControl};
+pub use plane::EVENTS_MAX;
 use plane::{Control, Plane};
 use worker::Shared;
 
@@ -81,6 +82,21 @@ impl OwnService {
         Service::start(Own::planes(network, address)?, store, limits)
     }
 
+    /// Starts one worker on `cpu`, with one epoll context, listening on `address` for the connections of all queues of
+    /// `network`: a second service beside one whose CPU takes the queues' interrupts.
+    ///
+    /// # Errors
+    /// As [`OwnService::on_network`].
+    pub fn on_cpu(
+        network: &Network,
+        cpu: u16,
+        address: SocketAddr,
+        store: Arc<Store>,
+        limits: Limits,
+    ) -> io::Result<OwnService> {
+        Service::start(vec![Own::on_cpu(network, cpu, address)?], store, limits)
+    }
+
     /// The workers' epoll contexts.
     pub fn epolls(&self) -> impl Iterator<Item = &Epoll> {
         self.workers.iter().map(|worker| &worker.control.epoll)
@@ -110,6 +126,7 @@ impl<C: Control> Service<C> {
             limits,
             stopping: AtomicBool::new(false),
             wait_ms: AtomicU64::new(0),
+            events_max: AtomicUsize::new(EVENTS_MAX),
             busy_poll_usecs: AtomicU64::new(0),
             refusal_told: AtomicBool::new(false),
         });
@@ -132,6 +149,22 @@ impl<C: Control> Service<C> {
         }
         self.shared.busy_poll_usecs.store(u64::from(mode.socket_busy_poll_usecs), Ordering::Release);
         // Whoever waits in the old way comes back and waits in the new one.
+        self.workers.iter().for_each(|worker| worker.control.notify());
+        Ok(())
+    }
+
+    /// How many events a worker takes from epoll at a time, 1 to [`EVENTS_MAX`]: what its other packets, and other
+    /// applications on its queues, may have to wait for.
+    ///
+    /// # Errors
+    /// A number outside these limits.
+    pub fn set_events_max(&self, events_max: usize) -> io::Result<()> {
+        if !(1..=EVENTS_MAX).contains(&events_max) {
+            let what = format!("cannot take {events_max} events at a time: use 1 to {EVENTS_MAX}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.shared.events_max.store(events_max, Ordering::Relaxed);
+        // Whoever waits with the old limit comes back and waits with the new one.
         self.workers.iter().for_each(|worker| worker.control.notify());
         Ok(())
     }

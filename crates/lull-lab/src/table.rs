@@ -19,10 +19,10 @@ use crate::html::narrate;
 use crate::stats::Estimate;
 
 /// Narrower than this, prose is not wrapped any further, in columns.
-const PROSE_COLUMNS_MIN: usize = 40;
+pub(crate) const PROSE_COLUMNS_MIN: usize = 40;
 
 /// How wide prose gets, in columns.
-const PROSE_COLUMNS_MAX: usize = 120;
+pub(crate) const PROSE_COLUMNS_MAX: usize = 120;
 
 /// How wide the table gets where there is no terminal: what a pager or a mail still shows. `--csv` has every column.
 const PIPED_COLUMNS: usize = 160;
@@ -151,7 +151,7 @@ fn name(testcase: &str, cell: Option<&CellSummary>) -> String {
     format!("{mark}{testcase}")
 }
 
-fn percent_text(percent: f64) -> String {
+pub(crate) fn percent_text(percent: f64) -> String {
     if percent < 0.95 { format!("{percent:.1}") } else { format!("{percent:.0}") }
 }
 
@@ -185,10 +185,10 @@ fn paint(cell: Option<&CellSummary>, colour: bool) -> Style {
 
 /// Footnotes, each text once.
 #[derive(Default)]
-struct Footnotes(Vec<String>);
+pub(crate) struct Footnotes(pub(crate) Vec<String>);
 
 impl Footnotes {
-    fn number(&mut self, note: String) -> usize {
+    pub(crate) fn number(&mut self, note: String) -> usize {
         let at = self.0.iter().position(|known| *known == note);
         at.unwrap_or_else(|| {
             self.0.push(note);

@@ -1,5 +1,7 @@
 //! `lull compare`.
 
+mod case;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -78,6 +80,11 @@ const MODES: &str =
 /// Arguments of `lull compare`.
 #[derive(Args)]
 pub struct Compare {
+    /// A workload of the published letters in place of the comparison of modes, with a table of its own.
+    #[arg(long, value_enum)]
+    case: Option<case::Case>,
+    #[command(flatten)]
+    case_args: case::CaseArgs,
     /// Whose delivery is compared: lull's own stack, or Linux's, with a memcached behind a veth pair (root).
     #[arg(long, value_enum, default_value = "user")]
     plane: Plane,
@@ -155,7 +162,11 @@ pub struct Compare {
 }
 
 /// Runs the comparison and writes what was asked for.
-pub fn run(args: Compare, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    if let Some(case) = args.case {
+        return case::run(case, &args, given, stop);
+    }
+    case::refuse_without_case(given)?;
     let modes = modes(&args);
     let parsed = modes.iter().map(|mode| mode.parse()).collect::<Result<Vec<Mode>, _>>()?;
     fits_the_plane(&args)?;

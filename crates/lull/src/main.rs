@@ -42,6 +42,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
@@ -52,8 +53,9 @@ use output::{outln, say};
 fn main() -> ExitCode {
     let matches = manual::by_plane(Cli::command()).try_get_matches();
     let json = matches.as_ref().is_ok_and(wants_json);
+    let given = matches.as_ref().map(given).unwrap_or_default();
     let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    let done = parsed.map_or_else(|error| usage(&error), run_command);
+    let done = parsed.map_or_else(|error| usage(&error), |cli| run_command(cli, &given));
     // What standard output holds back is part of what the command has to say.
     let done = done.and_then(|code| output::flush().map(|()| code).map_err(Failure::from));
     done.unwrap_or_else(|failure| match failure.downcast_ref::<output::WriteError>() {
@@ -72,6 +74,13 @@ fn wants_json(matches: &ArgMatches) -> bool {
     matches.subcommand().is_some_and(flag)
 }
 
+/// The options that were typed after the command's name, as its arguments are called.
+fn given(matches: &ArgMatches) -> Vec<String> {
+    let Some((_, command)) = matches.subcommand() else { return Vec::new() };
+    let typed = |id: &&clap::Id| command.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    command.ids().filter(typed).map(ToString::to_string).collect()
+}
+
 /// Prints --help and --version on standard output, and what is wrong with the arguments on standard error.
 fn usage(message: &clap::Error) -> Result<ExitCode, Failure> {
     match message.print() {
@@ -88,7 +97,7 @@ fn sweep() {
     Places::default().sweep();
 }
 
-fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
+fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     // Those that `lull run` gets are its program's.
     let signals: &[_] = match cli.command {
@@ -102,7 +111,7 @@ fn run_command(cli: Cli) -> Result<ExitCode, Failure> {
     }
     sweep();
     match cli.command {
-        Command::Compare(args) => compare::run(args, &stop),
+        Command::Compare(args) => compare::run(args, given, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Merge(args) => merge::run(&args),
         Command::Predict(args) => predict::run(args, &stop),

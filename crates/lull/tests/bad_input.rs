@@ -44,6 +44,20 @@ fn wrong_modes_and_loads() {
 }
 
 #[test]
+fn a_case_takes_its_own_options_only() {
+    refused("compare --case many", &["many", "batch-limit"]);
+    refused_in_one_line("compare --events-max 8", &["--events-max", "--case"]);
+    refused_in_one_line("compare --case batch-limit --loads MAX", &["--loads", "batch-limit", "--events-max"]);
+    refused_in_one_line("compare --case batch-limit --events-max 0", &["0 events", "1 to 64"]);
+    refused_in_one_line("compare --case batch-limit --events-max 65", &["65 events", "1 to 64"]);
+    refused_in_one_line("compare --case batch-limit --runs 0", &["0 runs", "at least 1"]);
+    refused_in_one_line("compare --case batch-limit --modes base,suspend20", &["2 modes", "name one"]);
+    refused_in_one_line("compare --case batch-limit --connections 0", &["connections"]);
+    refused_in_one_line("compare --case batch-limit --cores 0,0", &["core 0 twice"]);
+    refused_in_one_line("compare --case batch-limit --csv /no/such/place/x.csv", &["/no/such/place"]);
+}
+
+#[test]
 fn a_programs_nic_takes_its_own_options_only() {
     let run = |options: &str| format!("run --mode base --addr 10.0.0.2/24 {options} --dry-run -- /bin/true");
     refused_in_one_line(&run("--nic eth0"), &["eth0", "tap:NAME", "xdp:DEV"]);

@@ -25,6 +25,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct TscClock(Arc<HostClock>);
 
+impl Default for TscClock {
+    fn default() -> TscClock {
+        TscClock(Arc::new(HostClock::new()))
+    }
+}
+
 impl Clock for TscClock {
     #[inline]
     fn now_ns(&self) -> u64 {
@@ -73,7 +79,7 @@ impl MemBench {
         let server = Server::start(decorate(Arc::new(service_port))?, server_config)?;
         let workload = Arc::new(Workload::new(config.workload)?);
         server.preload(&workload);
-        let clock = TscClock(Arc::new(HostClock::new()));
+        let clock = TscClock::default();
         let mut bench =
             MemBench { clients: Vec::new(), server, _client_port: client_port.clone(), cores, config: config.clone() };
         let (IpAddr::V4(client_ip), IpAddr::V4(service_ip)) = (CLIENT_IP, SERVICE_IP) else {

@@ -56,22 +56,35 @@ impl Enforcement {
         matches!(self, Enforcement::Refused { .. })
     }
 
+    /// What was found instead of the mode, or why nothing ran; `None` where the mode is shown.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Enforcement::InForce | Enforcement::TimeoutHad { .. } => None,
+            Enforcement::NotInForce { reason } | Enforcement::Refused { reason } => Some(reason),
+        }
+    }
+
     /// One verdict for several runs: the worst, with the median of the timeouts had.
     pub(super) fn of_runs(runs: &[RunResult]) -> Enforcement {
-        if let Some(refused) = runs.iter().find(|r| r.verdict.is_refused()) {
-            return refused.verdict.clone();
+        Enforcement::of_all(&runs.iter().map(|run| &run.verdict).collect::<Vec<_>>())
+    }
+
+    /// The same of their verdicts.
+    pub(crate) fn of_all(verdicts: &[&Enforcement]) -> Enforcement {
+        if let Some(refused) = verdicts.iter().find(|verdict| verdict.is_refused()) {
+            return (*refused).clone();
         }
-        let failed: Vec<&RunResult> = runs.iter().filter(|r| !r.verdict.shows_mode()).collect();
-        if let Some(Enforcement::NotInForce { reason }) = failed.first().map(|r| &r.verdict) {
-            let reason = match failed.len() == runs.len() {
+        let failed: Vec<&&Enforcement> = verdicts.iter().filter(|verdict| !verdict.shows_mode()).collect();
+        if let Some(Enforcement::NotInForce { reason }) = failed.first() {
+            let reason = match failed.len() == verdicts.len() {
                 true => reason.clone(),
-                false => format!("{reason} (in {} of {} runs)", failed.len(), runs.len()),
+                false => format!("{reason} (in {} of {} runs)", failed.len(), verdicts.len()),
             };
             return Enforcement::NotInForce { reason };
         }
-        let timeouts: Vec<(f64, f64)> = runs
+        let timeouts: Vec<(f64, f64)> = verdicts
             .iter()
-            .filter_map(|r| match r.verdict {
+            .filter_map(|verdict| match **verdict {
                 Enforcement::TimeoutHad { asked_us, had_us } => Some((asked_us, had_us)),
                 _ => None,
             })

@@ -8,10 +8,12 @@
 //! | `lines`, `bars`, `scatter`, `ratios` | the charts |
 //! | `scale`, `svg`, `palette` | axes, text and colour |
 //! | `rows` | the table |
+//! | [`case`] | the page of a case |
 //! | [`published`] | the pages of published tables, simulated |
 //! | [`tuning`] | the page of a search for settings |
 
 mod bars;
+pub mod case;
 mod figures;
 mod lines;
 mod narrate;

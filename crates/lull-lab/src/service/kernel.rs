@@ -71,12 +71,12 @@ impl Plane for Kernel {
         lull_host::pin_thread(&[self.core])
     }
 
-    fn wait(&mut self, keys: &mut Vec<u64>, timeout: Option<Duration>) {
+    fn wait(&mut self, keys: &mut Vec<u64>, events_max: usize, timeout: Option<Duration>) {
         let timeout =
             timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS_MAX];
         // A signal interrupts and changes nothing.
-        if let Ok((events, _)) = epoll::wait(&*self.epoll, &mut events[..], timeout.as_ref()) {
+        if let Ok((events, _)) = epoll::wait(&*self.epoll, &mut events[..events_max], timeout.as_ref()) {
             keys.extend(events.iter().map(|event| event.data.u64()));
         }
         if keys.contains(&NOTICE) {

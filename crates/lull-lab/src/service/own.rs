@@ -50,6 +50,11 @@ impl Own {
         queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
     }
 
+    /// A plane on one CPU, listening on `address` for the connections of all queues, wherever their interrupts go.
+    pub(super) fn on_cpu(network: &Network, cpu: u16, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
+        Own::new(network, cpu, (0..network.napis().len()).collect(), address)
+    }
+
     fn new(network: &Network, cpu: u16, queues: Vec<usize>, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
         let host = network.host();
         let worker = Worker::new(host, cpu)?;
@@ -76,10 +81,10 @@ impl Plane for Own {
         Ok(self.worker.pin_thread()?)
     }
 
-    fn wait(&mut self, keys: &mut Vec<u64>, timeout: Option<Duration>) {
+    fn wait(&mut self, keys: &mut Vec<u64>, events_max: usize, timeout: Option<Duration>) {
         self.events.clear();
         // The only error is a maximum of 0.
-        let _ = self.epoll.wait(&self.worker, &mut self.events, EVENTS_MAX, timeout);
+        let _ = self.epoll.wait(&self.worker, &mut self.events, events_max, timeout);
         keys.extend(self.events.iter().map(|event| event.key));
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lull_core::{AppPolicy, Mode};
 
-/// Events taken from epoll at a time: it bounds how long packets wait while the application works. Memcached, through
-/// libevent, starts with 32 and doubles as needed.
-pub(super) const EVENTS_MAX: usize = 64;
+/// Events taken from epoll at a time, at most: it bounds how long packets wait while the application works. Memcached,
+/// through libevent, starts with 32 and doubles as needed.
+pub const EVENTS_MAX: usize = 64;
 /// The key of the listener's events.
 pub(super) const LISTENER: u64 = u64::MAX;
 /// The key of a notification's event.
@@ -52,8 +52,8 @@ pub trait Plane: Send + 'static {
 
     /// Pins the calling thread to where this plane's worker belongs.
     fn pin(&self) -> io::Result<()>;
-    /// Waits for events, for ever without a timeout, and puts their keys, [`EVENTS_MAX`] at most, into `keys`.
-    fn wait(&mut self, keys: &mut Vec<u64>, timeout: Option<Duration>);
+    /// Waits for events, for ever without a timeout, and puts their keys, `events_max` ([`EVENTS_MAX`]) at most, into `keys`.
+    fn wait(&mut self, keys: &mut Vec<u64>, events_max: usize, timeout: Option<Duration>);
     /// A connection that has come up: it does not block, delays nothing (`TCP_NODELAY`), and probes a silent peer if
     /// `keepalive` says so.
     fn accept(&self, keepalive: bool) -> io::Result<Self::Stream>;

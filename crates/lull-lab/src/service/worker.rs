@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -29,6 +29,8 @@ pub(super) struct Shared {
     pub stopping: AtomicBool,
     /// How long a worker waits in epoll, in milliseconds; 0 is for ever.
     pub wait_ms: AtomicU64,
+    /// Events that a worker takes from epoll at a time, 1 to [`EVENTS_MAX`].
+    pub events_max: AtomicUsize,
     /// SO_BUSY_POLL of connections, in microseconds.
     pub busy_poll_usecs: AtomicU64,
     /// Whether a refusal was told: one line is enough, the counter has the rest.
@@ -85,7 +87,8 @@ impl<P: Plane> Worker<P> {
         let mut keys: Vec<u64> = Vec::with_capacity(EVENTS_MAX);
         while !self.desk.shared.stopping.load(Ordering::Acquire) {
             keys.clear();
-            self.plane.wait(&mut keys, self.desk.timeout());
+            let events_max = self.desk.shared.events_max.load(Ordering::Relaxed);
+            self.plane.wait(&mut keys, events_max, self.desk.timeout());
             if !keys.is_empty() {
                 let _batch = self.plane.batch();
                 self.desk.answer(&self.plane, &keys);

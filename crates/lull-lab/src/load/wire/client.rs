@@ -63,6 +63,8 @@ pub struct WireClient<C> {
     /// Connection of each local port.
     ports: Vec<u32>,
     next_port: u16,
+    /// Whether answers to a local port come back to this client's queue.
+    comes_back: Option<Box<dyn Fn(u16) -> bool + Send>>,
     to_open: VecDeque<u32>,
     opening: usize,
     established: usize,
@@ -116,6 +118,7 @@ impl<C: Clock> WireClient<C> {
             ring: 1,
             ports: vec![NOBODY; 1 << 16],
             next_port: PORT_FIRST,
+            comes_back: None,
             to_open: (0..connections as u32).collect(),
             opening: 0,
             established: 0,
@@ -149,6 +152,21 @@ impl<C: Clock> WireClient<C> {
     /// (a counter that only grows), to be reported apart: on a real NIC the device spends them.
     pub fn set_raise_counter(&mut self, raise_ns: impl FnMut() -> u64 + Send + 'static) {
         self.raise_ns = Some(Box::new(raise_ns));
+    }
+
+    /// Tells the client which of its ports' answers come back to its queue, on a device where several clients have one each.
+    /// It opens connections from those alone.
+    ///
+    /// # Errors
+    /// [`LoadError::Invalid`] if there are fewer such ports than connections.
+    pub fn set_comes_back(&mut self, comes_back: impl Fn(u16) -> bool + Send + 'static) -> Result<(), LoadError> {
+        let ports = (PORT_FIRST..=u16::MAX).filter(|port| comes_back(*port)).count();
+        if ports < self.connections.len() {
+            let why = format!("{} need as many ports, and the answers to {ports} come back", self.connections.len());
+            return Err(LoadError::Invalid { what: "connections", why });
+        }
+        self.comes_back = Some(Box::new(comes_back));
+        Ok(())
     }
 
     /// Connections that the client has, up or not.

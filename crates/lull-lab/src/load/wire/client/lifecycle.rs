@@ -100,12 +100,14 @@ impl<C: Clock> WireClient<C> {
         }
     }
 
-    /// The next port that is not in use. There always is one: the limit on connections is less than half of them.
+    /// The next port that is not in use and whose answers come back. The limit on connections is less than half of all ports,
+    /// and several clients that share a device have addresses of their own.
     fn free_port(&mut self) -> u16 {
         loop {
             let port = self.next_port;
             self.next_port = if port == u16::MAX { PORT_FIRST } else { port + 1 };
-            if self.ports[usize::from(port)] == NOBODY {
+            let comes_back = self.comes_back.as_ref().is_none_or(|comes_back| comes_back(port));
+            if self.ports[usize::from(port)] == NOBODY && comes_back {
                 return port;
             }
         }

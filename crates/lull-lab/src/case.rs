@@ -1,0 +1,145 @@
+//! Cases: workloads of the published letters beside the comparison of modes, each with a table of its own.
+//!
+//! A case names its rows (a mode, a batch limit, a number of flows) and what it measures of each; [`CaseTable`] is the
+//! one form of all of them. It holds ours beside the published value and the simulated one where there are such, and
+//! says of each row whether what it names was in force, was not, or whether the machine has not enough cores to show it.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`run`] | rows measured in turn, run after run |
+//! | [`cores`] | who has which core, and what it means when there are too few |
+//! | `text`, `files` | the table for a terminal, and as CSV, JSON and a page |
+//! | [`batch_limit`] | two services on one queue: the batch limit of the first, and how long the second waits |
+
+pub mod batch_limit;
+pub mod cores;
+mod files;
+pub mod run;
+mod text;
+
+use serde::Serialize;
+
+use crate::cell::Enforcement;
+use crate::machine::Machine;
+use crate::stats::Estimate;
+
+pub use cores::Placed;
+pub use run::{Effort, Observed};
+
+/// Something measured of every row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Measure {
+    /// Its name with its unit, such as `p99_us`.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub help: &'static str,
+}
+
+/// One value of a row, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Value {
+    /// What was measured here: the median over runs.
+    pub ours: Option<Estimate>,
+    /// What was published.
+    pub published: Option<f64>,
+    /// What the simulator says.
+    pub simulated: Option<f64>,
+}
+
+/// A row: what it names, what was found, and whether it shows what it names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaseRow {
+    /// What the row names, a text for each of the table's keys.
+    pub keys: Vec<String>,
+    /// A value for each of the table's measures.
+    pub values: Vec<Value>,
+    /// Whether what it names was in force; `None` if it was not run.
+    pub verdict: Option<Enforcement>,
+    /// What the row would need and the machine has not, for the reader.
+    pub short_of_cores: Option<String>,
+}
+
+/// A case's table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CaseTable {
+    /// The case's name, such as `batch-limit`.
+    pub case: &'static str,
+    /// What it shows, in a sentence or two.
+    pub title: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What ran, in one line.
+    pub set_up: String,
+    /// What names a row.
+    pub keys: Vec<&'static str>,
+    /// What is measured.
+    pub measures: Vec<Measure>,
+    /// The rows.
+    pub rows: Vec<CaseRow>,
+    /// What else the reader has to know, a sentence each.
+    pub notes: Vec<String>,
+    /// Whether it was stopped before all runs were done.
+    pub interrupted: bool,
+}
+
+impl CaseTable {
+    /// A table without rows.
+    pub fn new(case: &'static str, title: &str, keys: &[&'static str], measures: &[Measure]) -> CaseTable {
+        CaseTable {
+            case,
+            title: title.to_owned(),
+            command: String::new(),
+            machine: Machine::read(),
+            set_up: String::new(),
+            keys: keys.to_vec(),
+            measures: measures.to_vec(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+            interrupted: false,
+        }
+    }
+
+    /// Adds a row that is not run yet.
+    ///
+    /// # Panics
+    /// If it has not a text for each key.
+    pub fn row(&mut self, keys: Vec<String>) -> &mut CaseRow {
+        assert_eq!(keys.len(), self.keys.len(), "a row for other keys");
+        let values = vec![Value::default(); self.measures.len()];
+        self.rows.push(CaseRow { keys, values, verdict: None, short_of_cores: None });
+        self.rows.last_mut().expect("it was just pushed")
+    }
+
+    /// The place of a measure.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn measure_at(&self, name: &str) -> usize {
+        self.measures.iter().position(|measure| measure.name == name).expect("a measure of the table")
+    }
+
+    /// Whether any row has a published value of this measure, and any a simulated one.
+    fn has(&self, measure: usize) -> (bool, bool) {
+        let any = |of: fn(&Value) -> bool| self.rows.iter().any(|row| of(&row.values[measure]));
+        (any(|value| value.published.is_some()), any(|value| value.simulated.is_some()))
+    }
+}
+
+impl CaseRow {
+    /// The verdict in a few words, and what more there is to say of it.
+    pub fn standing(&self) -> (String, Option<&str>) {
+        match (&self.verdict, &self.short_of_cores) {
+            (None, None) => (crate::csv::NOT_RUN.to_owned(), None),
+            (Some(verdict), _) if verdict.reason().is_some() => (verdict.to_string(), verdict.reason()),
+            (_, Some(short)) => ("not enough cores".to_owned(), Some(short)),
+            (Some(verdict), None) => (verdict.to_string(), None),
+        }
+    }
+
+    /// Whether the row shows what it names.
+    pub fn shows(&self) -> bool {
+        self.short_of_cores.is_none() && self.verdict.as_ref().is_some_and(Enforcement::shows_mode)
+    }
+}

@@ -1,0 +1,133 @@
+//! The rows of a case, measured in turn: every run goes through all rows, so that what is compared is near in time.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{CaseTable, Value};
+use crate::bench::BenchError;
+use crate::cell::Enforcement;
+use crate::csv::number;
+use crate::progress::ProgressMode;
+
+/// Runs of each row, if nothing else is asked for.
+pub const RUNS_DEFAULT: u32 = 3;
+/// The measured window, if nothing else is asked for.
+pub const WINDOW_DEFAULT: Duration = Duration::from_secs(1);
+
+/// How often and how long each row is measured.
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
+    /// Runs of each row.
+    pub runs: u32,
+    /// Time to settle before the window.
+    pub warm_up: Duration,
+    /// The measured window.
+    pub window: Duration,
+    /// Ends it early, with what was measured so far.
+    pub stop: &'a AtomicBool,
+    /// What is told while it runs.
+    pub progress: ProgressMode,
+}
+
+/// What a run of a row measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed {
+    /// A value for each of the table's measures.
+    pub values: Vec<Option<f64>>,
+    /// Whether what the row names was in force.
+    pub verdict: Enforcement,
+}
+
+impl Effort<'_> {
+    /// Refuses what is no effort.
+    ///
+    /// # Errors
+    /// No run.
+    pub fn check(&self) -> Result<(), BenchError> {
+        match self.runs {
+            0 => Err(BenchError::Invalid("cannot measure in 0 runs: use at least 1".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs of each row and their length, for the reader.
+    pub fn words(&self) -> String {
+        let plural = if self.runs == 1 { "" } else { "s" };
+        format!("{} run{plural} of {:.2} s a row, interleaved", self.runs, self.window.as_secs_f64())
+    }
+
+    fn tell(&self, line: &str) {
+        let on = match self.progress {
+            ProgressMode::Plain => true,
+            ProgressMode::Auto => std::io::stderr().is_terminal(),
+            ProgressMode::Off => false,
+        };
+        if on {
+            // Standard error may be closed; that is no reason to stop measuring.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+}
+
+impl CaseTable {
+    /// Measures every row that is not refused already, in turn and as often as `effort` says; `one` measures a row once.
+    ///
+    /// # Errors
+    /// What `one` meets before anything was measured. A failure later ends it early, and the table says so.
+    pub fn measure(
+        &mut self,
+        effort: &Effort<'_>,
+        one: &mut dyn FnMut(usize, u32) -> Result<Observed, BenchError>,
+    ) -> Result<(), BenchError> {
+        effort.check()?;
+        let rows: Vec<usize> = (0..self.rows.len()).filter(|row| self.rows[*row].verdict.is_none()).collect();
+        let mut observed: Vec<Vec<Observed>> = vec![Vec::new(); self.rows.len()];
+        let steps = rows.len() * effort.runs as usize;
+        let turns = (0..effort.runs).flat_map(|run| rows.iter().map(move |row| (*row, run)));
+        for (step, (row, run)) in turns.enumerate() {
+            let found = one(row, run);
+            // A run that was cut short measured something else than the others.
+            if effort.stop.load(Ordering::Relaxed) {
+                self.interrupted = true;
+                break;
+            }
+            let name = self.rows[row].keys.join(" ");
+            match found {
+                Ok(found) => {
+                    effort.tell(&format!("[{}/{steps}] {name}, run {}: {}", step + 1, run + 1, self.words(&found)));
+                    observed[row].push(found);
+                }
+                Err(error) if step == 0 => return Err(error),
+                Err(error) => {
+                    self.interrupted = true;
+                    self.notes.push(format!("It ended early at {name}, run {}: {error}.", run + 1));
+                    break;
+                }
+            }
+        }
+        for row in rows {
+            self.fold(row, &observed[row]);
+        }
+        Ok(())
+    }
+
+    fn words(&self, found: &Observed) -> String {
+        let value = |(measure, value): (&super::Measure, &Option<f64>)| format!("{} {}", measure.name, number(*value));
+        let values: Vec<String> = self.measures.iter().zip(&found.values).map(value).collect();
+        format!("{}; {}", values.join(", "), found.verdict)
+    }
+
+    /// Folds the runs of a row: the median of each measure, and one verdict.
+    fn fold(&mut self, row: usize, runs: &[Observed]) {
+        if runs.is_empty() {
+            return;
+        }
+        let row = &mut self.rows[row];
+        for (at, Value { ours, .. }) in row.values.iter_mut().enumerate() {
+            let values: Vec<f64> = runs.iter().filter_map(|run| run.values.get(at).copied().flatten()).collect();
+            *ours = crate::stats::median(&values);
+        }
+        row.verdict = Some(Enforcement::of_all(&runs.iter().map(|run| &run.verdict).collect::<Vec<_>>()));
+    }
+}

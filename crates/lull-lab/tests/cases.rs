@@ -1,0 +1,62 @@
+//! Workloads with tables of their own: each row shows what it names, and the table can be written in every form.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::{CaseTable, Effort};
+use lull_lab::cell::Enforcement;
+use lull_lab::document::Document;
+use lull_lab::progress::ProgressMode;
+use lull_lab::table::TableStyle;
+
+fn effort(stop: &AtomicBool) -> Effort<'_> {
+    let [warm_up, window] = [50, 400].map(Duration::from_millis);
+    Effort { runs: 1, warm_up, window, stop, progress: ProgressMode::Off }
+}
+
+fn ours(table: &CaseTable, row: usize, measure: &str) -> f64 {
+    table.rows[row].values[table.measure_at(measure)].ours.expect("it was measured").value
+}
+
+fn simulated(table: &CaseTable, row: usize, measure: &str) -> f64 {
+    table.rows[row].values[table.measure_at(measure)].simulated.expect("the simulator has it")
+}
+
+/// Text, CSV, JSON and page hold every row.
+fn is_written_in_every_form(table: &CaseTable) {
+    let text = table.render(TableStyle::default());
+    let csv = table.csv();
+    assert_eq!(csv.lines().count(), 1 + table.rows.len(), "{csv}");
+    let json: serde_json::Value = serde_json::from_str(&table.json().unwrap()).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), table.rows.len());
+    let page = table.html();
+    for row in &table.rows {
+        assert!(text.contains(&row.keys[0]) && page.contains(&row.keys[0]), "{text}");
+    }
+}
+
+#[test]
+fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() {
+    let stop = AtomicBool::new(false);
+    let case = BatchLimit {
+        events_max: vec![1, 64],
+        mode: "suspend20".parse().unwrap(),
+        connections: 32,
+        second_qps: 2_000.0,
+        cores: Vec::new(),
+    };
+    let table = case.run(&effort(&stop)).unwrap();
+    assert_eq!(table.rows.len(), 4);
+    for row in 0..4 {
+        assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
+        assert!(ours(&table, row, "second_p99_us") > 0.0 && ours(&table, row, "first_kqps") > 0.0);
+    }
+    for row in [0, 2] {
+        assert!(ours(&table, row, "first_events") <= 1.0, "{:?}", table.rows[row]);
+    }
+    // Rows 0 and 1 poll as Linux does, 2 and 3 after each return: only there a small batch is a bound.
+    assert!(simulated(&table, 2, "second_p99_us") < 0.5 * simulated(&table, 3, "second_p99_us"));
+    assert!(simulated(&table, 0, "second_p99_us") > 0.8 * simulated(&table, 1, "second_p99_us"));
+    is_written_in_every_form(&table);
+}

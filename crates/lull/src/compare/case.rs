@@ -1,0 +1,122 @@
+//! `lull compare --case`: workloads with a table of their own.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, ValueEnum};
+use lull_core::Mode;
+use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
+use lull_lab::case::{CaseTable, Effort};
+use lull_lab::plan::WARM_UP_DEFAULT;
+use lull_lab::table::TableStyle;
+
+use super::{Compare, command_line};
+use crate::failure::Failure;
+use crate::output::out;
+
+/// The workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Case {
+    /// Two services on one queue: the batch limit of the first (--events-max), and how long the second waits.
+    BatchLimit,
+}
+
+/// Options of single cases.
+#[derive(Args)]
+pub struct CaseArgs {
+    /// --case batch-limit: events that the first service takes from epoll at a time [default: 1,8,64].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    events_max: Option<Vec<usize>>,
+    /// --case batch-limit: requests a second that the second service gets [default: 2000].
+    #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
+    second_load: Option<u64>,
+}
+
+/// What every case takes, by the names of the arguments.
+const OF_ALL: [&str; 9] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html", "modes"];
+/// What only cases take.
+const OF_CASES: [&str; 2] = ["events_max", "second_load"];
+
+impl Case {
+    /// What this case takes besides.
+    fn takes(self) -> &'static [&'static str] {
+        match self {
+            Case::BatchLimit => &["events_max", "second_load", "connections"],
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn option(id: &str) -> String {
+    format!("--{}", id.replace('_', "-"))
+}
+
+/// Options of cases say nothing without one.
+pub fn refuse_without_case(given: &[String]) -> Result<(), Failure> {
+    match given.iter().find(|id| OF_CASES.contains(&id.as_str())) {
+        Some(id) => Err(format!("cannot use {} without a case that takes it: name one with --case", option(id)).into()),
+        None => Ok(()),
+    }
+}
+
+/// Options that the case does not take are refused, not ignored. Groups of arguments have names, too, which begin with a
+/// capital letter.
+fn refuse_of_others(case: Case, given: &[String]) -> Result<(), Failure> {
+    let known = |id: &&String| {
+        OF_ALL.contains(&id.as_str()) || case.takes().contains(&id.as_str()) || id.starts_with(char::is_uppercase)
+    };
+    match given.iter().find(|id| !known(id)) {
+        Some(id) => {
+            let takes: Vec<String> = OF_ALL[1..].iter().chain(case.takes()).map(|id| option(id)).collect();
+            let (id, name, takes) = (option(id), case.name(), takes.join(", "));
+            Err(format!("cannot use {id} with --case {name}: leave it out; the case takes {takes}").into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The one mode of a case that takes one.
+fn one_mode(args: &Compare, default: &str) -> Result<Mode, Failure> {
+    match &args.modes[..] {
+        [] => Ok(default.parse()?),
+        [mode] => Ok(mode.parse()?),
+        several => Err(format!("cannot use {} modes in this case: name one", several.len()).into()),
+    }
+}
+
+/// Runs the case and writes what was asked for.
+pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    refuse_of_others(case, given)?;
+    args.outputs.check()?;
+    let effort = Effort {
+        runs: args.runs.unwrap_or(RUNS_DEFAULT),
+        warm_up: WARM_UP_DEFAULT,
+        window: args.seconds.unwrap_or(WINDOW_DEFAULT),
+        stop,
+        progress: args.progress,
+    };
+    effort.check()?;
+    let cores = args.cores.clone().unwrap_or_default();
+    let mut table: CaseTable = match case {
+        Case::BatchLimit => {
+            let case = BatchLimit {
+                events_max: args.case_args.events_max.clone().unwrap_or_else(|| vec![1, 8, 64]),
+                mode: one_mode(args, "suspend20")?,
+                connections: args.connections,
+                second_qps: args.case_args.second_load.unwrap_or(2_000) as f64,
+                cores,
+            };
+            case.run(&effort)?
+        }
+    };
+    table.command = command_line();
+    out!("{}", table.render(TableStyle::for_stdout()))?;
+    args.outputs.write(&table)?;
+    // As a shell reports a command that a signal ended.
+    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
