@@ -7,7 +7,7 @@ mod tap;
 mod window;
 mod xdp;
 
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -264,10 +264,15 @@ fn without(polling: &[usize], workers: usize) -> Vec<usize> {
     if rest.len() > workers { rest } else { usable }
 }
 
+/// Whether a group's pollers have one of these cores.
+pub(crate) fn shares(group: &GroupSetup, cores: &[usize]) -> bool {
+    group.cores.iter().any(|core| cores.contains(core))
+}
+
 /// What the reader of a table has to know of a group's cores.
 pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> {
     let group = config.group.as_ref()?;
-    let shared = |of: &[usize]| group.cores.iter().any(|core| of.contains(core));
+    let shared = |of: &[usize]| shares(group, of);
     let list = group.cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let with = match (shared(&cores.service), shared(&cores.generator)) {
         (true, _) => "shared with the service, so that the scheduler arbitrates between them: not enough cores",
@@ -278,5 +283,5 @@ pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> 
 }
 
 /// The addresses of the two ends.
-pub(crate) const SERVICE_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-pub(crate) const CLIENT_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+pub(crate) const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(crate) const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

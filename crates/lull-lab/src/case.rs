@@ -10,11 +10,15 @@
 //! | [`cores`] | who has which core, and what it means when there are too few |
 //! | `text`, `files` | the table for a terminal, and as CSV, JSON and a page |
 //! | [`batch_limit`] | two services on one queue: the batch limit of the first, and how long the second waits |
+//! | [`tcp_rr`] | one connection, a byte each way: interrupts with coalescing against busy polling |
+//! | [`many_queues`] | the same load on more and more queues |
 
 pub mod batch_limit;
 pub mod cores;
 mod files;
+pub mod many_queues;
 pub mod run;
+pub mod tcp_rr;
 mod text;
 
 use serde::Serialize;

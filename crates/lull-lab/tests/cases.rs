@@ -3,12 +3,16 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lull_lab::bench::BenchConfig;
 use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::many_queues::ManyQueues;
+use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::{CaseTable, Effort};
-use lull_lab::cell::Enforcement;
+use lull_lab::cell::{Enforcement, Load};
 use lull_lab::document::Document;
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::TableStyle;
+use lull_nic::Moderation;
 
 fn effort(stop: &AtomicBool) -> Effort<'_> {
     let [warm_up, window] = [50, 400].map(Duration::from_millis);
@@ -59,4 +63,51 @@ fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() 
     assert!(simulated(&table, 2, "second_p99_us") < 0.5 * simulated(&table, 3, "second_p99_us"));
     assert!(simulated(&table, 0, "second_p99_us") > 0.8 * simulated(&table, 1, "second_p99_us"));
     is_written_in_every_form(&table);
+}
+
+#[test]
+fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_refused() {
+    let stop = AtomicBool::new(false);
+    let case = |modes: &[&str]| TcpRr {
+        moderations: vec![Moderation { rx_usecs: 16, rx_frames: 44 }, Moderation { rx_usecs: 1, rx_frames: 1 }],
+        modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
+        cores: Vec::new(),
+    };
+    let refused = case(&["base", "suspend20"]).run(&effort(&stop)).unwrap_err().to_string();
+    assert!(refused.contains("suspend20") && refused.contains("epoll"), "{refused}");
+    let table = case(&["base", "busyread"]).run(&effort(&stop)).unwrap();
+    let published: Vec<f64> = table.rows.iter().map(|row| row.values[0].published.unwrap()).collect();
+    assert_eq!(published, [17_500.0, 77_000.0, 37_000.0, 77_000.0]);
+    for row in 0..4 {
+        assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
+        assert!(ours(&table, row, "transactions_per_s") > 0.0);
+        let busy = ours(&table, row, "busy_polls_per_transaction");
+        assert_eq!(busy > 0.0, row % 2 == 1, "{:?}", table.rows[row]);
+    }
+    // With coalescing each end takes an interrupt for a transaction, whatever the machine does.
+    assert!(ours(&table, 0, "interrupts_per_transaction") > 1.5, "{:?}", table.rows[0]);
+    is_written_in_every_form(&table);
+}
+
+#[test]
+fn a_service_serves_the_same_load_on_more_queues() {
+    let stop = AtomicBool::new(false);
+    let case = ManyQueues {
+        queues: vec![1, 4],
+        modes: vec!["base".parse().unwrap()],
+        load: Load::Max,
+        bench: BenchConfig { connections: 64, buffer_bytes: 2_048, ..BenchConfig::default() },
+    };
+    let table = case.run(&effort(&stop)).unwrap();
+    for row in 0..2 {
+        assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
+        assert!(
+            ours(&table, row, "kqps") > 0.0 && ours(&table, row, "packets_per_poll") >= 1.0,
+            "{:?}",
+            table.rows[row]
+        );
+    }
+    is_written_in_every_form(&table);
+    let share = ManyQueues { load: "25%".parse().unwrap(), ..case };
+    assert!(share.run(&effort(&stop)).unwrap_err().to_string().contains("cannot offer 25%"));
 }

@@ -73,6 +73,9 @@ impl From<EpollRule> for EpollOptions {
     }
 }
 
+/// Loads if none are named.
+const LOADS_DEFAULT: &str = "25%,50%,75%,MAX";
+
 /// What `--modes` takes.
 const MODES: &str =
     "Delivery modes; by default the twelve published ones, and on the kernel plane threaded and threaded-busy too";
@@ -94,7 +97,7 @@ pub struct Compare {
     #[arg(long, value_delimiter = ',', help = modes::short(MODES, mode::Plane::User), long_help = modes::long(MODES, mode::Plane::User))]
     modes: Vec<String>,
     /// Loads: shares of base's measured maximum (25%), queries per second (200K), or MAX (closed loop).
-    #[arg(long, default_value = "25%,50%,75%,MAX")]
+    #[arg(long, default_value = LOADS_DEFAULT)]
     loads: String,
     /// The NIC under the service in lull's own stack [default: mem].
     #[arg(long, value_enum)]
@@ -103,9 +106,9 @@ pub struct Compare {
     #[arg(long, default_value_t = 1)]
     workers: usize,
     /// Queues of the service's NIC, each with a NAPI; with more queues than workers an epoll context has sockets on
-    /// several of them [default: one for each worker].
-    #[arg(long)]
-    queues: Option<usize>,
+    /// several of them [default: one for each worker]; --case many-queues takes several [default: 1,4,16,44].
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    queues: Vec<usize>,
     /// What an epoll context does whose sockets are on several NAPIs: as Linux, which busy polls and suspends the one
     /// that woke it last, or so with each of them. Lull's own stack only [default: linux].
     #[arg(long, value_enum)]
@@ -138,9 +141,10 @@ pub struct Compare {
     #[arg(long)]
     buffer_bytes: Option<usize>,
     /// Interrupt moderation of the service's NIC as `ethtool -C` has it: microseconds that an interrupt may wait after the
-    /// first frame. The in-memory NIC has it, the others have none.
-    #[arg(long)]
-    rx_usecs: Option<u32>,
+    /// first frame, and frames after which it is raised nevertheless, as 16 or 16/44; --case tcp-rr takes several. The
+    /// in-memory NIC has it, the others have none.
+    #[arg(long, value_name = "US[/FRAMES]", value_delimiter = ',', value_parser = units::moderation)]
+    rx_usecs: Vec<Moderation>,
     /// With --rx-usecs: frames after which the interrupt is raised nevertheless; 0 is no such limit.
     #[arg(long, default_value_t = 0, requires = "rx_usecs")]
     rx_frames: u32,
@@ -171,26 +175,13 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     let parsed = modes.iter().map(|mode| mode.parse()).collect::<Result<Vec<Mode>, _>>()?;
     fits_the_plane(&args)?;
     let group = if args.plane == Plane::User { args.group.setup(&parsed)? } else { None };
+    one("--queues", &args.queues)?;
     let loads = Load::parse_list(&args.loads)?;
     let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let plan = Plan::fit(modes, loads, asked, limit)?;
     args.outputs.check()?;
-    let config = BenchConfig {
-        workers: args.workers,
-        queues: args.queues,
-        connections: args.connections,
-        workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
-        cores: args.cores.clone().unwrap_or_default(),
-        buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::BUFFER_BYTES),
-        realtime: args.realtime,
-        after_resume: args.after_resume.unwrap_or_default().into(),
-        epoll: args.epoll.unwrap_or_default().into(),
-        moderation: args.rx_usecs.map(|rx_usecs| Moderation { rx_usecs, rx_frames: args.rx_frames }),
-        group,
-        depth: args.depth,
-        arrivals: args.arrivals,
-    };
+    let config = BenchConfig { group, ..bench_config(&args)? };
     let nic = args.nic.unwrap_or(Nic::Mem);
     let mut bench: Box<dyn Bench> = match nic {
         _ if args.plane == Plane::Kernel => {
@@ -235,6 +226,49 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
 
+/// The service and its load, but for a group of CPUs.
+fn bench_config(args: &Compare) -> Result<BenchConfig, Failure> {
+    Ok(BenchConfig {
+        workers: args.workers,
+        queues: args.queues.first().copied(),
+        connections: args.connections,
+        workload: WorkloadConfig { records: args.records, ..WorkloadConfig::default() },
+        cores: args.cores.clone().unwrap_or_default(),
+        buffer_bytes: args.buffer_bytes.unwrap_or(lull_net::BUFFER_BYTES),
+        realtime: args.realtime,
+        after_resume: args.after_resume.unwrap_or_default().into(),
+        epoll: args.epoll.unwrap_or_default().into(),
+        moderation: moderation(args)?,
+        group: None,
+        depth: args.depth,
+        arrivals: args.arrivals,
+    })
+}
+
+/// The one value of an option that a case takes several of.
+fn one<T: Copy>(option: &str, values: &[T]) -> Result<Option<T>, Failure> {
+    match values {
+        [] => Ok(None),
+        [value] => Ok(Some(*value)),
+        _ => {
+            Err(format!("cannot use several values of {option} in one comparison: name one, or a case with --case")
+                .into())
+        }
+    }
+}
+
+/// The coalescing of `--rx-usecs`, whose frames `--rx-frames` may name, too.
+fn moderation(args: &Compare) -> Result<Option<Moderation>, Failure> {
+    let given = one("--rx-usecs", &args.rx_usecs)?;
+    match given {
+        Some(Moderation { rx_frames: 1.., .. }) if args.rx_frames != 0 => {
+            Err("cannot use --rx-frames beside --rx-usecs US/FRAMES: name the frames once".into())
+        }
+        Some(given) if args.rx_frames != 0 => Ok(Some(Moderation { rx_frames: args.rx_frames, ..given })),
+        given => Ok(given),
+    }
+}
+
 fn modes(args: &Compare) -> Vec<String> {
     if !args.modes.is_empty() {
         return args.modes.clone();
@@ -253,7 +287,7 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
             ("--realtime", args.realtime),
             ("--after-resume", args.after_resume.is_some()),
             ("--epoll", args.epoll.is_some()),
-            ("--rx-usecs", args.rx_usecs.is_some()),
+            ("--rx-usecs", !args.rx_usecs.is_empty()),
         ],
     };
     let (here, there) = if args.plane == Plane::User { ("user", "kernel") } else { ("kernel", "user") };

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use lull_nic::Moderation;
+
 /// Seconds, as a decimal number.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -48,6 +50,15 @@ pub fn percent(text: &str) -> Result<u32, String> {
     digits.parse().map_err(|_| format!("'{text}' is not a percentage such as 30%"))
 }
 
+/// Interrupt coalescing: `16`, or `16/44` with the frames after which the interrupt is raised nevertheless.
+pub fn moderation(text: &str) -> Result<Moderation, String> {
+    let (usecs, frames) = text.split_once('/').unwrap_or((text, "0"));
+    match (usecs.parse(), frames.parse()) {
+        (Ok(rx_usecs), Ok(rx_frames)) => Ok(Moderation { rx_usecs, rx_frames }),
+        _ => Err(format!("'{text}' is not a coalescing such as 16, or 16/44 with its frames")),
+    }
+}
+
 /// A list of core numbers, such as `0,2-3`.
 pub fn cores(text: &str) -> Result<Vec<usize>, String> {
     lull_units::numbers(text).map_err(|_| format!("'{text}' is not a list of cores such as 0,2-3"))
@@ -91,6 +102,15 @@ mod tests {
         assert_eq!(interval("1.5"), Ok(Duration::from_millis(1_500)));
         for bad in ["", "s", "5us", "9ms", "-1s", "inf", "nan", "2000m", "1 x"] {
             assert!(interval(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn coalescing_has_its_frames_behind_a_slash() {
+        assert_eq!(moderation("16"), Ok(Moderation { rx_usecs: 16, rx_frames: 0 }));
+        assert_eq!(moderation("16/44"), Ok(Moderation { rx_usecs: 16, rx_frames: 44 }));
+        for bad in ["", "a", "1/", "1/2/3", "-1"] {
+            assert!(moderation(bad).is_err(), "{bad}");
         }
     }
 

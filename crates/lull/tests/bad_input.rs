@@ -54,6 +54,14 @@ fn a_case_takes_its_own_options_only() {
     refused_in_one_line("compare --case batch-limit --modes base,suspend20", &["2 modes", "name one"]);
     refused_in_one_line("compare --case batch-limit --connections 0", &["connections"]);
     refused_in_one_line("compare --case batch-limit --cores 0,0", &["core 0 twice"]);
+    refused_in_one_line("compare --case tcp-rr --modes suspend20", &["suspend20", "epoll"]);
+    refused("compare --case tcp-rr --rx-usecs 16/x", &["16/x", "16/44"]);
+    refused_in_one_line("compare --rx-usecs 16,1", &["several", "--rx-usecs", "--case"]);
+    refused_in_one_line("compare --rx-usecs 16/44 --rx-frames 3", &["--rx-frames", "once"]);
+    refused_in_one_line("compare --queues 1,4", &["several", "--queues", "--case"]);
+    refused_in_one_line("compare --case many-queues --queues 0", &["queues", "1 and 256"]);
+    refused_in_one_line("compare --case many-queues --loads 25%", &["25%", "200K"]);
+    refused_in_one_line("compare --case many-queues --loads 10K,MAX", &["several loads"]);
     refused_in_one_line("compare --case batch-limit --csv /no/such/place/x.csv", &["/no/such/place"]);
 }
 

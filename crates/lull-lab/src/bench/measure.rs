@@ -59,7 +59,7 @@ impl ServerConfig {
             epoll: config.epoll,
             moderation: config.moderation,
             store: StoreConfig::default(),
-            address: SocketAddr::new(SERVICE_IP, PORT),
+            address: SocketAddr::from((SERVICE_IP, PORT)),
             limits: Limits::default(),
         }
     }

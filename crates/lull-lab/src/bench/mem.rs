@@ -1,18 +1,20 @@
 //! The bench on the in-memory NIC: no root, no NIC, one process.
 
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lull_core::Mode;
 use lull_host::{Clock as HostClock, pin_thread};
 use lull_nic::Device;
 use lull_nic::mem::{self, MemConfig, MemPort};
 
 use super::measure::{Server, ServerConfig, epoll_note};
 use super::window::pace;
-use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP, group_note};
+use super::{Bench, BenchConfig, BenchError, CLIENT_IP, Cores, PORT, Run, SERVICE_IP, group_note, shares};
 use crate::cell::RunResult;
-use crate::load::wire::{WireClient, WireConfig};
+use crate::load::wire::{CONNECTIONS_MAX, WireClient, WireConfig};
 use crate::load::{Clock, Pace, Recorder, Summary, Workload};
 
 /// How long all connections may take to come up.
@@ -40,7 +42,8 @@ impl Clock for TscClock {
 
 /// A service and polling generators at the two ends of an in-memory NIC.
 pub struct MemBench {
-    clients: Vec<(usize, WireClient<TscClock>)>,
+    /// By the generator's threads: the core of each, and its clients. A client has a queue and an address of its own.
+    clients: Vec<(usize, Vec<WireClient<TscClock>>)>,
     // It is dropped after the clients, which hold queues of its peer.
     server: Server,
     _client_port: Arc<MemPort>,
@@ -66,46 +69,64 @@ impl MemBench {
         decorate: impl FnOnce(Arc<dyn Device>) -> Result<Arc<dyn Device>, BenchError>,
     ) -> Result<MemBench, BenchError> {
         let cores = Cores::split(&config)?;
+        let generators = cores.generator.len();
+        // A client's ports are its connections', so that very many take several clients.
+        let clients = generators.max(config.connections.div_ceil(CONNECTIONS_MAX));
         let (service_port, client_port) = mem::pair(MemConfig {
             queues: config.queues(),
-            peer_queues: Some(cores.generator.len()),
+            peer_queues: Some(clients),
             ring_slots: 4096.max((config.connections / config.queues() * 2).next_power_of_two()),
             ..MemConfig::default()
         });
         let (service_mac, client_mac) = (service_port.info().mac, client_port.info().mac);
         let client_port = Arc::new(client_port);
         let mut server_config = ServerConfig::of_bench(&config, &cores.service);
-        server_config.network.neighbours = vec![(CLIENT_IP, client_mac)];
+        server_config.network.neighbours = (0..clients).map(|index| (client_ip(index).into(), client_mac)).collect();
         let server = Server::start(decorate(Arc::new(service_port))?, server_config)?;
         let workload = Arc::new(Workload::new(config.workload)?);
         server.preload(&workload);
         let clock = TscClock::default();
+        let threads = cores.generator.iter().map(|core| (*core, Vec::new())).collect();
         let mut bench =
-            MemBench { clients: Vec::new(), server, _client_port: client_port.clone(), cores, config: config.clone() };
-        let (IpAddr::V4(client_ip), IpAddr::V4(service_ip)) = (CLIENT_IP, SERVICE_IP) else {
-            unreachable!("both are IPv4 literals")
-        };
-        let generators = bench.cores.generator.len();
-        for (index, core) in bench.cores.generator.clone().into_iter().enumerate() {
-            let share = config.connections / generators + usize::from(index < config.connections % generators);
+            MemBench { clients: threads, server, _client_port: client_port.clone(), cores, config: config.clone() };
+        for index in 0..clients {
+            let share = config.connections / clients + usize::from(index < config.connections % clients);
             if share == 0 {
                 continue;
             }
-            // Each generator has an address of its own, so that their ports cannot collide.
-            let octets = client_ip.octets();
-            let own_ip = std::net::Ipv4Addr::new(octets[0], octets[1], index as u8, octets[3]);
-            let own_ip = if index == 0 { client_ip } else { own_ip };
-            let mut wire = WireConfig::new((client_mac, own_ip), (service_ip, PORT), share);
+            let mut wire = WireConfig::new((client_mac, client_ip(index)), (SERVICE_IP, PORT), share);
             wire.peer_mac = Some(service_mac);
             wire.tx_checksum_offload = true;
             wire.seed = 1 + index as u64;
             let mut client = WireClient::new(wire, workload.clone(), client_port.take_queue(index)?, clock.clone())?;
             let port = client_port.clone();
             client.set_raise_counter(move || port.raise_ns(index));
+            if clients > 1 {
+                let port = client_port.clone();
+                client.set_comes_back(move |local| {
+                    let [from, to] = [(SERVICE_IP, PORT), (client_ip(index), local)].map(SocketAddr::from);
+                    port.rss_queue(from, to) == Some(index)
+                })?;
+            }
             client.connect_all(CONNECT_TIMEOUT)?;
-            bench.clients.push((core, client));
+            bench.clients[index % generators].1.push(client);
         }
         Ok(bench)
+    }
+
+    /// What a mode would need and the machine has not; `None` if the generator, the service and a group's pollers have cores
+    /// of their own.
+    pub fn short_of_cores(&self, mode: &Mode) -> Option<String> {
+        if self.cores.shared {
+            return Some("the generator shares a core with the service".to_owned());
+        }
+        let group = self.config.group.as_ref().filter(|_| mode.group.is_some())?;
+        let short = |whom: &str| format!("the group's pollers share a core with {whom}");
+        match (shares(group, &self.cores.service), shares(group, &self.cores.generator)) {
+            (true, _) => Some(short("the service")),
+            (false, true) => Some(short("the generator")),
+            (false, false) => None,
+        }
     }
 
     /// The service's side.
@@ -114,9 +135,41 @@ impl MemBench {
     }
 }
 
-/// Runs every client on its core; their recorders make one summary.
+/// The address of a client: each has one of its own, so that their ports cannot collide.
+fn client_ip(index: usize) -> Ipv4Addr {
+    let [a, b, _, d] = CLIENT_IP.octets();
+    Ipv4Addr::new(a, b, index as u8, d)
+}
+
+/// Runs the clients of one thread in turn, until the last has ended.
+fn take_turns(
+    clients: &mut [WireClient<TscClock>],
+    run: &Run<'_>,
+    pace: &(impl Fn(usize) -> Pace + Sync),
+) -> Result<Vec<(Summary, Recorder)>, BenchError> {
+    for client in &mut *clients {
+        let pace = pace(client.connections());
+        client.begin(pace, run.warm_up, run.window)?;
+    }
+    let mut stopped = false;
+    loop {
+        let mut goes_on = false;
+        for client in &mut *clients {
+            goes_on |= client.poll()?;
+        }
+        if !goes_on {
+            return Ok(clients.iter_mut().map(|client| (client.finish(), client.recorder().clone())).collect());
+        }
+        if run.stop.load(Ordering::Relaxed) && !stopped {
+            stopped = true;
+            clients.iter_mut().for_each(WireClient::stop);
+        }
+    }
+}
+
+/// Runs the clients on their cores; their recorders make one summary.
 fn generate(
-    clients: &mut [(usize, WireClient<TscClock>)],
+    clients: &mut [(usize, Vec<WireClient<TscClock>>)],
     run: &Run<'_>,
     pace: impl Fn(usize) -> Pace + Sync,
 ) -> Result<Summary, BenchError> {
@@ -125,12 +178,10 @@ fn generate(
     let summaries = std::thread::scope(|scope| {
         let running: Vec<_> = clients
             .iter_mut()
-            .map(|(core, client)| {
+            .map(|(core, clients)| {
                 scope.spawn(move || {
                     pin_thread(&[*core])?;
-                    let pace = pace(client.connections());
-                    let summary = client.run(pace, run.warm_up, run.window, run.stop)?;
-                    Ok::<(Summary, Recorder), BenchError>((summary, client.recorder().clone()))
+                    take_turns(clients, run, pace)
                 })
             })
             .collect();
@@ -140,7 +191,7 @@ fn generate(
         };
         running.into_iter().map(join).collect::<Result<Vec<_>, BenchError>>()
     })?;
-    let mut all = summaries.into_iter();
+    let mut all = summaries.into_iter().flatten();
     let Some((mut summary, mut recorder)) = all.next() else {
         return Err(BenchError::Invalid("there is no generator".to_owned()));
     };
@@ -179,7 +230,7 @@ impl Bench for MemBench {
 
 impl Drop for MemBench {
     fn drop(&mut self) {
-        for (_, client) in &mut self.clients {
+        for client in self.clients.iter_mut().flat_map(|(_, clients)| clients) {
             client.close_all(CLOSE_TIMEOUT);
         }
     }

@@ -31,11 +31,11 @@ impl TapBench {
     pub fn start(config: BenchConfig) -> Result<TapBench, BenchError> {
         let cores = Cores::split(&config)?;
         let tap = Tap::open(TapConfig { queues: config.queues(), ..TapConfig::default() })?;
-        tap.kernel_side(CLIENT_IP, 24)?;
+        tap.kernel_side(CLIENT_IP.into(), 24)?;
         let server = Server::start(Arc::new(tap), ServerConfig::of_bench(&config, &cores.service))?;
         let workload = Arc::new(Workload::new(config.workload)?);
         server.preload(&workload);
-        let mut kernel = KernelConfig::new(SocketAddr::new(SERVICE_IP, PORT), config.connections);
+        let mut kernel = KernelConfig::new(SocketAddr::from((SERVICE_IP, PORT)), config.connections);
         kernel.threads = cores.generator.len().min(config.connections);
         kernel.spin = true;
         let client = KernelClient::connect(kernel, workload, std::time::Duration::from_secs(60))?;

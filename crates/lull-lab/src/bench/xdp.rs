@@ -37,7 +37,7 @@ impl XdpBench {
         let pair = Pair::make(config.queues(), ServerStack::Lull)?;
         let device = XdpConfig {
             name: pair.server.device().to_owned(),
-            addresses: vec![XdpAddress { ip: SERVICE_IP, is_hosts: false }],
+            addresses: vec![XdpAddress { ip: SERVICE_IP.into(), is_hosts: false }],
             ..XdpConfig::default()
         };
         // What the device asks the kernel later it asks by sockets of that namespace.
@@ -45,7 +45,7 @@ impl XdpBench {
         let server = Server::start(device.clone(), ServerConfig::of_bench(&config, &cores.service))?;
         let workload = Arc::new(Workload::new(config.workload)?);
         server.preload(&workload);
-        let mut kernel = KernelConfig::new(SocketAddr::new(SERVICE_IP, PORT), config.connections);
+        let mut kernel = KernelConfig::new(SocketAddr::from((SERVICE_IP, PORT)), config.connections);
         kernel.threads = cores.generator.len().min(config.connections);
         kernel.spin = true;
         let connect = || KernelClient::connect(kernel, workload, Duration::from_secs(60));

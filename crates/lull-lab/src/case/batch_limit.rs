@@ -62,13 +62,14 @@ impl BatchLimit {
         self.check()?;
         let placed = Placed::new(&self.cores, &["the first service", "the second service", "the generator"])?;
         let mut table = self.table(&placed, effort)?;
-        let options = [0, 1].map(|poll_after_returns| EpollOptions { poll_after_returns, ..EpollOptions::strict_linux() });
+        let options =
+            [0, 1].map(|poll_after_returns| EpollOptions { poll_after_returns, ..EpollOptions::strict_linux() });
         let mut pairs = Vec::new();
         for options in options {
             pairs.push(Pair::start(self, &placed.cores, options)?);
         }
         let per_rule = self.events_max.len();
-        table.measure(effort, &mut |row, _| {
+        table.measure(0..table.rows.len(), effort, &mut |row, _| {
             pairs[row / per_rule].run(&self.mode, self.events_max[row % per_rule], self.second_qps, effort)
         })?;
         Ok(table)
@@ -168,11 +169,13 @@ struct Pair {
 impl Pair {
     fn start(case: &BatchLimit, cores: &[usize], epoll: EpollOptions) -> Result<Pair, BenchError> {
         let ring_slots = 4096.max((case.connections * 2).next_power_of_two());
-        let (service_port, client_port) = mem::pair(MemConfig { peer_queues: Some(2), ring_slots, ..MemConfig::default() });
+        let (service_port, client_port) =
+            mem::pair(MemConfig { peer_queues: Some(2), ring_slots, ..MemConfig::default() });
         let client_port = Arc::new(client_port);
         let (service_mac, client_mac) = (service_port.info().mac, client_port.info().mac);
         let cpus = vec![Some(cores[0]), Some(cores[1])];
-        let host = Host::new(HostConfig { cpus, epoll, after_resume: AfterResume::Interrupt, ..HostConfig::default() })?;
+        let host =
+            Host::new(HostConfig { cpus, epoll, after_resume: AfterResume::Interrupt, ..HostConfig::default() })?;
         let config = NetworkConfig {
             addresses: vec![(SERVICE_IP.into(), 24)],
             neighbours: CLIENT_IPS.map(|ip| (IpAddr::V4(ip), client_mac)).to_vec(),
@@ -210,6 +213,19 @@ impl Pair {
         Ok(Pair { clients, core: cores[2], first, second, network, host, _client_port: client_port })
     }
 
+    /// Gives the first service its batch limit. Of the two waits that it begins meanwhile the second has the limit for certain.
+    fn limit_first(&self, events_max: usize) -> Result<(), BenchError> {
+        let calls = || self.first.epolls().map(|epoll| epoll.stats().calls).sum::<u64>();
+        for _ in 0..2 {
+            let before = calls();
+            self.first.set_events_max(events_max)?;
+            while calls() == before {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
     fn run(
         &mut self,
         mode: &Mode,
@@ -220,11 +236,13 @@ impl Pair {
         // The application's half is done on both services, each with a mode of its own.
         let _ = self.network.set_mode(mode)?;
         self.first.set_mode(mode)?;
-        self.first.set_events_max(events_max)?;
-        let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| BenchError::Invalid(error.to_string()))?;
+        self.limit_first(events_max)?;
+        let base: Mode =
+            "base".parse().map_err(|error: lull_core::ModeError| BenchError::Invalid(error.to_string()))?;
         self.second.set_mode(&base)?;
         let napi = self.network.napis()[0];
-        let counters = || (self.host.napi_stats(napi), (0..2).map(|cpu| self.host.cpu_stats(cpu).interrupts).sum::<u64>());
+        let counters =
+            || (self.host.napi_stats(napi), (0..2).map(|cpu| self.host.cpu_stats(cpu).interrupts).sum::<u64>());
         let events = |service: &OwnService| service.epolls().map(lull_net::Epoll::stats).sum::<EpollStats>();
         let ((before, interrupts_before), events_before) = (counters(), events(&self.first));
         let began_ns = self.host.now_ns();
@@ -254,6 +272,9 @@ impl Pair {
         })
     }
 }
+
+/// How often it is looked whether a service has come back to wait.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Both loads in one thread on one core: closed to the first service, open to the second.
 fn generate(

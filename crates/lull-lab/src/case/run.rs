@@ -1,6 +1,7 @@
 //! The rows of a case, measured in turn: every run goes through all rows, so that what is compared is near in time.
 
 use std::io::{IsTerminal, Write};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,17 +72,19 @@ impl Effort<'_> {
 }
 
 impl CaseTable {
-    /// Measures every row that is not refused already, in turn and as often as `effort` says; `one` measures a row once.
+    /// Measures those of `rows` that are not refused already, in turn and as often as `effort` says; `one` measures a row
+    /// once.
     ///
     /// # Errors
     /// What `one` meets before anything was measured. A failure later ends it early, and the table says so.
     pub fn measure(
         &mut self,
+        rows: Range<usize>,
         effort: &Effort<'_>,
         one: &mut dyn FnMut(usize, u32) -> Result<Observed, BenchError>,
     ) -> Result<(), BenchError> {
         effort.check()?;
-        let rows: Vec<usize> = (0..self.rows.len()).filter(|row| self.rows[*row].verdict.is_none()).collect();
+        let rows: Vec<usize> = rows.filter(|row| self.rows[*row].verdict.is_none()).collect();
         let mut observed: Vec<Vec<Observed>> = vec![Vec::new(); self.rows.len()];
         let steps = rows.len() * effort.runs as usize;
         let turns = (0..effort.runs).flat_map(|run| rows.iter().map(move |row| (*row, run)));
@@ -98,7 +101,7 @@ impl CaseTable {
                     effort.tell(&format!("[{}/{steps}] {name}, run {}: {}", step + 1, run + 1, self.words(&found)));
                     observed[row].push(found);
                 }
-                Err(error) if step == 0 => return Err(error),
+                Err(error) if step == 0 && self.rows.iter().all(|row| row.verdict.is_none()) => return Err(error),
                 Err(error) => {
                     self.interrupted = true;
                     self.notes.push(format!("It ended early at {name}, run {}: {error}.", run + 1));

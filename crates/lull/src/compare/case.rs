@@ -4,14 +4,19 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
-use lull_core::Mode;
+use lull_core::{Mode, ModeError};
+use lull_lab::bench::BenchConfig;
 use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
+use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::{CaseTable, Effort};
+use lull_lab::cell::Load;
 use lull_lab::plan::WARM_UP_DEFAULT;
 use lull_lab::table::TableStyle;
+use lull_nic::Moderation;
 
-use super::{Compare, command_line};
+use super::{Compare, LOADS_DEFAULT, command_line};
 use crate::failure::Failure;
 use crate::output::out;
 
@@ -20,6 +25,10 @@ use crate::output::out;
 pub enum Case {
     /// Two services on one queue: the batch limit of the first (--events-max), and how long the second waits.
     BatchLimit,
+    /// One connection, a byte each way: interrupts with coalescing (--rx-usecs 16/44,1/1) against busy polling.
+    TcpRr,
+    /// The same load on more and more queues (--queues 1,4,16,44): packets per poll, interrupts, softirq.
+    ManyQueues,
 }
 
 /// Options of single cases.
@@ -43,6 +52,24 @@ impl Case {
     fn takes(self) -> &'static [&'static str] {
         match self {
             Case::BatchLimit => &["events_max", "second_load", "connections"],
+            Case::TcpRr => &["rx_usecs"],
+            Case::ManyQueues => &[
+                "queues",
+                "loads",
+                "workers",
+                "connections",
+                "buffer_bytes",
+                "epoll",
+                "records",
+                "depth",
+                "group_cpus",
+                "cycles",
+                "cycles_total",
+                "wake_above",
+                "park_below",
+                "any_node",
+                "oversubscribe",
+            ],
         }
     }
 
@@ -88,6 +115,32 @@ fn one_mode(args: &Compare, default: &str) -> Result<Mode, Failure> {
     }
 }
 
+/// The modes that were named, or those that the case is about.
+fn modes(args: &Compare, default: &[&str]) -> Result<Vec<Mode>, Failure> {
+    let named = args.modes.iter().map(String::as_str);
+    let names: Vec<&str> = if args.modes.is_empty() { default.to_vec() } else { named.collect() };
+    Ok(names.iter().map(|name| name.parse()).collect::<Result<_, ModeError>>()?)
+}
+
+fn tcp_rr(args: &Compare, cores: Vec<usize>) -> Result<TcpRr, Failure> {
+    let published = [(16, 44), (1, 1)].map(|(rx_usecs, rx_frames)| Moderation { rx_usecs, rx_frames });
+    let moderations = if args.rx_usecs.is_empty() { published.to_vec() } else { args.rx_usecs.clone() };
+    Ok(TcpRr { moderations, modes: modes(args, &["base", "busyread"])?, cores })
+}
+
+fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure> {
+    let grouped: &[&str] = if args.group.given().is_empty() { &["base"] } else { &["base", "group"] };
+    let modes = modes(args, grouped)?;
+    // Several loads would be several tables.
+    let load = match &Load::parse_list(if args.loads == LOADS_DEFAULT { "MAX" } else { &args.loads })?[..] {
+        [load] => *load,
+        _ => return Err("cannot use several loads in this case: name one, such as 200K or MAX".into()),
+    };
+    let queues = if args.queues.is_empty() { vec![1, 4, 16, 44] } else { args.queues.clone() };
+    let bench = BenchConfig { cores, queues: None, group: args.group.setup(&modes)?, ..super::bench_config(args)? };
+    Ok(ManyQueues { queues, modes, load, bench })
+}
+
 /// Runs the case and writes what was asked for.
 pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> Result<ExitCode, Failure> {
     refuse_of_others(case, given)?;
@@ -112,6 +165,8 @@ pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> R
             };
             case.run(&effort)?
         }
+        Case::TcpRr => tcp_rr(args, cores)?.run(&effort)?,
+        Case::ManyQueues => many_queues(args, cores)?.run(&effort)?,
     };
     table.command = command_line();
     out!("{}", table.render(TableStyle::for_stdout()))?;
@@ -119,4 +174,3 @@ pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> R
     // As a shell reports a command that a signal ended.
     Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
-
