@@ -12,6 +12,8 @@ pub struct Costs {
     pub timer_irq_ns: u32,
     /// Starting the timer of a NAPI (`hrtimer_start`, with the write to the clock event device).
     pub timer_start_ns: u32,
+    /// How much later than asked for a kernel timer wakes a thread that sleeps ([`UserHost`](crate::UserHost) alone).
+    pub timer_late_ns: u32,
     /// An inter-processor interrupt that asks a core to reschedule.
     pub ipi_ns: u32,
     /// Entering `handle_softirqs` and `net_rx_action`.
@@ -82,6 +84,7 @@ impl Default for Costs {
             irq_ns: 600,
             timer_irq_ns: 400,
             timer_start_ns: 0,
+            timer_late_ns: 0,
             ipi_ns: 500,
             softirq_ns: 200,
             poll_ns: 200,

@@ -87,7 +87,7 @@ pub fn run(file: &WorldFile, job: &Job) -> Result<Outcome, PredictError> {
         Offered::Max => Traffic::Closed,
     };
     file.can_offer(load).map_err(PredictError::Load)?;
-    let world = file.world(&job.mode, load, job.window_ns);
+    let world = file.seeded_world(&job.mode, load, job.window_ns, job.seed);
     let outcome = Sim::new(&world, job.seed).run().map_err(PredictError::Bound)?;
     fits_wire(file, outcome.qps())?;
     Ok(outcome)

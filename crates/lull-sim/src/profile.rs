@@ -25,7 +25,7 @@ impl Profile {
 }
 
 /// The profiles; the first is the default of services that wait in epoll.
-pub static PROFILES: [&Profile; 3] = [&EPYC_7662, &ROUND, &XSK_RR];
+pub static PROFILES: [&Profile; 4] = [&EPYC_7662, &ROUND, &XSK_RR, &LULL_USER];
 
 static EPYC_7662: Profile = Profile {
     name: "epyc-7662",
@@ -48,6 +48,39 @@ pub static XSK_RR: Profile = Profile {
     hz: 3_000_000_000,
     costs: || (af_xdp(), CacheSpec::default()),
 };
+
+/// The default of lull's own stack (`machine.plane = "user"`).
+pub static LULL_USER: Profile = Profile {
+    name: "lull-user",
+    what: "lull's own stack in memory on a virtual machine of two cores, in round figures",
+    hz: 2_600_000_000,
+    costs: || (lull_user(), CacheSpec::default()),
+};
+
+/// Waking a thread and taking the core from another one is what delivery costs in a process; a poll and a request cost
+/// little.
+fn lull_user() -> Costs {
+    Costs {
+        irq_ns: 10_000,
+        timer_irq_ns: 10_000,
+        timer_start_ns: 0,
+        timer_late_ns: 20_000,
+        softirq_ns: 50,
+        poll_ns: 50,
+        rx_request_ns: 150,
+        wake_ns: 8_000,
+        switch_ns: 2_000,
+        epoll_call_ns: 100,
+        epoll_sleep_ns: 4_000,
+        epoll_event_ns: 20,
+        busy_call_ns: 50,
+        busy_round_ns: 50,
+        idle_shallow_exit_ns: 18_000,
+        idle_deep_residency_ns: u32::MAX,
+        uncharged_in_idle: 0,
+        ..Costs::default()
+    }
+}
 
 /// The costs of the published AF_XDP machines.
 fn af_xdp() -> Costs {

@@ -53,7 +53,8 @@ impl Sim {
                 self.clients.connections.push(Connection::new(queue, context, Some(SourceId::at(index))));
             }
             let rng = Stream::new(seed, Component::Load, index as u32);
-            self.clients.sources.push(Source::new(first, spec.count, spec.traffic, rng));
+            let traced_to = Stream::new(seed, Component::Load, u32::MAX);
+            self.clients.sources.push(Source::new(first, spec.count, spec.traffic, rng, traced_to));
             if let Some(context) = context
                 && spec.count > 0
             {

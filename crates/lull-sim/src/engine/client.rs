@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     touched: u64,
     /// Who touched it last.
     touched_by: Option<CpuId>,
+    /// Its generator has got to the answer.
+    taken: bool,
 }
 
 /// One group of connections.
@@ -41,11 +43,14 @@ pub(crate) struct Source {
     count: u32,
     traffic: Traffic,
     rng: Stream,
+    /// The arrivals of the trace that it has looked at, and the connections that they are for: the same for all groups.
+    traced: u64,
+    traced_to: Stream,
 }
 
 impl Source {
-    pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream) -> Source {
-        Source { first, count, traffic, rng }
+    pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream, traced_to: Stream) -> Source {
+        Source { first, count, traffic, rng, traced: 0, traced_to }
     }
 }
 
@@ -68,6 +73,7 @@ impl Connection {
             passed_on: false,
             touched: 0,
             touched_by: None,
+            taken: false,
         }
     }
 
@@ -99,6 +105,8 @@ pub(crate) struct Clients {
     pub(crate) on_wire: u64,
     /// Open-loop arrivals that wait for their connections.
     pub(crate) backlog: u64,
+    /// Until when the threads of a generator are busy, one for each context.
+    generators_ns: Table<ContextId, u64>,
 }
 
 impl Clients {
@@ -113,6 +121,7 @@ impl Clients {
             inside: 0,
             on_wire: 0,
             backlog: 0,
+            generators_ns: Table::new(),
         }
     }
 
@@ -124,8 +133,21 @@ impl Clients {
 }
 
 impl Clients {
+    /// Takes the generator's thread of this connection for `cost_ns`, from now or from when it is free: when it begins, and
+    /// when it is done.
+    fn generator(&mut self, env: &Env, conn: ConnId, cost_ns: u32) -> (u64, u64) {
+        let Some(context) = self.connections[conn].context.filter(|_| env.world.net.generator.is_some()) else {
+            return (env.now_ns, env.now_ns);
+        };
+        let free_ns = &mut self.generators_ns[context];
+        let begins_ns = (*free_ns).max(env.now_ns);
+        *free_ns = begins_ns + u64::from(cost_ns);
+        (begins_ns, *free_ns)
+    }
+
     /// Begins the load.
     pub(crate) fn start(&mut self, env: &mut Env) {
+        self.generators_ns = env.world.contexts.iter().map(|_| env.now_ns).collect();
         for source in self.sources.ids() {
             let Source { count, traffic, .. } = self.sources[source];
             let connections = self.sources[source].connections();
@@ -142,6 +164,11 @@ impl Clients {
                         }
                     }
                 }
+                Traffic::Trace { per_s } => {
+                    if per_s > 0.0 && count > 0 {
+                        self.next_of_trace(env, source, per_s);
+                    }
+                }
                 Traffic::Closed => {
                     for (nth, conn) in connections.enumerate() {
                         // Clients connect one after the other; the first answers spread them further.
@@ -152,6 +179,25 @@ impl Clients {
                 }
             }
         }
+    }
+
+    /// The next arrival of the trace that is for a connection of this group. Every group looks at all of them, and all
+    /// draw the same connection for each.
+    fn next_of_trace(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
+        let is_traced = |source: &&Source| matches!(source.traffic, Traffic::Trace { .. });
+        let connections: u32 = self.sources.iter().filter(is_traced).map(|source| source.count).sum();
+        let Some(trace) = &env.world.trace else { return };
+        let group = &mut self.sources[source];
+        // Groups with a trace come first, so their connections are numbered from 0.
+        let own = group.first.raw()..group.first.raw() + group.count;
+        let at_ns = loop {
+            let number = group.traced;
+            group.traced += 1;
+            if own.contains(&group.traced_to.below(connections)) {
+                break trace.at_ns(number, per_s);
+            }
+        };
+        env.agenda.push(at_ns.max(env.now_ns), Event::Issue { source });
     }
 
     fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
@@ -203,6 +249,10 @@ impl Clients {
                 self.next_arrival(env, source, per_s);
                 self.request_or_wait(env, conn);
             }
+            Traffic::Trace { per_s } => {
+                self.next_of_trace(env, source, per_s);
+                self.request_or_wait(env, conn);
+            }
             Traffic::Noise { per_s } => {
                 self.next_arrival(env, source, per_s);
                 let queue = self.connections[conn].queue;
@@ -225,7 +275,9 @@ impl Clients {
         if env.faults.quiet {
             return;
         }
-        let at_ns = env.now_ns + u64::from(env.world.net.request_ns);
+        let send_ns = env.world.net.generator.map_or(0, |generator| generator.send_ns);
+        let (_, sent_ns) = self.generator(env, conn, send_ns);
+        let at_ns = sent_ns + u64::from(env.world.net.request_ns);
         let connection = &mut self.connections[conn];
         connection.outstanding = true;
         connection.start_ns = env.now_ns;
@@ -237,7 +289,13 @@ impl Clients {
     /// A packet of a connection reaches the server's NIC.
     pub(crate) fn arrive(&mut self, env: &mut Env, cpus: &mut Cpus, nic: &mut Nic, conn: ConnId, kind: PacketKind) {
         let queue = self.connections[conn].queue;
+        let raised = nic.queues[queue].raised();
         let taken = nic.packet_arrives(env, cpus, queue, Packet::new(conn, kind));
+        if let Some(generator) = env.world.net.generator
+            && nic.queues[queue].raised() != raised
+        {
+            self.generator(env, conn, generator.raise_ns);
+        }
         if kind == PacketKind::Request {
             if taken {
                 self.on_wire -= 1;
@@ -320,8 +378,10 @@ impl Clients {
             env.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
         }
         env.agenda.push(now_ns + program_ns, Event::Answer { conn });
-        let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
-        env.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
+        if net.acks {
+            let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);
+            env.agenda.push(ack_at_ns, Event::Arrive { conn, kind: PacketKind::Ack });
+        }
     }
 
     /// The answer of an AF_XDP responder leaves by this queue. Nobody acknowledges it: it is a datagram.
@@ -336,6 +396,15 @@ impl Clients {
 
     /// The client has its answer.
     pub(crate) fn answered(&mut self, env: &mut Env, conn: ConnId) {
+        if let Some(generator) = env.world.net.generator
+            && self.connections[conn].outstanding
+            && !std::mem::replace(&mut self.connections[conn].taken, true)
+        {
+            let (begins_ns, _) = self.generator(env, conn, generator.answer_ns);
+            env.agenda.push(begins_ns, Event::Answer { conn });
+            return;
+        }
+        self.connections[conn].taken = false;
         let now_ns = env.now_ns;
         let connection = &mut self.connections[conn];
         if connection.outstanding {

@@ -87,6 +87,8 @@ pub(crate) struct Cpu {
     pub(crate) broken_into: bool,
     /// The effects of a segment are happening: an interrupt waits until they have.
     pub(super) in_effects: bool,
+    /// Its worker is in `epoll_wait`, awake: on lull's own host it looks for interrupts itself.
+    pub(crate) in_turn: bool,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
     pub(crate) used: CpuUse,
@@ -114,6 +116,7 @@ impl Cpu {
             idle: Idle::new(),
             broken_into: false,
             in_effects: false,
+            in_turn: false,
             debt_ns: 0,
             used: CpuUse::default(),
         }

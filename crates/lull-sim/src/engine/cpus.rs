@@ -24,7 +24,7 @@ pub(crate) struct Cpus {
     /// The guest's CPU, where there is a guest.
     pub(super) vcpu: Option<Vcpu>,
     /// The pending timers of NAPIs: when, and on which CPU.
-    napi_timers: Table<QueueId, Option<(u64, CpuId)>>,
+    pub(super) napi_timers: Table<QueueId, Option<(u64, CpuId)>>,
     /// Requests that were worked on, by whatever core.
     pub(crate) requests: u64,
     /// Cores that work on requests.
@@ -214,14 +214,10 @@ impl Cpus {
         // Whatever was going on before this call has been accounted for.
         let was_idle = self.cpus[cpu].level == Level::Idle;
         if let Some(irq) = self.cpus[cpu].pending.pop_front() {
-            let mut cost_ns = u64::from(match irq {
-                Irq::Device(_) => env.world.costs.irq_ns,
-                Irq::NapiTimer(_) | Irq::Sleeper(_) => env.world.costs.timer_irq_ns,
-                Irq::Resched | Irq::Call(_) => env.world.costs.ipi_ns,
-            });
-            if was_idle {
-                cost_ns += self.leave_idle(env, cpu);
-            }
+            let mut cost_ns = match env.world.host {
+                Some(_) => self.host_irq_ns(env, cpu, irq, was_idle),
+                None => self.irq_ns(env, cpu, irq, was_idle),
+            };
             if self.is_guest(cpu) {
                 cost_ns += self.vm_exit_ns();
             }
@@ -246,6 +242,16 @@ impl Cpus {
         self.run_thread(env, cpu, was_idle);
     }
 
+    /// What an interrupt costs before its softirq runs, with what leaving idle does.
+    fn irq_ns(&mut self, env: &Env, cpu: CpuId, irq: Irq, was_idle: bool) -> u64 {
+        let cost_ns = u64::from(match irq {
+            Irq::Device(_) => env.world.costs.irq_ns,
+            Irq::NapiTimer(_) | Irq::Sleeper(_) => env.world.costs.timer_irq_ns,
+            Irq::Resched | Irq::Call(_) => env.world.costs.ipi_ns,
+        });
+        cost_ns + if was_idle { self.leave_idle(env, cpu) } else { 0 }
+    }
+
     fn run_thread(&mut self, env: &mut Env, cpu: CpuId, was_idle: bool) {
         let mut switch_ns = 0;
         if let Some(current) = self.cpus[cpu].current
@@ -263,7 +269,9 @@ impl Cpus {
             if was_idle {
                 switch_ns += self.leave_idle(env, cpu);
             }
-            switch_ns += u64::from(env.world.costs.switch_ns);
+            if !self.woken_itself(env, cpu) {
+                switch_ns += u64::from(env.world.costs.switch_ns);
+            }
             env.tally.counts.switches += 1;
             self.cpus[cpu].current = Some(next);
             self.cpus[cpu].need_resched = false;
@@ -305,7 +313,7 @@ impl Cpus {
     }
 
     /// What leaving idle costs now.
-    fn leave_idle(&mut self, env: &Env, cpu: CpuId) -> u64 {
+    pub(super) fn leave_idle(&mut self, env: &Env, cpu: CpuId) -> u64 {
         let costs = &env.world.costs;
         let cpu = &mut self.cpus[cpu];
         cpu.idle.note(env.now_ns - cpu.idle_since_ns);

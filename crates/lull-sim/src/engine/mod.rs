@@ -21,6 +21,7 @@
 //! | `nic`, [`dim`] | rings, completion queues, arming; adaptive moderation |
 //! | `napi` | the NIC's NAPI instances: schedule, completion, settling, timers, suspend and resume |
 //! | `cpu`, `cpus`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
+//! | `user_host` | CPUs on which lull's own host delivers |
 //! | `guest`, `vcpu` | a guest's CPU, which is a thread of another |
 //! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
 //! | `deliver` | the way of a packet from a poll to its socket, its context and a waiting thread |
@@ -69,5 +70,6 @@ pub(crate) mod tally;
 pub(crate) mod thread;
 pub mod traffic;
 pub mod transition;
+pub(crate) mod user_host;
 pub(crate) mod vcpu;
 pub(crate) mod xsk;

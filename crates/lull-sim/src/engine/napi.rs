@@ -3,7 +3,7 @@
 //! Every rule is the core's; here an interrupt, a timer or a system call meets it, and what it says is done.
 
 use lull_core::event::EventKind;
-use lull_core::{Completion, Owner, Release, Route, Schedule, Settled, state};
+use lull_core::{AfterResume, Completion, Owner, Release, Route, Schedule, Settled, state};
 
 use crate::engine::agenda::Event;
 use crate::engine::cpu::Irq;
@@ -107,8 +107,13 @@ impl Nic {
     pub(crate) fn resume(&self, env: &mut Env, cpus: &mut Cpus, id: u32, cpu: CpuId) {
         if let Some(queue) = self.lookup(id) {
             env.tally.transitions += 1;
-            let owner = self.queues[queue].napi.resume(&env.cx(cpu));
+            let after = env.world.host.map_or(AfterResume::Deferral, |host| host.after_resume);
+            let owner = self.queues[queue].napi.resume_to(after, &env.cx(cpu));
             if let Some(owner) = owner {
+                if after == AfterResume::Interrupt {
+                    // Its timer was cancelled.
+                    self.sync_timer(env, cpus, queue);
+                }
                 self.route(env, cpus, owner, cpu);
             }
         }

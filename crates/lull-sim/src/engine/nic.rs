@@ -164,6 +164,11 @@ impl Queue {
         CpuId::new(self.spec.cpu)
     }
 
+    /// Interrupts that its receive side has raised since the world began.
+    pub(crate) fn raised(&self) -> u64 {
+        self.rx.events
+    }
+
     /// What the poll that `cpu` made reports as its work.
     pub(crate) fn reported(&self, cpu: CpuId) -> u32 {
         let full = self.poll.work == self.poll.budget && self.poll.work > 0;
@@ -238,6 +243,9 @@ impl Nic {
 
     /// A frame has left.
     pub(crate) fn frame_sent(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
+        if !self.queues[queue].spec.tx_completions {
+            return;
+        }
         self.queues[queue].tx_done += 1;
         let bytes = env.world.frames.sent(&mut self.sizes);
         self.completion_written(env, cpus, queue, Side::Tx, bytes);

@@ -84,7 +84,9 @@ impl Cpus {
         }
         self.threads[thread].state = ThreadState::Running;
         env.agenda.clear(env.slots.thread(thread));
-        self.cpus[by].debt_ns += u64::from(env.world.costs.wake_ns);
+        if !(self.woken_itself(env, by) && self.threads[thread].cpu == by) {
+            self.cpus[by].debt_ns += u64::from(env.world.costs.wake_ns);
+        }
         if self.threads[thread].moves {
             self.threads[thread].cpu = self.place(env, thread, by);
         }

@@ -235,8 +235,11 @@ impl Sim {
         match self.env.slots.owner(slot) {
             SlotOwner::Cpu(cpu) => self.segment_ended(cpu),
             SlotOwner::NapiTimer(queue) => {
-                if let Some((_, cpu)) = self.nic.queues[queue].napi.timer().pending() {
-                    self.cpus.interrupt(&mut self.env, CpuId::new(cpu), Irq::NapiTimer(queue));
+                if let Some((deadline_ns, cpu)) = self.nic.queues[queue].napi.timer().pending() {
+                    let cpu = CpuId::new(cpu);
+                    if !self.timer_waits(queue, (deadline_ns, cpu)) {
+                        self.cpus.interrupt(&mut self.env, cpu, Irq::NapiTimer(queue));
+                    }
                 }
             }
             SlotOwner::Moderation(queue, side) => {

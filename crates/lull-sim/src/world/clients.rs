@@ -1,5 +1,9 @@
 //! Who asks, how often, and how long the way takes.
 
+use std::sync::Arc;
+
+use super::GeneratorSpec;
+
 /// A group of connections of one queue, watched by one context.
 #[derive(Clone, Debug)]
 pub struct ConnectionsSpec {
@@ -31,6 +35,12 @@ pub enum Traffic {
         /// Shape of the distribution, above 0 and below 1.
         shape: f64,
     },
+    /// Open loop: the arrivals of [`World::trace`](super::World::trace), each at a connection drawn from all that have
+    /// this traffic. The trace is stretched to the rate and begins anew at its end.
+    Trace {
+        /// Requests per second, over all groups with this traffic.
+        per_s: f64,
+    },
     /// Closed loop: a connection issues its next request as soon as it has its answer.
     Closed,
     /// Datagrams that are served and not answered, as a Poisson process.
@@ -43,6 +53,43 @@ pub enum Traffic {
         /// Packets per second.
         per_s: f64,
     },
+}
+
+/// Times at which requests arrived once, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceSpec {
+    /// Since the trace began, in nanoseconds.
+    at_ns: Arc<[u64]>,
+}
+
+impl TraceSpec {
+    /// A trace from its times, which count from the first; `None` unless there are two at the least, in order and not all
+    /// the same.
+    pub fn new(mut at_ns: Vec<u64>) -> Option<TraceSpec> {
+        let first_ns = *at_ns.first()?;
+        at_ns.iter_mut().try_for_each(|at| at.checked_sub(first_ns).map(|since| *at = since))?;
+        let increases = at_ns.windows(2).all(|pair| pair[0] <= pair[1]) && at_ns.last() > at_ns.first();
+        increases.then(|| TraceSpec { at_ns: at_ns.into() })
+    }
+
+    /// Arrivals per second, as they were.
+    pub fn per_s(&self) -> f64 {
+        self.at_ns.len() as f64 * 1e9 / self.span_ns()
+    }
+
+    /// How long it takes until it begins anew: the gap behind the last arrival is as long as the mean one.
+    fn span_ns(&self) -> f64 {
+        let last_ns = self.at_ns.last().copied().unwrap_or(1) as f64;
+        let arrivals = self.at_ns.len() as f64;
+        last_ns * arrivals / (arrivals - 1.0).max(1.0)
+    }
+
+    /// When the arrival of this number comes if `per_s` come in a second, in nanoseconds from the beginning.
+    pub(crate) fn at_ns(&self, number: u64, per_s: f64) -> u64 {
+        let (turn, place) = (number / self.at_ns.len() as u64, number % self.at_ns.len() as u64);
+        let as_it_was_ns = turn as f64 * self.span_ns() + self.at_ns[place as usize] as f64;
+        (as_it_was_ns * self.per_s() / per_s) as u64
+    }
 }
 
 /// Network and clients.
@@ -61,12 +108,16 @@ pub struct NetSpec {
     pub slow_min_ns: u32,
     /// How much longer it takes for them at the most.
     pub slow_max_ns: u32,
+    /// Whether the client acknowledges an answer with a packet of its own; otherwise its next request does.
+    pub acks: bool,
     /// From the answer's arrival in the client until its acknowledgement is in the server's NIC.
     pub ack_ns: u32,
     /// From the server's doorbell until the transmit completion is written.
     pub tx_done_ns: u32,
     /// How long a client waits before it sends a lost request again.
     pub retransmit_ns: u64,
+    /// What the clients' machine is busy with, if they are the threads of one generator: one for each worker.
+    pub generator: Option<GeneratorSpec>,
 }
 
 impl Default for NetSpec {
@@ -78,9 +129,11 @@ impl Default for NetSpec {
             slow_share: 0,
             slow_min_ns: 0,
             slow_max_ns: 0,
+            acks: true,
             ack_ns: 8_000,
             tx_done_ns: 2_000,
             retransmit_ns: 200_000_000,
+            generator: None,
         }
     }
 }

@@ -3,13 +3,15 @@
 mod clients;
 mod cores;
 mod flood;
+mod host;
 mod pair;
 mod queue;
 mod xsk;
 
-pub use clients::{ConnectionsSpec, NetSpec, SecondSpec, Traffic, UpstreamSpec};
+pub use clients::{ConnectionsSpec, NetSpec, SecondSpec, TraceSpec, Traffic, UpstreamSpec};
 pub use cores::CoresSpec;
 pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
+pub use host::{GeneratorSpec, UserHost};
 pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
 pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
 pub use xsk::{XskSpec, XskThreadSpec, XskWait};
@@ -54,6 +56,8 @@ pub struct World {
     pub costs: Costs,
     /// What delivery and application cost each other through the caches.
     pub cache: CacheSpec,
+    /// lull's own host, where it delivers instead of a kernel.
+    pub host: Option<UserHost>,
     /// System-wide settings.
     pub sysctl: Sysctl,
     /// Queues.
@@ -72,6 +76,8 @@ pub struct World {
     pub xsk_threads: Vec<XskThreadSpec>,
     /// The clients' connections, group by group.
     pub connections: Vec<ConnectionsSpec>,
+    /// The arrivals of connections with [`Traffic::Trace`].
+    pub trace: Option<TraceSpec>,
     /// Which connections are a second application's, if there is one.
     pub second: Option<SecondSpec>,
     /// A flood of datagrams. A world that has one has no other load.
@@ -107,6 +113,7 @@ impl Default for World {
             cores: CoresSpec::default(),
             costs: Costs::default(),
             cache: CacheSpec::default(),
+            host: None,
             sysctl: Sysctl::default(),
             queues: Vec::new(),
             contexts: Vec::new(),
@@ -116,6 +123,7 @@ impl Default for World {
             xsks: Vec::new(),
             xsk_threads: Vec::new(),
             connections: Vec::new(),
+            trace: None,
             second: None,
             flood: None,
             relay: None,

@@ -47,6 +47,8 @@ pub struct QueueSpec {
     pub rx_period: Period,
     /// When one of the transmit side begins.
     pub tx_period: Period,
+    /// Whether sent frames are reported by completions, which polls reap. An in-memory NIC and a TAP have none.
+    pub tx_completions: bool,
     /// Packets that the receive ring holds; more are dropped.
     pub ring_packets: u32,
     /// Whether GRO holds packets after a poll that took some.
@@ -87,6 +89,7 @@ impl QueueSpec {
             tx: ModerationSpec::Off,
             rx_period: Period::Completion,
             tx_period: Period::Interrupt,
+            tx_completions: true,
             ring_packets: 1_024,
             gro_holds: false,
             masking: Masking::Disarm,

@@ -189,6 +189,9 @@ fn refuse_with_twin(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> 
     if let Some((key, value)) = times.iter().find_map(|(key, value)| Some((*key, value.as_ref()?))) {
         return Err(check.error(key, value, problem));
     }
+    if let Some(value) = raw.load.arrivals.as_ref().or(raw.load.trace.as_ref()) {
+        return Err(check.error("load.arrivals", value, problem));
+    }
     match (&raw.network.slow_share, &raw.nic.rss) {
         (Some(value), _) => Err(check.error("network.slow_share", value, problem)),
         (None, Some(value)) => Err(check.error("nic.rss", value, problem)),

@@ -3,18 +3,25 @@
 use lull_core::{AppPolicy, EpollOptions, Mode, Threaded};
 
 use super::file::{AGENDA_EVENT_BYTES, EVENTS_DEFAULT, Second, WorldFile};
+use super::plane::WorkerCores;
 use super::responder::{AfXdp, BUSY_BUDGET, Wait};
 use crate::engine::dim::Moderation;
 use crate::world::{
-    ConnectionsSpec, ContextSpec, ModerationSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, SecondSpec,
-    SocketSpec, Traffic, Transmit, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
+    ConnectionsSpec, ContextSpec, CoresSpec, ModerationSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
+    SecondSpec, SocketSpec, Traffic, Transmit, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
 };
 
 /// CPUs of a twin: receiver, sender, poller.
 const TWIN_CPUS: u16 = 3;
 impl WorldFile {
     /// The world in a mode under a load: [`Traffic::Open`] over all connections, or [`Traffic::Closed`].
+    /// Where nothing pins the workers, they begin as with the seed 0.
     pub fn world(&self, mode: &Mode, traffic: Traffic, window_ns: u64) -> World {
+        self.seeded_world(mode, traffic, window_ns, 0)
+    }
+
+    /// As [`WorldFile::world`]; the seed places workers that nothing pins.
+    pub fn seeded_world(&self, mode: &Mode, traffic: Traffic, window_ns: u64, seed: u64) -> World {
         let timeout_ns = match mode.app {
             AppPolicy::Blocking => None,
             AppPolicy::TimeoutMs(ms) => Some(u64::from(ms) * 1_000_000),
@@ -35,10 +42,13 @@ impl WorldFile {
             rx_period: if fixed.is_some() { Period::First } else { self.rx_period },
             tx_period: if fixed.is_some() { Period::First } else { self.tx_period },
             ring_packets: self.ring_packets,
+            completes_off_affinity: self.completes_off_affinity,
+            tx_completions: self.tx_completions,
             ..QueueSpec::new(queue % self.workers.min(self.cores))
         };
+        let places = self.worker_cores.places(self.workers.min(self.cores), seed);
         let worker = |worker: u16| WorkerSpec {
-            cpu: (worker + u16::from(self.workers_elsewhere)) % self.workers.min(self.cores),
+            cpu: places[usize::from(worker) % places.len()],
             context: u32::from(worker),
             timeout_ns,
             events_max: self.events_max,
@@ -46,7 +56,15 @@ impl WorldFile {
         let options = EpollOptions { poll_after_returns: self.poll_after_returns, ..EpollOptions::strict_linux() };
         let world = World {
             cpus: vec![true; usize::from(self.cores)],
+            cores: CoresSpec {
+                per_l3: self.l3_cores,
+                // In closed loop no worker ever sleeps, so each stays where the run began.
+                workers_move: self.worker_cores == WorkerCores::Any && traffic != Traffic::Closed,
+            },
+            host: self.host,
             costs: self.costs.clone(),
+            frames: self.frames,
+            trace: self.arrivals.trace(),
             cache: self.cache.clone(),
             queues: (0..self.queues).map(queue).collect(),
             contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
@@ -94,7 +112,7 @@ impl WorldFile {
             let count = counts[usize::from(index)];
             let share = f64::from(count) / f64::from(self.connections);
             let traffic = match traffic {
-                Traffic::Open { per_s } => Traffic::Open { per_s: per_s * share },
+                Traffic::Open { per_s } => self.arrivals.traffic(per_s, share),
                 other => other,
             };
             ConnectionsSpec {
@@ -110,6 +128,9 @@ impl WorldFile {
     /// How many connections each group has. A hash spreads them binomially; so that a world needs no seed, the groups
     /// stand at equally likely places of that distribution (the normal one, by its logistic approximation).
     fn connections_by_group(&self, groups: u16) -> Vec<u32> {
+        if let Some(spread) = &self.spread {
+            return spread.clone();
+        }
         let mean = f64::from(self.connections) / f64::from(groups);
         let deviation = if self.rss_spread { libm::sqrt(mean * (1.0 - 1.0 / f64::from(groups))) } else { 0.0 };
         let place = |group: u16| {

@@ -8,6 +8,7 @@
 use lull_core::Mode;
 
 use super::file::{Bounds, RequestCost, WorldFile};
+use super::plane::WorkerCores;
 use crate::engine::sim::Sim;
 use crate::world::Traffic;
 use lull_units::time_text;
@@ -81,7 +82,7 @@ pub(super) fn fit(file: &mut WorldFile, division: Division) -> Result<(), String
     ))
 }
 
-fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
+pub(super) fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
     let part = |permille: u32| (own_ns * f64::from(permille) / 1_000.0).round() as u32;
     file.costs.request_user_ns = part(division.user_permille);
     file.costs.request_random_ns = part(division.random_permille);
@@ -92,7 +93,7 @@ fn set(file: &mut WorldFile, own_ns: f64, division: Division) {
 fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     let measured_ns = file.request_cost.ns();
     // Where workers run on other cores than their queues', it takes two cores to be that.
-    let lanes = if file.workers_elsewhere { file.workers.min(file.cores).min(2) } else { 1 };
+    let lanes = if file.worker_cores == WorkerCores::Queue { 1 } else { file.workers.min(file.cores).min(2) };
     let lane = WorldFile {
         cores: lanes,
         workers: lanes,
@@ -100,6 +101,7 @@ fn shown_ns(file: &WorldFile) -> Result<f64, String> {
         connections: (file.connections / u32::from(file.workers)).max(1) * u32::from(lanes),
         bounds: Bounds::default(),
         second: None,
+        spread: None,
         ..file.clone()
     };
     let base: Mode = "base".parse().map_err(|error: lull_core::ModeError| error.to_string())?;
@@ -108,7 +110,9 @@ fn shown_ns(file: &WorldFile) -> Result<f64, String> {
     world.warmup_ns = window_ns / 4 + 4 * u64::from(world.net.request_ns);
     let outcome = Sim::new(&world, SEED).run().map_err(|error| error.to_string())?;
     let spent_ns = match file.request_cost {
-        RequestCost::Thread(_) | RequestCost::Frame(_) => outcome.cpu.user_ns + outcome.cpu.sys_ns,
+        RequestCost::Thread(_) | RequestCost::Own(_) | RequestCost::Frame(_) => {
+            outcome.cpu.user_ns + outcome.cpu.sys_ns
+        }
         RequestCost::Everything(_) => outcome.cpu.busy_ns(),
     };
     Ok(spent_ns as f64 / outcome.counts.served.max(1) as f64)

@@ -24,6 +24,11 @@ impl Check<'_> {
         self.0.error(key, at, problem)
     }
 
+    /// The file's name.
+    pub(super) fn file(&self) -> &str {
+        self.0.file
+    }
+
     pub(super) fn within<T>(
         &self,
         key: &str,

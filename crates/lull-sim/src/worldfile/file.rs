@@ -2,11 +2,14 @@
 
 use lull_core::Mode;
 
+use super::load::Arrivals;
+use super::plane::WorkerCores;
 use super::responder::AfXdp;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
+use crate::engine::traffic::FrameSizes;
 use crate::profile::Profile;
-use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec};
+use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec, UserHost};
 
 /// Events that a call of `epoll_wait` returns at most, if nobody says otherwise.
 pub(super) const EVENTS_DEFAULT: u32 = 1_024;
@@ -21,6 +24,9 @@ pub enum RequestCost {
     Thread(u32),
     /// CPU time of everything on the service's cores, in nanoseconds a request (`request_cost_total`).
     Everything(u32),
+    /// CPU time of the application's own part, in nanoseconds a request: without `epoll_wait` and delivery
+    /// (`request_cost_own`). It is put into the world as it stands.
+    Own(u32),
     /// CPU time of an AF_XDP responder for a frame that comes alone, in nanoseconds: given part by part
     /// (`receive_cost`, `handle_cost`, `send_cost`), and not calibrated.
     Frame(u32),
@@ -29,7 +35,8 @@ pub enum RequestCost {
 impl RequestCost {
     /// In nanoseconds.
     pub fn ns(self) -> u32 {
-        let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Frame(ns)) = self;
+        let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Own(ns) | RequestCost::Frame(ns)) =
+            self;
         ns
     }
 }
@@ -72,8 +79,12 @@ pub struct WorldFile {
     pub cores: u16,
     /// Worker threads, each with an epoll context (`service.workers`; default: one a core).
     pub workers: u16,
-    /// Whether a worker runs on another core than its queue's interrupt (`service.worker_cores`; default: on the same).
-    pub workers_elsewhere: bool,
+    /// Which core each worker runs on (`service.worker_cores`; default: that of its queue's interrupt).
+    pub worker_cores: WorkerCores,
+    /// How many cores share an L3 cache (`machine.l3_cores`; default: all do, which is 0).
+    pub l3_cores: u16,
+    /// lull's own host, if it delivers instead of the kernel (`machine.plane = "user"`).
+    pub host: Option<UserHost>,
     /// Queues of the NIC (`nic.queues`; default: one a worker).
     pub queues: u16,
     /// Connections over all workers (`service.connections`).
@@ -93,6 +104,17 @@ pub struct WorldFile {
     pub ring_packets: u32,
     /// Whether queues have as many connections as a hash gives them (`nic.rss = "hash"`, the default), or equally many.
     pub rss_spread: bool,
+    /// Connections of each queue, if they were counted (`nic.spread`).
+    pub spread: Option<Vec<u32>>,
+    /// Whether the driver completes a full poll off its interrupt's core (`nic.driver = "mlx5"`).
+    pub completes_off_affinity: bool,
+    /// Whether the NIC reports sent frames by completions (`nic.tx_completions`; default: on the kernel plane).
+    pub tx_completions: bool,
+    /// When clients of an open loop send (`load.arrivals`; default: as a Poisson process).
+    pub arrivals: Arrivals,
+    /// Sizes of frames, which adaptive moderation looks at (`load.sizes`; default: all as `service.request_size` and
+    /// `service.answer_size` say).
+    pub frames: FrameSizes,
     /// The wire, in bits per second (`nic.speed`).
     pub bits_per_s: u64,
     /// A request and its answer on the wire, in bits, frames and headers included.
@@ -205,15 +227,18 @@ impl WorldFile {
         let cost = match self.request_cost {
             RequestCost::Thread(ns) => format!("{} a request", lull_units::time_text(u64::from(ns))),
             RequestCost::Everything(ns) => format!("{} a request, all told", lull_units::time_text(u64::from(ns))),
+            RequestCost::Own(ns) => format!("{} a request without delivery", lull_units::time_text(u64::from(ns))),
             RequestCost::Frame(_) => self.xdp.map_or(String::new(), |xdp| xdp.describe(&self.costs)),
         };
         let connections = match self.connections {
             0 => String::new(),
             connections => format!("{}, ", plural(connections, "connection")),
         };
+        let arrivals = self.arrivals.describe().map_or(String::new(), |arrivals| format!(", {arrivals}"));
         format!(
-            "{}: {} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {connections}{cost}",
+            "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {connections}{cost}{arrivals}",
             self.name,
+            if self.host.is_some() { "lull's own stack on " } else { "" },
             plural(u32::from(self.cores), "core"),
             self.hz as f64 / 1e9,
             self.bits_per_s as f64 / 1e9,
@@ -240,9 +265,13 @@ impl WorldFile {
                 self.profile.name, self.profile.what
             );
         }
+        let part = match self.request_cost {
+            RequestCost::Own(_) => "the world file's",
+            _ => "fitted to the measured request cost",
+        };
         format!(
             "All figures are simulated, not measured: costs of profile '{}' ({}){but}; the application's part of a \
-             request ({}) is fitted to the measured request cost.",
+             request ({}) is {part}.",
             self.profile.name,
             self.profile.what,
             lull_units::time_text(u64::from(

@@ -32,6 +32,8 @@ pub mod calibrate;
 mod check;
 mod error;
 mod file;
+mod load;
+mod plane;
 mod raw;
 mod resolve;
 mod responder;
@@ -40,6 +42,8 @@ use std::path::Path;
 
 pub use self::error::WorldFileError;
 pub use self::file::{Bounds, RequestCost, Second, WorldFile};
+pub use self::load::Arrivals;
+pub use self::plane::WorkerCores;
 pub use self::resolve::WIRE_SHARE_MAX;
 pub use self::responder::{AfXdp, Wait};
 

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::costs::Costs;
+use crate::engine::cache::CacheSpec;
 use crate::units::{Count, Frequency, Share, Size, Speed, Time};
 
 /// The whole file.
@@ -14,6 +15,8 @@ pub(super) struct Raw {
     pub(super) nic: Nic,
     pub(super) network: Network,
     pub(super) service: Service,
+    #[serde(default)]
+    pub(super) load: Load,
     pub(super) second: Option<Second>,
     #[serde(default)]
     pub(super) costs: RawCosts,
@@ -28,6 +31,9 @@ pub(super) struct Machine {
     pub(super) cores: Spanned<Count>,
     pub(super) frequency: Option<Spanned<Frequency>>,
     pub(super) idle: Option<Spanned<String>>,
+    pub(super) l3_cores: Option<Spanned<Count>>,
+    pub(super) plane: Option<Spanned<String>>,
+    pub(super) after_resume: Option<Spanned<String>>,
 }
 
 /// `[nic]`.
@@ -44,6 +50,9 @@ pub(super) struct Nic {
     pub(super) restart: Option<Spanned<bool>>,
     pub(super) ring: Option<Spanned<Count>>,
     pub(super) rss: Option<Spanned<String>>,
+    pub(super) spread: Option<Spanned<Vec<u32>>>,
+    pub(super) driver: Option<Spanned<String>>,
+    pub(super) tx_completions: Option<bool>,
 }
 
 /// `[network]`.
@@ -67,6 +76,7 @@ pub(super) struct Service {
     pub(super) connections: Option<Spanned<Count>>,
     pub(super) request_cost: Option<Spanned<Time>>,
     pub(super) request_cost_total: Option<Spanned<Time>>,
+    pub(super) request_cost_own: Option<Spanned<Time>>,
     pub(super) user_share: Option<Spanned<Share>>,
     pub(super) random_share: Option<Spanned<Share>>,
     pub(super) events_max: Option<Spanned<Count>>,
@@ -83,6 +93,19 @@ pub(super) struct Service {
     pub(super) send_cost: Option<Spanned<Time>>,
     pub(super) client: Option<Spanned<String>>,
     pub(super) client_delay: Option<Spanned<Time>>,
+}
+
+/// `[load]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Load {
+    pub(super) arrivals: Option<Spanned<String>>,
+    pub(super) trace: Option<Spanned<String>>,
+    pub(super) sizes: Option<Spanned<String>>,
+    pub(super) acks: Option<bool>,
+    pub(super) generator_send: Option<Spanned<Time>>,
+    pub(super) generator_answer: Option<Spanned<Time>>,
+    pub(super) generator_raise: Option<Spanned<Time>>,
 }
 
 /// `[second]`.
@@ -104,13 +127,20 @@ pub(super) struct Run {
     pub(super) backlog_max: Option<Spanned<Count>>,
 }
 
+/// What `[costs]` is put over.
+pub(super) struct Over<'a> {
+    pub(super) costs: &'a mut Costs,
+    pub(super) cache: &'a mut CacheSpec,
+}
+
 macro_rules! costs {
-    ($($key:ident => $field:ident,)*) => {
+    ($($key:ident => $($place:ident).+,)*) => {
         /// `[costs]`: the profile, and what is known better.
         #[derive(Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(super) struct RawCosts {
             pub(super) profile: Option<Spanned<String>>,
+            pub(super) cache_requests: Option<Spanned<Count>>,
             $($key: Option<Spanned<Time>>,)*
         }
 
@@ -118,12 +148,12 @@ macro_rules! costs {
             /// Puts what is written over `costs`, each value as `check` passes it on; the keys that were written.
             pub(super) fn put_over<E>(
                 &self,
-                costs: &mut Costs,
+                over: &mut Over<'_>,
                 check: impl Fn(&'static str, &Spanned<Time>) -> Result<u32, E>,
             ) -> Result<Vec<&'static str>, E> {
                 let mut written = Vec::new();
                 $(if let Some(value) = &self.$key {
-                    costs.$field = check(stringify!($key), value)?;
+                    over.$($place).+ = check(stringify!($key), value)?;
                     written.push(stringify!($key));
                 })*
                 Ok(written)
@@ -133,26 +163,34 @@ macro_rules! costs {
 }
 
 costs! {
-    irq => irq_ns,
-    timer_irq => timer_irq_ns,
-    ipi => ipi_ns,
-    softirq => softirq_ns,
-    poll => poll_ns,
-    rx_request => rx_request_ns,
-    rx_ack => rx_ack_ns,
-    tx_done => tx_done_ns,
-    wake => wake_ns,
-    switch => switch_ns,
-    epoll_call => epoll_call_ns,
-    epoll_sleep => epoll_sleep_ns,
-    epoll_event => epoll_event_ns,
-    busy_call => busy_call_ns,
-    busy_round => busy_round_ns,
-    recv_call => recv_call_ns,
-    cold_busy => cold_busy_ns,
-    tx_frame => tx_frame_ns,
-    spin => spin_ns,
-    idle_shallow_exit => idle_shallow_exit_ns,
-    idle_deep_exit => idle_deep_exit_ns,
-    idle_deep_residency => idle_deep_residency_ns,
+    irq => costs.irq_ns,
+    timer_irq => costs.timer_irq_ns,
+    timer_start => costs.timer_start_ns,
+    timer_late => costs.timer_late_ns,
+    ipi => costs.ipi_ns,
+    softirq => costs.softirq_ns,
+    poll => costs.poll_ns,
+    rx_request => costs.rx_request_ns,
+    rx_ack => costs.rx_ack_ns,
+    tx_done => costs.tx_done_ns,
+    wake => costs.wake_ns,
+    switch => costs.switch_ns,
+    epoll_call => costs.epoll_call_ns,
+    epoll_sleep => costs.epoll_sleep_ns,
+    epoll_event => costs.epoll_event_ns,
+    busy_call => costs.busy_call_ns,
+    busy_round => costs.busy_round_ns,
+    recv_call => costs.recv_call_ns,
+    cold_busy => costs.cold_busy_ns,
+    tx_frame => costs.tx_frame_ns,
+    spin => costs.spin_ns,
+    idle_shallow_exit => costs.idle_shallow_exit_ns,
+    idle_deep_exit => costs.idle_deep_exit_ns,
+    idle_deep_residency => costs.idle_deep_residency_ns,
+    cold_packet => cache.cold_packet_ns,
+    cold_request => cache.cold_request_ns,
+    broken_packet => cache.broken_packet_ns,
+    broken_thread => cache.broken_thread_ns,
+    cross_packet => cache.cross_packet_ns,
+    cross_request => cache.cross_request_ns,
 }

@@ -13,9 +13,11 @@ use super::calibrate::{self, Division};
 use super::check::{Check, LATENCY};
 use super::error::{Source, WorldFileError};
 use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, RequestCost, Second, WorldFile};
-use super::raw::Raw;
+use super::raw::{Over, Raw};
+use super::{load, plane};
 use crate::costs::Costs;
 use crate::engine::dim::Moderation;
+use crate::engine::traffic::{FrameSizes, KeyValueSizes};
 use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Time};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
@@ -28,7 +30,10 @@ const EVENTS_PER_CALL: RangeInclusive<u64> = 1..=65_536;
 const RING: RangeInclusive<u64> = 32..=32_768;
 const FRAMES: RangeInclusive<u64> = 1..=65_535;
 const USECS: RangeInclusive<u64> = 0..=65_535_000;
+/// The least that an application can take is less than the least that can be measured of a request.
+const OWN_COST: RangeInclusive<u64> = 10..=100_000_000;
 const COST: RangeInclusive<u64> = 100..=100_000_000;
+const CACHE_REQUESTS: RangeInclusive<u64> = 1..=100_000;
 const STEP: RangeInclusive<u64> = 0..=10_000_000;
 const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
 const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
@@ -61,8 +66,12 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let check = Check(source);
     af_xdp::refuse_strangers(&check, raw)?;
     let profile = profile_of(&check, raw)?;
-    let (mut costs, cache) = profile.costs();
-    let overridden = raw.costs.put_over(&mut costs, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
+    let (mut costs, mut cache) = profile.costs();
+    let mut over = Over { costs: &mut costs, cache: &mut cache };
+    let overridden = raw.costs.put_over(&mut over, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
+    if let Some(requests) = &raw.costs.cache_requests {
+        cache.capacity_requests = check.count("costs.cache_requests", requests, &CACHE_REQUESTS)? as u32;
+    }
     idle(&check, raw, &mut costs)?;
     let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
     let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
@@ -82,18 +91,28 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let gbit = |bits: u64| format!("{}Gbit/s", bits as f64 / 1e9);
     let bits_per_s = check.within("nic.speed", speed, speed.get_ref().0, &SPEED, gbit)?;
     let sizes = if xdp.is_some() { &DATAGRAM } else { &MESSAGE };
-    let answer_default = if xdp.is_some() { 64 } else { 512 };
-    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, sizes, 64)?;
+    let facebook = load::facebook_sizes(&check, raw)?;
+    let (request_default, answer_default) = match (&xdp, facebook) {
+        (Some(_), _) => (64, 64),
+        // The means that the published clients counted.
+        (None, true) => (42, 240),
+        (None, false) => (64, 512),
+    };
+    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, sizes, request_default)?;
     let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, sizes, answer_default)?;
     let on_wire = |bytes: u64| if xdp.is_some() { (bytes + DATAGRAM_HEADER_BYTES) * 8 } else { bits_on_wire(bytes) };
     let bits = (on_wire(request_bytes), on_wire(answer_bytes));
-    let net = network(&check, raw, bits, bits_per_s)?;
+    let host = plane::host(&check, raw)?;
+    let mut net = network(&check, raw, bits, bits_per_s)?;
+    net.acks = raw.load.acks.unwrap_or(host.is_none());
+    net.generator = load::generator(&check, raw)?;
     let (upstream, (request_cost, division)) = match xdp {
         None => (upstream(&check, raw)?, request(&check, raw)?),
         Some((_, cost)) => (None, (cost, Division { user_permille: 1_000, random_permille: 0 })),
     };
-    let workers_elsewhere = workers_elsewhere(&check, raw, workers.min(cores))?;
+    let worker_cores = plane::worker_cores(&check, raw, workers.min(cores))?;
     let rss_spread = rss_spread(&check, raw)?;
+    let spread = plane::spread(&check, raw, (workers.max(queues), connections))?;
     let ring_packets = check.count_or("nic.ring", &raw.nic.ring, &RING, 1_024u64)? as u32;
     let bounds = bounds(&check, raw)?;
     let packets = u64::from(queues) * u64::from(ring_packets);
@@ -111,7 +130,9 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         name: name(source.file),
         cores,
         workers,
-        workers_elsewhere,
+        worker_cores,
+        l3_cores: check.count_or("machine.l3_cores", &raw.machine.l3_cores, &CORES, 0u64)? as u16,
+        host,
         queues,
         connections,
         request_cost,
@@ -121,6 +142,14 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         tx_period,
         ring_packets,
         rss_spread,
+        spread,
+        completes_off_affinity: plane::completes_off_affinity(&check, raw)?,
+        tx_completions: raw.nic.tx_completions.unwrap_or(host.is_none()),
+        arrivals: load::arrivals(&check, raw)?,
+        frames: match facebook {
+            true => FrameSizes::KeyValue(KeyValueSizes::FACEBOOK),
+            false => load::fixed_sizes(request_bytes, answer_bytes),
+        },
         bits_per_s,
         bits,
         net,
@@ -143,8 +172,13 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         warmup_ns,
         bounds,
     };
-    if file.xdp.is_some() {
-        return Ok(file);
+    match file.request_cost {
+        RequestCost::Frame(_) => return Ok(file),
+        RequestCost::Own(own_ns) => {
+            calibrate::set(&mut file, f64::from(own_ns), division);
+            return Ok(file);
+        }
+        RequestCost::Thread(_) | RequestCost::Everything(_) => {}
     }
     calibrate::fit(&mut file, division).map_err(|problem| {
         match (&raw.service.request_cost, &raw.service.request_cost_total) {
@@ -198,25 +232,6 @@ fn connections(
     Ok(connections)
 }
 
-/// Whether workers run on other cores than their queues' interrupts, of the `places` that have both.
-fn workers_elsewhere(check: &Check<'_>, raw: &Raw, places: u16) -> Result<bool, WorldFileError> {
-    match &raw.service.worker_cores {
-        None => Ok(false),
-        Some(place) => match place.get_ref().as_str() {
-            "queue" => Ok(false),
-            "other" if places < 2 => {
-                let problem = "there is no other core that has a worker: allowed with two workers on two cores or more";
-                Err(check.error("service.worker_cores", place, problem))
-            }
-            "other" => Ok(true),
-            other => {
-                let problem = format!("'{other}' is no place for workers: allowed are \"queue\" and \"other\"");
-                Err(check.error("service.worker_cores", place, problem))
-            }
-        },
-    }
-}
-
 /// Whether queues have as many connections as a hash gives them.
 fn rss_spread(check: &Check<'_>, raw: &Raw) -> Result<bool, WorldFileError> {
     match &raw.nic.rss {
@@ -268,7 +283,12 @@ fn name(file: &str) -> String {
 
 fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
     let Some(name) = &raw.costs.profile else {
-        return Ok(if af_xdp::is_meant(raw) { &profile::XSK_RR } else { PROFILES[0] });
+        let user = raw.machine.plane.as_ref().is_some_and(|plane| plane.get_ref() == "user");
+        return Ok(match af_xdp::is_meant(raw) {
+            true => &profile::XSK_RR,
+            false if user => &profile::LULL_USER,
+            false => PROFILES[0],
+        });
     };
     profile::find(name.get_ref()).ok_or_else(|| {
         let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
@@ -400,6 +420,10 @@ fn second(check: &Check<'_>, raw: &Raw) -> Result<Option<Second>, WorldFileError
 fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
     let service = &raw.service;
     let cost = match (&service.request_cost, &service.request_cost_total) {
+        (None, None) if service.request_cost_own.is_some() => match &service.request_cost_own {
+            Some(own) => RequestCost::Own(check.time("service.request_cost_own", own, &OWN_COST)?),
+            None => unreachable!("it was looked for"),
+        },
         (Some(thread), None) => RequestCost::Thread(check.time("service.request_cost", thread, &COST)?),
         (None, Some(total)) => RequestCost::Everything(check.time("service.request_cost_total", total, &COST)?),
         (Some(_), Some(total)) => {

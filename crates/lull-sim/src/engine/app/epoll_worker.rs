@@ -116,6 +116,7 @@ impl EpollWorker {
                 }
                 WaitStep::Done(0) => {
                     self.wait = None;
+                    sim.cpus[self.cpu].in_turn = false;
                     sim.contexts[self.context].inside -= 1;
                     let zero = self.timeout_ns == Some(0);
                     self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
@@ -125,6 +126,7 @@ impl EpollWorker {
                 }
                 WaitStep::Done(events) => {
                     self.wait = None;
+                    sim.cpus[self.cpu].in_turn = false;
                     sim.contexts[self.context].inside -= 1;
                     sim.env.tally.counts.epoll_calls += 1;
                     sim.env.tally.counts.epoll_events += events as u64;
@@ -170,6 +172,7 @@ impl EpollWorker {
     }
 
     fn serve(&mut self, sim: &mut Sim, place: usize) -> Next {
+        sim.look_at_timers(self.cpu);
         if place == self.batch.len() {
             self.stage = Stage::Call;
             return self.call(sim);
@@ -215,6 +218,7 @@ impl Program for EpollWorker {
         match self.stage {
             Stage::Call => self.call(sim),
             Stage::Entered => {
+                sim.cpus[self.cpu].in_turn = true;
                 let available = self.is_available(sim);
                 sim.contexts[self.context].inside += 1;
                 let ep = &sim.contexts[self.context].ep;
@@ -237,12 +241,18 @@ impl Program for EpollWorker {
                     }
                     return self.steps(sim);
                 }
+                if sim.end_deferrals(self.cpu) {
+                    // Its poll runs before the next step, and may bring events.
+                    return Next::Run(Segment::sys(0));
+                }
                 self.note(sim, Transition::EpollSleep);
+                sim.cpus[self.cpu].in_turn = false;
                 sim.contexts[self.context].waiters.push(me);
                 self.stage = Stage::Slept;
                 Next::Sleep(self.sleep_until_ns)
             }
             Stage::Slept => {
+                sim.cpus[self.cpu].in_turn = true;
                 let timed_out = std::mem::take(&mut sim.cpus.threads[me].timed_out);
                 let context = &mut sim.contexts[self.context];
                 context.waiters.retain(|&waiter| waiter != me);

@@ -1,0 +1,41 @@
+//! Who executes delivery: a kernel, or lull's own host in a process.
+
+use lull_core::AfterResume;
+
+/// lull's own host (`lull-host`), whose threads do what a kernel's interrupts and softirq do.
+///
+/// - An interrupt wakes a thread. That is the worker itself if it sleeps in `epoll_wait`: it polls its queue and goes on
+///   with what it found, without a wake-up and a switch of its own. While the worker computes it is the CPU's
+///   interrupt thread, which takes the core from it ([`Costs::irq_ns`](crate::Costs::irq_ns)). While the worker is in
+///   `epoll_wait` and awake, it looks itself, at no cost.
+/// - Timers are kept in the loop: one that falls due while the worker computes waits for its next call of `epoll_wait`, or
+///   for the interrupt thread's kernel timer, [`timer_slack_ns`](UserHost::timer_slack_ns) later. One that falls due
+///   while it sleeps wakes it as late as kernel timers do
+///   ([`Costs::timer_late_ns`](crate::Costs::timer_late_ns)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserHost {
+    /// What follows the poll of a resume that finds nothing.
+    pub after_resume: AfterResume,
+    /// How much later than its deadline a timer is taken while the worker computes, at the most (the host's
+    /// `timer_slack_ns`).
+    pub timer_slack_ns: u32,
+}
+
+impl Default for UserHost {
+    /// As `lull compare` and `lull serve` have it.
+    fn default() -> UserHost {
+        UserHost { after_resume: AfterResume::Interrupt, timer_slack_ns: 50_000 }
+    }
+}
+
+/// A load generator that is one thread a worker: while it sends, reads an answer or wakes the server it does nothing
+/// else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GeneratorSpec {
+    /// What sending a request takes it, in nanoseconds.
+    pub send_ns: u32,
+    /// What taking an answer takes it, in nanoseconds.
+    pub answer_ns: u32,
+    /// What an interrupt of the server takes it: where the NIC is in memory, whoever sends wakes whoever receives.
+    pub raise_ns: u32,
+}
