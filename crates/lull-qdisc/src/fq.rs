@@ -1,0 +1,296 @@
+//! `fq`: a flow per socket, served in turn by deficit round robin, each put off by its own rate (`net/sched/sch_fq.c`).
+//!
+//! ```text
+//!            first frame                        credit used up, or due again
+//!  DETACHED ------------▶ NEW ────────────▶ OLD ◀────────────────────── THROTTLED
+//!      ▲                   │   its turn     │ │       its rate says later  ▲
+//!      └───────────────────┴────────────────┘ └────────────────────────────┘
+//!            empty, and nobody before it starves by it
+//! ```
+//!
+//! New flows are served before old ones, so a request that comes once a millisecond passes those that flood; an empty new flow
+//! goes behind the old ones once before it is forgotten, or else it could come back as a new one at once, for ever. A flow may
+//! send its quantum at a time; how long it is put off after that follows from what it sent and its rate. The throttled are in a
+//! heap, whose head is the deadline of the whole queue.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+use crate::{Dequeued, PRIORITY_CONTROL, Packet};
+
+/// Frames of all flows together (`q->limit`).
+pub const FRAMES_MAX: usize = 10_000;
+/// Frames of one flow (`q->flow_plimit`).
+pub const FLOW_FRAMES_MAX: usize = 100;
+/// A flow that was without frames for so long begins with a whole quantum (`q->flow_refill_delay`), in nanoseconds.
+pub const REFILL_NS: u64 = 40_000_000;
+/// A flow that was without frames for so long is forgotten (`FQ_GC_AGE`), in nanoseconds.
+pub const FORGET_NS: u64 = 3_000_000_000;
+/// Flows that are looked at for that when a new one comes (`FQ_GC_MAX`).
+const FORGET_LOOKS: usize = 8;
+/// The longest that a frame puts its flow off, as its rate may be changed meanwhile, in nanoseconds.
+const PUT_OFF_NS_MAX: u64 = 1_000_000_000;
+/// Below this rate each frame is put off by itself (`q->low_rate_threshold`, 550 Kbit/s), in bytes a second.
+const LOW_RATE_BYTES_PER_S: u64 = 550_000 / 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has no frame, since then.
+    Detached {
+        since_ns: u64,
+    },
+    New,
+    Old,
+    Throttled,
+}
+
+#[derive(Debug)]
+struct Flow<F> {
+    key: u64,
+    queue: VecDeque<Packet<F>>,
+    /// Bytes that it may still send in this turn.
+    credit: i64,
+    /// Not before then, by its rate; 0: at once.
+    next_ns: u64,
+    state: State,
+}
+
+/// Flows in turn, paced.
+#[derive(Debug)]
+pub struct Fq<F> {
+    quantum: i64,
+    /// The quantum of a flow that was never seen.
+    first_quantum: i64,
+    flows: Vec<Flow<F>>,
+    /// Places in `flows` that are free.
+    free: Vec<u32>,
+    by_key: HashMap<u64, u32>,
+    new: VecDeque<u32>,
+    old: VecDeque<u32>,
+    throttled: BinaryHeap<Reverse<(u64, u32)>>,
+    /// What keeps a network working: first, without limits of a flow (`q->internal`).
+    control: VecDeque<Packet<F>>,
+    frames: usize,
+    times_throttled: u64,
+    /// Where the next look for flows to forget begins.
+    forget_at: usize,
+}
+
+impl<F> Fq<F> {
+    /// For a device whose longest frame has `frame_bytes`: a turn is two of those, a flow's first ten.
+    pub fn new(frame_bytes: u32) -> Fq<F> {
+        Fq {
+            quantum: 2 * i64::from(frame_bytes),
+            first_quantum: 10 * i64::from(frame_bytes),
+            flows: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::new(),
+            new: VecDeque::new(),
+            old: VecDeque::new(),
+            throttled: BinaryHeap::new(),
+            control: VecDeque::new(),
+            frames: 0,
+            times_throttled: 0,
+            forget_at: 0,
+        }
+    }
+
+    /// Puts a frame behind those of its flow.
+    ///
+    /// # Errors
+    /// The frame: the flow has [`FLOW_FRAMES_MAX`], or all together [`FRAMES_MAX`].
+    pub fn enqueue(&mut self, packet: Packet<F>, now_ns: u64) -> Result<(), Packet<F>> {
+        if self.frames >= FRAMES_MAX {
+            return Err(packet);
+        }
+        if packet.priority == PRIORITY_CONTROL {
+            self.control.push_back(packet);
+            self.frames += 1;
+            return Ok(());
+        }
+        let index = self.flow(packet.flow, now_ns);
+        let quantum = self.quantum;
+        let flow = &mut self.flows[index as usize];
+        if flow.queue.len() >= FLOW_FRAMES_MAX {
+            return Err(packet);
+        }
+        flow.queue.push_back(packet);
+        if let State::Detached { since_ns } = flow.state {
+            if now_ns.saturating_sub(since_ns) > REFILL_NS {
+                flow.credit = flow.credit.max(quantum);
+            }
+            flow.state = State::New;
+            self.new.push_back(index);
+        }
+        self.frames += 1;
+        Ok(())
+    }
+
+    /// The next frame of the flow whose turn it is.
+    pub fn dequeue(&mut self, now_ns: u64) -> Dequeued<F> {
+        if let Some(packet) = self.control.pop_front() {
+            self.frames -= 1;
+            return Dequeued::Packet(packet);
+        }
+        self.release_due(now_ns);
+        loop {
+            let Some((index, is_new)) = self.head() else {
+                return match self.throttled.peek() {
+                    Some(Reverse((until_ns, _))) => Dequeued::Throttled { until_ns: *until_ns },
+                    None => Dequeued::Empty,
+                };
+            };
+            let flow = &mut self.flows[index as usize];
+            if flow.credit <= 0 {
+                flow.credit += self.quantum;
+                self.to_old(index);
+                continue;
+            }
+            if flow.queue.is_empty() {
+                self.pop_head(is_new);
+                // Behind the old ones once, so that they do not starve.
+                if is_new && !self.old.is_empty() {
+                    self.flows[index as usize].state = State::Old;
+                    self.old.push_back(index);
+                } else {
+                    self.flows[index as usize].state = State::Detached { since_ns: now_ns };
+                }
+                continue;
+            }
+            if now_ns < flow.next_ns {
+                flow.state = State::Throttled;
+                self.throttled.push(Reverse((flow.next_ns, index)));
+                self.times_throttled += 1;
+                self.pop_head(is_new);
+                continue;
+            }
+            let Some(packet) = flow.queue.pop_front() else { unreachable!("its queue was looked at") };
+            flow.credit -= i64::from(packet.bytes);
+            put_off(flow, &packet, self.quantum, now_ns);
+            self.frames -= 1;
+            return Dequeued::Packet(packet);
+        }
+    }
+
+    /// Frames in it.
+    pub fn len(&self) -> usize {
+        self.frames
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.frames == 0
+    }
+
+    /// Flows that it knows, those without frames included.
+    pub fn flows(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Times that a flow was put off by its rate.
+    pub fn throttled(&self) -> u64 {
+        self.times_throttled
+    }
+
+    pub(crate) fn drain(&mut self) -> Vec<Packet<F>> {
+        let mut all: Vec<_> = self.control.drain(..).collect();
+        for flow in &mut self.flows {
+            all.extend(flow.queue.drain(..));
+        }
+        self.frames = 0;
+        all
+    }
+
+    /// The flow whose turn it is, and whether it is new.
+    fn head(&self) -> Option<(u32, bool)> {
+        match self.new.front() {
+            Some(index) => Some((*index, true)),
+            None => self.old.front().map(|index| (*index, false)),
+        }
+    }
+
+    fn pop_head(&mut self, is_new: bool) {
+        if is_new {
+            self.new.pop_front()
+        } else {
+            self.old.pop_front()
+        };
+    }
+
+    /// The head has used its turn up.
+    fn to_old(&mut self, index: u32) {
+        let flow = &mut self.flows[index as usize];
+        let is_new = flow.state == State::New;
+        flow.state = State::Old;
+        self.pop_head(is_new);
+        self.old.push_back(index);
+    }
+
+    /// Flows that are due again wait for their turn behind the old ones.
+    fn release_due(&mut self, now_ns: u64) {
+        while let Some(Reverse((until_ns, index))) = self.throttled.peek().copied()
+            && until_ns <= now_ns
+        {
+            self.throttled.pop();
+            self.flows[index as usize].state = State::Old;
+            self.old.push_back(index);
+        }
+    }
+
+    fn flow(&mut self, key: u64, now_ns: u64) -> u32 {
+        if let Some(index) = self.by_key.get(&key) {
+            return *index;
+        }
+        self.forget_some(now_ns);
+        let state = State::Detached { since_ns: now_ns };
+        let flow = Flow { key, queue: VecDeque::new(), credit: self.first_quantum, next_ns: 0, state };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.flows[index as usize] = flow;
+                index
+            }
+            None => {
+                self.flows.push(flow);
+                self.flows.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, index);
+        index
+    }
+
+    /// Looks at some flows, and forgets those that have long been without frames.
+    fn forget_some(&mut self, now_ns: u64) {
+        for _ in 0..FORGET_LOOKS.min(self.flows.len()) {
+            self.forget_at = (self.forget_at + 1) % self.flows.len();
+            let index = self.forget_at as u32;
+            let flow = &self.flows[self.forget_at];
+            let known = self.by_key.get(&flow.key) == Some(&index);
+            if let State::Detached { since_ns } = flow.state
+                && known
+                && now_ns.saturating_sub(since_ns) > FORGET_NS
+            {
+                self.by_key.remove(&flow.key);
+                self.free.push(index);
+            }
+        }
+    }
+}
+
+/// When a flow may send again, by the rate of what it sent last.
+fn put_off<F>(flow: &mut Flow<F>, packet: &Packet<F>, quantum: i64, now_ns: u64) {
+    let Some(rate) = packet.rate_bytes_per_s else { return };
+    let mut bytes = u64::from(packet.bytes);
+    if rate <= LOW_RATE_BYTES_PER_S {
+        flow.credit = 0;
+    } else {
+        bytes = bytes.max(quantum as u64);
+        // What is left of the turn goes at once, and the whole turn is paid for at its end.
+        if flow.credit > 0 {
+            return;
+        }
+    }
+    let whole_ns = (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))).min(u128::from(PUT_OFF_NS_MAX)) as u64;
+    // This turn may have come later than it was due: what was lost is made good, half of a turn at most.
+    let late_ns = if flow.next_ns == 0 { 0 } else { now_ns.saturating_sub(flow.next_ns).min(whole_ns / 2) };
+    flow.next_ns = now_ns + whole_ns - late_ns;
+}
