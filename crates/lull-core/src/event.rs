@@ -1,6 +1,8 @@
 //! The moment and place of a call into the core ([`Cx`]), and what is told to whoever traces delivery. With no sink that
 //! costs one branch.
 
+use crate::tx::doorbell::Why;
+
 /// One event of one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -121,6 +123,13 @@ pub enum EventKind {
     GroupStalled {
         /// For how many nanoseconds.
         age_ns: u64,
+    },
+    /// The doorbell of a transmit queue rings that a poller of a group held back.
+    Doorbell {
+        /// Frames that it rings for.
+        frames: u32,
+        /// Why now.
+        why: Why,
     },
     /// The group wakes its poller on this CPU. An event of the group: its instance is the group's number.
     GroupWake {

@@ -25,6 +25,7 @@
 //! | [`softirq`] | `net_rx_action`, restarts, ksoftirqd | `net/core/dev.c`, `kernel/softirq.c` |
 //! | [`thread`] | NAPI threads, busy-polling or not | `napi_threaded_poll` |
 //! | [`group`] | busy-polling groups of CPUs: any free CPU of a group serves its members | none: asked for in 2017 |
+//! | [`tx`] | transmit queues: who takes frames to the ring, and when the doorbell rings | `__qdisc_run`; the rest none |
 //! | [`resched`] | when a context that polls for ever lets others run | `cond_resched` |
 //! | [`busy`] | the busy loop and its stop | `__napi_busy_loop`, `busy_poll_stop` |
 //! | [`epoll`] | an epoll context: its busy-poll parameters, options and instances | `fs/eventpoll.c` |
@@ -88,6 +89,7 @@ pub mod stats;
 mod sync;
 pub mod thread;
 pub mod timer;
+pub mod tx;
 pub mod zero_timeout;
 
 pub use busy::{BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped};

@@ -14,6 +14,7 @@
 
 mod every_napi;
 mod groups;
+mod tx;
 
 use std::sync::atomic::{AtomicBool as Flag, Ordering::Relaxed};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use lull_core::{DeviceConfig, DisableClaim, NapiSettings, Schedule, Threaded, ThreadedOff};
 use lull_nic::IrqSink;
 
-use crate::delivery::{Instance, NapiBinding, NapiThreadHandle};
+use crate::delivery::{Delivery, Instance, NapiBinding, NapiThreadHandle};
 use crate::devices::{Device, DeviceId};
 use crate::error::HostError;
 use crate::group::GroupId;
@@ -317,12 +317,18 @@ impl Host {
 
     /// Schedules an instance as its interrupt would; nothing if it was removed.
     pub fn schedule(&self, index: u32) {
-        let inner = self.inner();
-        let Some(instance) = inner.instance(index) else { return };
-        let cx = inner.cx(instance.cpu(), self.now_ns());
+        self.inner().schedule(index);
+    }
+}
+
+impl Delivery {
+    /// Schedules an instance as its interrupt would; nothing if it was removed.
+    pub fn schedule(&self, index: u32) {
+        let Some(instance) = self.instance(index) else { return };
+        let cx = self.cx(instance.cpu(), self.clock.now_ns());
         match instance.napi.schedule(&cx) {
-            Schedule::Owned(owner) => inner.route_outside(inner.cpu(instance.cpu()), &instance, owner, &cx),
-            Schedule::Group => inner.member_raised(&instance, &cx),
+            Schedule::Owned(owner) => self.route_outside(self.cpu(instance.cpu()), &instance, owner, &cx),
+            Schedule::Group => self.member_raised(&instance, &cx),
             Schedule::Missed | Schedule::Disabled => {}
         }
     }

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 use std::thread::{JoinHandle, ThreadId};
 
 use lull_core::event::EventSink;
+use lull_core::group::Transmitted;
+use lull_core::tx::TxOwned;
 use lull_core::{AfterResume, Cx, EpollOptions, GroFlush, Napi, Owner, Sysctl};
 use lull_nic::IrqLine;
 
@@ -160,9 +162,32 @@ pub trait Receiver: Send + Sync {
     /// if the lock is held: it is asked again shortly.
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool;
 
+    /// What a transmit queue has besides: its NAPI may be a member of a CPU group that sends (§16).
+    fn transmitter(&self) -> Option<&dyn Transmitter> {
+        None
+    }
+
     /// A panic took this queue down, for good: whoever waits for what it would bring is told. Locks the shard and gives it
     /// back with [`Delivery::unlock`], so that an ownership that was parked on it is let go.
     fn failed(&self, host: &Delivery);
+}
+
+/// A transmit queue, as a CPU group knows it: between entering and leaving the group alone sends (§16).
+pub trait Transmitter: Send + Sync {
+    /// The group runs from now on ([`lull_core::tx::TxWord::group_enter`]).
+    ///
+    /// # Errors
+    /// A sender runs just now.
+    fn group_enter(&self) -> Result<(), TxOwned>;
+
+    /// The group runs no more: one more run, with its doorbell, for what senders have left to it.
+    fn group_leave(&self, host: &Delivery);
+
+    /// A visit by the holder of the member's claim: up to `budget` frames, and no doorbell.
+    fn visit(&self, host: &Delivery, budget: u32) -> Transmitted;
+
+    /// Rings the doorbell, for the holder of the claim.
+    fn ring(&self, host: &Delivery);
 }
 
 /// A queue that is to become an instance.

@@ -93,7 +93,7 @@ pub use contexts::EpollContext;
 #[cfg(not(loom))]
 pub use cpu::CpuStats;
 #[cfg(not(loom))]
-pub use delivery::{Delivery, NapiBinding, Receiver, TryPoll};
+pub use delivery::{Delivery, NapiBinding, Receiver, Transmitter, TryPoll};
 #[cfg(not(loom))]
 pub use devices::DeviceId;
 #[cfg(not(loom))]

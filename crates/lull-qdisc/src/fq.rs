@@ -143,7 +143,7 @@ impl<F> Fq<F> {
             let flow = &mut self.flows[index as usize];
             if flow.credit <= 0 {
                 flow.credit += self.quantum;
-                self.to_old(index);
+                self.end_turn(index);
                 continue;
             }
             if flow.queue.is_empty() {
@@ -218,7 +218,7 @@ impl<F> Fq<F> {
     }
 
     /// The head has used its turn up.
-    fn to_old(&mut self, index: u32) {
+    fn end_turn(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         let is_new = flow.state == State::New;
         flow.state = State::Old;

@@ -1,7 +1,7 @@
 //! Queueing disciplines (`net/sched`) as data structures: which frame a transmit queue sends next, and when.
 //!
 //! No clock, no device and no lock: time comes in with every call, a frame is anything that the caller moves ([`Packet::frame`]),
-//! and whoever owns the transmit queue calls ([`lull_core::tx`](../lull_core/tx/index.html) says who that is). So a queue of
+//! and whoever owns the transmit queue calls (`lull_core::tx` says who that is). So a queue of
 //! threads and a simulated one have the same disciplines.
 //!
 //! | module | discipline | Linux |

@@ -111,6 +111,19 @@ impl Claim {
         now & !POKED == 0 && self.0.compare_exchange(now, me.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes a free claim for something else than a visit: what it was poked for waits for the next. Fails only if somebody has
+    /// it, or there is no member.
+    pub(crate) fn take_between(&self, me: Claimant) -> bool {
+        let mut now = self.0.load(Ordering::Relaxed);
+        while now & !POKED == 0 {
+            match self.0.compare_exchange_weak(now, now | me.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => now = seen,
+            }
+        }
+        false
+    }
+
     /// Gives the claim back, unless the member leaves.
     #[inline]
     pub(crate) fn release(&self, me: Claimant) -> Released {

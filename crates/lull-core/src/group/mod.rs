@@ -15,11 +15,11 @@ pub mod governor;
 pub mod poller;
 pub mod watch;
 
-use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
 
 pub use budget::Budget;
 pub use governor::Thresholds;
-pub use poller::{GroupPoller, GroupStep, Visit};
+pub use poller::{GroupPoller, GroupStep, Ring, Transmitted, Visit};
 
 use crate::busy::BusyStop;
 use crate::event::{Cx, EventKind};
@@ -240,6 +240,12 @@ poller_stats! {
     sleeps,
     /// Times that it saw another poller hold a member for too long.
     stalls_seen,
+    /// Visits of transmit queues.
+    transmits,
+    /// Frames that they sent.
+    tx_frames,
+    /// Doorbells that it rang.
+    doorbells,
 }
 
 /// One poller's place in the group, on a cache line of its own.
@@ -271,7 +277,19 @@ pub(crate) struct MemberSlot {
     served_ns: PlainU64,
     /// Visits in a row that filled its weight. Of the claim's holder.
     full_runs: PlainU32,
+    /// It is a transmit queue (§16).
+    transmit: PlainBool,
+    /// Its ring had no room for what waits. Of the claim's holder, for others a hint; so is what follows.
+    blocked: PlainBool,
+    /// When what it holds back may be sent, or [`NEVER_NS`].
+    due_ns: PlainU64,
+    /// What is on its ring, and its doorbell has not rung for.
+    unrung_frames: PlainU32,
+    unrung_bytes: PlainU32,
 }
+
+/// No deadline.
+const NEVER_NS: u64 = u64::MAX;
 
 /// A busy-polling CPU group. See the [module](self).
 #[derive(Debug)]
@@ -310,6 +328,11 @@ impl Group {
             armed: AtomicBool::new(false),
             served_ns: PlainU64::new(0),
             full_runs: PlainU32::new(0),
+            transmit: PlainBool::new(false),
+            blocked: PlainBool::new(false),
+            due_ns: PlainU64::new(NEVER_NS),
+            unrung_frames: PlainU32::new(0),
+            unrung_bytes: PlainU32::new(0),
         };
         let poller = || PollerSlot {
             cpu: PlainU32::new(0),
@@ -348,6 +371,20 @@ impl Group {
     /// # Errors
     /// Nothing was changed; but an owner was asked to yield.
     pub fn enter(&self, napi: &Napi, weight: u32, cx: &Cx<'_>) -> Result<Entered, EnterRefused> {
+        self.enter_as(napi, weight, false, cx)
+    }
+
+    /// Makes a transmit queue a member, by its NAPI: its visits are [`GroupStep::Transmit`], up to `weight` frames each (§16).
+    /// The caller has made the group the runner of the queue ([`crate::tx::TxWord::group_enter`]), and takes that back if this is
+    /// refused ([`crate::tx::TxWord::group_leave`]).
+    ///
+    /// # Errors
+    /// As [`Group::enter`].
+    pub fn enter_transmit(&self, napi: &Napi, weight: u32, cx: &Cx<'_>) -> Result<Entered, EnterRefused> {
+        self.enter_as(napi, weight, true, cx)
+    }
+
+    fn enter_as(&self, napi: &Napi, weight: u32, transmit: bool, cx: &Cx<'_>) -> Result<Entered, EnterRefused> {
         assert!((1..=napi.weight()).contains(&weight), "a member's weight is 1 to {}", napi.weight());
         if self.watch.look().attached() == 0 {
             return Err(EnterRefused::NoCpu);
@@ -367,6 +404,11 @@ impl Group {
         member.armed.store(false, Ordering::Relaxed);
         member.served_ns.store(cx.now_ns, Relaxed);
         member.full_runs.store(0, Relaxed);
+        member.transmit.store(transmit, Relaxed);
+        member.blocked.store(false, Relaxed);
+        member.due_ns.store(NEVER_NS, Relaxed);
+        member.unrung_frames.store(0, Relaxed);
+        member.unrung_bytes.store(0, Relaxed);
         // From here on the ownership is in the claim.
         owner.consume();
         member.claim.fill();
@@ -448,6 +490,13 @@ impl Group {
         self.watch.rise().map(|poller| self.woken(poller, cx))
     }
 
+    /// Frames wait in the intake of a member that is a transmit queue, as [`crate::tx::Enqueued::Group`] says: it is visited, and a
+    /// rest ends.
+    pub fn enqueued(&self, slot: u16, cx: &Cx<'_>) -> Option<GroupWake> {
+        self.members[usize::from(slot)].claim.poke();
+        self.watch.rise().map(|poller| self.woken(poller, cx))
+    }
+
     /// A member that rests with the others was unmasked by the poller that rests, or is about to be.
     pub fn unmask_for_rest(&self, mut unmask: impl FnMut(GroupMember)) {
         for member in self.members() {
@@ -491,6 +540,11 @@ impl Group {
         attached.map(info).collect()
     }
 
+    /// Frames of a member that are on its ring, and that its doorbell has not rung for. For checking I14 and I15.
+    pub fn unrung(&self, slot: u16) -> u32 {
+        self.members[usize::from(slot)].unrung_frames.load(Relaxed)
+    }
+
     /// Whether nobody of this group burns cycles: no poller is awake, or the last one rests.
     pub fn is_quiet(&self) -> bool {
         let seen = self.watch.look();
@@ -510,10 +564,12 @@ impl Group {
 
     // ---- within ----
 
-    /// The holder of a member's claim lets the instance go: it is nobody's member any more, and its last poll is owed.
+    /// The holder of a member's claim lets the instance go: it is nobody's member any more, and its last poll is owed. The last
+    /// run of a transmit queue rings its doorbell.
     pub(crate) fn leave(&self, slot: u16, owner: Owner, napi: &Napi, cx: &Cx<'_>) -> BusyStop {
         cx.emit(napi.index(), EventKind::GroupLeave);
         let stop = BusyStop::begin(napi, owner, true, napi.weight(), cx);
+        self.members[usize::from(slot)].unrung_frames.store(0, Relaxed);
         self.members[usize::from(slot)].claim.empty();
         self.watch.left();
         self.generation.fetch_add(1, Ordering::Release);
@@ -531,6 +587,12 @@ impl Group {
     /// Whether something is to be polled whatever the devices say.
     pub(crate) fn is_poked(&self) -> bool {
         self.members.iter().any(|member| member.claim.look() == Look::Poked)
+    }
+
+    /// When the first of the frames may be sent that transmit queues hold back.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let due = |member: &MemberSlot| if member.claim.is_absent() { NEVER_NS } else { member.due_ns.load(Relaxed) };
+        self.members.iter().map(due).min().filter(|due_ns| *due_ns != NEVER_NS)
     }
 
     pub(crate) fn busy_ns(&self) -> u64 {

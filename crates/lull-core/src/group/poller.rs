@@ -20,11 +20,13 @@ use crate::event::{Cx, EventKind};
 use crate::group::budget::Left;
 use crate::group::claim::{Look, Released};
 use crate::group::governor::{CHANGE_NS, Decision};
-use crate::group::{Group, GroupWake, STALLED_NS};
+use crate::group::{Group, GroupWake, MemberSlot, NEVER_NS, STALLED_NS};
 use crate::napi::Napi;
 use crate::owner::{GroFlush, Owner};
 use crate::resched::CondResched;
 use crate::sync::Ordering;
+use crate::tx::TxLeft;
+use crate::tx::doorbell::{HeldDoorbells, Why};
 
 /// A member that waits for longer than this, in nanoseconds, is served by any poller that has nothing else to do.
 pub const STEAL_AFTER_NS: u64 = 5_000;
@@ -35,6 +37,12 @@ pub const STEAL_AFTER_NS: u64 = 5_000;
 pub enum GroupStep {
     /// Poll this member, then call [`GroupPoller::polled`], or [`GroupPoller::locked`] if its shard's lock is held.
     Poll(Visit),
+    /// Send from this member, which is a transmit queue, without ringing its doorbell: reap what was sent, clear MISSED
+    /// ([`crate::tx::TxWord::look`]), move the intake into the discipline, and from there at most the budget to the ring. Then
+    /// call [`GroupPoller::transmitted`].
+    Transmit(Visit),
+    /// Ring the doorbell of this member, then call [`GroupPoller::rung`].
+    Doorbell(Ring),
     /// No member at home has anything: pause, and ask again with a new time.
     Spin,
     /// Run the CPU's pending softirqs and timers, and ask again.
@@ -45,9 +53,12 @@ pub enum GroupStep {
     Wake(GroupWake),
     /// Sleep until woken, then ask again.
     Park,
-    /// Unmask every member ([`Group::unmask_for_rest`]), sleep until woken, then ask again. A wake-up that came before the
-    /// sleep ends it.
-    Rest,
+    /// Unmask every member ([`Group::unmask_for_rest`]; of a transmit queue the room interrupt, and only if its ring was full),
+    /// sleep until woken, then ask again. A wake-up that came before the sleep ends it.
+    Rest {
+        /// When a frame may be sent that a discipline holds back: the sleep ends then at the latest.
+        until_ns: Option<u64>,
+    },
     /// The budget is spent: sleep until then, and ask again.
     Sleep {
         /// When the period ends.
@@ -68,6 +79,30 @@ pub struct Visit {
     pub budget: u32,
     /// Whether its interrupt is to be masked first: a rest had unmasked it.
     pub mask: bool,
+}
+
+/// A doorbell that is due; the poller holds the claim of its member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The member's place in the group.
+    pub member: u16,
+    /// The index of its instance.
+    pub napi: u32,
+    /// Frames that it rings for.
+    pub frames: u32,
+    /// Why now.
+    pub why: Why,
+}
+
+/// What a visit of a transmit queue did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmitted {
+    /// Frames that are on the ring now, and were not before.
+    pub frames: u32,
+    /// Their bytes.
+    pub bytes: u32,
+    /// What was left, and why.
+    pub left: TxLeft,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +161,10 @@ pub struct GroupPoller {
     /// The stalled visit that was reported last, by its poller and its beginning.
     stall: (u8, u64),
     held: Option<Held>,
+    /// Doorbells that it answers for.
+    doorbells: HeldDoorbells,
+    /// What it does once they have rung.
+    after_doorbells: Option<GroupStep>,
 }
 
 /// Which of the `awake` pollers a member is at home with (rendezvous hashing).
@@ -138,6 +177,14 @@ fn home(slot: u16, awake: u32, cpu: impl Fn(u8) -> u16) -> Option<u8> {
         x ^ x >> 31
     };
     (0..32).filter(|poller| awake & (1 << poller) != 0).max_by_key(|poller| weight(*poller))
+}
+
+/// Whether a transmit queue that was not poked is to be visited. Without a hint it is asked only while its ring is full: senders
+/// poke it.
+#[inline]
+fn wants_to_send(member: &MemberSlot, hint: Option<bool>, cx: &Cx<'_>) -> bool {
+    let room = member.blocked.load(Relaxed) && hint != Some(false);
+    room || hint == Some(true) || member.due_ns.load(Relaxed) <= cx.now_ns
 }
 
 impl GroupPoller {
@@ -159,6 +206,8 @@ impl GroupPoller {
             suspect: None,
             stall: (0, 0),
             held: None,
+            doorbells: HeldDoorbells::default(),
+            after_doorbells: None,
         }
     }
 
@@ -167,8 +216,9 @@ impl GroupPoller {
         self.slot
     }
 
-    /// The next step. `hint` says whether a member's device has frames, as [`lull_nic::IrqLine::pending`] does; `due`, whether
-    /// softirqs or timers of this CPU wait; `need_resched`, whether a thread is known to wait for it.
+    /// The next step. `hint` says whether a member's device has frames, as [`lull_nic::IrqLine::pending`] does (of a transmit
+    /// queue: whether its intake has, or its ring has room again); `due`, whether softirqs or timers of this CPU wait;
+    /// `need_resched`, whether a thread is known to wait for it.
     ///
     /// [`lull_nic::IrqLine::pending`]: ../../lull_nic/trait.IrqLine.html#method.pending
     #[inline]
@@ -181,6 +231,22 @@ impl GroupPoller {
         cx: &Cx<'_>,
     ) -> GroupStep {
         debug_assert!(self.held.is_none(), "a visit was not answered");
+        let step = match self.after_doorbells.take() {
+            Some(step) => step,
+            None => self.decide(group, hint, due, need_resched, cx),
+        };
+        if self.doorbells.is_empty() { step } else { self.ring_before(group, step, cx) }
+    }
+
+    #[inline]
+    fn decide(
+        &mut self,
+        group: &Group,
+        hint: impl Fn(u16, u32) -> Option<bool>,
+        due: bool,
+        need_resched: bool,
+        cx: &Cx<'_>,
+    ) -> GroupStep {
         if self.phase != Phase::Active
             && let Some(step) = self.wake_up(group, cx)
         {
@@ -190,6 +256,9 @@ impl GroupPoller {
             return GroupStep::Softirqs;
         }
         self.softirqs_ran = false;
+        if let Some(ring) = self.doorbell(group, false, cx) {
+            return GroupStep::Doorbell(ring);
+        }
         if self.resched.is_due(need_resched, cx.now_ns) {
             self.count(group, |counters| &counters.yields);
             return GroupStep::Yield;
@@ -203,12 +272,12 @@ impl GroupPoller {
             self.settle_in(group, view, cx);
         }
         if let Some(visit) = self.next_home(group, &hint, cx) {
-            return GroupStep::Poll(visit);
+            return self.serve(group, visit);
         }
         if !self.worked
             && let Some(visit) = self.stray(group, &hint, cx)
         {
-            return GroupStep::Poll(visit);
+            return self.serve(group, visit);
         }
         let worked = self.worked;
         let step = self.end_pass(group, cx);
@@ -217,9 +286,48 @@ impl GroupPoller {
             && step == GroupStep::Spin
             && let Some(visit) = self.next_home(group, &hint, cx)
         {
-            return GroupStep::Poll(visit);
+            return self.serve(group, visit);
         }
         step
+    }
+
+    #[inline]
+    fn serve(&self, group: &Group, visit: Visit) -> GroupStep {
+        match group.members[usize::from(visit.member)].transmit.load(Relaxed) {
+            false => GroupStep::Poll(visit),
+            true => GroupStep::Transmit(visit),
+        }
+    }
+
+    /// A poller that stops looking rings first: nobody else knows of what it held back.
+    #[cold]
+    fn ring_before(&mut self, group: &Group, step: GroupStep, cx: &Cx<'_>) -> GroupStep {
+        let stops = matches!(
+            step,
+            GroupStep::Park | GroupStep::Rest { .. } | GroupStep::Sleep { .. } | GroupStep::Yield | GroupStep::Detached
+        );
+        if stops && let Some(ring) = self.doorbell(group, true, cx) {
+            self.after_doorbells = Some(step);
+            return GroupStep::Doorbell(ring);
+        }
+        step
+    }
+
+    /// A doorbell that is due, with the claim of its member taken; `all`: any that was held back.
+    #[inline]
+    fn doorbell(&mut self, group: &Group, all: bool, cx: &Cx<'_>) -> Option<Ring> {
+        while let Some((slot, why)) = self.doorbells.take(all, cx.now_ns) {
+            let member = &group.members[usize::from(slot)];
+            // Nothing, if another poller rang. Who has the claim just now answers for the doorbell after it.
+            if member.unrung_frames.load(Relaxed) == 0 || !member.claim.take_between(Group::claimant(self.slot)) {
+                continue;
+            }
+            let (napi, frames) = (member.napi.load(Ordering::Relaxed), member.unrung_frames.load(Relaxed));
+            self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0 });
+            cx.emit(napi, EventKind::Doorbell { frames, why });
+            return Some(Ring { member: slot, napi, frames, why });
+        }
+        None
     }
 
     /// The poll of the visit took `work` packets. What comes back is a member that leaves the group: its interrupt is masked,
@@ -248,6 +356,51 @@ impl GroupPoller {
         group.governor.filled(full_runs);
         self.worked |= work != 0;
         self.count(group, |counters| &counters.polls);
+        self.give_back(group, held, napi, cx)
+    }
+
+    /// The visit of a transmit queue did this. What comes back is a member that leaves the group: its last run is made, which
+    /// rings, and what its instance owes is done, as after a busy loop.
+    pub fn transmitted(&mut self, group: &Group, napi: &Napi, sent: &Transmitted, cx: &Cx<'_>) -> Option<BusyStop> {
+        let held = self.held.take()?;
+        assert!(sent.frames <= held.budget, "{} frames were sent with a budget of {}", sent.frames, held.budget);
+        napi.assert_owner(&held.owner);
+        napi.count_group_poll();
+        napi.note_poll(sent.frames, cx);
+        let member = &group.members[usize::from(held.slot)];
+        member.served_ns.store(cx.now_ns, Relaxed);
+        let more = sent.left == TxLeft::More;
+        let full_runs = if more { member.full_runs.load(Relaxed) + 1 } else { 0 };
+        member.full_runs.store(full_runs, Relaxed);
+        group.governor.filled(full_runs);
+        if more {
+            // Nobody else speaks of what is in the discipline.
+            member.claim.poke();
+        }
+        member.blocked.store(sent.left == TxLeft::Room, Relaxed);
+        let due_ns = if let TxLeft::Until { until_ns } = sent.left { until_ns } else { NEVER_NS };
+        member.due_ns.store(due_ns, Relaxed);
+        self.worked |= sent.frames != 0;
+        self.count(group, |counters| &counters.transmits);
+        let counter = &group.pollers[usize::from(self.slot)].counters.tx_frames;
+        counter.store(counter.load(Relaxed) + u64::from(sent.frames), Relaxed);
+        let frames = member.unrung_frames.load(Relaxed) + sent.frames;
+        let bytes = if frames == sent.frames { 0 } else { member.unrung_bytes.load(Relaxed) };
+        let bytes = bytes.saturating_add(sent.bytes);
+        member.unrung_frames.store(frames, Relaxed);
+        member.unrung_bytes.store(bytes, Relaxed);
+        if sent.frames != 0 || frames != 0 && member.blocked.load(Relaxed) {
+            self.doorbells.sent(held.slot, frames, bytes, member.blocked.load(Relaxed), cx.now_ns);
+        }
+        self.give_back(group, held, napi, cx)
+    }
+
+    /// The doorbell rang. What comes back is a member that leaves the group, as after a visit.
+    pub fn rung(&mut self, group: &Group, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
+        let held = self.held.take()?;
+        napi.assert_owner(&held.owner);
+        group.members[usize::from(held.slot)].unrung_frames.store(0, Relaxed);
+        self.count(group, |counters| &counters.doorbells);
         self.give_back(group, held, napi, cx)
     }
 
@@ -337,7 +490,10 @@ impl GroupPoller {
             let member = &group.members[usize::from(slot)];
             let ready = match member.claim.look() {
                 Look::Poked => true,
-                Look::Free => hint(slot, member.napi.load(Ordering::Relaxed)) != Some(false),
+                Look::Free => {
+                    let hint = hint(slot, member.napi.load(Ordering::Relaxed));
+                    if member.transmit.load(Relaxed) { wants_to_send(member, hint, cx) } else { hint != Some(false) }
+                }
                 Look::Held(_) | Look::None => false,
             };
             if ready && let Some(visit) = self.claim(group, slot, self.previous_pass_ns, cx) {
@@ -381,6 +537,7 @@ impl GroupPoller {
             let napi = member.napi.load(Ordering::Relaxed);
             let ready = match member.claim.look() {
                 Look::Poked => true,
+                Look::Free if member.transmit.load(Relaxed) => wants_to_send(member, hint(slot, napi), cx),
                 Look::Free => hint(slot, napi) == Some(true),
                 Look::Held(poller) => {
                     self.look_for_stall(group, poller, cx);
@@ -432,6 +589,7 @@ impl GroupPoller {
         let spent = if worked { &counters.busy_ns } else { &counters.empty_ns };
         spent.store(spent.load(Relaxed) + took_ns, Relaxed);
         self.at = 0;
+        self.doorbells.pass_ended();
         self.previous_pass_ns = self.pass_began_ns;
         self.pass_began_ns = cx.now_ns;
         if worked || locked {
@@ -450,7 +608,7 @@ impl GroupPoller {
         let idle_ns = cx.now_ns.saturating_sub(self.idle_since_ns);
         let rests = left == Left::NoEmpty || group.config.rest_ns.is_some_and(|rest_ns| idle_ns >= rest_ns);
         if !worked && rests && self.rest(group, cx) {
-            return GroupStep::Rest;
+            return GroupStep::Rest { until_ns: group.due_ns() };
         }
         // Whoever has the lock may be waiting for this very core.
         if locked && !worked && self.resched.is_due(true, cx.now_ns) {

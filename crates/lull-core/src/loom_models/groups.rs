@@ -86,7 +86,7 @@ impl World {
             }
             GroupStep::Wake(wake) => self.wake(wake),
             GroupStep::Park => self.sleep(slot),
-            GroupStep::Rest => {
+            GroupStep::Rest { .. } => {
                 self.the_group().unmask_for_rest(|GroupMember { slot, .. }| {
                     assert_eq!(slot, MEMBER);
                     self.unmask(NOW);
@@ -96,6 +96,7 @@ impl World {
             GroupStep::Detached => return false,
             GroupStep::Spin | GroupStep::Yield => {}
             GroupStep::Softirqs | GroupStep::Sleep { .. } => panic!("nothing is due and nothing is spent"),
+            GroupStep::Transmit(_) | GroupStep::Doorbell(_) => panic!("the member receives"),
         }
         true
     }

@@ -3,11 +3,15 @@
 
 #![allow(dead_code)]
 
+pub mod transmit;
+
 use lull_core::group::{EnterRefused, GroupConfig, GroupWake, Removal, Visit};
 use lull_core::{
     BusyStop, BusyStopped, Completion, Cx, Group, GroupPoller, GroupStep, NAPI_ID_MIN, Napi, NapiSettings, Owner,
     Route, Schedule, state,
 };
+
+use transmit::Transmit;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -28,6 +32,8 @@ pub struct Queue {
     pub polls: Vec<(u64, Option<u16>, u32)>,
     /// Handed to softirq when it left.
     pub softirq: Vec<Owner>,
+    /// It is a transmit queue: `ring` is what its room interrupt is for.
+    pub tx: Option<Transmit>,
 }
 
 pub struct Poller {
@@ -44,12 +50,16 @@ pub struct Poller {
     pub parks: Vec<u64>,
     pub softirqs: u32,
     pub yields: u32,
+    /// When a rest ends at the latest.
+    rests_until_ns: Option<u64>,
 }
 
 /// What a step of a poller did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     Polled { queue: usize, work: u32 },
+    Sent { queue: usize, frames: u32 },
+    Rang { queue: usize, frames: u32 },
     Spun,
     Other,
     Sleeps,
@@ -68,7 +78,8 @@ impl World {
             let napi = Napi::new(index as u32);
             napi.enable(NAPI_ID_MIN + index as u32, Some(&settings));
             let (polls, softirq) = (Vec::new(), Vec::new());
-            Queue { napi, ring: 0, masked: false, latched: false, hints: true, slot: None, polls, softirq }
+            let (ring, masked, latched, hints, slot, tx) = (0, false, false, true, None, None);
+            Queue { napi, ring, masked, latched, hints, slot, polls, softirq, tx }
         };
         let group = Group::new(0, config).unwrap();
         World { group, queues: (0..queues).map(queue).collect(), pollers: Vec::new(), now_ns: 16 * MS }
@@ -103,6 +114,7 @@ impl World {
             parks,
             softirqs: 0,
             yields: 0,
+            rests_until_ns: None,
         });
     }
 
@@ -120,7 +132,10 @@ impl World {
     }
 
     pub fn enter_with(&mut self, queue: usize, weight: u32) -> Result<(), EnterRefused> {
-        let entered = self.group.enter(&self.queues[queue].napi, weight, &self.cx(0))?;
+        let entered = match &self.queues[queue].tx {
+            None => self.group.enter(&self.queues[queue].napi, weight, &self.cx(0))?,
+            Some(_) => self.enter_transmit(queue, weight)?,
+        };
         self.queues[queue].masked = true;
         self.queues[queue].slot = Some(entered.slot);
         if let Some(wake) = entered.wake {
@@ -144,10 +159,13 @@ impl World {
 
     fn leave(&mut self, queue: usize, stop: BusyStop) {
         let cx = self.cx(0);
+        if self.queues[queue].tx.is_some() {
+            self.leave_transmit(queue);
+        }
         let it = &mut self.queues[queue];
         it.slot = None;
         it.masked = true;
-        let work = it.ring.min(stop.budget());
+        let work = if it.tx.is_some() { 0 } else { it.ring.min(stop.budget()) };
         it.ring -= work;
         it.polls.push((self.now_ns, None, work));
         let owner = match stop.polled(&it.napi, work, false, &cx, |_| ()) {
@@ -205,9 +223,13 @@ impl World {
 
     fn unmask(&mut self, queue: usize) {
         let it = &mut self.queues[queue];
+        // A room interrupt is for whoever waits for room.
+        if it.tx.as_ref().is_some_and(|tx| !tx.waits_for_room()) {
+            return;
+        }
         it.masked = false;
         it.latched = false;
-        if it.ring != 0 {
+        if it.ring != 0 || it.tx.as_ref().is_some_and(|tx| tx.room() != 0) {
             self.raise(queue);
         }
     }
@@ -220,13 +242,17 @@ impl World {
         let poller = poller.expect("nobody wakes a poller that is gone");
         assert_eq!(poller.cpu, wake.cpu);
         poller.wakes.push(now_ns);
+        poller.rests_until_ns = None;
         if poller.asleep { poller.asleep = false } else { poller.kept = true }
     }
 
     fn ask(&mut self, index: usize, due: bool, need_resched: bool) -> GroupStep {
         let cx = Cx::new(self.pollers[index].cpu, self.now_ns);
         let queues = &self.queues;
-        let hint = |_, napi: u32| queues[napi as usize].hints.then(|| queues[napi as usize].ring != 0);
+        let hint = |_, napi: u32| {
+            let queue = &queues[napi as usize];
+            queue.hints.then(|| queue.tx.as_ref().map_or(queue.ring != 0, Transmit::hint))
+        };
         self.pollers[index].machine.next(&self.group, hint, due, need_resched, &cx)
     }
 
@@ -242,6 +268,10 @@ impl World {
             }
             self.pollers[index].until_ns = None;
         }
+        if self.pollers[index].rests_until_ns.is_some_and(|until_ns| until_ns <= self.now_ns) {
+            self.pollers[index].rests_until_ns = None;
+            self.pollers[index].asleep = false;
+        }
         if self.pollers[index].asleep || self.pollers[index].detached {
             return Did::Sleeps;
         }
@@ -250,6 +280,8 @@ impl World {
                 self.pollers[index].visit = Some(visit);
                 self.finish(index)
             }
+            GroupStep::Transmit(visit) => self.transmit(index, &visit),
+            GroupStep::Doorbell(ring) => self.doorbell(index, &ring),
             GroupStep::Spin => {
                 self.now_ns += PASS_NS;
                 Did::Spun
@@ -270,7 +302,8 @@ impl World {
                 self.pollers[index].parks.push(self.now_ns);
                 self.sleep(index)
             }
-            GroupStep::Rest => {
+            GroupStep::Rest { until_ns } => {
+                self.pollers[index].rests_until_ns = until_ns;
                 let mut members = Vec::new();
                 self.group.unmask_for_rest(|member| members.push(member.napi as usize));
                 members.into_iter().for_each(|queue| self.unmask(queue));
@@ -393,7 +426,7 @@ impl World {
         }
     }
 
-    /// I9 to I13 between two steps.
+    /// I9 to I15 between two steps.
     #[track_caller]
     pub fn check(&self) {
         let census = self.group.census();
@@ -406,11 +439,13 @@ impl World {
             assert_eq!(word.has(polled), queue.slot.is_some(), "I10: {word:?}");
             assert!(word.has(polled) || !word.has(state::GROUPED), "GPOLL: {word:?}");
         }
+        self.check_transmit();
         // I11: somebody who is not asleep watches, or all lines are unmasked, or a budget sleeps.
         let runs = |poller: &Poller| !poller.asleep && !poller.detached;
         if members != 0 && !self.pollers.iter().any(runs) {
             assert!(census.resting, "I11: everybody sleeps and nobody rests");
-            let unmasked = |queue: &Queue| queue.slot.is_none() || !queue.masked;
+            let waits = |queue: &Queue| queue.tx.as_ref().is_none_or(Transmit::waits_for_room);
+            let unmasked = |queue: &Queue| queue.slot.is_none() || !queue.masked || !waits(queue);
             assert!(self.queues.iter().all(unmasked), "I11: the group rests with a line masked");
         }
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lull_core::group::watch::GROUP_POLLERS_MAX;
-use lull_core::group::{AttachRefused, EnterRefused, GROUP_MEMBERS_MAX, PollerInfo, Removal};
-use lull_core::{Group, Threaded, state};
+use lull_core::group::{AttachRefused, EnterRefused, Entered, GROUP_MEMBERS_MAX, PollerInfo, Removal};
+use lull_core::{Cx, Group, Threaded, state};
 
 use crate::affinity::usable_cores;
 use crate::delivery::{Delivery, Instance};
@@ -332,6 +332,25 @@ impl Delivery {
         }
     }
 
+    /// A transmit queue has two words: the group becomes its runner first, and lets go of that if its NAPI does not enter.
+    fn try_enter(
+        &self,
+        group: &HostGroup,
+        instance: &Instance,
+        weight: u32,
+        cx: &Cx<'_>,
+    ) -> Result<Entered, EnterRefused> {
+        let Some(transmitter) = instance.receiver.transmitter() else {
+            return group.group.enter(&instance.napi, weight, cx);
+        };
+        transmitter.group_enter().map_err(|_| EnterRefused::Owned)?;
+        let entered = group.group.enter_transmit(&instance.napi, weight, cx);
+        if entered.is_err() {
+            transmitter.group_leave(self);
+        }
+        entered
+    }
+
     /// An enabled instance enters a group. The control lock is held.
     pub(crate) fn enter_group(
         &self,
@@ -343,7 +362,7 @@ impl Delivery {
         let began = Instant::now();
         let entered = loop {
             let cx = self.cx(instance.cpu(), self.clock.now_ns());
-            match group.group.enter(&instance.napi, weight, &cx) {
+            match self.try_enter(group, instance, weight, &cx) {
                 Ok(entered) => break entered,
                 Err(EnterRefused::Owned) if began.elapsed() < OWNED_MAX => {
                     std::thread::sleep(Duration::from_micros(50))

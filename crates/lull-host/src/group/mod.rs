@@ -132,6 +132,17 @@ impl Delivery {
         }
     }
 
+    /// A sender left a frame to the group that runs the transmit queue of instance `index` ([`lull_core::tx::Enqueued::Group`]).
+    pub fn enqueued(&self, index: u32) {
+        let Some(instance) = self.instance(index) else { return };
+        // Not known yet: it is about to be a member, and its first visit does not wait for a hint.
+        let Some((group, slot)) = self.group_of(&instance) else { return };
+        let cx = self.cx(instance.cpu(), self.clock.now_ns());
+        if let Some(wake) = group.group.enqueued(slot, &cx) {
+            self.wake_poller(&group, &wake);
+        }
+    }
+
     /// Wakes a poller whose bit is set.
     pub(crate) fn wake_poller(&self, group: &HostGroup, wake: &GroupWake) {
         // A poller's thread is listed before its bit can be set, and until it has drained.
@@ -145,6 +156,12 @@ impl Delivery {
         // A rest may have left it unmasked; the completion decides anew.
         instance.vector.mask();
         let budget = stop.budget();
+        // What senders left to the group of a transmit queue is sent now; then a poll finds nothing, or what came since.
+        self.contain(instance, "a transmit queue that leaves its group", |receiver| {
+            if let Some(transmitter) = receiver.transmitter() {
+                transmitter.group_leave(self);
+            }
+        });
         let work =
             self.contained_poll(instance, "the last poll of a group", budget, |receiver| receiver.poll(self, budget));
         let cpu = self.cpu(instance.cpu());

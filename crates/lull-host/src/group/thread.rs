@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use lull_core::group::Visit;
+use lull_core::group::{Ring, Transmitted, Visit};
+use lull_core::tx::TxLeft;
 use lull_core::{GroupPoller, GroupStep};
 
 use crate::contain::within;
@@ -60,14 +61,14 @@ impl Members {
         self.by_slot.get(usize::from(slot))?.as_ref()?.vector.line.pending()
     }
 
-    fn instance(&self, host: &Delivery, visit: &Visit) -> Arc<Instance> {
-        let known = self.by_slot.get(usize::from(visit.member)).and_then(Option::as_ref);
-        if let Some(instance) = known.filter(|instance| instance.napi.index() == visit.napi) {
+    fn instance(&self, host: &Delivery, member: u16, napi: u32) -> Arc<Instance> {
+        let known = self.by_slot.get(usize::from(member)).and_then(Option::as_ref);
+        if let Some(instance) = known.filter(|instance| instance.napi.index() == napi) {
             return instance.clone();
         }
-        match host.instance(visit.napi) {
+        match host.instance(napi) {
             Some(instance) => instance.clone(),
-            None => unreachable!("NAPI {} was removed, and a disable waits for its group", visit.napi),
+            None => unreachable!("NAPI {napi} was removed, and a disable waits for its group"),
         }
     }
 }
@@ -91,18 +92,20 @@ impl Loop<'_> {
             let hint = |slot, _| self.members.hint(slot);
             match poller.next(&group.group, hint, cpu.is_due(now_ns), cpu.need_resched(), &cx) {
                 GroupStep::Poll(visit) => self.visit(&mut poller, &visit),
+                GroupStep::Transmit(visit) => self.transmit(&mut poller, &visit),
+                GroupStep::Doorbell(ring) => self.doorbell(&mut poller, &ring),
                 GroupStep::Spin => std::hint::spin_loop(),
                 GroupStep::Softirqs => holder::pass_by(&host.on(cpu), GROUP_POLLER, &mut self.in_seat),
                 GroupStep::Yield => cpu.let_others_run(),
                 GroupStep::Wake(wake) => host.wake_poller(group, &wake),
                 GroupStep::Park => self.sleep(None),
-                GroupStep::Rest => {
+                GroupStep::Rest { until_ns } => {
                     group.group.unmask_for_rest(|member| {
                         if let Some(instance) = host.instance(member.napi) {
                             host.unmask(&instance, false);
                         }
                     });
-                    self.sleep(None);
+                    self.sleep(until_ns.map(|until_ns| until_ns.saturating_sub(now_ns).max(1)));
                 }
                 GroupStep::Sleep { until_ns } => self.sleep(Some(until_ns.saturating_sub(now_ns).max(1))),
                 GroupStep::Detached => break,
@@ -113,7 +116,7 @@ impl Loop<'_> {
 
     fn visit(&mut self, poller: &mut GroupPoller, visit: &Visit) {
         let Loop { host, group, cpu, .. } = *self;
-        let instance = self.members.instance(host, visit);
+        let instance = self.members.instance(host, visit.member, visit.napi);
         if visit.mask {
             instance.vector.mask();
         }
@@ -127,6 +130,38 @@ impl Loop<'_> {
             _ => poller.polled(&group.group, &instance.napi, polled.flatten().unwrap_or(0), &cx, |_| ()),
         };
         if let Some(stop) = leaves {
+            host.leave_group(&instance, stop);
+        }
+    }
+
+    fn transmit(&mut self, poller: &mut GroupPoller, visit: &Visit) {
+        let Loop { host, group, cpu, .. } = *self;
+        let instance = self.members.instance(host, visit.member, visit.napi);
+        if visit.mask {
+            instance.vector.mask();
+        }
+        let visited = host.contain(&instance, "a group's poller", |receiver| {
+            receiver.transmitter().map(|transmitter| transmitter.visit(host, visit.budget))
+        });
+        // A queue that is down is found empty, and leaves.
+        let nothing = Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        let sent = visited.flatten().unwrap_or(nothing);
+        if let Some(stop) = poller.transmitted(&group.group, &instance.napi, &sent, &cx) {
+            host.leave_group(&instance, stop);
+        }
+    }
+
+    fn doorbell(&mut self, poller: &mut GroupPoller, ring: &Ring) {
+        let Loop { host, group, cpu, .. } = *self;
+        let instance = self.members.instance(host, ring.member, ring.napi);
+        host.contain(&instance, "a group's poller", |receiver| {
+            if let Some(transmitter) = receiver.transmitter() {
+                transmitter.ring(host);
+            }
+        });
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(stop) = poller.rung(&group.group, &instance.napi, &cx) {
             host.leave_group(&instance, stop);
         }
     }

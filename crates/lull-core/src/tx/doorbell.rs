@@ -1,0 +1,148 @@
+//! Doorbells that a group's poller holds back: which of its transmit queues have frames on the ring that the device was not
+//! told of, and when it is told.
+//!
+//! A doorbell is a write to the device, or a system call; one for many frames is what transmitting by a group gains. It rings
+//! when enough frames or bytes wait for it, when two drains found nothing more, when the first frame has waited for 5 us (a pass
+//! over many members can be long, so drains alone bound nothing), when the ring is full, and always before the poller stops
+//! looking: before it parks, rests, sleeps, lets others run, or ends, and when the member leaves (I14, I15).
+
+/// Frames after which a doorbell is not held back any longer.
+pub const DOORBELL_FRAMES_MAX: u32 = 32;
+/// Bytes after which it is not: what 100 Gbit/s send in 5 us.
+pub const DOORBELL_BYTES_MAX: u32 = 62_500;
+/// Passes without another frame after which it is not.
+pub const DOORBELL_EMPTY_MAX: u32 = 2;
+/// The longest that it is held back, in nanoseconds, up to one visit of another member.
+pub const DOORBELL_AGE_NS: u64 = 5_000;
+
+/// Why a doorbell rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// [`DOORBELL_FRAMES_MAX`].
+    Frames,
+    /// [`DOORBELL_BYTES_MAX`].
+    Bytes,
+    /// [`DOORBELL_EMPTY_MAX`].
+    Empty,
+    /// [`DOORBELL_AGE_NS`].
+    Age,
+    /// The ring is full, and only a doorbell makes room.
+    Room,
+    /// The poller stops looking.
+    Stops,
+}
+
+/// A member with frames that were not rung for, as the poller that sent the last of them knows it.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    slot: u16,
+    since_ns: u64,
+    empty_passes: u32,
+    /// It rings now, for this reason.
+    due: Option<Why>,
+}
+
+/// The members for whose doorbells a poller answers.
+///
+/// Another poller may visit one of them and send more: it answers for the doorbell from then on, too, and rings for all. So
+/// whoever comes to ring takes the claim, and finds by the member's count that nothing is left to do.
+#[derive(Debug, Default)]
+pub(crate) struct HeldDoorbells(Vec<Held>);
+
+impl HeldDoorbells {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Frames were sent on the member, of which now `frames` with `bytes` were not rung for.
+    pub(crate) fn sent(&mut self, slot: u16, frames: u32, bytes: u32, ring_is_full: bool, now_ns: u64) {
+        let index = self.0.iter().position(|held| held.slot == slot).unwrap_or_else(|| {
+            self.0.push(Held { slot, since_ns: now_ns, empty_passes: 0, due: None });
+            self.0.len() - 1
+        });
+        let held = &mut self.0[index];
+        // This pass will end without having been empty.
+        held.empty_passes = 0;
+        held.due = match () {
+            () if ring_is_full => Some(Why::Room),
+            () if frames >= DOORBELL_FRAMES_MAX => Some(Why::Frames),
+            () if bytes >= DOORBELL_BYTES_MAX => Some(Why::Bytes),
+            () => held.due,
+        };
+    }
+
+    /// A pass has ended: those on which nothing was sent in it come closer.
+    pub(crate) fn pass_ended(&mut self) {
+        for held in &mut self.0 {
+            held.empty_passes += 1;
+            // The pass in which the last frame was sent counts from its end.
+            if held.empty_passes > DOORBELL_EMPTY_MAX {
+                held.due = held.due.or(Some(Why::Empty));
+            }
+        }
+    }
+
+    /// One that is due, taken off the list; `all`: any, because the poller stops looking.
+    #[inline]
+    pub(crate) fn take(&mut self, all: bool, now_ns: u64) -> Option<(u16, Why)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.take_due(all, now_ns)
+    }
+
+    fn take_due(&mut self, all: bool, now_ns: u64) -> Option<(u16, Why)> {
+        let why = |held: &Held| {
+            let old = now_ns.saturating_sub(held.since_ns) >= DOORBELL_AGE_NS;
+            held.due.or(old.then_some(Why::Age)).or(all.then_some(Why::Stops))
+        };
+        let index = self.0.iter().position(|held| why(held).is_some())?;
+        let held = self.0.swap_remove(index);
+        why(&held).map(|why| (held.slot, why))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+
+    fn one(frames: u32, bytes: u32, full: bool) -> HeldDoorbells {
+        let mut held = HeldDoorbells::default();
+        held.sent(7, frames, bytes, full, NOW);
+        held
+    }
+
+    #[test]
+    fn it_rings_at_its_limits_and_before_that_only_for_whoever_stops() {
+        assert_eq!(one(31, 61_000, false).take(false, NOW), None);
+        assert_eq!(one(1, 60, false).take(true, NOW), Some((7, Why::Stops)));
+        assert_eq!(one(32, 60, false).take(false, NOW), Some((7, Why::Frames)));
+        assert_eq!(one(1, 65_000, false).take(false, NOW), Some((7, Why::Bytes)));
+        assert_eq!(one(1, 60, true).take(false, NOW), Some((7, Why::Room)));
+        assert_eq!(one(1, 60, false).take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
+    }
+
+    #[test]
+    fn it_rings_after_two_drains_that_found_nothing_and_frames_that_come_begin_the_count_anew() {
+        let mut held = one(1, 60, false);
+        held.pass_ended();
+        held.pass_ended();
+        assert_eq!(held.take(false, NOW), None, "the first of these sent the frame");
+        held.sent(7, 2, 120, false, NOW);
+        held.pass_ended();
+        held.pass_ended();
+        assert_eq!(held.take(false, NOW), None);
+        held.pass_ended();
+        assert_eq!((held.take(false, NOW), held.take(true, NOW)), (Some((7, Why::Empty)), None));
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_first_frame() {
+        let mut held = one(1, 60, false);
+        held.sent(7, 2, 120, false, NOW + 4_000);
+        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
+    }
+}
