@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::peer;
 use crate::place::Places;
 use crate::schema::{ANSWER_BYTES_MAX, Answer, Request};
 
@@ -85,8 +86,8 @@ fn exchange(mut stream: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
 /// Connects, and asks the kernel who listens.
 fn open(path: &Path) -> io::Result<(UnixStream, u32)> {
     let stream = UnixStream::connect(path)?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-    Ok((stream, peer.pid.as_raw_nonzero().get() as u32))
+    let pid = peer::of(&stream)?.pid.ok_or_else(|| io::Error::other("it is a process of another PID namespace"))?;
+    Ok((stream, pid))
 }
 
 fn explained(pid: u32, path: PathBuf, source: io::Error) -> Error {

@@ -31,13 +31,14 @@
 //! # std::fs::remove_dir_all(&directory)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod change;
 pub mod client;
 mod error;
 mod group;
 mod host;
+mod peer;
 pub mod place;
 pub mod schema;
 pub mod server;

@@ -1,8 +1,9 @@
 //! Where control sockets lie: a directory of each user's own, with a file for each process.
 //!
 //! Root's directory is `/run/lull/control`; another user's is `/run/user/UID/lull`, or `/tmp/lull-UID` where the machine
-//! has none. The name of a file is the process id as the process itself knows it. That is only a hint: in another PID
-//! namespace the number differs, so a client believes what the kernel says of the peer (SO_PEERCRED) and not the name.
+//! has none. The name of a file is the process id as the process itself knows it, and which PID namespace that is from:
+//! processes of several containers may share the directory and have the same number. That is only a hint to others, for whom
+//! the number differs: a client believes what the kernel says of the peer (SO_PEERCRED) and not the name.
 
 use std::fs;
 use std::io;
@@ -104,9 +105,7 @@ impl Places {
     /// The files that may be process `pid`'s: those with its number first, then all others, for a number may be that of
     /// another PID namespace.
     pub(crate) fn candidates(&self, pid: u32) -> Vec<PathBuf> {
-        let name = file_name(pid);
-        let (named, others): (Vec<_>, Vec<_>) =
-            self.files().into_iter().partition(|path| path.file_name().is_some_and(|it| *it == *name));
+        let (named, others): (Vec<_>, Vec<_>) = self.files().into_iter().partition(|path| number(path) == Some(pid));
         named.into_iter().chain(others).collect()
     }
 
@@ -128,9 +127,16 @@ impl Places {
     }
 }
 
-/// The name of process `pid`'s file.
+/// The name of the file of process `pid` of this process's PID namespace.
 pub(crate) fn file_name(pid: u32) -> String {
-    format!("{pid}.{EXTENSION}")
+    // Without /proc, namespaces cannot be told from each other.
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino());
+    format!("{pid}-{namespace}.{EXTENSION}")
+}
+
+/// The process id in a file's name.
+fn number(path: &Path) -> Option<u32> {
+    path.file_stem()?.to_str()?.split('-').next()?.parse().ok()
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -139,7 +145,7 @@ fn is_socket(path: &Path) -> bool {
 
 /// Whether this is the socket of a process that is gone.
 fn is_left(path: &Path) -> bool {
-    let pid = path.file_stem().and_then(|name| name.to_str()?.parse().ok()).and_then(Pid::from_raw);
+    let pid = number(path).and_then(|number| Pid::from_raw(number.try_into().ok()?));
     let is_gone = |pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
     let is_settled = |made: SystemTime| made.elapsed().is_ok_and(|age| age > MAKING);
     is_socket(path)
@@ -248,12 +254,12 @@ mod tests {
     #[test]
     fn the_file_with_the_number_is_tried_first() {
         let path = scratch("order");
-        for name in ["1.sock", "7.sock", "9.sock", "7.log"] {
+        for name in ["1-5.sock", "7-5.sock", "7-6.sock", "9-5.sock", "7-5.log"] {
             fs::write(path.join(name), "").unwrap();
         }
         let names = Places::only(&path).candidates(7);
         let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
-        assert_eq!(names, ["7.sock", "1.sock", "9.sock"]);
+        assert_eq!(names, ["7-5.sock", "7-6.sock", "1-5.sock", "9-5.sock"]);
         fs::remove_dir_all(path).unwrap();
     }
 }

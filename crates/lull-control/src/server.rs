@@ -14,6 +14,7 @@ use lull_host::Host;
 
 use crate::error::Error;
 use crate::host::Answers;
+use crate::peer;
 use crate::place::{Places, file_name};
 use crate::schema::{Answer, REQUEST_BYTES_MAX, Request, Sockets};
 
@@ -122,8 +123,8 @@ impl Drop for Offer {
 /// the others, or the end of the service, waiting.
 fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
     // The file's mode keeps others out already; after a `setuid` of ours, this does as well.
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-    if !peer.is_root() && peer != rustix::process::geteuid() {
+    let uid = peer::of(&stream)?.uid;
+    if uid != 0 && uid != rustix::process::geteuid().as_raw() {
         return Ok(());
     }
     let line = request(&stream)?;

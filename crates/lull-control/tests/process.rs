@@ -253,7 +253,9 @@ fn a_socket_that_says_to_be_another_process_is_not_believed() {
     let (scratch, plane) = (Scratch::new(), plane());
     let offer = Offer::start(&plane.host, "test", &scratch.places()).unwrap();
     let other = std::os::unix::process::parent_id();
-    std::fs::rename(offer.path(), scratch.0.join(format!("{other}.sock"))).unwrap();
+    let name = offer.path().file_name().unwrap().to_str().unwrap();
+    let others = name.replacen(&std::process::id().to_string(), &other.to_string(), 1);
+    std::fs::rename(offer.path(), scratch.0.join(others)).unwrap();
     let error = Client::connect(other, &scratch.places()).unwrap_err();
     assert!(matches!(error, Error::Impostor { found, .. } if found == std::process::id()), "{error}");
     // By its own number it is found, whatever the file is called: names differ between PID namespaces.

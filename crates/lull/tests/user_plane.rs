@@ -140,8 +140,11 @@ fn the_next_command_takes_away_what_a_killed_service_left() {
         format!("/run/user/{0}/lull", uid.trim()),
         format!("/tmp/lull-{}", uid.trim()),
     ];
-    let file =
-        || places.iter().map(|place| format!("{place}/{pid}.sock")).find(|file| std::fs::exists(file).unwrap_or(false));
+    let file = || {
+        let is_its = |name: &str| name.starts_with(&format!("{pid}-")) && name.ends_with(".sock");
+        let entries = places.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+        entries.map(|entry| entry.path()).find(|path| is_its(&path.file_name().unwrap_or_default().to_string_lossy()))
+    };
     assert!(file().is_some(), "no control socket in {places:?}");
     service.0.kill().unwrap();
     service.0.wait().unwrap();

@@ -1,0 +1,27 @@
+//! Who is at the other end of a socket (SO_PEERCRED).
+//!
+//! A process that this PID namespace does not see has the number 0, as `lull show` on a host has to a process in a container;
+//! rustix's type has no room for it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    /// None: this PID namespace does not see it.
+    pub(crate) pid: Option<u32>,
+}
+
+pub(crate) fn of(stream: &UnixStream) -> io::Result<Peer> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of_val(&found) as libc::socklen_t;
+    let (socket, value) = (stream.as_raw_fd(), (&raw mut found).cast());
+    // SAFETY: the kernel writes at most `length` bytes to `found`, which outlives the call; each pattern of them is a value.
+    let done = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Peer { uid: found.uid, pid: u32::try_from(found.pid).ok().filter(|pid| *pid != 0) })
+}
