@@ -34,20 +34,13 @@ pub enum Nic {
     Tap {
         /// The descriptors, by number.
         queues: Vec<RawFd>,
-        /// The ends of each queue's inbox that are read and written (`lull_nic::passing`), if there are several queues that
-        /// processes can share.
-        #[serde(default)]
-        inboxes: Vec<(RawFd, RawFd)>,
     },
-    /// An interface of the host, by AF_XDP: what `XdpSetup::parts` gives. Its sockets take memory once: one process
-    /// can start it.
+    /// An interface of the host, by AF_XDP, whose queues the launcher gives out.
     Xdp {
-        /// The text.
-        setup: String,
         /// How many queues it has.
         queues: usize,
-        /// The descriptors, by number, in their order.
-        descriptors: Vec<RawFd>,
+        /// The program's end of [`crate::depot`], by number.
+        depot: RawFd,
     },
 }
 
@@ -55,17 +48,8 @@ impl Nic {
     /// How many queues it has.
     pub fn queues(&self) -> usize {
         match self {
-            Nic::Tap { queues, .. } => queues.len(),
+            Nic::Tap { queues } => queues.len(),
             Nic::Xdp { queues, .. } => *queues,
-        }
-    }
-
-    /// Whether one process has all queues, or none: the sockets of AF_XDP share their memory, and without inboxes processes
-    /// cannot pass on what comes to the wrong queue.
-    pub fn is_whole(&self) -> bool {
-        match self {
-            Nic::Tap { queues, inboxes } => queues.len() > 1 && inboxes.len() != queues.len(),
-            Nic::Xdp { .. } => true,
         }
     }
 }
@@ -75,6 +59,10 @@ impl Nic {
 pub struct HandOver {
     /// The NIC.
     pub nic: Nic,
+    /// The ends of each queue's inbox that are read and written (`lull_nic::passing`), if there are several queues that
+    /// processes can share.
+    #[serde(default)]
+    pub inboxes: Vec<(RawFd, RawFd)>,
     /// The index of its interface among the kernel's; 0 if nothing is to be asked about it by netlink.
     #[serde(default)]
     pub ifindex: u32,
@@ -145,16 +133,20 @@ impl HandOver {
         }
     }
 
+    /// Whether one process has all queues, or none: without inboxes processes cannot pass on what comes to the wrong queue.
+    pub fn is_whole(&self) -> bool {
+        self.nic.queues() > 1 && self.inboxes.len() != self.nic.queues()
+    }
+
     /// The descriptors that are handed on, by number, the hand-over's own among them.
     pub fn numbers(&self) -> impl Iterator<Item = RawFd> + '_ {
-        let of_the_nic: Vec<RawFd> = match &self.nic {
-            Nic::Tap { queues, inboxes } => {
-                queues.iter().copied().chain(inboxes.iter().flat_map(|(reads, writes)| [*reads, *writes])).collect()
-            }
-            Nic::Xdp { descriptors, .. } => descriptors.clone(),
+        let of_the_nic = match &self.nic {
+            Nic::Tap { queues } => queues.clone(),
+            Nic::Xdp { depot, .. } => vec![*depot],
         };
+        let inboxes = self.inboxes.iter().flat_map(|(reads, writes)| [*reads, *writes]);
         let own = std::env::var(VARIABLE).ok().and_then(|number| number.parse().ok());
-        of_the_nic.into_iter().chain([self.flows]).chain(self.pcap).chain(own)
+        of_the_nic.into_iter().chain(inboxes).chain([self.flows]).chain(self.pcap).chain(own)
     }
 
     fn numbered(number: &str) -> Result<HandOver, HandOverError> {
@@ -221,7 +213,8 @@ mod tests {
 
     fn example() -> HandOver {
         HandOver {
-            nic: Nic::Tap { queues: vec![1000, 1001], inboxes: vec![(1005, 1006), (1007, 1008)] },
+            nic: Nic::Tap { queues: vec![1000, 1001] },
+            inboxes: vec![(1005, 1006), (1007, 1008)],
             ifindex: 7,
             addresses: vec![("10.0.0.2".parse().unwrap(), 24), ("fd00::2".parse().unwrap(), 64)],
             gateways: vec!["10.0.0.1".parse().unwrap()],
@@ -240,9 +233,7 @@ mod tests {
 
     #[test]
     fn what_is_handed_on_arrives_and_cannot_be_changed() {
-        let xdp =
-            Nic::Xdp { setup: "xdp eth0 2 0,1 native - 1024 512".to_owned(), queues: 2, descriptors: vec![1003, 1004] };
-        let xdp = HandOver { nic: xdp, ..example() };
+        let xdp = HandOver { nic: Nic::Xdp { queues: 2, depot: 1003 }, ..example() };
         let file = xdp.to_file().unwrap();
         assert_eq!(HandOver::numbered(&file.as_raw_fd().to_string()).unwrap(), xdp);
         let file = example().to_file().unwrap();

@@ -21,6 +21,7 @@
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
 //! | [`listing`] | sockets, as `lull ss` shows them |
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
+//! | [`depot`] | queues of AF_XDP that the launcher gives out |
 //! | [`fork`] | what a child has of lull |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
@@ -29,6 +30,7 @@
 
 pub mod address;
 mod block;
+pub mod depot;
 mod elsewhere;
 pub mod engine;
 pub mod epoll;

@@ -1,9 +1,10 @@
 //! The engine from what the launcher hands on.
 
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock};
 
 use lull_control::Offer;
@@ -14,7 +15,7 @@ use lull_net::lull_nic::own as own_numbers;
 use lull_net::lull_nic::passing::WithInboxes;
 use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
-use lull_net::lull_nic::xdp::{Xdp, XdpSetup};
+use lull_net::lull_nic::xdp::Xdp;
 use lull_net::{EPHEMERAL_PORTS, Elsewhere, Host, HostConfig, Mode, Network, NetworkConfig};
 
 use crate::elsewhere::Others;
@@ -23,7 +24,7 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{listing, netlink};
+use crate::{depot, listing, netlink};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
 /// timeout 0 polls them for one round, and never for longer.
@@ -72,7 +73,8 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     // Claimed first: another process's queue is not to be touched.
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
-    let device = device(hand_over, &flows, &claimed)?;
+    let given_back = |_: &StartError| claimed.iter().for_each(|queue| flows.release(*queue));
+    let device = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
     let elsewhere = others(hand_over, &flows, &claimed);
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
@@ -128,26 +130,29 @@ fn name_of_this_program() -> String {
 fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dyn Device>, StartError> {
     let failed = |error: &dyn std::fmt::Display| StartError(error.to_string());
     let device: Arc<dyn Device> = match &hand_over.nic {
-        Nic::Tap { queues, inboxes } => {
+        Nic::Tap { queues } => {
             let queues: Vec<OwnedFd> = claimed.iter().map(|queue| own(queues[*queue as usize])).collect();
             let tap = Tap::adopt(queues).map_err(|error| failed(&error))?;
             for queue in tap.queue_fds() {
                 // The launcher takes out those that nobody has.
                 tap::set_attached(queue, true).map_err(|error| failed(&error))?;
             }
-            match inboxes.is_empty() {
-                true => Arc::new(tap),
-                false => {
-                    let inboxes = claimed.iter().map(|queue| own(inboxes[*queue as usize].0)).collect();
-                    Arc::new(WithInboxes::new(Arc::new(tap), inboxes))
-                }
-            }
+            Arc::new(tap)
         }
-        Nic::Xdp { setup, descriptors, .. } => {
-            let descriptors = descriptors.iter().map(|fd| own(*fd)).collect();
-            let setup = XdpSetup::from_parts(setup, descriptors)
-                .ok_or_else(|| failed(&format!("'{setup}' is no AF_XDP device that this library understands")))?;
+        Nic::Xdp { depot, .. } => {
+            // It stays open for what this process executes.
+            let depot = ManuallyDrop::new(own(*depot));
+            let asked = flows.alone(|| depot::ask(depot.as_fd(), claimed)).map_err(|error| failed(&error))?;
+            let setup = asked.map_err(|why| failed(&format!("cannot have queues of the NIC: {why}")))?;
             Arc::new(Xdp::start(setup).map_err(|error| failed(&error))?)
+        }
+    };
+    // Whoever has all queues is passed nothing on.
+    let device = match has_others(hand_over, claimed) {
+        false => device,
+        true => {
+            let inboxes = claimed.iter().map(|queue| own(hand_over.inboxes[*queue as usize].0)).collect();
+            Arc::new(WithInboxes::new(device, inboxes))
         }
     };
     Ok(match hand_over.pcap {
@@ -157,15 +162,17 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dy
     })
 }
 
+/// Whether other processes may have queues.
+fn has_others(hand_over: &HandOver, claimed: &[u32]) -> bool {
+    hand_over.inboxes.len() > claimed.len()
+}
+
 /// The other processes that may have queues.
 fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32]) -> Option<&'static Arc<Others>> {
-    match &hand_over.nic {
-        Nic::Tap { inboxes, .. } if !inboxes.is_empty() && inboxes.len() > claimed.len() => {
-            let inboxes = inboxes.iter().map(|(_, writes)| own(*writes)).collect();
-            Some(Others::new(flows.clone(), claimed.to_vec(), inboxes, hand_over.secret))
-        }
-        _ => None,
-    }
+    has_others(hand_over, claimed).then(|| {
+        let inboxes = hand_over.inboxes.iter().map(|(_, writes)| own(*writes)).collect();
+        Others::new(flows.clone(), claimed.to_vec(), inboxes, hand_over.secret)
+    })
 }
 
 /// The ports for connections of a process that has these queues: no other process takes the same for the same peer.
@@ -217,12 +224,12 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
                 }
                 Err(error) => refused = refused.or(Some((queue, error))),
             }
-            if share == Share::One && !hand_over.nic.is_whole() && !claimed.is_empty() {
+            if share == Share::One && !hand_over.is_whole() && !claimed.is_empty() {
                 break;
             }
         }
         match refused {
-            Some(refused) if claimed.is_empty() || hand_over.nic.is_whole() => {
+            Some(refused) if claimed.is_empty() || hand_over.is_whole() => {
                 claimed.iter().for_each(|queue| flows.release(*queue));
                 Err(refused)
             }
@@ -232,10 +239,10 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
     let (queue, error) = match claimed {
         Ok(Ok(claimed)) => return Ok(claimed),
         Ok(Err((queue, NotClaimed::Taken { pid }))) => {
-            let remedy = if hand_over.nic.is_whole() {
+            let remedy = if hand_over.is_whole() {
                 "the NIC is one process's alone"
             } else {
-                "`lull run --queues` with a larger number has a queue for each process"
+                "a NIC with more queues (with tap:NAME `lull run --queues`) has one for each process"
             };
             return Err(StartError(format!(
                 "process {} gets no connections of lull's: queue {queue} of the NIC is process {pid}'s, and no other is free; \

@@ -1,5 +1,6 @@
 //! `lull run`, and the supervisor that it starts.
 
+mod depot;
 mod nic;
 mod peers;
 mod queues;

@@ -10,20 +10,48 @@ const NGINX_AND_PYTHON: &str = "command -v nginx && command -v curl && command -
 #[test]
 fn two_nginx_workers_have_a_queue_each_and_one_that_is_killed_is_replaced() {
     for mode in ["base", "suspend20"] {
-        user::run("workers", NGINX, mode, "");
+        user::run("workers", NGINX, mode, "tap");
+    }
+}
+
+/// AF_XDP takes root's own rights.
+fn over_xdp(script: &str, needs: &str, mode: &str, argument: &str) {
+    let needs = format!("test $(id -u) = 0 && command -v ping && {needs}");
+    match user::missing(&needs) {
+        Some(reason) => println!("SKIP: {script} over AF_XDP: {reason}, or this is not root"),
+        None => user::run_in(&["-n"], script, mode, argument),
+    }
+}
+
+#[test]
+fn workers_share_out_the_queues_of_an_interface_by_af_xdp() {
+    for mode in ["base", "suspend20"] {
+        over_xdp("workers", NGINX, mode, "xdp");
     }
 }
 
 /// The workers of one generation have a listener each, or share one.
 #[test]
 fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
-    user::run("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport");
-    user::run("reload", NGINX_AND_PYTHON, "base", "1");
+    user::run("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport tap");
+    user::run("reload", NGINX_AND_PYTHON, "base", "1 shared tap");
+    over_xdp("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport xdp");
 }
 
 #[test]
 fn a_program_that_closes_all_numbers_that_it_did_not_open_goes_on_being_served() {
     user::run("closer", "command -v python3 && command -v ip", "suspend20", "");
+}
+
+#[test]
+fn programs_with_the_same_process_id_in_two_namespaces_are_both_shown() {
+    user::run("containers", MEMCACHED, "suspend20", "");
+}
+
+#[test]
+fn a_program_that_is_started_anew_under_the_same_launcher_has_the_nic_again() {
+    user::run("again", MEMCACHED, "suspend20", "tap");
+    over_xdp("again", MEMCACHED, "suspend20", "xdp");
 }
 
 const MEMCACHED: &str = "command -v memcached && command -v python3 && command -v pgrep && command -v ip";

@@ -121,25 +121,41 @@ impl XdpSetup {
         above.into_iter().chain(busy_poll).collect()
     }
 
-    /// Replaces the sockets by new ones. A socket has had its memory once it was started, and that memory may be a process's
-    /// that has ended: whoever started that process goes on with these.
+    /// The setup of some of its queues, by their place among them, with new sockets, which get the frames from now on. A
+    /// socket takes memory once, and that is the memory of the process that starts it; so whoever lets several processes
+    /// have the device, one after the other or beside each other, gives each a setup of its own.
     ///
     /// # Errors
-    /// [`DeviceError::Os`]: the privileges are gone.
-    pub fn renew(&mut self) -> Result<(), DeviceError> {
-        let renewed = open_sockets(&self.queues, self.rx_ring).and_then(|(sockets, _)| {
-            for (queue, socket) in self.queues.iter().zip(&sockets) {
-                bpf::set_socket(&self.by_queue, *queue, socket.as_fd())?;
-            }
-            Ok(sockets)
-        });
-        self.sockets = renewed.map_err(|source| DeviceError::Os {
+    /// [`DeviceError::Queue`] for one that it does not have; [`DeviceError::Os`]: the privileges are gone.
+    pub fn again(&self, queues: &[usize]) -> Result<XdpSetup, DeviceError> {
+        let numbered = |index: &usize| {
+            let (device, queues) = (self.name.clone(), self.queues.len());
+            self.queues.get(*index).copied().ok_or(DeviceError::Queue { device, index: *index, queues })
+        };
+        let queues = queues.iter().map(numbered).collect::<Result<Vec<_>, _>>()?;
+        let failed = |source| DeviceError::Os {
             device: self.name.clone(),
             what: "open AF_XDP sockets anew".to_owned(),
             remedy: "needs CAP_NET_RAW, as opening the device did",
             source,
-        })?;
-        Ok(())
+        };
+        let (sockets, busy_poll_refused) = open_sockets(&queues, self.rx_ring).map_err(failed)?;
+        for (queue, socket) in queues.iter().zip(&sockets) {
+            bpf::set_socket(&self.by_queue, *queue, socket.as_fd()).map_err(failed)?;
+        }
+        Ok(XdpSetup {
+            name: self.name.clone(),
+            queues,
+            sockets,
+            control: self.control.try_clone().map_err(failed)?,
+            // Each process hears of every change.
+            events: interface::events().map_err(failed)?,
+            by_queue: self.by_queue.try_clone().map_err(failed)?,
+            kept: self.kept.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().map_err(failed)?,
+            native_refused: self.native_refused.clone(),
+            busy_poll_refused,
+            ..*self
+        })
     }
 
     /// Puts together what [`XdpSetup::parts`] gave; `None` if it is not that. Why something was refused does

@@ -333,19 +333,21 @@ fn a_process_without_privileges_starts_what_another_opened() {
 fn who_handed_a_device_on_takes_it_back() {
     isolated("who_handed_a_device_on_takes_it_back", || {
         let peer = Peer::new(1);
-        let mut setup = XdpSetup::open(&config()).unwrap();
+        let setup = XdpSetup::open(&config()).unwrap();
         let client = peer.client((OURS, 7));
         for round in 0..3_u8 {
-            let (text, fds) = parts(&setup);
+            let given = setup.again(&[0]).unwrap();
+            let (text, fds) = parts(&given);
             let device = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap();
             let mut queues = [device.take_queue(0).unwrap()];
             exchange(device.info().mac, OURS, &mut queues, &client, &[round; 9]);
             drop((device, queues));
-            let (text, fds) = parts(&setup);
+            let (text, fds) = parts(&given);
             let error = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap_err().to_string();
             assert!(error.contains("a process had this device before"), "{error}");
-            setup.renew().unwrap();
         }
+        assert!(matches!(setup.again(&[1]), Err(DeviceError::Queue { index: 1, queues: 1, .. })));
+        let setup = setup.again(&[0]).unwrap();
         let device = Xdp::start(setup).unwrap();
         exchange(device.info().mac, OURS, &mut [device.take_queue(0).unwrap()], &client, b"the launcher's");
     });

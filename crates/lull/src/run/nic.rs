@@ -9,8 +9,11 @@ use lull_linux::netdev::Netdev;
 use lull_nic::tap::{self, Tap, TapConfig};
 use lull_nic::xdp::{Xdp, XdpConfig, XdpSetup};
 use lull_nic::{Device, passing};
+use lull_posix::depot;
 use lull_posix::handover::Nic;
 
+use super::depot::Depot;
+use super::queues::{Attached, Queues};
 use crate::failure::Failure;
 
 /// Which NIC was asked for.
@@ -78,7 +81,22 @@ impl Asked {
                 }
                 Ok(Opened::Tap(tap))
             }
-            Asked::Xdp(config) => Ok(Opened::Xdp(XdpSetup::open(config)?)),
+            Asked::Xdp(config) => {
+                let setup = XdpSetup::open(config)?;
+                if setup.queues() > depot::QUEUES_MAX {
+                    return Err(format!(
+                        "cannot run a program on {} queues of {}: {} can be handed on; name them, as xdp:{}:0-{}",
+                        setup.queues(),
+                        config.name,
+                        depot::QUEUES_MAX,
+                        config.name,
+                        depot::QUEUES_MAX - 1
+                    )
+                    .into());
+                }
+                let ends = depot::ends().map_err(|error| format!("cannot make a pair of sockets: {error}"))?;
+                Ok(Opened::Xdp { setup: Arc::new(setup), depot: ends })
+            }
         }
     }
 
@@ -97,7 +115,11 @@ impl Asked {
 /// A NIC that was opened.
 pub(super) enum Opened {
     Tap(Tap),
-    Xdp(XdpSetup),
+    /// Its sockets, and both ends of what processes ask for them over.
+    Xdp {
+        setup: Arc<XdpSetup>,
+        depot: (OwnedFd, OwnedFd),
+    },
 }
 
 impl Opened {
@@ -109,7 +131,7 @@ impl Opened {
                 // One that has just been taken away is nobody's to ask about.
                 Ok(links.iter().find(|link| link.name == name).map_or(0, |link| link.ifindex))
             }
-            Opened::Xdp(setup) => Ok(setup.ifindex()),
+            Opened::Xdp { setup, .. } => Ok(setup.ifindex()),
         }
     }
 
@@ -117,18 +139,40 @@ impl Opened {
     pub(super) fn notes(&self) -> Vec<String> {
         match self {
             Opened::Tap(_) => Vec::new(),
-            Opened::Xdp(setup) => setup.refusals(),
+            Opened::Xdp { setup, .. } => setup.refusals(),
         }
     }
 
-    /// The queues that each process of the program can have one of, if there are several.
-    pub(super) fn shared_queues(&self) -> std::io::Result<Vec<OwnedFd>> {
+    fn queues(&self) -> usize {
         match self {
-            Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
-                tap.queue_fds().map(|fd| fd.try_clone_to_owned()).collect()
-            }
-            _ => Ok(Vec::new()),
+            Opened::Tap(tap) => tap.queue_fds().len(),
+            Opened::Xdp { setup, .. } => setup.queues(),
         }
+    }
+
+    /// Both ends of the inbox of each queue, the one that is read first, if processes can have one each.
+    pub(super) fn inboxes(&self) -> Result<Vec<(OwnedFd, OwnedFd)>, Failure> {
+        let queues = match self.queues() {
+            queues @ 2..=passing::QUEUES_MAX => queues,
+            _ => 0,
+        };
+        let inbox = |_| passing::inbox().map_err(|error| format!("cannot make a queue's inbox: {error}").into());
+        (0..queues).map(inbox).collect()
+    }
+
+    /// The queues that the processes of the program share; `inboxes` as [`Opened::inboxes`] made them.
+    pub(super) fn shared(&self, inboxes: Vec<(OwnedFd, OwnedFd)>) -> Result<Queues, Failure> {
+        let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        Ok(match self {
+            Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
+                Queues::Tap(Attached::none(tap.queue_fds().map(own).collect::<Result<_, _>>()?)?)
+            }
+            Opened::Tap(_) => Queues::Unshared,
+            Opened::Xdp { setup, depot } => {
+                let inboxes = inboxes.into_iter().map(|(_, writes)| writes).collect();
+                Queues::Xdp(Depot::new(setup.clone(), own(depot.0.as_fd())?, inboxes))
+            }
+        })
     }
 
     /// As the program gets it; `hand_on` duplicates a descriptor for it and returns the duplicate's number.
@@ -137,18 +181,8 @@ impl Opened {
         hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>,
     ) -> Result<Nic, String> {
         Ok(match self {
-            Opened::Tap(tap) => Nic::Tap {
-                queues: tap.queue_fds().map(&mut *hand_on).collect::<Result<_, _>>()?,
-                inboxes: match tap.queue_fds().len() {
-                    2..=passing::QUEUES_MAX => tap.queue_fds().map(|_| inbox(hand_on)).collect::<Result<_, _>>()?,
-                    _ => Vec::new(),
-                },
-            },
-            Opened::Xdp(setup) => {
-                let (text, descriptors) = setup.parts();
-                let descriptors = descriptors.into_iter().map(hand_on).collect::<Result<_, _>>()?;
-                Nic::Xdp { setup: text, queues: setup.queues(), descriptors }
-            }
+            Opened::Tap(tap) => Nic::Tap { queues: tap.queue_fds().map(hand_on).collect::<Result<_, _>>()? },
+            Opened::Xdp { setup, depot } => Nic::Xdp { queues: setup.queues(), depot: hand_on(depot.1.as_fd())? },
         })
     }
 
@@ -161,18 +195,12 @@ impl Opened {
                 }
                 Arc::new(tap)
             }
-            Opened::Xdp(mut setup) => {
-                setup.renew()?;
-                Arc::new(Xdp::start(setup)?)
+            Opened::Xdp { setup, .. } => {
+                let all: Vec<usize> = (0..setup.queues()).collect();
+                Arc::new(Xdp::start(setup.again(&all)?)?)
             }
         })
     }
-}
-
-/// Both ends of a queue's inbox, as the program gets them.
-fn inbox(hand_on: &mut dyn FnMut(BorrowedFd<'_>) -> Result<RawFd, String>) -> Result<(RawFd, RawFd), String> {
-    let (reads, writes) = passing::inbox().map_err(|error| format!("cannot make a queue's inbox: {error}"))?;
-    Ok((hand_on(reads.as_fd())?, hand_on(writes.as_fd())?))
 }
 
 /// The complete entries (ATF_COM) for an interface in the kernel's table of IPv4 neighbours (`arp_format_neigh_entry`).

@@ -235,7 +235,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     });
     let pcap = pcap.transpose()?;
     let flows = Flows::create()?;
-    let handed_on = HandedOn::new(&asked, &nic, &flows, pcap.as_ref(), args.quiet)?;
+    let inboxes = nic.inboxes()?;
+    let handed_on = HandedOn::new(&asked, &nic, &inboxes, &flows, pcap.as_ref(), args.quiet)?;
     let number = handed_on.hand_over.as_raw_fd();
     args.say(&format!("runs {}", asked.words(&args.command[0])));
     args.say(&format!("its traffic passes nftables and conntrack by, and {}", asked.who_may_send()));
@@ -243,8 +244,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.say("the sockets that a service manager hands on (LISTEN_FDS) stay the kernel's");
     }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
-    let shared = nic.shared_queues()?;
-    queues::take_out(&shared)?;
+    let shared = nic.shared(inboxes)?;
     let mut watch = None;
     let started = || {
         watch = Some(queues::Watch::start(shared, &flows));
@@ -282,6 +282,7 @@ impl HandedOn {
     fn new(
         asked: &Asked,
         nic: &nic::Opened,
+        inboxes: &[(OwnedFd, OwnedFd)],
         flows: &Flows,
         pcap: Option<&File>,
         quiet: bool,
@@ -296,6 +297,10 @@ impl HandedOn {
         };
         let hand_over = HandOver {
             nic: nic.handed_on(&mut hand_on)?,
+            inboxes: inboxes
+                .iter()
+                .map(|(reads, writes)| Ok((hand_on(reads.as_fd())?, hand_on(writes.as_fd())?)))
+                .collect::<Result<_, String>>()?,
             ifindex: nic.ifindex()?,
             addresses: asked.network.addresses.clone(),
             gateways: asked.gateways.clone(),

@@ -1,11 +1,46 @@
-# The parts that the programs' scripts have in common. They run in user and network namespaces of their own, as root there:
-# SCRIPT LULL MODE.
+# The parts that the programs' scripts have in common. They run in namespaces of networks and processes of their own, as root
+# there: SCRIPT LULL MODE.
 
 lull=$1
 mode=$2
 own=10.0.0.2
 nic=(--nic tap:lull0 --addr "$own/24" --peer-addr 10.0.0.1/24)
 ip link set lo up
+
+# Clients run where the kernel's end of the NIC is.
+there() { "$@"; }
+
+# Makes x0, an interface of the host with so many queues, the NIC, by AF_XDP. Clients are at its peer x1, in another namespace;
+# the host's own address is 10.0.0.1.
+on_veth() {
+    unshare -n sleep infinity &
+    peer=$!
+    there() { nsenter -t "$peer" -n "$@"; }
+    until_it eval '[ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]'
+    ip link add x0 numrxqueues "$1" numtxqueues "$1" type veth \
+        peer name x1 numrxqueues "$1" numtxqueues "$1" netns "$peer" || fail "no veth"
+    ip addr add 10.0.0.1/24 dev x0
+    ip link set x0 up
+    there ip addr add 10.0.0.9/24 dev x1
+    there ip link set x1 up
+    nic=(--nic xdp:x0 --addr "$own/24")
+}
+
+# The host answers pings through the same interface all the while; "end" says how many it answered, and fails if one is lost.
+pings_begin() {
+    there ping -i 0.02 10.0.0.1 >pings 2>&1 &
+    pings=$!
+    until_it pinged 5
+}
+pinged() { [ "$(grep -c icmp_seq pings)" -gt "$1" ]; }
+pings_end() {
+    until_it pinged $(($(grep -c icmp_seq pings) + 5))
+    kill -INT "$(pgrep -P "$pings" || echo "$pings")" 2>/dev/null
+    wait "$pings"
+    awk -F'icmp_seq=' 'NF > 1 { split($2, a, " "); if (a[1] != ++next_one) lost = 1 } END { exit lost }' pings ||
+        fail "pings of the host's were lost: $(cat pings)"
+    echo "pings of the host's: $(grep -c icmp_seq pings), none lost"
+}
 
 # Runs a program on the user plane, in the background: its process is $launcher, what is said is in the file "said".
 on_lull() {

@@ -1,8 +1,9 @@
 # Unmodified nginx is told to reload (HUP) again and again while a client keeps it busy: new workers claim queues while the old
-# ones finish what they have. No request fails.
+# ones finish what they have. No request fails. $3: how many workers, "reuseport" or "shared", and "tap" or "xdp".
 . "$(dirname "$0")/harness.sh"
 
-read -r workers reuseport <<<"$3"
+read -r workers reuseport nic_kind <<<"$3"
+[ "$reuseport" = shared ] && reuseport=
 mkdir html
 echo hello >html/index.html
 nginx_conf "worker_processes $workers" <<END
@@ -12,9 +13,15 @@ nginx_conf "worker_processes $workers" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-options=(--queues 4)
+if [ "$nic_kind" = xdp ]; then
+    options=()
+    on_veth 4
+    pings_begin
+else
+    options=(--queues 4)
+fi
 on_lull nginx -c "$PWD/nginx.conf"
-until_it curl -s "http://$own/"
+until_it there curl -s "http://$own/"
 
 cat >client.py <<'END'
 import os, socket, sys, threading
@@ -67,7 +74,7 @@ stop.set()
 print(sum(done), "requests,", len(again), "asked again")
 sys.exit("\n".join(failed) or 0)
 END
-python3 client.py "$own" >client 2>&1 &
+there python3 client.py "$own" >client 2>&1 &
 client=$!
 
 # The old workers end, and each time new ones have answered.
@@ -87,4 +94,5 @@ cat client
 grep "emerg\|alert\|crit" errors | grep -v initgroups && fail "nginx complains"
 stop
 [ "$status" = 0 ] || fail "it ended with $status"
+[ "$nic_kind" = xdp ] && pings_end
 echo done

@@ -1,4 +1,5 @@
-# Unmodified nginx with two worker processes, each with a queue and a listener of its own; one of them is killed.
+# Unmodified nginx with two worker processes, each with a queue and a listener of its own; one of them is killed. $3: over "tap"
+# or "xdp".
 . "$(dirname "$0")/harness.sh"
 
 mkdir html
@@ -10,20 +11,26 @@ nginx_conf "worker_processes 2" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-options=(--queues 2)
+if [ "$3" = xdp ]; then
+    options=()
+    on_veth 2
+    pings_begin
+else
+    options=(--queues 2)
+fi
 on_lull nginx -c "$PWD/nginx.conf"
-until_it curl -s "http://$own/"
+until_it there curl -s "http://$own/"
 
 # Each connection is one of either worker's, and none is without an answer.
 both_answer() {
     rm -f who
     for _ in $(seq 40); do
-        curl -s --max-time 60 "http://$own/who" >>who || return 1
+        there curl -s --max-time 60 "http://$own/who" >>who || return 1
     done
     [ "$(sort -u who | wc -l)" = 2 ]
 }
 until_it both_answer
-ab -q -k -n 4000 -c 20 "http://$own/" >bench 2>&1 || fail "$(cat bench)"
+there ab -q -k -n 4000 -c 20 "http://$own/" >bench 2>&1 || fail "$(cat bench)"
 grep -q 'Failed requests: *0$' bench || fail "$(cat bench)"
 for worker in $(sort -u who); do
     "$lull" stat "$worker" --interval 0.1 --count 1 >stat 2>&1 || fail "lull stat of process $worker: $(cat stat)"
@@ -40,5 +47,6 @@ until_it another_answers
 stop
 [ "$status" = 0 ] || fail "it ended with $status"
 grep -v "exited on signal 9\|initgroups" errors | grep "emerg\|alert\|crit" && fail "nginx complains"
+[ "$3" = xdp ] && pings_end
 [ -e /sys/class/net/lull0 ] && fail "the TAP is left"
 echo done

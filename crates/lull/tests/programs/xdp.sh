@@ -2,22 +2,8 @@
 # on a port of the host's own address. Clients are at x1, in another namespace. Then the program is killed.
 . "$(dirname "$0")/harness.sh"
 
-unshare -n sleep infinity &
-peer=$!
-launcher=
-pings=
-trap 'kill $peer $launcher $pings 2>/dev/null' EXIT
-there() { nsenter -t "$peer" -n "$@"; }
-other_namespace() { [ "$(readlink "/proc/$peer/ns/net")" != "$(readlink /proc/$$/ns/net)" ]; }
-until_it other_namespace
-ip link add x0 numrxqueues 1 numtxqueues 1 type veth peer name x1 numrxqueues 1 numtxqueues 1 netns "$peer" || fail "no veth"
-ip addr add 10.0.0.1/24 dev x0
-ip link set x0 up
-there ip addr add 10.0.0.9/24 dev x1
-there ip link set x1 up
-
+on_veth 1
 listen=$own:11211
-nic=(--nic xdp:x0 --addr "$own/24")
 if [ "$3" = hosts ]; then
     own=10.0.0.1
     # The second port is the host's, and so it is the kernel's for the program as well.
@@ -74,10 +60,7 @@ except ConnectionResetError:
 raise SystemExit('it was not reset')" >client 2>&1 &
 client=$!
 until_it test -e connected
-nsenter -t "$peer" -n ping -i 0.02 10.0.0.1 >pings &
-pings=$!
-pinged() { [ "$(grep -c icmp_seq pings)" -gt "$1" ]; }
-until_it pinged 5
+pings_begin
 program=$(cat "/proc/$launcher/task/$launcher/children")
 kill -9 $program || fail "there is no program"
 wait "$launcher"
@@ -86,11 +69,7 @@ launcher=
 [ "$status" = 137 ] || fail "the launcher ended with $status"
 grep -q 'left 1 connections open; 1 peers were told by a reset' said || fail "the launcher did not reset the peer"
 wait "$client" || fail "the peer: $(cat client)"
-until_it pinged $(($(grep -c icmp_seq pings) + 5))
-kill -TERM "$pings"
-wait "$pings"
-awk -F'icmp_seq=' 'NF > 1 { split($2, a, " "); if (last && a[1] != last + 1) lost = 1; last = a[1] } END { exit lost }' pings ||
-    fail "the host's pings were lost: $(cat pings)"
+pings_end
 ip link show x0 | grep -q xdp && fail "the XDP program is left"
 cat said
 echo done

@@ -10,9 +10,9 @@ pub fn missing(program: &str) -> Option<String> {
     if std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err() {
         return Some("/dev/net/tun cannot be opened".to_owned());
     }
-    let namespace = Command::new("unshare").args(["-Urn", "true"]).output();
+    let namespace = Command::new("unshare").args(["-Urn", "--pid", "--fork", "--mount-proc", "true"]).output();
     if !namespace.is_ok_and(|output| output.status.success()) {
-        return Some("no unprivileged user namespaces (unshare -Urn)".to_owned());
+        return Some("no unprivileged user namespaces (unshare -Urn --pid --fork --mount-proc)".to_owned());
     }
     let found = Command::new("sh").args(["-c", program]).output().is_ok_and(|output| output.status.success());
     (!found).then(|| format!("`{program}` fails: the program is not installed"))
@@ -50,6 +50,8 @@ pub fn run_in(namespaces: &[&str], script: &str, mode: &str, argument: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{script}.sh"));
     let output = Command::new("unshare")
         .args(namespaces)
+        // What a script that fails leaves behind ends with its namespace of processes.
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg("bash")
         .arg(path)
         .args([env!("CARGO_BIN_EXE_lull"), mode, argument])
