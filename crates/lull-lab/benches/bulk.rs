@@ -4,19 +4,19 @@
 //! The service is the lab's memcached; its clients are connections of the kernel, on another core, that ask for the next
 //! value when they have all of the last.
 
-use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lull_host::{pin_thread, usable_cores};
+use lull_host::pin_thread;
 use lull_lab::bench::{BenchConfig, PORT, Server, ServerConfig};
 use lull_lab::stats;
-use lull_nic::tap::{Tap, TapConfig};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+mod over_tap;
+
+use over_tap::{Result, tap};
 
 const VALUES_BYTES: [usize; 4] = [1_000_000, 100_000, 10_000, 1_000];
 const CONNECTIONS: usize = 4;
@@ -26,20 +26,7 @@ const PAIRS: usize = 11;
 const MODE: &str = "suspend20";
 
 fn main() -> Result<()> {
-    // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
-    if !std::env::args().any(|argument| argument == "--bench") {
-        println!("run with `cargo bench -p lull-lab --bench bulk`");
-        return Ok(());
-    }
-    let cores = usable_cores();
-    let [serves, asks, ..] = cores[..] else {
-        println!("SKIP: it takes two cores, of which one serves and one asks");
-        return Ok(());
-    };
-    if let Err(error) = lull_nic::namespace::enter_private() {
-        println!("SKIP: {error}");
-        return Ok(());
-    }
+    let Some([serves, asks]) = over_tap::prepare("bulk") else { return Ok(()) };
     let (plain, offloads) = (Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2));
     let _servers = [serve("plain0", plain, false, serves)?, serve("large0", offloads, true, serves)?];
     pin_thread(&[asks])?;
@@ -66,9 +53,7 @@ fn main() -> Result<()> {
 
 /// The service on a TAP of its own.
 fn serve(name: &str, ip: Ipv4Addr, offloads: bool, core: usize) -> Result<Server> {
-    let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() })?;
-    let [a, b, c, _] = ip.octets();
-    tap.kernel_side(IpAddr::V4(Ipv4Addr::new(a, b, c, 1)), 24)?;
+    let tap = tap(name, ip, offloads)?;
     let bench = BenchConfig { connections: CONNECTIONS, ..BenchConfig::default() };
     let mut config = ServerConfig::of_bench(&bench, &[core]);
     config.address = SocketAddr::new(IpAddr::V4(ip), PORT);
@@ -85,14 +70,7 @@ struct Clients {
 
 impl Clients {
     fn connect(ip: Ipv4Addr) -> Result<Clients> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let mut streams = Vec::new();
-        for at in 0..CONNECTIONS {
-            let stream = TcpStream::connect(SocketAddr::new(IpAddr::V4(ip), PORT))?;
-            stream.set_nodelay(true)?;
-            epoll::add(&epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
-            streams.push(stream);
-        }
+        let (streams, epoll) = over_tap::connect(SocketAddr::new(IpAddr::V4(ip), PORT), CONNECTIONS)?;
         Ok(Clients { streams, epoll })
     }
 

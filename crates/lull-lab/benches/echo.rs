@@ -6,7 +6,6 @@
 //! The clients are 64 connections of the kernel, on another core. The responder turns each frame around with no connection
 //! behind it, so what it reaches is what TAP and the clients allow: the ratio to it is what lull's stack costs.
 
-use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -15,14 +14,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lull_core::Mode;
-use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns, usable_cores};
+use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns};
 use lull_lab::stats;
 use lull_net::{Epoll, Interest, ListenOptions, Network, NetworkConfig, TcpListener};
-use lull_nic::tap::{Tap, TapConfig};
+use lull_nic::tap::Tap;
 use lull_nic::{Device, Frame, FramePool, Queue};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::epoll;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+mod over_tap;
+
+use over_tap::{Result, tap};
 
 const CONNECTIONS: usize = 64;
 const MESSAGE: [u8; 64] = [b'e'; 64];
@@ -36,20 +37,7 @@ const MODES: [&str; 3] = ["base", "suspend20", "fullbusy"];
 const PAIRS_VARIABLE: &str = "LULL_ECHO_PAIRS";
 
 fn main() -> Result<()> {
-    // `cargo test --benches` passes arguments too; a bench that runs for a minute is for `cargo bench`.
-    if !std::env::args().any(|argument| argument == "--bench") {
-        println!("run with `cargo bench -p lull-lab --bench echo`");
-        return Ok(());
-    }
-    let cores = usable_cores();
-    let [served, asks, ..] = cores[..] else {
-        println!("SKIP: it takes two cores, of which one serves and one asks");
-        return Ok(());
-    };
-    if let Err(error) = lull_nic::namespace::enter_private() {
-        println!("SKIP: {error}");
-        return Ok(());
-    }
+    let Some([served, asks]) = over_tap::prepare("echo") else { return Ok(()) };
     let responder = Responder::start(served)?;
     let echoes = [Echo::start(served, &PLAIN)?, Echo::start(served, &OFFLOADS)?];
     pin_thread(&[asks])?;
@@ -141,14 +129,6 @@ const PLAIN: Served = Served { name: "echo0", ip: Ipv4Addr::new(10, 1, 0, 2), of
 const OFFLOADS: Served = Served { name: "echo1", ip: Ipv4Addr::new(10, 3, 0, 2), offloads: true };
 const RESPONDER_IP: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
 
-/// A TAP whose kernel's end has the first address of `ip`'s network.
-fn tap(name: &str, ip: Ipv4Addr, offloads: bool) -> Result<Tap> {
-    let tap = Tap::open(TapConfig { name: name.to_owned(), offloads, ..TapConfig::default() })?;
-    let [a, b, c, _] = ip.octets();
-    tap.kernel_side(IpAddr::V4(Ipv4Addr::new(a, b, c, 1)), 24)?;
-    Ok(tap)
-}
-
 /// What the clients saw in one window. The CPUs are in percent of it.
 #[derive(Clone, Copy)]
 struct Window {
@@ -179,15 +159,8 @@ struct Clients {
 
 impl Clients {
     fn connect(ip: Ipv4Addr) -> Result<Clients> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let mut streams = Vec::new();
-        for at in 0..CONNECTIONS {
-            let stream = TcpStream::connect(SocketAddr::new(IpAddr::V4(ip), PORT))?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            epoll::add(&epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
-            streams.push(stream);
-        }
+        let (streams, epoll) = over_tap::connect(SocketAddr::new(IpAddr::V4(ip), PORT), CONNECTIONS)?;
+        streams.iter().try_for_each(|stream| stream.set_nonblocking(true))?;
         Ok(Clients { streams, epoll })
     }
 

@@ -3,6 +3,7 @@
 pub mod kernel;
 mod measure;
 mod mem;
+mod outside;
 mod tap;
 mod window;
 mod xdp;
