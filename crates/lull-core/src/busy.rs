@@ -25,6 +25,9 @@ pub fn busy_clock_us(now_ns: u64) -> u64 {
 /// When a busy loop ends, apart from having found events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusyEnd {
+    /// Before the first round: the last poll of `busy_poll_stop` is the only one. Linux has no such loop; it is for
+    /// [`EpollOptions::every_napi`](crate::EpollOptions::every_napi), where each instance of a context is asked in turn.
+    LastPoll,
     /// After one round (no `loop_end`, or a limit of 0).
     OneRound,
     /// After this many busy-clock microseconds.
@@ -32,11 +35,17 @@ pub enum BusyEnd {
 }
 
 impl BusyEnd {
+    /// Whether a loop may go on after its first round.
+    #[inline]
+    pub fn spins(self) -> bool {
+        matches!(self, BusyEnd::AfterUsecs(_))
+    }
+
     /// Whether time is up for a loop that began at `start_ns`.
     #[inline]
     pub fn reached(self, start_ns: u64, now_ns: u64) -> bool {
         match self {
-            BusyEnd::OneRound => true,
+            BusyEnd::LastPoll | BusyEnd::OneRound => true,
             BusyEnd::AfterUsecs(usecs) => busy_clock_us(now_ns) > busy_clock_us(start_ns) + u64::from(usecs),
         }
     }
@@ -71,6 +80,8 @@ pub enum BusyRound {
         /// Packets allowed.
         budget: u32,
     },
+    /// Nothing to poll: the last poll is the only one ([`BusyEnd::LastPoll`]), and comes with [`BusyLoop::stop`].
+    Last,
     /// Somebody else owns the instance; this round does nothing.
     Lost,
 }
@@ -81,6 +92,7 @@ pub enum BusyRound {
 pub struct BusyLoop {
     owner: Option<Owner>,
     prefer: bool,
+    last_only: bool,
     budget: u32,
     work: u64,
 }
@@ -90,7 +102,8 @@ impl BusyLoop {
     pub fn begin(napi: &Napi, plan: &BusyPlan, cx: &Cx<'_>) -> BusyLoop {
         napi.count_busy_call();
         cx.emit(napi.index(), EventKind::BusyBegin);
-        BusyLoop { owner: None, prefer: plan.prefer, budget: plan.budget, work: 0 }
+        let last_only = plan.end == BusyEnd::LastPoll;
+        BusyLoop { owner: None, prefer: plan.prefer, last_only, budget: plan.budget, work: 0 }
     }
 
     /// Begins a round: acquires the instance if it is not owned yet.
@@ -102,6 +115,7 @@ impl BusyLoop {
             cx.emit(napi.index(), EventKind::BusyAcquire { owned, prefer: self.prefer });
         }
         match &self.owner {
+            Some(_) if self.last_only => BusyRound::Last,
             Some(owner) => {
                 napi.poll_begin(owner, self.budget, cx);
                 BusyRound::Poll { budget: self.budget }

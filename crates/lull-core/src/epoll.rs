@@ -151,6 +151,16 @@ impl EpollBusy {
         self.left_behind(id)
     }
 
+    /// Puts the events that a call returns in turn, with [`EpollOptions::every_napi`]: the first of each instance, then the
+    /// second of each, and so on. A tour found them instance by instance, though those at the head of each list have waited
+    /// longest; the application would answer all that the last instance brought after all the others'. `napi_id` says whose
+    /// an event is, 0 where it is no instance's.
+    pub fn in_turn<T: Copy>(&self, events: &mut [T], napi_id: impl Fn(&T) -> u32) {
+        if self.options.every_napi && events.len() > 2 {
+            crate::epoll_napis::in_turn(events, napi_id);
+        }
+    }
+
     /// Edge 14 mended: the instance that is suspended though the context's attention is on `id` now. It need not be the
     /// one noted before `id`: a waiter may suspend A just after a wakeup changed A to B.
     #[inline]

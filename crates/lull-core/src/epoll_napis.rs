@@ -4,9 +4,10 @@
 //!
 //! ```text
 //! note     a socket was added, or woke the context: its instance is in the table, and young
-//! tour     epoll_wait busy polls each in turn, one round each, though events are found: whoever is suspended is asked in every
+//! tour     epoll_wait busy polls each in turn, one poll each (the last of a busy loop is the only one), though events are found: whoever is suspended is asked in every
 //!          call, or it would wait for its timer while others are busy. One that is kept masked is left out if the
 //!          executor knows that nothing waits for it; if nobody finds anything, all are polled after all
+//! turn     the events of a call are returned in turn, the first of each instance first: those have waited longest
 //! suspend  when events are returned, each is suspended
 //! resume   a tour that finds nothing ends every suspension: the last poll of a busy call (`busy_poll_stop`) replaces the long
 //!          timer by the deferral timer, or unmasks the interrupt. Whoever loses an instance to another poller does nothing to
@@ -132,6 +133,28 @@ impl<const N: usize> Napis<N> {
     }
 }
 
+/// Sorts events by how many of the same instance stand before them.
+pub(crate) fn in_turn<T: Copy>(events: &mut [T], napi_id: impl Fn(&T) -> u32) {
+    let Some((first, others)) = events.split_first() else { return };
+    let of_first = napi_id(first);
+    if others.iter().all(|event| napi_id(event) == of_first) {
+        return;
+    }
+    let mut counts: Vec<(u32, usize)> = Vec::with_capacity(8);
+    let mut ranked: Vec<(usize, T)> = Vec::with_capacity(events.len());
+    for event in &*events {
+        let id = napi_id(event);
+        let at = counts.iter().position(|(known, _)| *known == id).unwrap_or_else(|| {
+            counts.push((id, 0));
+            counts.len() - 1
+        });
+        ranked.push((counts[at].1, *event));
+        counts[at].1 += 1;
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    events.iter_mut().zip(ranked).for_each(|(event, (_, ranked))| *event = ranked);
+}
+
 /// One call's way around the table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tour {
@@ -206,6 +229,16 @@ mod tests {
         napis.0[1].id.store(0, Relaxed);
         napis.note(A + 3);
         assert_eq!(ids(&napis), [A, A + 3, A + 2], "a place that is free is taken again");
+    }
+
+    #[test]
+    fn events_of_several_instances_take_turns_and_each_keeps_its_order() {
+        let mut events = [(A, 'a'), (A, 'b'), (A, 'c'), (A + 1, 'd'), (A + 1, 'e'), (0, 'f')];
+        in_turn(&mut events, |(id, _)| *id);
+        assert_eq!(events.map(|(_, name)| name), ['a', 'd', 'f', 'b', 'e', 'c']);
+        let mut of_one = [(A, 'a'), (A, 'b'), (A, 'c')];
+        in_turn(&mut of_one, |(id, _)| *id);
+        assert_eq!(of_one.map(|(_, name)| name), ['a', 'b', 'c']);
     }
 
     #[test]

@@ -233,11 +233,14 @@ impl EpollWait {
         Some(plan)
     }
 
-    /// The next instance of the tour: one round for each, so that none waits while another is spun on. With one instance
-    /// it is as in Linux.
+    /// The next instance of the tour: one poll for each, so that none waits while another is spun on. With one instance
+    /// it is as in Linux. So it is for a context that does not prefer busy polling, whose last poll may hand an instance to
+    /// softirq.
     fn tour_on(&mut self, ep: &EpollBusy) -> Option<BusyPlan> {
-        let one_round = self.tours_end == BusyEnd::OneRound || !ep.napis.is_one();
-        ep.plan(self.tour.next(&ep.napis)?, one_round)
+        let is_one = ep.napis.is_one();
+        let plan = ep.plan(self.tour.next(&ep.napis)?, self.tours_end == BusyEnd::OneRound || !is_one)?;
+        let end = if plan.prefer && !is_one { BusyEnd::LastPoll } else { plan.end };
+        Some(BusyPlan { end, ..plan })
     }
 
     fn begin_tour(&mut self, asks: bool) {

@@ -216,8 +216,17 @@ impl World {
 
     /// A busy call of one round.
     fn busy(&self, budget: u32, prefer: bool) {
+        self.busy_until(BusyEnd::OneRound, budget, prefer);
+    }
+
+    /// A busy call of the last poll alone.
+    fn busy_last(&self, budget: u32) {
+        self.busy_until(BusyEnd::LastPoll, budget, true);
+    }
+
+    fn busy_until(&self, end: BusyEnd, budget: u32, prefer: bool) {
         let cx = Cx::new(0, NOW);
-        let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end: BusyEnd::OneRound };
+        let plan = BusyPlan { napi_id: NAPI_ID_MIN, prefer, budget, end };
         let mut busy = BusyLoop::begin(&self.napi, &plan, &cx);
         if let BusyRound::Poll { budget } = busy.round(&self.napi, &cx) {
             let work = self.poll(budget);
@@ -368,6 +377,7 @@ fn timer_against_owner() {
     let timer: fn(&World, Option<Owner>) = |world, _| world.timer(LATER);
     explore(None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.arrive_unmasked(NOW)]);
     explore(None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.busy(1, true)]);
+    explore(None, settings(2, GRO_FLUSH), begin, [timer, |world, _| world.busy_last(1)]);
     explore(None, settings(2, GRO_FLUSH), begin, [timer, timer]);
 }
 
@@ -375,7 +385,9 @@ fn timer_against_owner() {
 fn busy_poller_against_interrupt() {
     for with in [settings(0, 0), settings(1, GRO_FLUSH)] {
         let begin = |_: &World| None;
-        for busy in [|world: &World, _| world.busy(2, true), |world: &World, _: Option<Owner>| world.busy(2, false)] {
+        let busy: [fn(&World, Option<Owner>); 3] =
+            [|world, _| world.busy(2, true), |world, _| world.busy(2, false), |world, _| world.busy_last(2)];
+        for busy in busy {
             explore(None, with, begin, [busy, |world, _| world.arrive(NOW)]);
         }
     }
@@ -388,6 +400,7 @@ fn busy_poller_that_parks_against_timer() {
         None
     };
     explore(None, settings(1, GRO_FLUSH), begin, [|world, _| world.busy(1, true), |world, _| world.timer(LATER)]);
+    explore(None, settings(1, GRO_FLUSH), begin, [|world, _| world.busy_last(1), |world, _| world.timer(LATER)]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ struct Scenario {
     ring: u32,
     prefer: bool,
     with: NapiSettings,
+    end: BusyEnd,
     during_round: Meanwhile,
     during_last_poll: Meanwhile,
 }
@@ -35,9 +36,11 @@ fn scenarios() -> Vec<Scenario> {
     for with in [settings(0, 0, 0), settings(0, GRO_FLUSH, 0), settings(1, GRO_FLUSH, 0), settings(3, GRO_FLUSH, 0)] {
         for (deferred, prefer) in [(false, false), (false, true), (true, false), (true, true)] {
             for ring in 0..4 {
-                for during_round in meanwhile {
-                    for during_last_poll in meanwhile {
-                        all.push(Scenario { deferred, ring, prefer, with, during_round, during_last_poll });
+                for end in [BusyEnd::OneRound, BusyEnd::LastPoll] {
+                    for during_round in meanwhile {
+                        for during_last_poll in meanwhile {
+                            all.push(Scenario { deferred, ring, prefer, with, end, during_round, during_last_poll });
+                        }
                     }
                 }
             }
@@ -62,7 +65,7 @@ fn let_happen(toy: &mut Toy, what: Meanwhile) {
     }
 }
 
-/// Runs one busy-poll call (one round, a budget of one packet), then lets time pass. Returns an error that names the
+/// Runs one busy-poll call (one round or the last poll alone, a budget of one packet), then lets time pass. Returns an error that names the
 /// broken invariant or the packets that were lost.
 fn run(scenario: Scenario) -> Result<(), String> {
     let mut toy = Toy::new(1, scenario.with);
@@ -75,7 +78,7 @@ fn run(scenario: Scenario) -> Result<(), String> {
     toy.queues[0].ring = scenario.ring;
     toy.queues[0].pending = toy.queues[0].masked && scenario.ring > 0;
     toy.queues[0].latched = !toy.queues[0].masked && scenario.ring > 0;
-    let plan = BusyPlan { napi_id: toy.napi(0).id(), prefer: scenario.prefer, budget: 1, end: BusyEnd::OneRound };
+    let plan = BusyPlan { napi_id: toy.napi(0).id(), prefer: scenario.prefer, budget: 1, end: scenario.end };
     let mut busier = toy.busy_begin(plan, 1).expect("the id is known");
     toy.busy_round(&mut busier);
     let_happen(&mut toy, scenario.during_round);

@@ -31,7 +31,7 @@ impl BusyPoller<'_> {
         let BusyPoller { host, cpu, me } = *self;
         let start_ns = host.clock.now_ns();
         // One round is over before a seat would pay for itself.
-        *in_seat = *in_seat || (plan.end != lull_core::BusyEnd::OneRound && cpu.seat.take(me));
+        *in_seat = *in_seat || (plan.end.spins() && cpu.seat.take(me));
         while let Some(instance) = lookup(plan.napi_id) {
             let yielded = self.rounds(&instance, plan, start_ns, in_seat, ready)?;
             if !yielded {

@@ -315,6 +315,33 @@ fn a_context_on_four_napis_suspends_and_polls_each() {
     }
 }
 
+/// With `every_napi` what is ready on several NAPIs is returned in turn: whoever is first on its NAPI has waited longest.
+#[test]
+fn events_of_several_napis_are_returned_in_turn() {
+    for (every_napi, expected) in [(true, [0, 2, 1, 3]), (false, [0, 1, 2, 3])] {
+        let options = EpollOptions { every_napi, ..EpollOptions::strict_linux() };
+        let pair = Pair::with_options(2, |device| device, NapiSettings::default(), options);
+        let listener = pair.listener(7);
+        let mut of_napi: [Vec<(TcpStream, TcpStream)>; 2] = [Vec::new(), Vec::new()];
+        let mut first = None;
+        while of_napi.iter().any(|pairs| pairs.len() < 2) {
+            let client = pair.connect(7);
+            let (server, _) = listener.accept().unwrap();
+            let is_other = *first.get_or_insert(server.incoming_napi_id()) != server.incoming_napi_id();
+            of_napi[usize::from(is_other)].push((server, client));
+        }
+        let (worker, epoll) = (pair.worker(), Epoll::new(&pair.host));
+        let pairs = of_napi.iter().flat_map(|pairs| &pairs[..2]);
+        for (key, (server, client)) in pairs.enumerate() {
+            send(client, b"x");
+            until("it is there", || server.peek(&mut [0; 8]).unwrap() == 1);
+            epoll.add(server, key as u64, Interest::READABLE).unwrap();
+        }
+        let keys: Vec<u64> = wait(&epoll, &worker, 8, LOST).iter().map(|event| event.key).collect();
+        assert_eq!(keys, expected, "every_napi {every_napi}");
+    }
+}
+
 #[test]
 fn one_listener_over_all_shards_and_one_per_shard() {
     let pair = Pair::with(2, |device| device, NapiSettings::default());

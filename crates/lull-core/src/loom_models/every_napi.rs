@@ -18,7 +18,7 @@ fn call(world: &World, ep: &EpollBusy, available: bool) {
             WaitStep::Busy(plan) => {
                 let known = plan.napi_id == OLD;
                 if known {
-                    world.busy(plan.budget, plan.prefer);
+                    world.busy_until(plan.end, plan.budget, plan.prefer);
                 } else {
                     ep.note_napi(BUSY);
                     found = true;

@@ -232,6 +232,7 @@ impl Context {
             kernel.copy(events, share);
         }
         self.copy_sockets(events, room - (events.len() - before));
+        self.busy.in_turn(&mut events[before..], |event| event.napi_id);
         events.len() - before
     }
 
@@ -244,7 +245,8 @@ impl Context {
             if ready.is_empty() || item.gone.load(Ordering::Acquire) {
                 return Taken::Stale;
             }
-            events.push(Event { key: item.key.load(Ordering::Relaxed), ready });
+            let napi_id = if let [part] = &item.parts[..] { part.napi_id() } else { 0 };
+            events.push(Event { key: item.key.load(Ordering::Relaxed), ready, napi_id });
             let interest = item.wanted.interest();
             if interest & Interest::ONESHOT.bits() != 0 {
                 item.wanted.turn_off();

@@ -33,6 +33,8 @@ pub struct Event {
     pub key: u64,
     /// What is ready.
     pub ready: Ready,
+    /// The instance that brought it; 0 where there is none, or several.
+    pub(super) napi_id: u32,
 }
 
 /// Counters of a context since it was made.

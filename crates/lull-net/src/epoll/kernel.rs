@@ -100,7 +100,11 @@ impl KernelSet {
         if got < full {
             self.readable.store(false, Ordering::Relaxed);
         }
-        events.extend(fired.iter().map(|event| Event { key: event.data.u64(), ready: from_kernel(event.flags) }));
+        events.extend(fired.iter().map(|event| Event {
+            key: event.data.u64(),
+            ready: from_kernel(event.flags),
+            napi_id: 0,
+        }));
     }
 }
 

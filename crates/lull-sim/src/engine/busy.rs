@@ -67,17 +67,7 @@ impl Busier {
                     return Some(self.round(sim, busy, 0));
                 }
                 self.yielding = !over;
-                sim.env.tally.transitions += 1;
-                let stop = busy.stop(&sim.nic.queues[queue].napi, &sim.env.cx(cpu));
-                sim.nic.sync_timer(&mut sim.env, &mut sim.cpus, queue);
-                match stop {
-                    Some(stop) => {
-                        let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
-                        self.stage = Some(Stage::LastPoll(stop));
-                        Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
-                    }
-                    None => self.stopped(),
-                }
+                self.stop(sim, busy, 0).or_else(|| self.stopped())
             }
             Stage::LastPoll(stop) => {
                 if let Some(cost_ns) = sim.poll_goes_on(queue, cpu) {
@@ -85,9 +75,13 @@ impl Busier {
                     return Some(Next::Run(Segment::bottom_halves_off(cost_ns)));
                 }
                 self.polls += 1;
-                let one_round = self.plan.end == BusyEnd::OneRound;
                 // I5: seen from outside, one round that wins ownership is two polls.
-                assert!(!one_round || self.polls == 2, "a busy call of one round polled {} times", self.polls);
+                let due = match self.plan.end {
+                    BusyEnd::LastPoll => Some(1),
+                    BusyEnd::OneRound => Some(2),
+                    BusyEnd::AfterUsecs(_) => None,
+                };
+                assert!(due.is_none_or(|due| self.polls == due), "{:?} polled {} times", self.plan.end, self.polls);
                 let q = &sim.nic.queues[queue];
                 sim.env.tally.transitions += 1;
                 let work = q.reported(cpu);
@@ -116,6 +110,18 @@ impl Busier {
         }
     }
 
+    /// The last poll, if the call owns the instance.
+    fn stop(&mut self, sim: &mut Sim, busy: BusyLoop, extra_ns: u64) -> Option<Next> {
+        let (queue, cpu) = (self.queue, self.cpu);
+        sim.env.tally.transitions += 1;
+        let stop = busy.stop(&sim.nic.queues[queue].napi, &sim.env.cx(cpu));
+        sim.nic.sync_timer(&mut sim.env, &mut sim.cpus, queue);
+        let stop = stop?;
+        let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
+        self.stage = Some(Stage::LastPoll(stop));
+        Some(Next::Run(Segment::bottom_halves_off(cost_ns + extra_ns)))
+    }
+
     fn stopped(&mut self) -> Option<Next> {
         if !self.yielding {
             return None;
@@ -132,6 +138,10 @@ impl Busier {
                 let cost_ns = sim.poll_begins(self.queue, budget, self.cpu, false);
                 self.stage = Some(Stage::Polling(busy));
                 Next::Run(Segment::bottom_halves_off(cost_ns + extra_ns))
+            }
+            BusyRound::Last => {
+                let Some(next) = self.stop(sim, busy, extra_ns) else { unreachable!("a round that won ownership") };
+                next
             }
             BusyRound::Lost => {
                 self.stage = Some(Stage::Between(busy));

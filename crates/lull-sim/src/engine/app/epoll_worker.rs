@@ -3,7 +3,7 @@
 //!
 //! Delivery policy is the core's `EpollWait`; this program executes its steps and gives them their costs.
 
-use lull_core::{BusyDone, BusyEnd, BusyPlan, EpollWait, WaitStep};
+use lull_core::{BusyDone, BusyPlan, EpollWait, WaitStep};
 
 use crate::engine::app::xsk_responder::XskBatch;
 use crate::engine::busy::Busier;
@@ -142,6 +142,10 @@ impl EpollWorker {
         let count = context.ready.len().min(self.events_max as usize);
         self.batch.clear();
         self.batch.extend(context.ready.drain(..count));
+        context.ep.in_turn(&mut self.batch, |item| match *item {
+            Item::Connection(conn) => sim.nic.queues[sim.clients.connections[conn].queue].napi.id(),
+            Item::Other => 0,
+        });
         let looked_at = count as u64 + u64::from(std::mem::take(&mut context.stale));
         context.stale = count as u32;
         self.stage = Stage::Copied(count);
@@ -158,7 +162,7 @@ impl EpollWorker {
         } else if self.timeout_ns == Some(0) {
             self.note(sim, Transition::EpollZeroPolls);
         }
-        let spins = plan.end != BusyEnd::OneRound;
+        let spins = plan.end.spins();
         self.note(sim, if spins { Transition::EpollSpin } else { Transition::EpollOneRound });
     }
 

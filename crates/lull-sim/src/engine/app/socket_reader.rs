@@ -2,7 +2,7 @@
 //!
 //! Policy is the core's `SocketBusy`; what the socket receives is the ready list of a context that nobody waits in.
 
-use lull_core::{BusyEnd, SocketBusy};
+use lull_core::SocketBusy;
 
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
@@ -60,7 +60,7 @@ impl SocketReader {
         }
         let napi_id = sim.nic.queues[self.queue].napi.id();
         if let Some(plan) = self.socket.plan(napi_id, self.nonblocking) {
-            let spins = plan.end != BusyEnd::OneRound;
+            let spins = plan.end.spins();
             let transition = if spins { Transition::SocketSpin } else { Transition::SocketOneRound };
             sim.env.note(self.cpu, Whom::Context(self.context), transition);
             if let Some((busier, next)) = Busier::begin(sim, plan, self.cpu) {
