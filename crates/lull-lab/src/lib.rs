@@ -36,3 +36,4 @@ pub mod speed;
 pub mod stats;
 pub mod table;
 pub mod tuning;
+pub mod xsk_rr;

@@ -193,9 +193,10 @@ impl PacketSocket {
         self.0.take(buffer)
     }
 
-    /// A non-blocking receive call that takes no frame (AF_XDP's `recvfrom`): one round of busy polling if the options say so,
-    /// else nothing.
+    /// A non-blocking receive call that takes no frame (AF_XDP's `recvfrom`): one round of busy polling if the options say so.
+    /// As every call into lull it runs first what is due on the CPU of the queue's interrupt, if nobody is at it.
     pub fn poll_once(&self) {
+        self.0.device.delivery.poll_point(self.0.queue.napi());
         self.0.busy_poll(true);
     }
 

@@ -20,6 +20,7 @@
 mod asm;
 mod bound;
 mod bpf;
+mod calls;
 mod config;
 mod home;
 mod program;
@@ -42,7 +43,8 @@ use crate::watchers::Watchers;
 use crate::wire::{ETHERNET, VLAN_TAG};
 use bound::{Bound, memlock_bytes, ways};
 pub use bpf::XdpMode;
-pub use config::{RING_SLOTS_RANGE, VLAN_MAX, XdpAddress, XdpConfig};
+pub use calls::XdpCalls;
+pub use config::{RING_SLOTS_RANGE, VLAN_MAX, XdpAddress, XdpBusyPoll, XdpConfig};
 use home::KERNEL_HEADROOM_BYTES;
 pub use setup::XdpSetup;
 use shared::{Shared, Socket};
@@ -75,7 +77,7 @@ pub enum BusyPoll {
     /// They do: received frames came from the NAPI instances with these ids, a queue each.
     InForce(Vec<u32>),
     /// No frame has named a NAPI instance: none has come yet, or the driver (veth) has no instance that can be polled.
-    /// The options are set and do nothing.
+    /// The options do nothing, or were not set ([`XdpBusyPoll::Off`]).
     NoNapi,
     /// The kernel refused the options.
     Refused(String),
@@ -139,7 +141,10 @@ impl Xdp {
         let is_large = state.mtu_bytes + HEADER_BYTES_MAX > CHUNK_BYTES - KERNEL_HEADROOM_BYTES;
         let chunk_bytes = if is_large { LARGE_CHUNK_BYTES } else { CHUNK_BYTES };
         let one_chunk = chunk_bytes - KERNEL_HEADROOM_BYTES - HEADER_BYTES_MAX;
-        let ways = ways(setup.mode, state.mtu_bytes <= one_chunk);
+        let mut ways = ways(setup.mode, state.mtu_bytes <= one_chunk);
+        if setup.copy {
+            ways.retain(|flags| flags & libc::XDP_COPY != 0);
+        }
         let mut bound = Vec::new();
         let mut several_chunks = true;
         for (fd, queue) in setup.sockets.into_iter().zip(&setup.queues) {
@@ -168,6 +173,7 @@ impl Xdp {
             rx_ring: setup.rx_ring,
             tx_ring: setup.tx_ring,
             native_refused: setup.native_refused,
+            busy_poll: setup.busy_poll,
             busy_poll_refused: setup.busy_poll_refused,
             sockets,
             several_chunks,
@@ -191,13 +197,18 @@ impl Xdp {
         Ok(Xdp { shared, untaken: Mutex::new(untaken), _watch: watch })
     }
 
+    /// The calls on the socket of queue `index`; `None` if there is no such queue.
+    pub fn calls(&self, index: usize) -> Option<XdpCalls> {
+        (index < self.shared.sockets.len()).then(|| XdpCalls::new(&self.shared, index))
+    }
+
     /// How it works: what was found out, not what was asked for.
     pub fn report(&self) -> XdpReport {
         let shared = &self.shared;
         let napi_ids: Vec<_> = shared.sockets.iter().map(|socket| socket::napi_id(&socket.fd)).collect();
         let busy_poll = match &shared.busy_poll_refused {
             Some(why) => BusyPoll::Refused(why.clone()),
-            None if napi_ids.iter().all(|id| *id == 0) => BusyPoll::NoNapi,
+            None if shared.busy_poll == XdpBusyPoll::Off || napi_ids.iter().all(|id| *id == 0) => BusyPoll::NoNapi,
             None => BusyPoll::InForce(napi_ids),
         };
         let statistics = |socket: &Socket| socket::statistics(&socket.fd).map_or(0, |s| s.rx_fill_ring_empty_descs);
@@ -251,7 +262,8 @@ impl Device for Xdp {
     fn counters(&self, queue: usize) -> Counters {
         let Some(socket) = self.shared.sockets.get(queue) else { return Counters::default() };
         let lost = socket::statistics(&socket.fd).map_or(0, |kernel| kernel.rx_dropped + kernel.rx_ring_full);
-        socket.counters.read(lost)
+        let counters = socket.counters.read(lost);
+        Counters { syscalls: counters.syscalls + socket.calls.load(Ordering::Relaxed), ..counters }
     }
 
     fn watch(&self, watcher: Box<dyn Fn(DeviceEvent) + Send + Sync>) {

@@ -21,6 +21,7 @@ use crate::ss::SsArgs;
 use crate::stat::StatArgs;
 use crate::tune::Tune;
 use crate::undo::UndoArgs;
+use crate::xsk_rr::XskRrArgs;
 
 /// How packets reach a network service: by interrupt when idle, by polling when busy.
 ///
@@ -42,6 +43,8 @@ pub enum Command {
     Load(LoadArgs),
     /// Adds up what several generators of `lull load --hdr` measured at the same time.
     Merge(MergeArgs),
+    /// Measures AF_XDP request/response by who polls, on lull's packet sockets or the kernel's AF_XDP sockets.
+    XskRr(XskRrArgs),
     /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
     Predict(Predict),
     /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.

@@ -36,6 +36,7 @@ mod tune;
 mod undo;
 mod units;
 mod xdp;
+mod xsk_rr;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -114,6 +115,7 @@ fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
         Command::Compare(args) => compare::run(args, given, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Merge(args) => merge::run(&args),
+        Command::XskRr(args) => xsk_rr::run(&args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),

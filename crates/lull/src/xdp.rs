@@ -55,6 +55,7 @@ impl XdpArgs {
             vlan: self.vlan,
             rx_ring: self.rx_ring.unwrap_or(default.rx_ring),
             tx_ring: self.tx_ring.unwrap_or(default.tx_ring),
+            ..default
         })
     }
 }

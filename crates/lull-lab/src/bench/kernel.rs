@@ -10,8 +10,8 @@
 
 pub mod pair;
 pub mod program;
-mod traced;
-mod usage;
+pub(crate) mod traced;
+pub(crate) mod usage;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -74,6 +74,7 @@ impl Bound {
             tx_chunks: rx_chunks..chunks,
             zero_copy,
             counters: Tally::default(),
+            calls: AtomicU64::new(0),
             room: Line::new(),
             tx_free: AtomicU32::new(tx_ring),
             stuck_at: AtomicU64::new(NOT_STUCK),

@@ -30,6 +30,23 @@ impl XdpAddress {
     }
 }
 
+/// Who lets the kernel busy poll the interface's driver, where it can (SO_BUSY_POLL with SO_PREFER_BUSY_POLL).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpBusyPoll {
+    /// A poll of a queue that finds nothing, time and again: whoever polls in user space takes the driver along.
+    #[default]
+    ByPolls,
+    /// The calls of [`super::XdpCalls`], and sending: polls look at the rings alone.
+    ByCalls {
+        /// SO_BUSY_POLL. A call polls once, whatever the time; it only has to be above 0.
+        usecs: u32,
+        /// SO_BUSY_POLL_BUDGET.
+        budget: u32,
+    },
+    /// Nobody: the options are not set, and interrupts bring the frames.
+    Off,
+}
+
 /// Which interface to take frames from, and which.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
@@ -49,6 +66,10 @@ pub struct XdpConfig {
     pub rx_ring: u32,
     /// Slots of the transmit and of the completion ring.
     pub tx_ring: u32,
+    /// Who busy polls the driver.
+    pub busy_poll: XdpBusyPoll,
+    /// The kernel copies frames, also where the driver could read and write the memory itself.
+    pub copy: bool,
 }
 
 impl Default for XdpConfig {
@@ -63,6 +84,8 @@ impl Default for XdpConfig {
             vlan: None,
             rx_ring: 1024,
             tx_ring: 512,
+            busy_poll: XdpBusyPoll::ByPolls,
+            copy: false,
         }
     }
 }

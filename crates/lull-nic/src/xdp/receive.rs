@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::home::{Home, frame_at};
 
+use super::XdpBusyPoll;
 use super::ring::{Consumer, wants_wakeup};
 use super::shared::{Shared, Socket};
 use super::socket::{kick_rx, napi_id};
@@ -109,7 +110,7 @@ impl XdpRx {
     fn ask_for_napi(&mut self) {
         self.asked_for_napi = true;
         let socket = self.socket();
-        if self.shared.busy_poll_refused.is_none() {
+        if self.shared.busy_poll_refused.is_none() && self.shared.busy_poll == XdpBusyPoll::ByPolls {
             socket.napi_id.store(napi_id(&socket.fd), Ordering::Relaxed);
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::bpf::{self, Pieces, XdpMode};
 use super::program::{self, Maps, address, port_key};
-use super::{XdpConfig, socket};
+use super::{XdpBusyPoll, XdpConfig, socket};
 use crate::device::DeviceError;
 use crate::interface;
 use crate::namespace::control_socket;
@@ -32,6 +32,8 @@ pub struct XdpSetup {
     pub(super) vlan: Option<u16>,
     pub(super) rx_ring: u32,
     pub(super) tx_ring: u32,
+    pub(super) busy_poll: XdpBusyPoll,
+    pub(super) copy: bool,
     /// One for each of `queues`.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) control: OwnedFd,
@@ -64,7 +66,7 @@ impl XdpSetup {
         let control = control_socket(libc::AF_INET).map_err(failed("open a control socket", NO_DESCRIPTORS))?;
         let queues = config.check(interface::receive_queues(&control, &config.name))?;
         let events = interface::events().map_err(failed("listen to the interface's changes", NO_DESCRIPTORS))?;
-        let (sockets, busy_poll_refused) = open_sockets(&queues, config.rx_ring)
+        let (sockets, busy_poll_refused) = open_sockets(&queues, config.rx_ring, config.busy_poll)
             .map_err(failed("open an AF_XDP socket", "needs CAP_NET_RAW and a kernel with CONFIG_XDP_SOCKETS"))?;
         let (program, by_queue) = program(config, &queues, &sockets)?;
         let (link, mode, native_refused) = attach(&program, ifindex, &config.name)?;
@@ -79,6 +81,8 @@ impl XdpSetup {
             vlan: config.vlan,
             rx_ring: config.rx_ring,
             tx_ring: config.tx_ring,
+            busy_poll: config.busy_poll,
+            copy: config.copy,
             sockets,
             control,
             events,
@@ -94,9 +98,14 @@ impl XdpSetup {
     pub fn parts(&self) -> (String, Vec<BorrowedFd<'_>>) {
         let queues = self.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let vlan = self.vlan.map_or("-".to_owned(), |vlan| vlan.to_string());
+        let busy_poll = match self.busy_poll {
+            XdpBusyPoll::ByPolls => "by-polls".to_owned(),
+            XdpBusyPoll::ByCalls { usecs, budget } => format!("{usecs}/{budget}"),
+            XdpBusyPoll::Off => "off".to_owned(),
+        };
         let text = format!(
-            "xdp {} {} {queues} {} {vlan} {} {}",
-            self.name, self.ifindex, self.mode, self.rx_ring, self.tx_ring
+            "xdp {} {} {queues} {} {vlan} {} {} {busy_poll} {}",
+            self.name, self.ifindex, self.mode, self.rx_ring, self.tx_ring, self.copy
         );
         let fds = self.sockets.iter().chain([&self.control, &self.events, &self.by_queue]).chain(&self.kept);
         (text, fds.map(AsFd::as_fd).collect())
@@ -139,7 +148,7 @@ impl XdpSetup {
             remedy: "needs CAP_NET_RAW, as opening the device did",
             source,
         };
-        let (sockets, busy_poll_refused) = open_sockets(&queues, self.rx_ring).map_err(failed)?;
+        let (sockets, busy_poll_refused) = open_sockets(&queues, self.rx_ring, self.busy_poll).map_err(failed)?;
         for (queue, socket) in queues.iter().zip(&sockets) {
             bpf::set_socket(&self.by_queue, *queue, socket.as_fd()).map_err(failed)?;
         }
@@ -162,7 +171,17 @@ impl XdpSetup {
     /// not cross over.
     pub fn from_parts(text: &str, fds: Vec<OwnedFd>) -> Option<XdpSetup> {
         let words: Vec<&str> = text.split(' ').collect();
-        let ["xdp", name, ifindex, queues, mode, vlan, rx_ring, tx_ring] = words[..] else { return None };
+        let ["xdp", name, ifindex, queues, mode, vlan, rx_ring, tx_ring, busy_poll, copy] = words[..] else {
+            return None;
+        };
+        let busy_poll = match (busy_poll, busy_poll.split_once('/')) {
+            ("by-polls", _) => XdpBusyPoll::ByPolls,
+            ("off", _) => XdpBusyPoll::Off,
+            (_, pair) => {
+                let (usecs, budget) = pair?;
+                XdpBusyPoll::ByCalls { usecs: usecs.parse().ok()?, budget: budget.parse().ok()? }
+            }
+        };
         let queues = queues.split(',').map(|queue| queue.parse().ok()).collect::<Option<Vec<u32>>>()?;
         let mut fds = fds.into_iter();
         let sockets: Vec<_> = fds.by_ref().take(queues.len()).collect();
@@ -173,6 +192,8 @@ impl XdpSetup {
             vlan: if vlan == "-" { None } else { Some(vlan.parse().ok()?) },
             rx_ring: rx_ring.parse().ok()?,
             tx_ring: tx_ring.parse().ok()?,
+            busy_poll,
+            copy: copy.parse().ok()?,
             sockets: Some(sockets).filter(|sockets| sockets.len() == queues.len())?,
             queues,
             control: fds.next()?,
@@ -186,10 +207,14 @@ impl XdpSetup {
 }
 
 /// A socket for each queue, and why calls on them do not busy poll the driver.
-fn open_sockets(queues: &[u32], rx_ring: u32) -> io::Result<(Vec<OwnedFd>, Option<String>)> {
+fn open_sockets(queues: &[u32], rx_ring: u32, busy_poll: XdpBusyPoll) -> io::Result<(Vec<OwnedFd>, Option<String>)> {
     let sockets = queues.iter().map(|_| socket::open(rx_ring)).collect::<io::Result<Vec<_>>>()?;
-    let refused =
-        sockets.iter().find_map(|socket| socket::set_busy_poll(socket, BUSY_POLL_USECS, BUSY_POLL_BUDGET).err());
+    let (usecs, budget) = match busy_poll {
+        XdpBusyPoll::ByPolls => (BUSY_POLL_USECS, BUSY_POLL_BUDGET),
+        XdpBusyPoll::ByCalls { usecs, budget } => (usecs, budget),
+        XdpBusyPoll::Off => return Ok((sockets, None)),
+    };
+    let refused = sockets.iter().find_map(|socket| socket::set_busy_poll(socket, usecs, budget).err());
     Ok((sockets, refused.map(|error| error.to_string())))
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use super::ring::holds_any;
 use super::socket::{Rings, Umem};
-use super::{HEADER_BYTES_MAX, XdpMode};
+use super::{HEADER_BYTES_MAX, XdpBusyPoll, XdpMode};
 use crate::device::{DeviceEvent, IrqSink, Link};
 use crate::eventfd::EventFdSink;
 use crate::interface;
@@ -24,6 +24,8 @@ pub(super) struct Socket {
     pub(super) tx_chunks: Range<u32>,
     pub(super) zero_copy: bool,
     pub(super) counters: Tally,
+    /// Calls that moved no frame, by any thread.
+    pub(super) calls: AtomicU64,
     pub(super) room: Line,
     /// Transmit chunks that hold nothing: what the room interrupt goes by.
     pub(super) tx_free: AtomicU32,
@@ -62,6 +64,7 @@ pub(super) struct Shared {
     pub(super) rx_ring: u32,
     pub(super) tx_ring: u32,
     pub(super) native_refused: Option<String>,
+    pub(super) busy_poll: XdpBusyPoll,
     pub(super) busy_poll_refused: Option<String>,
     pub(super) sockets: Vec<Socket>,
     pub(super) several_chunks: bool,

@@ -121,7 +121,7 @@ impl Pair {
 }
 
 /// What the kernel plane said.
-pub(super) fn linux(error: lull_linux::Error) -> BenchError {
+pub(crate) fn linux(error: lull_linux::Error) -> BenchError {
     BenchError::Invalid(error.to_string())
 }
 
@@ -144,7 +144,7 @@ fn namespace() -> Result<OwnedFd, BenchError> {
 }
 
 /// Runs `ip` with a batch of commands in the namespace of the calling thread.
-fn ip(batch: &str) -> Result<(), BenchError> {
+pub(crate) fn ip(batch: &str) -> Result<(), BenchError> {
     let failed = |why: String| BenchError::Invalid(format!("cannot make a veth pair: {why}"));
     let child = Command::new("ip")
         .args(["-batch", "-"])

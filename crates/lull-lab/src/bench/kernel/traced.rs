@@ -20,7 +20,7 @@ fn split_ns(mode: &Mode) -> u64 {
 
 /// What a window's trace came to.
 #[derive(Default)]
-pub(super) struct Traced {
+pub(crate) struct Traced {
     pub account: Account,
     accounts: Accounts,
     /// Deadlines of timers that are set.

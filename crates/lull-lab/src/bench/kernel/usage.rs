@@ -123,7 +123,7 @@ fn run_ns(tid: i32) -> Option<u64> {
 }
 
 /// Voluntary switches of a thread; `None` if it has ended.
-fn sleeps(tid: i32) -> Option<u64> {
+pub(crate) fn sleeps(tid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
 }

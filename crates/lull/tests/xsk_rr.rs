@@ -1,0 +1,186 @@
+//! `lull xsk-rr` over each kind of socket: every answer is the right one, and each cell says whether it is what it says.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing here waits for this long unless it is lost.
+const LOST: Duration = Duration::from_secs(120);
+
+fn lull(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lull")).arg("xsk-rr").args(args).output().unwrap()
+}
+
+/// What a run says as JSON.
+fn ran(args: &[&str]) -> Value {
+    let output = lull(&[args, &["--json"]].concat());
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{args:?}: {error}");
+    serde_json::from_str(&out).unwrap_or_else(|_| panic!("{args:?}: {out}"))
+}
+
+fn refused(args: &[&str], with: &str) {
+    let output = lull(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{args:?} was taken");
+    assert!(error.contains(with), "{args:?}: {error}");
+}
+
+/// Answers came, each of them once and as it was sent.
+fn is_sound(args: &[&str], run: &Value) {
+    let outcome = &run["outcome"];
+    let count = |name: &str| outcome[name].as_u64().unwrap_or_else(|| panic!("{args:?}: {name} of {run}"));
+    assert!(count("answered") > 0, "{args:?}: {run}");
+    assert_eq!(count("answered") + count("lost"), count("sent"), "{args:?}: {run}");
+    assert_eq!((count("corrupt"), count("unexpected")), (0, 0), "{args:?}: {run}");
+    let percentile = |of: &str, which: &str| outcome[of][which].as_u64().unwrap();
+    for of in ["from_send_ns", "from_intended_ns"] {
+        let row = ["p5", "p50", "p95", "p99", "max"].map(|which| percentile(of, which));
+        assert!(row.is_sorted() && row[0] > 0, "{args:?}: {row:?}");
+    }
+    assert!(percentile("from_intended_ns", "p50") >= percentile("from_send_ns", "p5"), "{args:?}: {run}");
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| status.lines().any(|line| line.starts_with("Uid:\t0\t0")))
+}
+
+const SHORT: [&str; 4] = ["--seconds", "0.3", "--oversubscribe", "--verify"];
+
+#[test]
+fn every_way_of_polling_answers_every_request_in_memory() {
+    for mode in ["interrupts", "inline", "separate", "threaded", "threaded-busy", "group"] {
+        let args = [&["--mode", mode, "-P", "2ms", "-d", "100us"], &SHORT[..]].concat();
+        let run = ran(&args);
+        is_sound(&args, &run);
+        let calls: u64 = run["outcome"]["receive_calls"]["by_log2_ns"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|calls| calls.as_u64().unwrap())
+            .sum();
+        match mode {
+            "interrupts" => assert!(calls > 0 && run["state"]["is"] == "in_force", "{mode}: {run}"),
+            // Whether a timer of 15 us is on time is the machine's.
+            "inline" => assert!(calls > 0, "{mode}: {run}"),
+            "separate" => assert_eq!(calls, 0, "another thread's: {run}"),
+            _ => assert!(calls == 0 && run["state"]["is"] == "in_force", "{mode}: {run}"),
+        }
+    }
+}
+
+#[test]
+fn closed_loops_threads_and_payloads_are_as_asked_for() {
+    for more in [
+        &["-o", "8"][..],
+        &["-o", "3", "-T", "-B", "16"],
+        &["-P", "1500000", "-T", "-B", "1472"],
+        &["-t", "-P", "2ms"],
+        &["-n", "--mode", "interrupts", "-P", "2ms"],
+        &["-l", "0.1", "-P", "2ms"],
+    ] {
+        let args = [more, &SHORT[..]].concat();
+        is_sound(&args, &ran(&args));
+    }
+    let output = lull(&["-P", "2ms", "-l", "0.1", "--seconds", "0.35", "--oversubscribe"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.lines().filter(|line| line.contains("answers, p5")).count() >= 2, "{text}");
+    assert!(text.contains("interrupts over mem: in force") && text.contains("from intended"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    refused(&["-B", "15"], "a payload of 15 bytes: it is 16 to 1472");
+    refused(&["-o", "0"], "0 requests outstanding: it is 1 to");
+    refused(&["-P", "0"], "every 0 ns");
+    refused(&["-P", "fast"], "'fast' is no time");
+    refused(&["-t", "-n"], "exclude one another");
+    refused(&["--mode", "inline", "-n"], "polls by receive calls, which -n leaves out");
+    refused(&["--mode", "turbo"], "use interrupts, inline, separate, threaded, threaded-busy, group");
+    refused(&["--nic", "eth0"], "unknown NIC 'eth0': use mem, taps, veth, tap:NAME or xdp:DEV[:QUEUE]");
+    refused(&["--nic", "xdp:eth0:0,1"], "a socket has one queue");
+    refused(&["-h"], "--serve takes one end (tap:NAME or xdp:DEV)");
+    refused(&["--zero-copy"], "--zero-copy takes xdp:DEV");
+    refused(&["--nic", "xdp:eth0", "--table"], "--table takes both ends");
+    refused(&["--nic", "veth", "--no-realtime"], "--no-realtime takes lull's own interrupt threads");
+    refused(&["--server-mac", "02:00"], "no Ethernet address");
+    refused(&["--cores", "0,4096"], "cannot use core 4096");
+    refused(&["--cores", "0", "--mode", "separate"], "not enough cores: it takes 4, and there are 1; --oversubscribe");
+    refused(&["--nic", "xdp:nothere0"], "find the interface");
+    refused(&["--nic", "xdp:lo", "--mode", "group"], "the nearest is threaded-busy");
+}
+
+#[test]
+fn the_table_has_every_cell_ours_or_why_not_beside_the_published_one() {
+    let table = ran(&["--table", "--seconds", "0.02", "--cores", "0"]);
+    let rows = table["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5 * 7);
+    for row in rows {
+        assert_eq!((row["state"]["is"].as_str(), row["state"]["has"].as_u64()), (Some("not_enough_cores"), Some(1)));
+        assert!(row["ours_ns"].is_null());
+        let has_published = !["threaded", "group", "two interrupt pairs"].contains(&row["polling"].as_str().unwrap());
+        assert_eq!(row["published_ns"].is_array(), has_published, "{row}");
+    }
+    let pairs = rows.iter().find(|row| row["polling"] == "two interrupt pairs").unwrap();
+    assert_eq!(pairs["state"]["needs"], 4);
+    assert_eq!(rows[0]["published_ns"][1], 14_200);
+}
+
+/// Over TAPs a frame takes a read and a write, and over veth the kernel's AF_XDP sockets.
+#[test]
+fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
+    if !is_root() {
+        println!("SKIP: no root, which makes TAPs and veth pairs");
+        return;
+    }
+    for mode in ["interrupts", "threaded", "group"] {
+        let args = [&["--nic", "taps", "--mode", mode, "-P", "5ms"], &SHORT[..]].concat();
+        let run = ran(&args);
+        is_sound(&args, &run);
+        assert_eq!(run["state"]["is"], "in_force", "{mode}: {run}");
+    }
+    for mode in ["interrupts", "inline", "separate", "threaded"] {
+        let args = [&["--nic", "veth", "--mode", mode, "-P", "5ms"], &SHORT[..]].concat();
+        let run = ran(&args);
+        is_sound(&args, &run);
+        assert!(run["device"].as_str().unwrap().contains("copy mode"), "{run}");
+        match mode {
+            "inline" | "separate" => {
+                let reason = run["state"]["reason"].as_str().unwrap_or_default();
+                assert!(reason.contains("SO_BUSY_POLL has no effect"), "{mode}: {run}");
+            }
+            _ => assert_eq!(run["state"]["is"], "in_force", "{mode}: {run}"),
+        }
+    }
+    refused(&["--nic", "veth", "--mode", "group", "--oversubscribe"], "Linux has no busy-polling groups");
+}
+
+/// The server is lull's, on a TAP; the client is an AF_XDP socket of the kernel's on the interface behind it.
+#[test]
+fn the_two_ends_may_be_two_programs_on_two_planes() {
+    if !is_root() {
+        println!("SKIP: no root, which makes a TAP and opens AF_XDP");
+        return;
+    }
+    lull_nic::namespace::enter_private().unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_lull"))
+        .args(["xsk-rr", "-h", "--nic", "tap:lull-one", "--oversubscribe"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let up = || Command::new("ip").args(["link", "set", "lull-one", "up"]).stderr(Stdio::null()).status().unwrap();
+    let begin = Instant::now();
+    while !up().success() {
+        assert!(begin.elapsed() < LOST, "the server made no TAP");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let args = [&["--nic", "xdp:lull-one", "-P", "5ms"], &SHORT[..]].concat();
+    let run = ran(&args);
+    // SIGTERM ends the server cleanly.
+    Command::new("kill").arg(server.id().to_string()).status().unwrap();
+    assert!(server.wait().unwrap().success());
+    is_sound(&args, &run);
+    assert!(run["device"].as_str().unwrap().contains("AF_XDP"), "{run}");
+}
