@@ -267,7 +267,7 @@ fn row(point: (u32, u64), kind: RowKind, cell: Cell) -> Row {
     }
 }
 
-/// The heading of [`line`]'s columns.
+/// The heading of [`line()`]'s columns.
 pub fn heading() -> String {
     let mut text = format!("{:>8} {:>6}  {:<19}", "rate/s", "delay", "");
     for percentile in ["p5", "p50", "p95", "p99"] {
