@@ -19,6 +19,11 @@ impl CondResched {
         CondResched { last_ns: now_ns }
     }
 
+    /// When others are let run if nobody is known to wait until then.
+    pub(crate) fn due_ns(&self) -> u64 {
+        self.last_ns.saturating_add(RESCHED_EVERY_NS)
+    }
+
     /// Whether to let others run now. `need_resched`: a thread is known to wait for this CPU.
     #[inline]
     pub fn is_due(&mut self, need_resched: bool, now_ns: u64) -> bool {

@@ -66,6 +66,12 @@ pub struct Costs {
     pub tx_frame_ns: u32,
     /// One look at a ring or at the clock by a program that spins in user space.
     pub spin_ns: u32,
+    /// A look at a member of a group that has nothing.
+    pub group_look_ns: u32,
+    /// What a group's poller does between two passes besides: the clock, what is due, who waits.
+    pub group_pass_ns: u32,
+    /// Taking and giving back a member's claim.
+    pub group_claim_ns: u32,
     /// Leaving a shallow idle state, with what going there cost.
     pub idle_shallow_exit_ns: u32,
     /// Leaving a deep idle state.
@@ -111,6 +117,9 @@ impl Default for Costs {
             cold_busy_ns: 0,
             tx_frame_ns: 100,
             spin_ns: 100,
+            group_look_ns: 5,
+            group_pass_ns: 50,
+            group_claim_ns: 40,
             idle_shallow_exit_ns: 1_000,
             idle_deep_exit_ns: 40_000,
             idle_deep_residency_ns: 400_000,

@@ -63,8 +63,8 @@ pub use engine::sim::Sim;
 pub use engine::{agenda, cache, dim, faults, metrics, rng, sim, traffic, transition};
 pub use predict::{Job, Offered, PredictError};
 pub use world::{
-    ConnectionsSpec, ContextSpec, CoresSpec, FloodSpec, GeneratorSpec, ModerationSpec, NetSpec, PeerKind, PeerSpec,
-    Period, QueueSpec, Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, TraceSpec, Traffic, Transmit,
-    UpstreamSpec, UserHost, VcpuSpec, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
+    ConnectionsSpec, ContextSpec, CoresSpec, FloodSpec, GeneratorSpec, GroupMemberSpec, GroupSpec, ModerationSpec,
+    NetSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive, RelaySpec, SecondSpec, SenderSpec, SocketSpec, TraceSpec,
+    Traffic, Transmit, UpstreamSpec, UserHost, VcpuSpec, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
 };
 pub use worldfile::{WorldFile, WorldFileError};

@@ -45,7 +45,7 @@ fn a_worker_that_waits_behind_another_is_pulled_by_an_idle_core() {
     let busy = |workers_move: bool| {
         let mut world = service(2, "fullbusy", Traffic::Open { per_s: 50_000.0 });
         world.workers[1].cpu = 0;
-        world.cores = CoresSpec { per_l3: 1, workers_move };
+        world.cores = CoresSpec { per_l3: 1, workers_move, ..CoresSpec::default() };
         let out = run(&world);
         out.cpu.idle_ns as f64 / (2 * out.window_ns) as f64
     };
@@ -61,7 +61,7 @@ fn workers_that_share_a_core_part_when_they_wake() {
         for worker in &mut world.workers {
             worker.cpu = 0;
         }
-        world.cores = CoresSpec { per_l3: 0, workers_move };
+        world.cores = CoresSpec { per_l3: 0, workers_move, ..CoresSpec::default() };
         let out = run(&world);
         (out.latency_mean_us(), out.qps())
     };
@@ -78,7 +78,7 @@ fn while_cores_idle_workers_gather_behind_the_l3_of_their_queues() {
         for (worker, cpu) in world.workers.iter_mut().zip([2, 3, 0, 1]) {
             worker.cpu = cpu;
         }
-        world.cores = CoresSpec { per_l3: 2, workers_move };
+        world.cores = CoresSpec { per_l3: 2, workers_move, ..CoresSpec::default() };
         let out = run(&world);
         out.cpu.busy_ns() as f64 / out.counts.served as f64
     };

@@ -23,6 +23,9 @@ pub struct Replay {
     /// Shrink a failing world first: leave out what it takes not to fail.
     #[arg(long)]
     shrunk: bool,
+    /// The world of `lull sim worlds --groups`.
+    #[arg(long)]
+    groups: bool,
     /// Show the last so many events.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     limit: u32,
@@ -37,11 +40,18 @@ pub struct Worlds {
     /// The first world's seed; the others follow it.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     from: u64,
+    /// Every world has busy-polling CPU groups; without this three in ten have.
+    #[arg(long)]
+    groups: bool,
+}
+
+fn world(seed: u64, grouped: bool) -> Plan {
+    if grouped { Plan::random_grouped(seed) } else { Plan::random(seed) }
 }
 
 /// Runs `lull sim replay`: status 1 if an invariant broke.
 pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
-    let mut plan = Plan::random(args.seed);
+    let mut plan = world(args.seed, args.groups);
     if args.shrunk {
         let Some(shrunk) = plan.shrink() else {
             let seed = args.seed;
@@ -96,10 +106,10 @@ pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
             say!("stopped after {} worlds", tally.worlds);
             break;
         }
-        let outcome = Plan::random(seed).run();
+        let outcome = world(seed, args.groups).run();
         tally.add(seed, &outcome);
         if outcome.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
-            out!("{}", report(seed))?;
+            out!("{}", report(seed, args.groups))?;
         }
         if tally.worlds.is_multiple_of(PROGRESS_EVERY) && tally.worlds < args.count {
             say!("{} of {} worlds, {} failed", tally.worlds, args.count, tally.failed.len());

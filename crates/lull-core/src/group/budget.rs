@@ -32,8 +32,17 @@ pub(crate) enum Left {
 struct Spent(AtomicU64);
 
 const NS_BITS: u32 = 32;
+/// What a poller may go on for at least between two looks at a budget that is spent, in nanoseconds.
+const LOOK_NS: u64 = 1_000;
 
 impl Spent {
+    /// What was spent in the period of `now_ns`.
+    fn so_far(&self, now_ns: u64) -> u64 {
+        let word = self.0.load(Relaxed);
+        let this = word >> NS_BITS == (now_ns / BUDGET_PERIOD_NS) & u64::from(u32::MAX);
+        if this { word & u64::from(u32::MAX) } else { 0 }
+    }
+
     /// Adds to what was spent in the period of `now_ns`, and returns the sum.
     fn charge(&self, now_ns: u64, ns: u64) -> u64 {
         let period = now_ns / BUDGET_PERIOD_NS;
@@ -71,6 +80,26 @@ impl Ledger {
             return Left::NoEmpty;
         }
         Left::Enough
+    }
+}
+
+impl Ledger {
+    /// How long `pollers` of them can go on without packets until the budget is spent or the period ends.
+    pub(crate) fn lasts_until(&self, now_ns: u64, pollers: u32) -> u64 {
+        let Budget { empty_percent, total_percent } = self.budget;
+        if empty_percent.is_none() && total_percent.is_none() {
+            return u64::MAX;
+        }
+        let left_ns = |percent: u32, spent: &Spent| per_period(percent).saturating_sub(spent.so_far(now_ns));
+        let empty_ns = empty_percent.map_or(u64::MAX, |percent| left_ns(percent, &self.empty));
+        let total_ns = total_percent.map_or(u64::MAX, |percent| left_ns(percent, &self.total));
+        // Of several each takes but half its share, as the others have not charged yet what they take just now.
+        let shares = if pollers > 1 { 2 * u64::from(pollers) } else { 1 };
+        let each_ns = empty_ns.min(total_ns) / shares;
+        let period_ends_ns = (now_ns / BUDGET_PERIOD_NS + 1) * BUDGET_PERIOD_NS;
+        // The only one that is awake rests with its next pass.
+        let at_least_ns = if pollers > 1 { LOOK_NS } else { 0 };
+        now_ns.saturating_add(each_ns.max(at_least_ns)).min(period_ends_ns)
     }
 }
 

@@ -126,6 +126,11 @@ impl Governor {
         Decision::Stay
     }
 
+    /// When the window ends.
+    pub(crate) fn window_end_ns(&self) -> u64 {
+        self.window_end_ns.load(Relaxed)
+    }
+
     /// A poller parked: the others are watched anew before the next one does.
     pub(crate) fn parked(&self) {
         self.idle_windows.store(0, Relaxed);

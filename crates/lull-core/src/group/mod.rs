@@ -551,6 +551,19 @@ impl Group {
         seen.awake() == 0 || seen.is_resting()
     }
 
+    /// Whether the poller of this CPU is awake, resting included.
+    pub fn is_awake(&self, cpu: u16) -> bool {
+        self.slot_of(cpu).is_some_and(|slot| self.watch.look().is_awake(slot))
+    }
+
+    /// For checking I16: whether others are awake beside the poller of this CPU of whom none ended a pass within the last
+    /// window. It goes on beside them, whatever the budget.
+    pub fn watches_alone(&self, cpu: u16, now_ns: u64) -> bool {
+        let Some(slot) = self.slot_of(cpu) else { return false };
+        let others = self.watch.look().awake() & !(1 << slot);
+        others != 0 && self.running(others, now_ns) == 0
+    }
+
     /// For checking I11 and I13: members, CPUs attached and awake, and whether the last one rests.
     pub fn census(&self) -> Census {
         let seen = self.watch.look();

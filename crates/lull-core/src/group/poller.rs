@@ -13,6 +13,8 @@
 //! are hints, the claim alone excludes. A pass without packets ends with a look at the members of others: what waits there for
 //! longer than [`STEAL_AFTER_NS`] has a home that is held up, and is visited from here.
 
+mod spin;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::busy::BusyStop;

@@ -84,6 +84,7 @@ impl Sim {
                 self.start_busy_thread(queue);
             }
         }
+        self.build_groups();
         for spec in self.env.world.workers.clone() {
             let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
             let worker = EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max);
@@ -103,6 +104,27 @@ impl Sim {
         self.clients.start(&mut self.env);
         if let Some(flood) = &self.flood {
             flood.start(&mut self.env);
+        }
+    }
+
+    /// Groups poll their members from the start.
+    fn build_groups(&mut self) {
+        for spec in self.env.world.groups.clone() {
+            let group = self.new_group(spec.config);
+            let cpus = spec.cpus;
+            for &cpu in &cpus {
+                if let Err(refused) = self.group_attach(group, CpuId::new(cpu)) {
+                    panic!(
+                        "a world's groups name each CPU once, and CPU {cpu} of group {group} is refused: {refused:?}"
+                    );
+                }
+            }
+            for member in spec.members {
+                let (queue, by) = (QueueId::new(member.queue), CpuId::new(cpus[0]));
+                if let Err(refused) = self.group_enter(group, queue, member.weight, by) {
+                    panic!("a world's groups name each idle queue once, and queue {queue} is refused: {refused:?}");
+                }
+            }
         }
     }
 

@@ -28,6 +28,8 @@ pub struct CacheSpec {
     pub broken_thread_ns: u32,
     /// Added to the delivery of a packet whose connection was last touched behind another L3.
     pub cross_packet_ns: u32,
+    /// Added to every packet that a CPU of another NUMA node than the queue's takes off the ring.
+    pub remote_packet_ns: u32,
     /// Added to serving a request whose connection was last touched behind another L3.
     pub cross_request_ns: u32,
 }

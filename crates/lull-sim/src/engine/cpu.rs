@@ -89,6 +89,8 @@ pub(crate) struct Cpu {
     pub(super) in_effects: bool,
     /// Its worker is in `epoll_wait`, awake: on lull's own host it looks for interrupts itself.
     pub(crate) in_turn: bool,
+    /// Its next inter-processor interrupt takes this much longer: something else has the CPU.
+    pub(crate) stolen_ns: u64,
     /// Costs that effects incurred: the next segment bears them.
     pub(crate) debt_ns: u64,
     pub(crate) used: CpuUse,
@@ -117,6 +119,7 @@ impl Cpu {
             broken_into: false,
             in_effects: false,
             in_turn: false,
+            stolen_ns: 0,
             debt_ns: 0,
             used: CpuUse::default(),
         }

@@ -218,6 +218,9 @@ impl Cpus {
                 Some(_) => self.host_irq_ns(env, cpu, irq, was_idle),
                 None => self.irq_ns(env, cpu, irq, was_idle),
             };
+            if matches!(irq, Irq::Resched) {
+                cost_ns += std::mem::take(&mut self.cpus[cpu].stolen_ns);
+            }
             if self.is_guest(cpu) {
                 cost_ns += self.vm_exit_ns();
             }

@@ -58,6 +58,8 @@ ids! {
     CpuId(u16);
     /// A queue, which is also its NAPI's index in the core.
     QueueId(u32);
+    /// A busy-polling CPU group.
+    GroupId(u32);
     /// A thread.
     ThreadId(u32);
     /// A connection.

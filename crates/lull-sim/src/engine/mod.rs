@@ -22,6 +22,7 @@
 //! | `napi` | the NIC's NAPI instances: schedule, completion, settling, timers, suspend and resume |
 //! | `cpu`, `cpus`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
 //! | `user_host` | CPUs on which lull's own host delivers |
+//! | `groups` | busy-polling CPU groups: their members, their pollers' threads, who is told of what arrives |
 //! | `guest`, `vcpu` | a guest's CPU, which is a thread of another |
 //! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
 //! | `deliver` | the way of a packet from a poll to its socket, its context and a waiting thread |
@@ -49,6 +50,7 @@ pub(crate) mod epoll;
 pub mod error;
 pub mod faults;
 pub(crate) mod flood;
+pub(crate) mod groups;
 pub(crate) mod guest;
 pub mod id;
 pub(crate) mod idle;

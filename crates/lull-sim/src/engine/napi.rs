@@ -88,7 +88,7 @@ impl Nic {
     pub(crate) fn is_idle(&self, id: u32) -> bool {
         self.lookup(id).is_some_and(|queue| {
             let queue = &self.queues[queue];
-            queue.ring.is_empty() && queue.tx_ring.is_empty() && queue.tx_done == 0
+            !queue.has_work()
         })
     }
 
@@ -119,14 +119,16 @@ impl Nic {
         }
     }
     /// Somebody on this CPU schedules the NAPI: enabling, a driver's own kick.
-    pub(crate) fn schedule(&self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
-        if let Schedule::Owned(owner) = self.queues[queue].napi.schedule(&env.cx(cpu)) {
-            self.route(env, cpus, owner, cpu);
+    pub(crate) fn schedule(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
+        match self.queues[queue].napi.schedule(&env.cx(cpu)) {
+            Schedule::Owned(owner) => self.route(env, cpus, owner, cpu),
+            Schedule::Group => self.member_raised(env, cpus, queue, cpu),
+            Schedule::Missed | Schedule::Disabled => {}
         }
     }
 
     /// `ndo_xsk_wakeup` of a driver that schedules the NAPI on the caller's CPU.
-    pub(crate) fn xsk_wakeup(&self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
+    pub(crate) fn xsk_wakeup(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, cpu: CpuId) {
         env.tally.transitions += 1;
         self.schedule(env, cpus, queue, cpu);
     }
@@ -144,10 +146,14 @@ impl Nic {
         env.tally.transitions += 1;
         let cx = env.cx(cpu);
         cx.emit(queue.raw(), EventKind::Irq);
-        if let Schedule::Owned(owner) = self.queues[queue].napi.schedule(&cx) {
-            cx.emit(queue.raw(), EventKind::Mask);
-            self.mask(env, queue);
-            self.route(env, cpus, owner, cpu);
+        match self.queues[queue].napi.schedule(&cx) {
+            Schedule::Owned(owner) => {
+                cx.emit(queue.raw(), EventKind::Mask);
+                self.mask(env, queue);
+                self.route(env, cpus, owner, cpu);
+            }
+            Schedule::Group => self.member_raised(env, cpus, queue, cpu),
+            Schedule::Missed | Schedule::Disabled => {}
         }
     }
 

@@ -14,7 +14,8 @@ use crate::engine::cpu::Irq;
 use crate::engine::cpus::Cpus;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
 use crate::engine::env::Env;
-use crate::engine::id::{ConnId, CpuId, Id, QueueId, Side, SocketId, Table, ThreadId, XskId};
+use crate::engine::groups::Groups;
+use crate::engine::id::{ConnId, CpuId, GroupId, Id, QueueId, Side, SocketId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::rng::{Component, Stream};
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
@@ -123,6 +124,8 @@ pub(crate) struct Queue {
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
+    /// The group that it is a member of, with its place there.
+    pub(crate) group: Option<(GroupId, u16)>,
     /// Its NAPI thread.
     pub(crate) thread: Option<ThreadId>,
     /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
@@ -149,6 +152,7 @@ impl Queue {
             rx: CompletionQueue::new(spec.rx, RX_CQE),
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
+            group: None,
             thread: None,
             unseen_since_ns: None,
             unseen_max_ns: 0,
@@ -182,6 +186,17 @@ impl Queue {
         }
     }
 
+    /// Whether a poll would find something.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.ring.is_empty() || !self.tx_ring.is_empty() || self.tx_done != 0
+    }
+
+    /// Since when packets lie in the ring that no poll has looked at.
+    pub(crate) fn unseen_since_ns(&self) -> Option<u64> {
+        self.unseen_since_ns
+    }
+
     /// A poll looks at the ring.
     #[inline]
     pub(crate) fn looked_at(&mut self, now_ns: u64) {
@@ -204,6 +219,7 @@ pub(crate) struct Nic {
     pub(crate) queues: Table<QueueId, Queue>,
     /// The transmit queue of each CPU (XPS); none in a world without queues.
     pub(crate) tx_queue: Table<CpuId, Option<QueueId>>,
+    pub(crate) groups: Groups,
     sizes: Stream,
 }
 
@@ -213,7 +229,7 @@ impl Nic {
         let own = |cpu: usize| world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
         let spread = |cpu: usize| (queues > 0).then(|| cpu % queues);
         let tx_queue = (0..world.cpus.len()).map(|cpu| own(cpu).or(spread(cpu)).map(QueueId::at)).collect();
-        Nic { queues: Table::new(), tx_queue, sizes: Stream::new(seed, Component::Sizes, 0) }
+        Nic { queues: Table::new(), tx_queue, groups: Groups::new(), sizes: Stream::new(seed, Component::Sizes, 0) }
     }
 
     /// What all NAPIs counted so far.
@@ -264,6 +280,7 @@ impl Nic {
         if cq.armed {
             self.moderate(env, cpus, queue, side);
         }
+        self.group_notices(env, cpus, queue);
     }
 
     /// Raises the interrupt of an armed queue, or sets the time at which it will be raised.

@@ -67,14 +67,17 @@ impl Sim {
         q.looked_at(self.env.now_ns);
         let mut cost_ns = 0;
         let room = (q.poll.budget - q.poll.work).min(CHUNK);
-        let broken_ns = if q.poll.breaking_in { u64::from(self.env.world.cache.broken_packet_ns) } else { 0 };
+        let far = !self.env.world.cores.share_node(q.spec.cpu, cpu.raw());
+        let cache = &self.env.world.cache;
+        let broken_ns = if q.poll.breaking_in { u64::from(cache.broken_packet_ns) } else { 0 };
+        let remote_ns = if far { u64::from(cache.remote_packet_ns) } else { 0 };
         for _ in 0..room {
             let Some(packet) = q.ring.pop_front() else { break };
             q.poll.work += 1;
             let connection = &mut self.clients.connections[packet.conn];
-            let cache = &self.env.world.cache;
             cost_ns += connection.touch(&self.env, &self.cpus, cpu, cache.cold_packet_ns, cache.cross_packet_ns);
             cost_ns += broken_ns
+                + remote_ns
                 + u64::from(match packet.kind {
                     PacketKind::Request | PacketKind::Message | PacketKind::Frame => costs.rx_request_ns,
                     PacketKind::Ack => costs.rx_ack_ns,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
 
-use crate::engine::id::{ContextId, CpuId, QueueId, StepId};
+use crate::engine::id::{ContextId, CpuId, GroupId, QueueId, StepId};
 use crate::engine::transition::Transition;
 
 /// Whom a remark is about.
@@ -18,6 +18,13 @@ use crate::engine::transition::Transition;
 pub(crate) enum Whom {
     Queue(QueueId),
     Context(ContextId),
+    Group(GroupId),
+}
+
+/// Whether an event is of a group, whose number stands in the place of the instance's.
+#[inline]
+pub(crate) fn is_of_group(kind: EventKind) -> bool {
+    matches!(kind, EventKind::GroupWake { .. } | EventKind::GroupPark | EventKind::GroupRest | EventKind::GroupRestEnd)
 }
 
 /// What happened.
@@ -74,6 +81,9 @@ macro_rules! word {
     };
     (from bool, $value:ident) => {
         $value != 0
+    };
+    (from u16, $value:ident) => {
+        $value as u16
     };
     (from u32, $value:ident) => {
         $value as u32
@@ -135,6 +145,15 @@ codes! {
     25 Drop { frames: u32 },
     26 Disable,
     27 Enable,
+    28 GroupEnter,
+    29 GroupLeave,
+    30 GroupClaim { stray: bool },
+    31 GroupRelease,
+    32 GroupStalled { age_ns: u64 },
+    33 GroupWake { cpu: u16 },
+    34 GroupPark,
+    35 GroupRest,
+    36 GroupRestEnd,
 }
 
 /// What the core said in one step of a world; the checker empties it after every step.

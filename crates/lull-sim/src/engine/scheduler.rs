@@ -32,6 +32,7 @@ impl Cpus {
             picked_vruntime_ns: 0,
             segment: Segment::default(),
             timed_out: false,
+            spins: None,
             moves: false,
         })
     }
@@ -100,6 +101,7 @@ impl Cpus {
             None => {}
             Some(current) if self.threads[current].vruntime_ns > vruntime_ns + WAKE_GRANULARITY_NS => {
                 self.cpus[cpu].need_resched = true;
+                self.notices(env, current);
             }
             Some(_) => {}
         }
@@ -141,6 +143,22 @@ impl Cpus {
         self.threads[thread].vruntime_ns = self.cpus[cpu].vruntime_min_ns + behind_ns;
         self.cpus[cpu].runnable.push(thread);
         self.pick(cpu)
+    }
+
+    /// Something happens that a thread sees which makes empty passes: its segment ends with the pass.
+    pub(crate) fn notices(&mut self, env: &mut Env, thread: ThreadId) {
+        let Some((began_ns, pass_ns)) = self.threads[thread].spins else { return };
+        let cpu = self.threads[thread].cpu;
+        if self.cpus[cpu].level == Level::Thread && self.cpus[cpu].current == Some(thread) {
+            let passes = env.now_ns.saturating_sub(began_ns) / pass_ns + 1;
+            let (slot, at_ns) = (env.slots.cpu(cpu), began_ns + passes * pass_ns);
+            if env.agenda.slot_ns(slot).is_some_and(|due_ns| due_ns > at_ns) {
+                env.agenda.set(slot, at_ns);
+            }
+        } else {
+            let segment = &mut self.threads[thread].segment;
+            segment.rest_ns = segment.rest_ns.min(pass_ns);
+        }
     }
 
     /// The timeout of a sleeping thread has passed.

@@ -315,6 +315,12 @@ impl Drop for Sim {
         for queue in self.nic.queues.iter_mut() {
             queue.unsettled.clear();
         }
+        for (_, stop) in self.nic.groups.leaving.drain(..) {
+            std::mem::forget(stop);
+        }
+        for group in self.nic.groups.table.iter_mut() {
+            group.seats.iter_mut().filter_map(|seat| seat.arriving.take()).for_each(lull_core::GroupPoller::abandon);
+        }
         for program in self.programs.iter_mut().filter_map(Option::take) {
             program.abandon();
         }

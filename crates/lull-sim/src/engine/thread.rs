@@ -64,6 +64,8 @@ pub(crate) struct Thread {
     pub(super) picked_vruntime_ns: u64,
     pub(crate) segment: Segment,
     pub(crate) timed_out: bool,
+    /// It makes empty passes since then, each of so many nanoseconds: it sees what happens at the end of one.
+    pub(crate) spins: Option<(u64, u64)>,
     /// Whether the scheduler may move it to another of the service's CPUs.
     pub(crate) moves: bool,
 }

@@ -112,7 +112,7 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) 
         worker.cpu = cpu;
     }
     // In closed loop no worker ever sleeps, so each stays where the run began.
-    world.cores = CoresSpec { per_l3: CORES_PER_L3, workers_move: qps.is_some() };
+    world.cores = CoresSpec { per_l3: CORES_PER_L3, workers_move: qps.is_some(), ..CoresSpec::default() };
     world.connections = CONNECTIONS
         .iter()
         .enumerate()
@@ -132,6 +132,7 @@ pub fn service_world(params: &Params, mode: &Mode, qps: Option<f64>, seed: u64) 
         broken_thread_ns: params.whole("broken_thread_ns"),
         cross_packet_ns: params.whole("cross_packet_ns"),
         cross_request_ns: params.whole("cross_request_ns"),
+        ..CacheSpec::default()
     };
     world.net = NetSpec {
         request_ns: params.whole("client_request_ns"),

@@ -85,6 +85,39 @@ pub enum Action {
         /// How long, in nanoseconds.
         ns: u32,
     },
+    /// Attaches a CPU to a group.
+    Attach {
+        /// Which group.
+        group: u32,
+        /// Which CPU.
+        cpu: u16,
+    },
+    /// Detaches a CPU from a group; if it is the last one, all members leave first.
+    Detach {
+        /// Which group.
+        group: u32,
+        /// Which CPU.
+        cpu: u16,
+    },
+    /// Makes a queue a member of a group.
+    Add {
+        /// Which group.
+        group: u32,
+        /// Which queue.
+        queue: u32,
+        /// Packets that it may take a visit.
+        weight: u32,
+    },
+    /// Takes a queue out of its group.
+    Remove {
+        /// Which queue.
+        queue: u32,
+    },
+    /// Something else takes the step's CPU, above all threads: whoever polls there is held up.
+    Steal {
+        /// How long, in nanoseconds.
+        ns: u32,
+    },
 }
 
 impl fmt::Display for Action {
@@ -107,6 +140,11 @@ impl fmt::Display for Action {
             Action::Kick { queue } => write!(f, "somebody schedules queue {queue}"),
             Action::Spurious { queue } => write!(f, "spurious interrupt of queue {queue}"),
             Action::Stall { ns } => write!(f, "the next request stalls for {ns} ns"),
+            Action::Attach { group, cpu } => write!(f, "cpu {cpu} is attached to group {group}"),
+            Action::Detach { group, cpu } => write!(f, "cpu {cpu} is detached from group {group}"),
+            Action::Add { group, queue, weight } => write!(f, "queue {queue} enters group {group}, weight {weight}"),
+            Action::Remove { queue } => write!(f, "queue {queue} leaves its group"),
+            Action::Steal { ns } => write!(f, "the cpu is taken for {ns} ns"),
         }
     }
 }

@@ -4,14 +4,18 @@
 //! and the state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no
 //! check: the timer is one word.
 
+mod groups;
+
 use lull_core::event::EventKind;
 use lull_core::state;
 
 use crate::engine::cpu::Irq;
 use crate::engine::id::{QueueId, Side, Table};
-use crate::engine::recorder::{Packed, Recorder};
+use crate::engine::nic::Queue;
+use crate::engine::recorder::{Packed, Recorder, is_of_group};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
+use crate::random::check::groups::GroupChecker;
 use crate::random::script::Script;
 
 /// Timers are kept in units of 16 ns, rounded up.
@@ -63,13 +67,18 @@ struct Followed {
 #[derive(Debug)]
 pub(crate) struct Checker {
     followed: Table<QueueId, Followed>,
+    groups: GroupChecker,
     /// A digest of the core's events: equal for equal runs.
     pub(crate) digest: u64,
 }
 
 impl Checker {
-    pub(crate) fn new(queues: usize) -> Checker {
-        Checker { followed: (0..queues).map(|_| Followed::default()).collect(), digest: 0xcbf2_9ce4_8422_2325 }
+    pub(crate) fn new(queues: usize, cpus: usize, groups: usize) -> Checker {
+        Checker {
+            followed: (0..queues).map(|_| Followed::default()).collect(),
+            groups: GroupChecker::new(queues, cpus, groups),
+            digest: 0xcbf2_9ce4_8422_2325,
+        }
     }
 
     /// Follows what the core said since the last step, then looks at the state.
@@ -78,10 +87,22 @@ impl Checker {
         for index in 0..recorder.len() {
             let packed = recorder.get(index);
             self.take_digest(at_ns, packed);
-            let (_, napi, kind) = packed.open();
+            let (cpu, napi, kind) = packed.open();
+            if is_of_group(kind) {
+                let transition = self.groups.follow_group((&*sim, script), (at_ns, cpu), napi, kind)?;
+                sim.env.tally.covered.add(transition);
+                continue;
+            }
+            if napi != u32::MAX
+                && let Some(transition) = self.groups.follow_member(sim, (at_ns, cpu), napi, kind)?
+            {
+                sim.env.tally.covered.add(transition);
+                continue;
+            }
             self.follow((&mut *sim, script), at_ns, napi, kind)?;
         }
         recorder.clear();
+        self.groups.check_state(sim, script)?;
         check_state(sim)
     }
 
@@ -266,6 +287,11 @@ impl Checker {
     }
 }
 
+/// Whether something lies in a ring and no moderation timer will report it.
+fn waits_in_vain(sim: &Sim, index: QueueId, queue: &Queue, side: Side) -> bool {
+    queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)).is_none()
+}
+
 /// The state of every instance between two steps.
 fn check_state(sim: &Sim) -> Result<(), Violation> {
     for (index, queue) in sim.nic.queues.rows() {
@@ -305,9 +331,7 @@ fn check_state(sim: &Sim) -> Result<(), Violation> {
             return broken("I2", "is free and masked without a timer");
         }
         for side in [Side::Rx, Side::Tx] {
-            let waits =
-                queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)).is_none();
-            if waits && !sim.cpus.is_in_flight(Irq::Device(index)) {
+            if waits_in_vain(sim, index, queue, side) && !sim.cpus.is_in_flight(Irq::Device(index)) {
                 return broken("I2", "is free with something in its rings and neither interrupt nor timer");
             }
         }

@@ -42,15 +42,17 @@ const REPORTED: usize = 60;
 
 /// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
 /// fail.
-pub fn report(seed: u64) -> String {
-    let Some(shrunk) = Plan::random(seed).shrink() else {
+pub fn report(seed: u64, grouped: bool) -> String {
+    let plan = if grouped { Plan::random_grouped(seed) } else { Plan::random(seed) };
+    let Some(shrunk) = plan.shrink() else {
         return format!("seed {seed} keeps every invariant\n");
     };
     let timeline = shrunk.plan.timeline(REPORTED);
+    let groups = if grouped { " --groups" } else { "" };
     let (plan, violation, tries) = (&shrunk.plan, &shrunk.violation, shrunk.tries);
     format!(
         "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: \
-         lull sim replay {seed} --shrunk\n\n{plan}\n{timeline}\n"
+         lull sim replay {seed} --shrunk{groups}\n\n{plan}\n{timeline}\n"
     )
 }
 

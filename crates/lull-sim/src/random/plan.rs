@@ -1,7 +1,8 @@
 //! A random world, drawn from a seed: machine, applications, load, faults and the script of what is done to it.
 
 use lull_core::epoll::TimeoutZero;
-use lull_core::{EpollOptions, EpollParams, NapiSettings, Sysctl, Threaded};
+use lull_core::group::{Budget, Thresholds};
+use lull_core::{EpollOptions, EpollParams, GroupConfig, NapiSettings, Sysctl, Threaded};
 
 use crate::engine::dim::Moderation;
 use crate::engine::rng::{Component, Stream};
@@ -9,7 +10,8 @@ use crate::random::action::Action;
 use crate::random::script::Step;
 use crate::random::words::{params, settings};
 use crate::world::{
-    ConnectionsSpec, ContextSpec, Masking, ModerationSpec, NetSpec, Period, QueueSpec, Traffic, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, GroupMemberSpec, GroupSpec, Masking, ModerationSpec, NetSpec, Period, QueueSpec,
+    Traffic, WorkerSpec, World,
 };
 use crate::{Costs, FaultSpec};
 
@@ -122,6 +124,23 @@ impl Draw {
         }
     }
 
+    fn weight(&mut self) -> u32 {
+        self.one_of(&[1, 4, 16, 64, 64])
+    }
+
+    fn group_config(&mut self) -> GroupConfig {
+        let percent = |draw: &mut Draw| draw.one_of(&[None, None, None, Some(5), Some(30), Some(100)]);
+        GroupConfig {
+            rest_ns: self.one_of(&[None, Some(0), Some(5_000), Some(50_000)]),
+            budget: Budget { empty_percent: percent(self), total_percent: percent(self) },
+            thresholds: self.one_of(&[
+                Thresholds::default(),
+                Thresholds { wake_above: 20, park_below: 10 },
+                Thresholds { wake_above: 100, park_below: 99 },
+            ]),
+        }
+    }
+
     fn costs(&mut self) -> Costs {
         let mut cost = |low, high| self.between(low, high);
         Costs {
@@ -177,6 +196,15 @@ impl Draw {
 impl Plan {
     /// The world of this seed.
     pub fn random(seed: u64) -> Plan {
+        Plan::draw(seed, false)
+    }
+
+    /// The world of this seed, with busy-polling CPU groups in any case.
+    pub fn random_grouped(seed: u64) -> Plan {
+        Plan::draw(seed, true)
+    }
+
+    fn draw(seed: u64, grouped: bool) -> Plan {
         let mut draw = Draw(Stream::new(seed, Component::Worlds, 0));
         let cpus = draw.between(1, 3);
         let queues = draw.between(1, 4);
@@ -251,9 +279,57 @@ impl Plan {
         connect(&mut draw, &mut world, &plan_readers, contexts);
         let lap_ns = u64::from(draw.between(4, 16)) * 1_000_000;
         let steps = draw.between(4, 40);
-        let script = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
+        let script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
         let persistent = draw.chance(50);
+        // Drawn last, so that worlds without groups are what they were.
+        let mut script = script;
+        if grouped || draw.chance(30) {
+            groups(&mut draw, &mut world, &mut script, lap_ns);
+        }
         Plan { seed, world, readers: plan_readers, script, lap_ns, persistent, transitions_goal: TRANSITIONS_GOAL }
+    }
+}
+
+/// Draws groups, and what is done to them.
+fn groups(draw: &mut Draw, world: &mut World, script: &mut Vec<Step>, lap_ns: u64) {
+    let (cpus, queues) = (world.cpus.len() as u32, world.queues.len() as u32);
+    let count = draw.one_of(&[1, 1, 1, 2]);
+    let mut free_cpus: Vec<u16> = (0..cpus as u16).collect();
+    let mut free_queues: Vec<u32> = (0..queues).collect();
+    world.costs.group_look_ns = draw.between(1, 60);
+    world.costs.group_pass_ns = draw.between(20, 300);
+    world.costs.group_claim_ns = draw.between(10, 200);
+    for _ in 0..count {
+        let mut spec = GroupSpec { config: draw.group_config(), ..GroupSpec::default() };
+        for _ in 0..draw.one_of(&[1, 1, 2, 3]) {
+            if !free_cpus.is_empty() {
+                spec.cpus.push(free_cpus.swap_remove(draw.0.below(free_cpus.len() as u32) as usize));
+            }
+        }
+        for _ in 0..draw.one_of(&[0, 1, 2, 4]) {
+            if !free_queues.is_empty() && !spec.cpus.is_empty() {
+                let queue = free_queues.swap_remove(draw.0.below(free_queues.len() as u32) as usize);
+                // A member has no thread of its own.
+                world.queues[queue as usize].napi.threaded = Threaded::Off;
+                spec.members.push(GroupMemberSpec { queue, weight: draw.weight() });
+            }
+        }
+        world.groups.push(spec);
+    }
+    for _ in 0..draw.between(2, 16) {
+        let (group, queue) = (draw.between(0, count - 1), draw.between(0, queues - 1));
+        let cpu = draw.between(0, cpus - 1) as u16;
+        let action = match draw.between(0, 15) {
+            0..=2 => Action::Attach { group, cpu },
+            3 | 4 => Action::Detach { group, cpu },
+            5..=8 => Action::Add { group, queue, weight: draw.weight() },
+            9 | 10 => Action::Remove { queue },
+            11 | 12 => Action::Steal { ns: draw.one_of(&[20_000, 300_000, 3_000_000]) },
+            13 => Action::Thread { queue, threaded: Threaded::Off },
+            _ => Action::Burst { queue, packets: draw.one_of(&[64, 300, 1_000]) },
+        };
+        let at_ns = u64::from(draw.0.below(lap_ns as u32));
+        script.push(Step { at_ns, cpu: draw.between(0, cpus - 1) as u16, action });
     }
 }
 
@@ -339,6 +415,9 @@ impl std::fmt::Display for Plan {
                 queue.ring_packets,
                 if queue.gro_holds { ", GRO holds" } else { "" },
             )?;
+        }
+        for (index, group) in self.world.groups.iter().enumerate() {
+            writeln!(f, "  group {index}: {group:?}")?;
         }
         for (index, context) in contexts.iter().enumerate() {
             write!(f, "  context {index}: {}", params(&context.params))?;

@@ -22,6 +22,8 @@ use crate::random::script::{Operating, Script};
 /// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
 /// behind threads of a fair scheduler with slices of 3 ms.
 const SCHEDULING_MAX_NS: u64 = 200_000_000;
+/// What a step of the script may wait for at the most once the load has ended: a disable for an owner, a group for a member.
+const SCRIPT_MAX_NS: u64 = 20_000_000_000;
 /// Laps without a transition after which a world is said to be dead.
 const BARREN_LAPS_MAX: u32 = 100;
 /// Steps between two looks whether all is done.
@@ -160,7 +162,7 @@ impl Run {
         }
         let script = Rc::new(RefCell::new(Script::new(&sim, plan.script.clone(), plan.persistent)));
         sim.operator = Some(Box::new(Operating(script.clone())));
-        let checker = Checker::new(plan.world.queues.len());
+        let checker = Checker::new(plan.world.queues.len(), plan.world.cpus.len(), plan.world.groups.len());
         Run { sim, script, checker, recorder, kept: VecDeque::new(), keep, total: 0 }
     }
 
@@ -224,16 +226,24 @@ impl Run {
     /// Ends the load: without new requests all that is there must be delivered, within what I8 allows.
     fn drain(&mut self) -> Result<u64, Stop> {
         self.sim.env.faults.quiet = true;
+        let last_ns = self.sim.env.now_ns + SCRIPT_MAX_NS;
         while self.script.borrow().ahead > 0 {
             if !self.step()? {
                 break;
+            }
+            if self.sim.env.now_ns > last_ns {
+                let found = self.script.borrow().waiting();
+                return Err(Stop::Broken(Violation { rule: "liveness", at_ns: self.sim.env.now_ns, found }));
             }
         }
         let begin_ns = self.sim.env.now_ns;
         let longest_ns = self.script.borrow().timeout_max_ns.iter().copied().max().unwrap_or(0);
         let spec = &self.sim.env.faults.spec;
         let faults_ns = u64::from(spec.stall_max_ns) + u64::from(spec.timer_late_max_ns);
-        let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS;
+        // A group that may run for a share of the time alone takes so much longer.
+        let totals = self.sim.env.world.groups.iter().filter_map(|group| group.config.budget.total_percent);
+        let share = totals.min().map_or(1, |percent| u64::from(100_u32.div_ceil(percent)));
+        let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS * share;
         loop {
             let mut goes_on = true;
             for _ in 0..LOOK_EVERY {

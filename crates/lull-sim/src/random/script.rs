@@ -1,18 +1,20 @@
 //! What an operator, a device and other programs do to a world while it runs: a list of steps, each with its time.
 //!
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
-//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
+//! interrupt. What is done to groups is in `operators`. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
+
+mod operators;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use lull_core::event::EventKind;
-use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings, Threaded, ThreadedOff};
+use lull_core::{DeviceConfig, DisableClaim, EpollBusy, NAPI_ID_MIN, NapiSettings, Threaded, ThreadedOff, state};
 
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpu::Irq;
 use crate::engine::epoll::Item;
-use crate::engine::id::{ConnId, ContextId, CpuId, Id, QueueId, StepId, Table};
+use crate::engine::id::{ConnId, ContextId, CpuId, GroupId, Id, QueueId, StepId, Table};
 use crate::engine::nic::Packet;
 use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::{Operator, Sim};
@@ -47,6 +49,8 @@ enum Progress {
     Fresh,
     Waiting(u32),
     Down,
+    /// Enabled again, it is to become a member again; so many attempts were refused.
+    Entering(u32),
 }
 
 /// A script in execution.
@@ -54,9 +58,15 @@ enum Progress {
 pub(crate) struct Script {
     pub(crate) steps: Table<StepId, Step>,
     progress: Table<StepId, Progress>,
+    /// Whether a step lies ahead.
+    due: Table<StepId, bool>,
     /// Whether a step is in progress that takes the queue down or changes its thread.
     busy: Table<QueueId, bool>,
     config: DeviceConfig,
+    /// The group and weight that each queue keeps, over a disable as well.
+    kept: Table<QueueId, Option<(GroupId, u32)>>,
+    /// Changes of groups so far.
+    pub(crate) group_changes: u32,
     next_id: u32,
     /// How many steps lie ahead, first ones and those that come again.
     pub(crate) ahead: u32,
@@ -102,7 +112,16 @@ impl Script {
             let _ = config.enabled(index.place(), || id);
             timeout_max_ns.push(longest_ns(&queue.spec.napi));
         }
+        let mut kept: Table<QueueId, _> = (0..queues).map(|_| None).collect();
+        for (group, spec) in sim.env.world.groups.iter().enumerate() {
+            for member in &spec.members {
+                kept[QueueId::new(member.queue)] = Some((GroupId::at(group), member.weight));
+            }
+        }
         Script {
+            kept,
+            group_changes: 0,
+            due: steps.iter().map(|_| false).collect(),
             progress: steps.iter().map(|_| Progress::Fresh).collect(),
             steps: steps.into_iter().collect(),
             busy: (0..queues).map(|_| false).collect(),
@@ -117,21 +136,31 @@ impl Script {
     /// Every step once more, from now on.
     pub(crate) fn lap(&mut self, sim: &mut Sim) {
         for step in self.steps.ids() {
-            if self.progress[step] == Progress::Fresh {
+            // One whose CPU was taken all the time has not come to act yet.
+            if self.progress[step] == Progress::Fresh && !self.due[step] {
                 let at_ns = sim.env.now_ns + self.steps[step].at_ns;
                 self.again(sim, step, at_ns);
             }
         }
     }
 
+    /// The steps that have begun and do not end, in words.
+    pub(crate) fn waiting(&self) -> String {
+        let begun = self.progress.rows().filter(|(_, progress)| **progress != Progress::Fresh);
+        let steps: Vec<String> = begun.map(|(step, _)| self.steps[step].action.to_string()).collect();
+        format!("these steps do not end: {}", steps.join("; "))
+    }
+
     fn again(&mut self, sim: &mut Sim, step: StepId, at_ns: u64) {
         self.ahead += 1;
+        self.due[step] = true;
         sim.env.agenda.push(at_ns, Event::Operator { step });
     }
 
     /// A step acts on its CPU.
     fn step(&mut self, sim: &mut Sim, step: StepId, cpu: CpuId) {
         self.ahead -= 1;
+        self.due[step] = false;
         let before = std::mem::take(&mut self.progress[step]);
         let action = self.steps[step].action;
         if before == Progress::Fresh {
@@ -196,6 +225,19 @@ impl Script {
                 sim.cpus.interrupt(&mut sim.env, cpu, Irq::Device(queue_of(queue)));
             }
             Action::Stall { ns } => sim.env.faults.next_stall_ns = u64::from(ns),
+            Action::Attach { group, cpu: at } => self.act_attach(sim, GroupId::new(group), CpuId::new(at), step, cpu),
+            Action::Detach { group, cpu: at } => {
+                return self.act_detach(sim, GroupId::new(group), CpuId::new(at), (before, step, cpu));
+            }
+            Action::Add { group, queue, weight } => {
+                let member = (GroupId::new(group), weight);
+                return self.act_add(sim, queue_of(queue), member, (before, step, cpu));
+            }
+            Action::Remove { queue } => return self.act_remove(sim, queue_of(queue), (before, step, cpu)),
+            Action::Steal { ns } => {
+                sim.cpus[cpu].stolen_ns += u64::from(ns);
+                sim.cpus.interrupt(&mut sim.env, cpu, Irq::Resched);
+            }
         }
         None
     }
@@ -257,6 +299,12 @@ impl Script {
         if !self.begins(sim, queue, before, step, cpu) {
             return None;
         }
+        if self.kept[queue].is_some() || sim.nic.queues[queue].napi.snapshot().has(state::GROUPED) {
+            // A member has no thread of its own (EBUSY).
+            self.busy[queue] = false;
+            sim.env.tell(cpu, What::Skipped(step));
+            return None;
+        }
         let settings = NapiSettings { threaded, ..sim.nic.queues[queue].napi.settings() };
         if before == Progress::Fresh {
             let _ = self.config.set_queue(queue.place(), &settings);
@@ -304,10 +352,13 @@ impl Script {
         match before {
             Progress::Down => {
                 self.enable(sim, queue, cpu);
-                self.busy[queue] = false;
-                return None;
+                return self.enters_again(sim, queue, 0, cpu);
             }
-            Progress::Fresh => sim.nic.queues[queue].napi.disable_begin(),
+            Progress::Entering(tried) => return self.enters_again(sim, queue, tried, cpu),
+            Progress::Fresh => {
+                sim.nic.queues[queue].napi.disable_begin();
+                sim.group_remove(queue, cpu);
+            }
             Progress::Waiting(_) => {}
         }
         let cx = sim.env.cx(cpu);

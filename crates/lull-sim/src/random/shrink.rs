@@ -104,6 +104,15 @@ fn changes(plan: &Plan) -> Vec<Change> {
     for index in (0..plan.world.queues.len()).rev() {
         all.push(Box::new(move |plan| drop_queue(plan, index)));
     }
+    for index in (0..plan.world.groups.len()).rev() {
+        all.push(Box::new(move |plan| drop_group(plan, index)));
+        for cpu in (0..plan.world.groups[index].cpus.len()).rev() {
+            all.push(Box::new(move |plan| drop_group_cpu(plan, index, cpu)));
+        }
+        for member in (0..plan.world.groups[index].members.len()).rev() {
+            all.push(Box::new(move |plan| drop_member(plan, index, member)));
+        }
+    }
     all.extend(fault_changes());
     for index in 0..plan.world.queues.len() {
         all.push(Box::new(move |plan| plain_queue(plan, index)));
@@ -155,12 +164,15 @@ fn queues(plan: &mut Plan) -> Vec<&mut u32> {
     let mut all: Vec<&mut u32> = Vec::new();
     all.extend(plan.world.connections.iter_mut().map(|group| &mut group.queue));
     all.extend(plan.readers.iter_mut().map(|reader| &mut reader.queue));
+    all.extend(plan.world.groups.iter_mut().flat_map(|group| &mut group.members).map(|member| &mut member.queue));
     all.extend(plan.script.iter_mut().filter_map(|step| match &mut step.action {
         Action::Set { queue, .. }
         | Action::Thread { queue, .. }
         | Action::Disable { queue, .. }
         | Action::Burst { queue, .. }
         | Action::Kick { queue }
+        | Action::Add { queue, .. }
+        | Action::Remove { queue }
         | Action::Spurious { queue } => Some(queue),
         _ => None,
     }));
@@ -190,6 +202,38 @@ fn drop_queue(plan: &mut Plan, index: usize) -> bool {
     }
     plan.world.queues.remove(index);
     true
+}
+
+fn drop_group(plan: &mut Plan, index: usize) -> bool {
+    let named = plan.script.iter().any(|step| match step.action {
+        Action::Attach { group, .. } | Action::Detach { group, .. } | Action::Add { group, .. } => {
+            group as usize >= index
+        }
+        _ => false,
+    });
+    let there = !named && index < plan.world.groups.len();
+    if there {
+        plan.world.groups.remove(index);
+    }
+    there
+}
+
+fn drop_group_cpu(plan: &mut Plan, index: usize, cpu: usize) -> bool {
+    let Some(group) = plan.world.groups.get_mut(index) else { return false };
+    let there = cpu < group.cpus.len() && (group.cpus.len() > 1 || group.members.is_empty());
+    if there {
+        group.cpus.remove(cpu);
+    }
+    there
+}
+
+fn drop_member(plan: &mut Plan, index: usize, member: usize) -> bool {
+    let Some(group) = plan.world.groups.get_mut(index) else { return false };
+    let there = member < group.members.len();
+    if there {
+        group.members.remove(member);
+    }
+    there
 }
 
 fn fault_changes() -> Vec<Change> {
@@ -237,7 +281,7 @@ fn shorter_step(plan: &mut Plan, index: usize) -> bool {
     match &mut step.action {
         Action::Burst { packets, .. } if *packets > 1 => *packets /= 2,
         Action::Other { count, .. } if *count > 1 => *count /= 2,
-        Action::Stall { ns } if *ns > 10_000 => *ns /= 2,
+        Action::Stall { ns } | Action::Steal { ns, .. } if *ns > 10_000 => *ns /= 2,
         _ => return false,
     }
     true

@@ -5,7 +5,7 @@ use std::fmt;
 use lull_core::event::EventKind;
 
 use crate::engine::id::Id;
-use crate::engine::recorder::{Entry, What, Whom};
+use crate::engine::recorder::{Entry, What, Whom, is_of_group};
 use crate::random::plan::Plan;
 use crate::random::run::WorldOutcome;
 use crate::random::script::Step;
@@ -64,13 +64,18 @@ fn line(entry: &Entry, whom: &str, what: &str) -> String {
 fn tell(entry: &Entry, script: &[Step]) -> String {
     match entry.what {
         What::Core(napi, kind) => {
-            let whom = if napi == u32::MAX { "softirq".to_owned() } else { format!("queue {napi}") };
+            let whom = match kind {
+                _ if napi == u32::MAX => "softirq".to_owned(),
+                kind if is_of_group(kind) => format!("group {napi}"),
+                _ => format!("queue {napi}"),
+            };
             line(entry, &whom, &event(kind))
         }
         What::Note(whom, transition) => {
             let whom = match whom {
                 Whom::Queue(queue) => format!("queue {queue}"),
                 Whom::Context(context) => format!("context {context}"),
+                Whom::Group(group) => format!("group {group}"),
             };
             line(entry, &whom, transition.name())
         }
@@ -120,6 +125,16 @@ fn event(kind: EventKind) -> String {
         EventKind::TimeSqueeze => "out of budget or time",
         EventKind::Ksoftirqd => "the rest is left to ksoftirqd",
         EventKind::Drop { frames } => return format!("{frames} dropped"),
+        EventKind::GroupEnter => "enters a group",
+        EventKind::GroupLeave => "leaves its group",
+        EventKind::GroupClaim { stray: false } => "a poller of the group visits it",
+        EventKind::GroupClaim { stray: true } => "a poller visits it that is not its home",
+        EventKind::GroupRelease => "the visit ends",
+        EventKind::GroupStalled { age_ns } => return format!("a visit is seen to last for {age_ns} ns"),
+        EventKind::GroupWake { cpu } => return format!("wakes its poller on cpu {cpu}"),
+        EventKind::GroupPark => "a poller parks",
+        EventKind::GroupRest => "the last poller rests",
+        EventKind::GroupRestEnd => "the rest ends",
         EventKind::Disable => "disabled",
         EventKind::Enable => "enabled",
         other => return format!("{other:?}"),

@@ -3,6 +3,7 @@
 mod clients;
 mod cores;
 mod flood;
+mod group;
 mod host;
 mod pair;
 mod queue;
@@ -11,6 +12,7 @@ mod xsk;
 pub use clients::{ConnectionsSpec, NetSpec, SecondSpec, TraceSpec, Traffic, UpstreamSpec};
 pub use cores::CoresSpec;
 pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
+pub use group::{GroupMemberSpec, GroupSpec};
 pub use host::{GeneratorSpec, UserHost};
 pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
 pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
@@ -62,6 +64,8 @@ pub struct World {
     pub sysctl: Sysctl,
     /// Queues.
     pub queues: Vec<QueueSpec>,
+    /// Busy-polling CPU groups.
+    pub groups: Vec<GroupSpec>,
     /// Epoll contexts.
     pub contexts: Vec<ContextSpec>,
     /// Workers.
@@ -116,6 +120,7 @@ impl Default for World {
             host: None,
             sysctl: Sysctl::default(),
             queues: Vec::new(),
+            groups: Vec::new(),
             contexts: Vec::new(),
             workers: Vec::new(),
             sockets: Vec::new(),

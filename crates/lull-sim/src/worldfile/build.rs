@@ -60,6 +60,7 @@ impl WorldFile {
                 per_l3: self.l3_cores,
                 // In closed loop no worker ever sleeps, so each stays where the run began.
                 workers_move: self.worker_cores == WorkerCores::Any && traffic != Traffic::Closed,
+                ..CoresSpec::default()
             },
             host: self.host,
             costs: self.costs.clone(),

@@ -1,6 +1,8 @@
 //! Programs: what the simulated threads do.
 
 pub(crate) mod epoll_worker;
+pub(crate) mod group_leaver;
+pub(crate) mod group_poller;
 pub(crate) mod ksoftirqd;
 pub(crate) mod napi_thread;
 pub(crate) mod peer;

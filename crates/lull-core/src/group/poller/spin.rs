@@ -1,0 +1,75 @@
+//! Empty passes made at once, for executors whose clock jumps: a simulator need not look at members of which it knows that
+//! nothing comes.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{GroupPoller, STEAL_AFTER_NS, wants_to_send};
+use crate::event::Cx;
+use crate::group::Group;
+use crate::group::claim::Look;
+use crate::group::governor::GOVERNOR_WINDOW_NS;
+use crate::sync::Ordering;
+
+impl GroupPoller {
+    /// After [`GroupStep::Spin`]: until when passes say nothing else, as long as no packet, interrupt, softirq or thread comes,
+    /// and nobody comes or goes. For an executor that makes such passes at once, a simulator: [`GroupPoller::spun`].
+    pub fn spins_until(&self, group: &Group, hint: impl Fn(u16, u32) -> Option<bool>, cx: &Cx<'_>) -> u64 {
+        let now_ns = cx.now_ns;
+        // What came since the pass looked there, the next one finds.
+        let waits = |slot: &u16, unknown: bool| {
+            let member = &group.members[usize::from(*slot)];
+            match member.claim.look() {
+                Look::Poked => true,
+                Look::Free => {
+                    let hint = hint(*slot, member.napi.load(Ordering::Relaxed));
+                    let transmits = member.transmit.load(Relaxed);
+                    if transmits { wants_to_send(member, hint, cx) } else { hint.unwrap_or(unknown) }
+                }
+                Look::Held(_) | Look::None => false,
+            }
+        };
+        let comes = self.homes.iter().any(|slot| waits(slot, true));
+        // A doorbell that is held back counts the passes.
+        if comes
+            || !self.doorbells.is_empty()
+            || (self.suspect.is_none() && self.others.iter().any(|slot| waits(slot, false)))
+        {
+            return now_ns;
+        }
+        let mut until_ns = group.due_ns().unwrap_or(u64::MAX).min(now_ns + GOVERNOR_WINDOW_NS / 2);
+        until_ns = until_ns.min(group.governor.window_end_ns());
+        until_ns = until_ns.min(self.resched.due_ns());
+        let awake = group.watch.look().awake().count_ones();
+        // Beside another nobody rests.
+        if let (Some(rest_ns), 1) = (group.config.rest_ns, awake) {
+            until_ns = until_ns.min(self.idle_since_ns.saturating_add(rest_ns));
+        }
+        if let Some(suspect) = self.suspect {
+            until_ns = until_ns.min(suspect.seen_ns + STEAL_AFTER_NS);
+        }
+        until_ns.min(group.ledger.lasts_until(now_ns, awake)).max(now_ns)
+    }
+
+    /// `passes` passes went on until `now_ns` and found nothing; the last of them began at `looked_ns`.
+    pub fn spun(&mut self, group: &Group, passes: u64, looked_ns: u64, now_ns: u64) {
+        let place = &group.pollers[usize::from(self.slot)];
+        let counters = &place.counters;
+        counters.passes.store(counters.passes.load(Relaxed) + passes, Relaxed);
+        let took_ns = looked_ns.saturating_sub(self.pass_began_ns);
+        counters.empty_ns.store(counters.empty_ns.load(Relaxed) + took_ns, Relaxed);
+        place.passed_ns.store(looked_ns, Relaxed);
+        // What it comes to is said at the end of the pass that goes on.
+        let _ = group.ledger.charge(now_ns, took_ns, false);
+        // A new pass begins, also if the step came in the middle of one.
+        self.at = 0;
+        self.pass_began_ns = looked_ns;
+        self.previous_pass_ns = looked_ns;
+    }
+
+    /// Gives up what it holds, at the end of an executor's life.
+    pub fn abandon(self) {
+        if let Some(held) = self.held {
+            held.owner.abandon();
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The poller of one CPU of a busy-polling group, executed as the core's step machine says.
+
+use std::sync::Arc;
+
+use lull_core::group::Visit;
+use lull_core::group::budget::BUDGET_PERIOD_NS;
+use lull_core::{BusyStop, GroupPoller, GroupStep};
+
+use crate::engine::id::{CpuId, GroupId, QueueId, ThreadId};
+use crate::engine::recorder::Whom;
+use crate::engine::sim::{Program, Sim};
+use crate::engine::thread::{Next, Segment};
+use crate::engine::transition::Transition;
+
+/// What the segment that ended was.
+#[derive(Debug)]
+enum Stage {
+    Visit(Visit),
+    LastPoll(QueueId, BusyStop),
+    /// Empty passes, since when, and what the thread had run until then.
+    Spinning {
+        began_ns: u64,
+        ran_ns: u64,
+        alone: bool,
+    },
+    /// On its way to sleep: until when, and whether all members are unmasked first.
+    ToSleep {
+        until_ns: Option<u64>,
+        rests: bool,
+    },
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct GroupPollerProgram {
+    group: GroupId,
+    cpu: CpuId,
+    poller: Option<GroupPoller>,
+    stage: Option<Stage>,
+}
+
+impl GroupPollerProgram {
+    pub(crate) fn new(group: GroupId, cpu: CpuId) -> GroupPollerProgram {
+        GroupPollerProgram { group, cpu, poller: None, stage: None }
+    }
+
+    /// Asks the step machine, until something takes time.
+    fn ask(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
+        let (id, cpu) = (self.group, self.cpu);
+        let group = Arc::clone(&sim.nic.groups.table[id].group);
+        loop {
+            let seat = sim.nic.groups.table[id].seat(cpu);
+            if self.poller.is_none() {
+                self.poller = seat.arriving.take();
+            }
+            let Some(poller) = &mut self.poller else { return Next::Sleep(None) };
+            sim.env.tally.transitions += 1;
+            let queues = &sim.nic.queues;
+            let hint = |_, napi: u32| Some(queues[QueueId::new(napi)].has_work());
+            let due = sim.cpus[cpu].softnet.is_raised();
+            let waits = sim.cpus.need_resched(me);
+            match poller.next(&group, hint, due, waits, &sim.env.cx(cpu)) {
+                GroupStep::Poll(visit) => return self.visit(sim, visit),
+                GroupStep::Spin => return self.spin(sim, me),
+                GroupStep::Softirqs => return Next::Softirqs,
+                GroupStep::Yield => return Next::Yield(Segment::sys(u64::from(sim.env.world.costs.group_pass_ns))),
+                GroupStep::Wake(wake) => {
+                    sim.nic.groups.wake(&mut sim.env, &mut sim.cpus, id, &wake, cpu);
+                    // Homes move.
+                    sim.nic.pollers_notice(&mut sim.env, &mut sim.cpus, id);
+                }
+                GroupStep::Park => {
+                    sim.nic.pollers_notice(&mut sim.env, &mut sim.cpus, id);
+                    return self.goes_to_sleep(sim, None, false);
+                }
+                GroupStep::Transmit(_) | GroupStep::Doorbell(_) => {
+                    unreachable!("a simulated group has no transmit queues")
+                }
+                GroupStep::Rest { until_ns } => {
+                    sim.nic.groups.table[id].seat(cpu).settles = true;
+                    return self.goes_to_sleep(sim, until_ns, true);
+                }
+                GroupStep::Sleep { until_ns } => {
+                    sim.env.note(cpu, Whom::Group(id), Transition::GroupSleep);
+                    return self.goes_to_sleep(sim, Some(until_ns), false);
+                }
+                GroupStep::Detached => {
+                    self.poller = None;
+                    sim.nic.groups.table[id].seat(cpu).taken = false;
+                    sim.nic.pollers_notice(&mut sim.env, &mut sim.cpus, id);
+                }
+            }
+        }
+    }
+
+    fn visit(&mut self, sim: &mut Sim, visit: Visit) -> Next {
+        let queue = QueueId::new(visit.napi);
+        if visit.mask {
+            sim.nic.shut(&mut sim.env, queue);
+        }
+        let claim_ns = u64::from(sim.env.world.costs.group_claim_ns);
+        let cost_ns = claim_ns + sim.poll_begins(queue, visit.budget, self.cpu, false);
+        self.stage = Some(Stage::Visit(visit));
+        Next::Run(Segment::bottom_halves_off(cost_ns))
+    }
+
+    /// The visit's poll is over. A member that leaves is polled once more.
+    fn visited(&mut self, sim: &mut Sim, visit: Visit) -> Option<Next> {
+        let (cpu, queue) = (self.cpu, QueueId::new(visit.napi));
+        sim.env.tally.transitions += 1;
+        let group = Arc::clone(&sim.nic.groups.table[self.group].group);
+        let q = &sim.nic.queues[queue];
+        let poller = self.poller.as_mut()?;
+        let stop = poller.polled(&group, &q.napi, q.poll.work, &sim.env.cx(cpu), |_| ());
+        // What is left, others see as well.
+        sim.nic.group_notices(&mut sim.env, &mut sim.cpus, queue);
+        let stop = stop?;
+        sim.nic.left_group(queue);
+        sim.nic.shut(&mut sim.env, queue);
+        let cost_ns = sim.poll_begins(queue, stop.budget(), cpu, false);
+        self.stage = Some(Stage::LastPoll(queue, stop));
+        Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
+    }
+
+    /// Passes that find nothing, until something happens or one of them would say something else.
+    fn spin(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
+        let Some(poller) = &self.poller else { return Next::Sleep(None) };
+        let group = &sim.nic.groups.table[self.group].group;
+        let now_ns = sim.env.now_ns;
+        let costs = &sim.env.world.costs;
+        let looks_ns = u64::from(costs.group_look_ns) * u64::from(group.census().members);
+        let pass_ns = looks_ns + u64::from(costs.group_pass_ns.max(1));
+        let queues = &sim.nic.queues;
+        let hint = |_, napi: u32| Some(queues[QueueId::new(napi)].has_work());
+        let passes = (poller.spins_until(group, hint, &sim.env.cx(self.cpu)) - now_ns).div_ceil(pass_ns).max(1);
+        // What the visit before owes, for a thread that it woke, comes first.
+        let owed_ns = sim.cpus[self.cpu].debt_ns;
+        let thread = &mut sim.cpus.threads[me];
+        thread.spins = Some((now_ns, pass_ns));
+        let ran_ns = thread.vruntime_ns + owed_ns;
+        let alone = sim.nic.groups.table[self.group].group.watches_alone(self.cpu.raw(), now_ns);
+        self.stage = Some(Stage::Spinning { began_ns: now_ns, ran_ns, alone });
+        Next::Run(Segment { preemptible: true, ..Segment::sys(passes * pass_ns) })
+    }
+
+    /// The passes are over: the one that goes on began within the last `pass_ns` that the thread ran.
+    fn spun(&mut self, sim: &mut Sim, me: ThreadId, (began_ns, ran_ns, alone): (u64, u64, bool)) {
+        let now_ns = sim.env.now_ns;
+        let thread = &mut sim.cpus.threads[me];
+        let Some((_, pass_ns)) = thread.spins.take() else { return };
+        let ran_ns = thread.vruntime_ns.saturating_sub(ran_ns);
+        let broken_ns = (now_ns - began_ns).saturating_sub(ran_ns);
+        let looked_ns = now_ns.saturating_sub(pass_ns + broken_ns).max(began_ns);
+        let it = &mut sim.nic.groups.table[self.group];
+        if let Some(poller) = &mut self.poller {
+            poller.spun(&it.group, ran_ns / pass_ns, looked_ns, now_ns);
+        }
+        // Beside one that does not run a poller goes on, whatever the budget.
+        let alone = alone || it.group.watches_alone(self.cpu.raw(), now_ns);
+        let ran_ns = if alone { 0 } else { ran_ns };
+        let (period, seat) = (now_ns / BUDGET_PERIOD_NS, it.seat(self.cpu));
+        let so_far_ns = if seat.empty.0 == period { seat.empty.1 } else { 0 };
+        // The pass that goes on may find something.
+        seat.empty = (period, so_far_ns + ran_ns.saturating_sub(pass_ns));
+    }
+
+    /// Going to sleep takes a while, in which a wake-up is kept.
+    fn goes_to_sleep(&mut self, sim: &Sim, until_ns: Option<u64>, rests: bool) -> Next {
+        self.stage = Some(Stage::ToSleep { until_ns, rests });
+        Next::Run(Segment::sys(u64::from(sim.env.world.costs.recv_sleep_ns)))
+    }
+
+    fn sleeps(&mut self, sim: &mut Sim, until_ns: Option<u64>, rests: bool) -> Option<Next> {
+        if rests {
+            let mut members = Vec::new();
+            sim.nic.groups.table[self.group].group.unmask_for_rest(|member| members.push(QueueId::new(member.napi)));
+            for queue in members {
+                sim.nic.unmask(&mut sim.env, &mut sim.cpus, queue);
+            }
+        }
+        sim.nic.groups.table[self.group].seat(self.cpu).settles = false;
+        let kept = sim.nic.groups.take_kept(self.group, self.cpu);
+        (!kept).then_some(Next::Sleep(until_ns))
+    }
+}
+
+impl Program for GroupPollerProgram {
+    fn step(&mut self, sim: &mut Sim, me: ThreadId) -> Next {
+        let cpu = self.cpu;
+        let next = match self.stage.take() {
+            Some(Stage::Visit(visit)) => match sim.poll_goes_on(QueueId::new(visit.napi), cpu) {
+                Some(cost_ns) => {
+                    self.stage = Some(Stage::Visit(visit));
+                    Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
+                }
+                None => self.visited(sim, visit),
+            },
+            Some(Stage::LastPoll(queue, stop)) => match sim.poll_goes_on(queue, cpu) {
+                Some(cost_ns) => {
+                    self.stage = Some(Stage::LastPoll(queue, stop));
+                    Some(Next::Run(Segment::bottom_halves_off(cost_ns)))
+                }
+                None => {
+                    sim.last_poll_of_group(queue, stop, cpu);
+                    None
+                }
+            },
+            Some(Stage::Spinning { began_ns, ran_ns, alone }) => {
+                self.spun(sim, me, (began_ns, ran_ns, alone));
+                None
+            }
+            Some(Stage::ToSleep { until_ns, rests }) => self.sleeps(sim, until_ns, rests),
+            None => None,
+        };
+        next.unwrap_or_else(|| self.ask(sim, me))
+    }
+
+    fn abandon(self: Box<Self>) {
+        if let Some(poller) = self.poller {
+            poller.abandon();
+        }
+        if let Some(Stage::LastPoll(_, stop)) = self.stage {
+            // Dropping a stop drops its owner: the run is over, nobody polls again.
+            std::mem::forget(stop);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Busy-polling CPU groups: their members, the threads of their pollers, and who is told of what arrives.
+//!
+//! The rules are the core's ([`lull_core::group`]); a poller's thread runs [`GroupPollerProgram`]. Who makes empty passes makes
+//! them in one segment, which whatever arrives for a member ends with the pass that it falls into.
+
+use std::sync::Arc;
+
+use lull_core::group::{AttachRefused, EnterRefused, GroupWake, Removal};
+use lull_core::{BusyStop, Group, GroupConfig, GroupPoller};
+
+use crate::engine::app::group_leaver::GroupLeaver;
+use crate::engine::app::group_poller::GroupPollerProgram;
+use crate::engine::cpus::Cpus;
+use crate::engine::env::Env;
+use crate::engine::id::{CpuId, GroupId, QueueId, Table, ThreadId};
+use crate::engine::nic::Nic;
+use crate::engine::sim::Sim;
+use crate::engine::thread::ThreadState;
+
+/// The thread of one CPU's poller.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) cpu: CpuId,
+    pub(crate) thread: ThreadId,
+    /// A poller that was attached and whose thread has not taken it yet.
+    pub(crate) arriving: Option<GroupPoller>,
+    /// The poller is attached, or drains.
+    pub(crate) taken: bool,
+    /// A wake-up that came while the thread did not sleep: it ends the next sleep.
+    pub(crate) kept: bool,
+    /// The poller has begun to rest and unmasks its members.
+    pub(crate) settles: bool,
+    /// Time spent on empty passes in a period, with the period's number.
+    pub(crate) empty: (u64, u64),
+}
+
+/// One group with its threads.
+#[derive(Debug)]
+pub(crate) struct SimGroup {
+    pub(crate) group: Arc<Group>,
+    pub(crate) seats: Vec<Seat>,
+}
+
+impl SimGroup {
+    /// The seat of this CPU; it is there since the CPU was attached first.
+    pub(crate) fn seat(&mut self, cpu: CpuId) -> &mut Seat {
+        match self.seats.iter_mut().find(|seat| seat.cpu == cpu) {
+            Some(seat) => seat,
+            None => unreachable!("CPU {cpu} was never attached to group {}", self.group.index()),
+        }
+    }
+
+    /// Whether a detached poller has not let go of everything.
+    pub(crate) fn drains(&self) -> bool {
+        let attached = self.group.census().attached as usize;
+        self.seats.iter().filter(|seat| seat.taken).count() > attached
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub(crate) table: Table<GroupId, SimGroup>,
+    /// Members that an operator took out, whose last poll is owed by the thread that is an operator's.
+    pub(crate) leaving: Vec<(QueueId, BusyStop)>,
+    pub(crate) leaver: Option<ThreadId>,
+}
+
+impl Groups {
+    pub(crate) fn new() -> Groups {
+        Groups { table: Table::new(), leaving: Vec::new(), leaver: None }
+    }
+
+    /// Wakes a poller whose bit is set.
+    pub(crate) fn wake(&mut self, env: &mut Env, cpus: &mut Cpus, group: GroupId, wake: &GroupWake, by: CpuId) {
+        let seat = self.table[group].seat(CpuId::new(wake.cpu));
+        if cpus.threads[seat.thread].state == ThreadState::Sleeping {
+            cpus.wake(env, seat.thread, by);
+        } else {
+            seat.kept = true;
+        }
+    }
+
+    /// Whether a wake-up was kept for the poller of this CPU, which was about to sleep.
+    pub(crate) fn take_kept(&mut self, group: GroupId, cpu: CpuId) -> bool {
+        std::mem::take(&mut self.table[group].seat(cpu).kept)
+    }
+}
+
+impl Nic {
+    /// A member was scheduled: it is visited, by a poller that rested if need be.
+    pub(crate) fn member_raised(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId, by: CpuId) {
+        let Some((group, slot)) = self.queues[queue].group else { return };
+        if let Some(wake) = self.groups.table[group].group.raised(slot, &env.cx(by)) {
+            self.groups.wake(env, cpus, group, &wake, by);
+        }
+        self.group_notices(env, cpus, queue);
+    }
+
+    /// Something may be polled on this queue: a group's pollers that make empty passes see it.
+    pub(crate) fn group_notices(&mut self, env: &mut Env, cpus: &mut Cpus, queue: QueueId) {
+        if let Some((group, _)) = self.queues[queue].group {
+            self.pollers_notice(env, cpus, group);
+        }
+    }
+
+    /// The group has changed: its pollers look.
+    pub(crate) fn pollers_notice(&mut self, env: &mut Env, cpus: &mut Cpus, group: GroupId) {
+        for seat in &self.groups.table[group].seats {
+            cpus.notices(env, seat.thread);
+        }
+    }
+
+    /// The instance is nobody's member any more.
+    pub(crate) fn left_group(&mut self, queue: QueueId) {
+        self.queues[queue].group = None;
+    }
+}
+
+/// What an operator does to groups, in the context of a CPU.
+impl Sim {
+    /// Makes a group. Its configuration is within the core's limits.
+    pub(crate) fn new_group(&mut self, config: GroupConfig) -> GroupId {
+        let index = self.nic.groups.table.next().raw();
+        match Group::new(index, config) {
+            Ok(group) => self.nic.groups.table.push(SimGroup { group: Arc::new(group), seats: Vec::new() }),
+            Err(error) => panic!("the world's author has to check a group's configuration: {error}"),
+        }
+    }
+
+    /// Attaches a CPU, whose poller sleeps until it is woken.
+    pub(crate) fn group_attach(&mut self, group: GroupId, at: CpuId) -> Result<(), AttachRefused> {
+        let it = &self.nic.groups.table[group];
+        let poller = it.group.attach(at.raw(), &self.env.cx(at))?;
+        if let Some(seat) = self.nic.groups.table[group].seats.iter_mut().find(|seat| seat.cpu == at) {
+            (seat.arriving, seat.taken, seat.kept) = (Some(poller), true, false);
+            return Ok(());
+        }
+        let thread = self.spawn(at, Box::new(GroupPollerProgram::new(group, at)));
+        let seat =
+            Seat { cpu: at, thread, arriving: Some(poller), taken: true, kept: false, settles: false, empty: (0, 0) };
+        self.nic.groups.table[group].seats.push(seat);
+        Ok(())
+    }
+
+    /// Detaches a CPU: its poller lets go of what it holds.
+    pub(crate) fn group_detach(&mut self, group: GroupId, at: CpuId, by: CpuId) -> Result<(), AttachRefused> {
+        let wake = self.nic.groups.table[group].group.detach(at.raw())?;
+        self.nic.groups.wake(&mut self.env, &mut self.cpus, group, &wake, by);
+        self.nic.pollers_notice(&mut self.env, &mut self.cpus, group);
+        Ok(())
+    }
+
+    /// A queue becomes a member.
+    pub(crate) fn group_enter(
+        &mut self,
+        group: GroupId,
+        queue: QueueId,
+        weight: u32,
+        by: CpuId,
+    ) -> Result<(), EnterRefused> {
+        let napi = &self.nic.queues[queue].napi;
+        let entered = self.nic.groups.table[group].group.enter(napi, weight, &self.env.cx(by))?;
+        // As after a schedule; what came before is polled by the first visit.
+        self.nic.shut(&mut self.env, queue);
+        self.nic.sync_timer(&mut self.env, &mut self.cpus, queue);
+        self.nic.queues[queue].group = Some((group, entered.slot));
+        if let Some(wake) = entered.wake {
+            self.nic.groups.wake(&mut self.env, &mut self.cpus, group, &wake, by);
+        }
+        self.nic.pollers_notice(&mut self.env, &mut self.cpus, group);
+        Ok(())
+    }
+
+    /// A member is to leave. Its instance is not GROUPED any more once it has.
+    pub(crate) fn group_remove(&mut self, queue: QueueId, by: CpuId) {
+        let Some((group, slot)) = self.nic.queues[queue].group else { return };
+        let napi = &self.nic.queues[queue].napi;
+        let removal = self.nic.groups.table[group].group.remove(slot, napi, &self.env.cx(by));
+        if let Removal::Mine(stop) = removal {
+            self.nic.left_group(queue);
+            // A rest may have left it unmasked; the completion decides anew.
+            self.nic.shut(&mut self.env, queue);
+            self.nic.groups.leaving.push((queue, stop));
+            let leaver = match self.nic.groups.leaver {
+                Some(leaver) => leaver,
+                None => self.spawn(by, Box::new(GroupLeaver::new(by))),
+            };
+            self.nic.groups.leaver = Some(leaver);
+            self.cpus.wake(&mut self.env, leaver, by);
+        }
+        self.nic.pollers_notice(&mut self.env, &mut self.cpus, group);
+    }
+}

@@ -1,0 +1,350 @@
+//! The invariants of busy-polling CPU groups (I9 to I14, I16), as the others: from what the core says, and from the state in
+//! which a step leaves every group.
+
+use lull_core::event::EventKind;
+use lull_core::group::budget::BUDGET_PERIOD_NS;
+use lull_core::group::governor::CHANGE_NS;
+use lull_core::group::poller::STEAL_AFTER_NS;
+use lull_core::state;
+
+use super::{Violation, waits_in_vain};
+use crate::engine::cpu::{Irq, Level};
+use crate::engine::groups::{Seat, SimGroup};
+use crate::engine::id::{CpuId, GroupId, QueueId, Side, Table};
+use crate::engine::nic::Queue;
+use crate::engine::sim::Sim;
+use crate::engine::thread::ThreadState;
+use crate::engine::transition::Transition;
+use crate::random::script::Script;
+
+/// Passes that a poller may take, besides the time after which it steals, until it has seen that a member waits.
+const STRAY_PASSES: u64 = 4;
+/// How far a poller may go beyond a budget that is spent before it looks again, in nanoseconds.
+const BUDGET_LOOK_NS: u64 = 1_000;
+
+/// What is known of one instance from its events.
+#[derive(Debug, Default)]
+struct Member {
+    grouped: bool,
+    /// The CPU whose poller visits it.
+    claimed: Option<u16>,
+    /// The CPU that visited it last as its home, since homes moved.
+    home: Option<u16>,
+    /// Since when it is free again.
+    free_since_ns: u64,
+    /// Since when it waits, and whom its home has visited since.
+    waits_since_ns: Option<u64>,
+    passed_over: Vec<u32>,
+}
+
+/// What is known of one CPU in one group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Poller {
+    woken_ns: Option<u64>,
+    parked_ns: Option<u64>,
+    /// Since when it runs and finds nothing.
+    idle_since_ns: Option<u64>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct GroupChecker {
+    members: Table<QueueId, Member>,
+    /// By group, then by CPU.
+    pollers: Table<GroupId, Vec<Poller>>,
+    /// When an operator last changed something, and how many changes there were then.
+    changed: (u64, u32),
+    /// How often a group began to rest in a period, with the period's number.
+    rests: Table<GroupId, (u64, u64)>,
+}
+
+impl GroupChecker {
+    pub(super) fn new(queues: usize, cpus: usize, groups: usize) -> GroupChecker {
+        GroupChecker {
+            members: (0..queues).map(|_| Member::default()).collect(),
+            pollers: (0..groups).map(|_| vec![Poller::default(); cpus]).collect(),
+            changed: (0, 0),
+            rests: (0..groups).map(|_| (0, 0)).collect(),
+        }
+    }
+
+    /// What the core says of an instance. `Ok(None)`: it is nothing that only groups do.
+    pub(super) fn follow_member(
+        &mut self,
+        sim: &Sim,
+        (at_ns, cpu): (u64, u16),
+        napi: u32,
+        kind: EventKind,
+    ) -> Result<Option<Transition>, Violation> {
+        let broken = |rule, what: &str| {
+            Err(Violation { rule, at_ns, found: format!("queue {napi} {what} on cpu {cpu} ({kind:?})") })
+        };
+        let it = &mut self.members[QueueId::new(napi)];
+        let transition = match kind {
+            EventKind::GroupEnter => {
+                if it.grouped {
+                    return broken("I9", "enters a second group");
+                }
+                *it = Member { grouped: true, free_since_ns: at_ns, ..Member::default() };
+                self.homes_move(at_ns);
+                Transition::GroupEntered
+            }
+            EventKind::GroupLeave => {
+                if !it.grouped || it.claimed.is_some_and(|holder| holder != cpu) {
+                    return broken("I9", "leaves a group while another serves it");
+                }
+                *it = Member::default();
+                self.homes_move(at_ns);
+                Transition::GroupLeft
+            }
+            EventKind::GroupClaim { stray } => {
+                if !it.grouped || it.claimed.is_some() {
+                    return broken("I9", "is visited while another serves it, or as no member");
+                }
+                it.claimed = Some(cpu);
+                it.waits_since_ns = None;
+                it.home = if stray { it.home } else { Some(cpu) };
+                if !stray {
+                    self.in_turn(sim, (at_ns, cpu), napi)?;
+                }
+                if stray { Transition::GroupStray } else { Transition::GroupClaim }
+            }
+            EventKind::GroupRelease => {
+                if it.claimed.take() != Some(cpu) {
+                    return broken("I9", "is given back by somebody who does not serve it");
+                }
+                it.free_since_ns = at_ns;
+                return Ok(None);
+            }
+            EventKind::GroupStalled { .. } => Transition::GroupStalled,
+            EventKind::PollBegin { .. } | EventKind::PollEnd { .. } if it.grouped && it.claimed != Some(cpu) => {
+                return broken("I9", "is polled without its claim");
+            }
+            EventKind::Schedule { missed: false }
+            | EventKind::BusyAcquire { owned: true, .. }
+            | EventKind::TimerFire { swallowed: false, .. }
+            | EventKind::ThreadRound { .. }
+            | EventKind::ThreadWake
+            | EventKind::Repoll
+            | EventKind::Again
+            | EventKind::Complete { .. }
+                if it.grouped =>
+            {
+                return broken("I10", "is somebody else's while a group polls it");
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(transition))
+    }
+
+    /// I12: a home that visits this member has not left out another that waited for two such visits.
+    fn in_turn(&mut self, sim: &Sim, (at_ns, cpu): (u64, u16), napi: u32) -> Result<(), Violation> {
+        let group = sim.nic.queues[QueueId::new(napi)].group.map(|(group, _)| group);
+        for (index, queue) in sim.nic.queues.rows() {
+            let it = &mut self.members[index];
+            let waits = index.raw() != napi
+                && queue.group.map(|(group, _)| group) == group
+                && it.home == Some(cpu)
+                && it.claimed.is_none()
+                && queue.unseen_since_ns().is_some_and(|since_ns| since_ns < at_ns)
+                && !queue.napi.snapshot().has(state::DISABLE);
+            if !waits {
+                it.waits_since_ns = None;
+                continue;
+            }
+            if it.waits_since_ns.is_none() {
+                it.waits_since_ns = Some(at_ns);
+                it.passed_over.clear();
+            }
+            if it.passed_over.contains(&napi) {
+                let found = format!("queue {napi} is visited twice on cpu {cpu} while queue {index} waits there");
+                return Err(Violation { rule: "I12", at_ns, found });
+            }
+            it.passed_over.push(napi);
+        }
+        Ok(())
+    }
+
+    /// What the core says of a group.
+    pub(super) fn follow_group(
+        &mut self,
+        (sim, script): (&Sim, &Script),
+        (at_ns, cpu): (u64, u16),
+        group: u32,
+        kind: EventKind,
+    ) -> Result<Transition, Violation> {
+        let id = GroupId::new(group);
+        let it = &sim.nic.groups.table[id];
+        self.note_changes(script, at_ns);
+        // Operators wake and park at any time, and so does a budget that is spent.
+        let calm = at_ns - self.changed.0 > CHANGE_NS
+            && it.group.config().budget == lull_core::group::Budget::default()
+            && it.group.census().members != 0;
+        let soon = |when_ns: Option<u64>| calm && when_ns.is_some_and(|when_ns| at_ns - when_ns < CHANGE_NS);
+        let broken =
+            |what: &str| Err(Violation { rule: "I13", at_ns, found: format!("a poller of group {group} {what}") });
+        let transition = match kind {
+            EventKind::GroupWake { cpu: woken } => {
+                let poller = &mut self.pollers[id][usize::from(woken)];
+                if soon(poller.parked_ns.take()) {
+                    return broken("is woken too soon after it parked");
+                }
+                poller.woken_ns = Some(at_ns);
+                Transition::GroupWake
+            }
+            EventKind::GroupPark => {
+                let poller = &mut self.pollers[id][usize::from(cpu)];
+                if soon(poller.woken_ns.take()) {
+                    return broken("parks too soon after it was woken");
+                }
+                poller.parked_ns = Some(at_ns);
+                Transition::GroupPark
+            }
+            EventKind::GroupRest => {
+                let (period, rests) = (at_ns / BUDGET_PERIOD_NS, &mut self.rests[id]);
+                *rests = (period, if rests.0 == period { rests.1 + 1 } else { 1 });
+                return Ok(Transition::GroupRest);
+            }
+            _ => return Ok(Transition::GroupRestEnd),
+        };
+        // Homes move.
+        self.members.iter_mut().for_each(|member| member.home = None);
+        Ok(transition)
+    }
+
+    /// Somebody came or went: turns begin anew.
+    fn homes_move(&mut self, at_ns: u64) {
+        self.changed.0 = at_ns;
+        self.members.iter_mut().for_each(|member| member.home = None);
+    }
+
+    fn note_changes(&mut self, script: &Script, at_ns: u64) {
+        if self.changed.1 != script.group_changes {
+            self.changed.1 = script.group_changes;
+            self.homes_move(at_ns);
+        }
+    }
+
+    /// The state of every group between two steps.
+    pub(super) fn check_state(&mut self, sim: &Sim, script: &Script) -> Result<(), Violation> {
+        self.note_changes(script, sim.env.now_ns);
+        for (id, it) in sim.nic.groups.table.rows() {
+            let at_ns = sim.env.now_ns;
+            let broken = |rule, found: String| Err(Violation { rule, at_ns, found: format!("group {id}: {found}") });
+            if let Err(found) = it.group.census().check() {
+                let (rule, found) = found.split_once(": ").unwrap_or(("I11", found));
+                return broken(if rule == "I13" { "I13" } else { "I11" }, found.to_owned());
+            }
+            for seat in &it.seats {
+                check_seat(sim, it, seat).or_else(|(rule, found)| broken(rule, found))?;
+                let holds = |member: &&Member| member.claimed == Some(seat.cpu.raw());
+                let others = || sim.nic.groups.table.iter().any(|other| runs_in(other, seat.cpu));
+                if !seat.taken && self.members.iter().any(|member| holds(&member)) && !others() {
+                    return broken("I14", format!("cpu {} is detached and serves a member", seat.cpu));
+                }
+                self.idles(sim, id, seat);
+            }
+            self.check_budget(sim, id, it).or_else(|found| broken("I16", found))?;
+            self.check_waits(sim, id, it).or_else(|found| broken("I12", found))?;
+        }
+        Ok(())
+    }
+
+    /// Follows since when this poller runs without finding anything.
+    fn idles(&mut self, sim: &Sim, group: GroupId, seat: &Seat) {
+        let cpu = &sim.cpus[seat.cpu];
+        let due_ns = sim.env.agenda.slot_ns(sim.env.slots.cpu(seat.cpu));
+        // A segment that lasts for longer than a pass, though something waits, bears what others owe to the CPU.
+        let looks = sim.cpus.threads[seat.thread].spins.zip(due_ns);
+        let looks = looks.is_some_and(|((_, pass_ns), due_ns)| due_ns <= sim.env.now_ns + pass_ns);
+        let runs = looks && cpu.level == Level::Thread && cpu.current == Some(seat.thread);
+        let poller = &mut self.pollers[group][usize::from(seat.cpu.raw())];
+        poller.idle_since_ns = runs.then(|| poller.idle_since_ns.unwrap_or(sim.env.now_ns));
+    }
+
+    /// I12: a member whose home is held up is served by any poller that has nothing to do.
+    fn check_waits(&self, sim: &Sim, id: GroupId, it: &SimGroup) -> Result<(), String> {
+        let now_ns = sim.env.now_ns;
+        let members = u64::from(it.group.census().members);
+        for seat in &it.seats {
+            let Some(idle_since_ns) = self.pollers[id][usize::from(seat.cpu.raw())].idle_since_ns else { continue };
+            let Some((_, pass_ns)) = sim.cpus.threads[seat.thread].spins else { continue };
+            // Of those that wait the one that was served longest ago comes first, and each of the others may come between.
+            let bound_ns = members * (STEAL_AFTER_NS + STRAY_PASSES * pass_ns);
+            for (index, queue) in sim.nic.queues.rows() {
+                let member = &self.members[index];
+                let Some(unseen_since_ns) = queue.unseen_since_ns() else { continue };
+                if queue.group.map(|(group, _)| group) != Some(id) || member.claimed.is_some() {
+                    continue;
+                }
+                let since_ns = unseen_since_ns.max(idle_since_ns).max(member.free_since_ns);
+                if now_ns - since_ns > bound_ns && !queue.napi.snapshot().has(state::DISABLE) {
+                    let waits_ns = now_ns - since_ns;
+                    return Err(format!("queue {index} waits for {waits_ns} ns beside cpu {}, which idles", seat.cpu));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// I16: what empty passes took in this period. The way to each rest is one.
+    fn check_budget(&self, sim: &Sim, id: GroupId, it: &SimGroup) -> Result<(), String> {
+        let Some(percent) = it.group.config().budget.empty_percent else { return Ok(()) };
+        let period = sim.env.now_ns / BUDGET_PERIOD_NS;
+        let spent_ns: u64 = it.seats.iter().filter(|seat| seat.empty.0 == period).map(|seat| seat.empty.1).sum();
+        let costs = &sim.env.world.costs;
+        let members = u64::from(it.group.census().members);
+        let pass_ns = u64::from(costs.group_pass_ns) + u64::from(costs.group_look_ns) * (members + 1);
+        let budget_ns = BUDGET_PERIOD_NS / 100 * u64::from(percent);
+        let rests = if self.rests[id].0 == period { self.rests[id].1 } else { 0 };
+        let over_ns = it.seats.len() as u64 * (BUDGET_LOOK_NS + 2 * pass_ns) + rests * pass_ns;
+        if spent_ns <= budget_ns + over_ns {
+            return Ok(());
+        }
+        Err(format!("empty passes took {spent_ns} ns of a period, {budget_ns} ns may be spent"))
+    }
+}
+
+fn runs_in(it: &SimGroup, cpu: CpuId) -> bool {
+    it.seats.iter().any(|seat| seat.cpu == cpu && seat.taken)
+}
+
+/// I11: whoever is to watch can do so.
+fn check_seat(sim: &Sim, it: &SimGroup, seat: &Seat) -> Result<(), (&'static str, String)> {
+    let (cpu, census) = (seat.cpu, it.group.census());
+    if !seat.taken || !it.group.is_awake(cpu.raw()) {
+        return Ok(());
+    }
+    let sleeps = sim.cpus.threads[seat.thread].state == ThreadState::Sleeping;
+    if !census.resting {
+        let alarm = sim.env.slots.thread(seat.thread);
+        let has_alarm = sim.env.agenda.slot_ns(alarm).is_some();
+        if sleeps && !has_alarm && !sim.cpus.is_in_flight(Irq::Sleeper(seat.thread)) {
+            return Err(("I11", format!("cpu {cpu} is awake, and its poller sleeps for ever")));
+        }
+        return Ok(());
+    }
+    // Between RESTING and the last unmask nobody looks yet; a wake-up that comes then is kept.
+    if seat.settles || !sleeps {
+        return Ok(());
+    }
+    for (index, queue) in sim.nic.queues.rows() {
+        let ours = queue.group.is_some_and(|(group, _)| group.raw() == it.group.index());
+        if ours && let Some(what) = unwatched(sim, index, queue) {
+            return Err(("I11", format!("cpu {cpu} rests, and queue {index} {what}")));
+        }
+    }
+    Ok(())
+}
+
+/// What a member lacks for its group to rest.
+fn unwatched(sim: &Sim, index: QueueId, queue: &Queue) -> Option<&'static str> {
+    if sim.cpus.is_in_flight(Irq::Device(index)) {
+        return None;
+    }
+    if !(queue.rx.armed && queue.tx.armed) {
+        return Some("is masked");
+    }
+    let waits = [Side::Rx, Side::Tx].into_iter().any(|side| waits_in_vain(sim, index, queue, side));
+    waits.then_some("has something in its rings and neither interrupt nor timer")
+}
