@@ -11,7 +11,7 @@ use crate::group::governor::GOVERNOR_WINDOW_NS;
 use crate::sync::Ordering;
 
 impl GroupPoller {
-    /// After [`GroupStep::Spin`]: until when passes say nothing else, as long as no packet, interrupt, softirq or thread comes,
+    /// After [`super::GroupStep::Spin`]: until when passes say nothing else, as long as no packet, interrupt, softirq or thread comes,
     /// and nobody comes or goes. For an executor that makes such passes at once, a simulator: [`GroupPoller::spun`].
     pub fn spins_until(&self, group: &Group, hint: impl Fn(u16, u32) -> Option<bool>, cx: &Cx<'_>) -> u64 {
         let now_ns = cx.now_ns;
