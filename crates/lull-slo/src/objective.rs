@@ -70,6 +70,11 @@ impl Slo {
         Slo(self.0.iter().map(scaled).collect())
     }
 
+    /// The least of the limits, in nanoseconds.
+    pub fn tightest_ns(&self) -> u64 {
+        self.0.iter().map(|bound| bound.limit_ns).min().unwrap_or(u64::MAX)
+    }
+
     /// The bound that is named first, which charts and frontiers show.
     pub fn first(&self) -> Bound {
         self.0[0]

@@ -1,0 +1,342 @@
+//! The control law: from what a window showed to the timeouts of the next. `docs/control.md` states it in ten lines and
+//! argues why it settles.
+
+use std::collections::BTreeMap;
+
+use lull_core::NapiSettings;
+
+use crate::allowance::Allowance;
+use crate::bounds::{AIM_PERCENT, Bounds, TIMEOUT_NS_MIN};
+use crate::reading::{Latency, Reading};
+use crate::{Slo, Standing, Statistic};
+
+/// Nothing moves while the statistic that is nearest to its limit lies between these shares of it, in percent.
+const CALM_PERCENT: (u64, u64) = (86, 95);
+/// Packets per timeout below which a queue goes back to its interrupt, and above which it leaves it, in hundredths.
+const PACKETS_PER_TIMEOUT: (u64, u64) = (45, 60);
+/// CPU in percent from which the CPUs are what is short.
+const SATURATED_PERCENT: f64 = 95.0;
+/// How long a timeout that the CPUs asked for is not made shorter, in nanoseconds.
+const FLOOR_NS: u64 = 10_000_000_000;
+/// Missed windows in a row after which an objective counts as out of reach.
+const MISSED_MAX: u32 = 10;
+/// How long the first and the longest rest are after which the law tries again, in nanoseconds.
+const REST_NS: (u64, u64) = (10_000_000_000, 160_000_000_000);
+
+/// What is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InForce {
+    /// `gro_flush_timeout` of the queues that have one.
+    timeout_ns: u64,
+    /// `irq_suspend_timeout` of these.
+    suspend_ns: u64,
+    /// The queues, by the id of their NAPI, and whether each has its interrupt alone.
+    interrupts: BTreeMap<u32, bool>,
+    /// The mode that was asked for is in force, and none of the above.
+    asked: bool,
+}
+
+/// A rest that is twice as long each time.
+#[derive(Clone, Debug)]
+struct Rest {
+    until_ns: u64,
+    next_ns: u64,
+    /// The load that it is about, in packets per second.
+    packets_per_s: u64,
+}
+
+impl Rest {
+    fn none() -> Rest {
+        Rest { until_ns: 0, next_ns: REST_NS.0, packets_per_s: 0 }
+    }
+
+    fn begin(&mut self, reading: &Reading) {
+        self.until_ns = reading.now_ns + self.next_ns;
+        self.next_ns = (2 * self.next_ns).min(REST_NS.1);
+        self.packets_per_s = reading.packets_per_s();
+    }
+
+    fn is_over(&self, reading: &Reading) -> bool {
+        reading.now_ns >= self.until_ns
+    }
+}
+
+/// A controller of the NAPIs of one device or process. It has no clock and does no I/O: hand it a [`Reading`] when a
+/// window is over ([`crate::window_is_over`]), and put [`Controller::settings`] in force.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    slo: Slo,
+    bounds: Bounds,
+    now: InForce,
+    allowance: Allowance,
+    /// The CPUs asked for a timeout this long, until then.
+    floor: (u64, u64),
+    missed: u32,
+    /// An objective out of reach rests in the mode that was asked for.
+    rest: Rest,
+    /// Interrupts alone were too late: queues keep their timeouts for a while, unless packets become much fewer.
+    no_interrupts: Rest,
+    /// Latency was known once.
+    has_seen: bool,
+    changes: u64,
+}
+
+/// The statistic that is nearest to its limit.
+struct Nearest {
+    /// Its share of the limit, in percent.
+    percent: u64,
+    /// How far below (above 0) or above the aim it is; of several the one that asks for the shorter timeout.
+    error_ns: i64,
+    /// How far above its limit; 0 if all are met.
+    excess_ns: u64,
+}
+
+impl Controller {
+    /// A controller that begins with the mode that was asked for.
+    pub fn new(slo: Slo, bounds: Bounds) -> Controller {
+        let now = InForce {
+            timeout_ns: bounds.first_ns(),
+            suspend_ns: bounds.suspend_ns_max,
+            interrupts: BTreeMap::new(),
+            asked: false,
+        };
+        Controller {
+            slo,
+            bounds,
+            now,
+            allowance: Allowance::full(),
+            floor: (0, 0),
+            missed: 0,
+            rest: Rest::none(),
+            no_interrupts: Rest::none(),
+            has_seen: false,
+            changes: 0,
+        }
+    }
+
+    /// The objective.
+    pub fn slo(&self) -> &Slo {
+        &self.slo
+    }
+
+    /// Settings that the NAPI of this id should have now.
+    pub fn settings(&self, napi_id: u32) -> NapiSettings {
+        if self.now.asked {
+            return self.bounds.asked;
+        }
+        match self.now.interrupts.get(&napi_id) {
+            Some(true) => NapiSettings::default(),
+            _ => self.bounds.deferred(self.now.timeout_ns, self.now.suspend_ns),
+        }
+    }
+
+    /// `gro_flush_timeout` of the queues that have one, in nanoseconds.
+    pub fn timeout_ns(&self) -> u64 {
+        self.now.timeout_ns
+    }
+
+    /// How often settings were changed so far.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Decides after a window.
+    pub fn decide(&mut self, reading: &Reading) -> Standing {
+        let mut next = self.now.clone();
+        let standing = self.judge(reading, &mut next);
+        next.timeout_ns = next.timeout_ns.clamp(TIMEOUT_NS_MIN, self.bounds.timeout_ns_max);
+        let before: Vec<NapiSettings> = reading.napis.iter().map(|napi| self.settings(napi.id)).collect();
+        let former = std::mem::replace(&mut self.now, next);
+        let changes = reading.napis.iter().zip(before).any(|(napi, before)| self.settings(napi.id) != before);
+        if changes && !self.allowance.take(reading.now_ns) {
+            self.now = former;
+            return standing;
+        }
+        self.changes += u64::from(changes);
+        standing
+    }
+
+    fn judge(&mut self, reading: &Reading, next: &mut InForce) -> Standing {
+        if reading.latency.is_none() {
+            return self.without_latency(reading, next);
+        }
+        self.has_seen = true;
+        let Some(latency) = reading.judged() else {
+            // Few answers: what is in force stays, and queues that have become quiet go to their interrupts.
+            self.drive(reading, next, next.timeout_ns);
+            return Standing::Quiet;
+        };
+        let nearest = self.nearest(latency);
+        self.missed = if nearest.excess_ns > 0 { self.missed + 1 } else { 0 };
+        if next.asked {
+            return self.resting(reading, next, &nearest);
+        }
+        if let Some(standing) = self.cpus(reading, next, &nearest) {
+            return standing;
+        }
+        self.timeouts(reading, next, &nearest)
+    }
+
+    fn nearest(&self, latency: &Latency) -> Nearest {
+        let mut nearest = Nearest { percent: 0, error_ns: i64::MAX, excess_ns: 0 };
+        for bound in self.slo.bounds() {
+            let (ns, limit_ns) = (latency.ns(bound.statistic), bound.limit_ns);
+            nearest.percent = nearest.percent.max(ns.saturating_mul(100) / limit_ns);
+            let error_ns = (limit_ns * AIM_PERCENT / 100) as i64 - ns as i64;
+            // A timeout moves a mean and a median by half of itself, as long as its requests are served in no time.
+            let halved = matches!(bound.statistic, Statistic::Avg | Statistic::P50) && error_ns > 0;
+            nearest.error_ns = nearest.error_ns.min(if halved { 2 * error_ns } else { error_ns });
+            // What equals a limit has missed it.
+            nearest.excess_ns = nearest.excess_ns.max((ns + 1).saturating_sub(limit_ns));
+        }
+        nearest
+    }
+
+    /// The CPUs are what is short, or are used above their bound: only a longer timeout helps.
+    fn cpus(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Option<Standing> {
+        let used = reading.cpu_percent?;
+        let saturated = used >= SATURATED_PERCENT && nearest.excess_ns > 0;
+        if !saturated && used <= self.bounds.cpu_percent_max {
+            return None;
+        }
+        // An interrupt a packet costs more than a timer for several.
+        self.leave_interrupts(reading, next);
+        next.timeout_ns = (next.timeout_ns + next.timeout_ns / 2).min(self.bounds.timeout_ns_max);
+        self.floor = (next.timeout_ns, reading.now_ns + FLOOR_NS);
+        Some(Standing::CpuShort)
+    }
+
+    fn timeouts(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Standing {
+        let on_timeouts = self.has_timeouts(reading);
+        let now_ns = self.now.timeout_ns;
+        // Where no timeout is in force, what is seen is what is left without one.
+        let from_ns = if on_timeouts { now_ns } else { 0 };
+        let floor_ns = if reading.now_ns < self.floor.1 { self.floor.0 } else { TIMEOUT_NS_MIN };
+        let moved = |error_ns: i64| from_ns.saturating_add_signed(error_ns).clamp(floor_ns, self.bounds.timeout_ns_max);
+        let mut goal_ns = moved(nearest.error_ns);
+        if !on_timeouts && nearest.excess_ns == 0 {
+            // Interrupts have queues of their own: a timeout that was good enough may still be.
+            goal_ns = goal_ns.max(now_ns);
+            next.timeout_ns = whole_us(goal_ns, now_ns);
+        } else if nearest.percent > CALM_PERCENT.1 {
+            return self.late(reading, next, nearest, goal_ns);
+        } else if nearest.percent < CALM_PERCENT.0 {
+            next.timeout_ns = whole_us(moved(nearest.error_ns / 2).min(2 * now_ns), now_ns);
+        }
+        self.drive(reading, next, goal_ns);
+        if next.timeout_ns == now_ns { Standing::Met } else { Standing::Moving }
+    }
+
+    /// A statistic is too near to its limit, or above it.
+    fn late(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest, goal_ns: u64) -> Standing {
+        let now_ns = self.now.timeout_ns;
+        if !self.has_timeouts(reading) {
+            // Interrupts alone are too late: the NIC's moderation, perhaps.
+            self.no_interrupts.begin(reading);
+            next.timeout_ns = whole_us(goal_ns, now_ns);
+            self.leave_interrupts(reading, next);
+            return Standing::Moving;
+        }
+        // A packet waits for one timeout, and for those that waited with it: what is later than that has another cause.
+        let ours = nearest.excess_ns <= 2 * now_ns;
+        if ours && goal_ns < now_ns {
+            next.timeout_ns = whole_us(goal_ns, now_ns);
+        } else if !ours && self.suspended_too_long(reading, nearest) {
+            next.suspend_ns = (next.suspend_ns / 2).max(self.slo.tightest_ns() / 2);
+        }
+        if *next != self.now {
+            return Standing::Moving;
+        }
+        if self.missed >= MISSED_MAX {
+            next.asked = true;
+            self.rest.begin(reading);
+            return Standing::OutOfReach;
+        }
+        if nearest.excess_ns > 0 { Standing::Missed } else { Standing::Met }
+    }
+
+    /// Whether a suspension may be what packets have waited for: those of a queue that the application does not come
+    /// back to.
+    fn suspended_too_long(&self, reading: &Reading, nearest: &Nearest) -> bool {
+        let suspends = reading.napis.iter().any(|napi| napi.suspends != Some(0));
+        self.bounds.suspends
+            && suspends
+            && self.now.suspend_ns <= nearest.excess_ns + self.slo.tightest_ns()
+            && self.now.suspend_ns > self.slo.tightest_ns() / 2
+    }
+
+    /// The mode that was asked for is in force because the objective was out of reach.
+    fn resting(&mut self, reading: &Reading, next: &mut InForce, nearest: &Nearest) -> Standing {
+        let met = nearest.percent <= CALM_PERCENT.1;
+        let (then, now) = (self.rest.packets_per_s, reading.packets_per_s());
+        let other_load = now < then / 4 * 3 || now > then / 3 * 4;
+        if met || other_load || self.rest.is_over(reading) {
+            next.asked = false;
+            next.timeout_ns = self.bounds.first_ns();
+            next.interrupts.clear();
+            self.missed = 0;
+            if met {
+                self.rest = Rest::none();
+            }
+            return Standing::Moving;
+        }
+        Standing::OutOfReach
+    }
+
+    /// Latency is not known: a packet's wait is bounded by half of what the objective leaves, and the CPUs decide
+    /// within that. Where it was known and no longer is, the mode that was asked for is in force.
+    fn without_latency(&mut self, reading: &Reading, next: &mut InForce) -> Standing {
+        if self.has_seen {
+            next.asked = true;
+            return Standing::Blind;
+        }
+        let (half_ns, most_ns) = (self.bounds.timeout_ns_max / 2, self.bounds.timeout_ns_max);
+        let now_ns = next.timeout_ns;
+        let max = self.bounds.cpu_percent_max;
+        next.timeout_ns = match reading.cpu_percent {
+            Some(used) if used > max && now_ns >= half_ns => now_ns + now_ns / 4,
+            Some(used) if used > max * 0.75 && now_ns > half_ns => now_ns,
+            Some(_) if now_ns > half_ns => (now_ns - now_ns / 5).max(half_ns),
+            _ => half_ns,
+        }
+        .min(most_ns);
+        self.drive(reading, next, next.timeout_ns);
+        Standing::CpuOnly
+    }
+
+    /// Which queues have their interrupts alone: where a timeout gathers less than one packet, each costs a timer
+    /// instead of an interrupt.
+    fn drive(&self, reading: &Reading, next: &mut InForce, goal_ns: u64) {
+        let fewer = reading.packets_per_s() < self.no_interrupts.packets_per_s / 4 * 3;
+        let may_leave = self.no_interrupts.is_over(reading) || fewer || reading.judged().is_none();
+        for napi in &reading.napis {
+            let hundredths = u128::from(napi.work) * u128::from(goal_ns) * 100 / u128::from(reading.window_ns.max(1));
+            let interrupts = next.interrupts.entry(napi.id).or_default();
+            if *interrupts {
+                *interrupts = hundredths <= u128::from(PACKETS_PER_TIMEOUT.1);
+            } else {
+                *interrupts = may_leave && hundredths < u128::from(PACKETS_PER_TIMEOUT.0);
+            }
+        }
+        next.interrupts.retain(|id, _| reading.napis.iter().any(|napi| napi.id == *id));
+    }
+
+    /// Queues that have packets leave their interrupts.
+    fn leave_interrupts(&self, reading: &Reading, next: &mut InForce) {
+        for napi in reading.napis.iter().filter(|napi| napi.work > 0) {
+            next.interrupts.insert(napi.id, false);
+        }
+    }
+
+    /// Whether a queue that had packets has a timeout.
+    fn has_timeouts(&self, reading: &Reading) -> bool {
+        let has = |id: u32| !self.now.interrupts.get(&id).copied().unwrap_or(false);
+        reading.napis.iter().any(|napi| napi.work > 0 && has(napi.id))
+    }
+}
+
+/// Whole microseconds, and what it was if the difference is not worth a change.
+fn whole_us(ns: u64, before_ns: u64) -> u64 {
+    let ns = ns / 1_000 * 1_000;
+    if ns.abs_diff(before_ns) < (before_ns / 20).max(1_000) { before_ns } else { ns }
+}

@@ -1,0 +1,111 @@
+//! What was seen in a window: the figures that a controller decides by, and that whoever shows it shows.
+//!
+//! They are gathered per NAPI, once, by whoever runs the controller; a screen or an exporter reads the same values.
+
+use lull_core::Stats;
+
+use crate::{Slo, Statistic};
+
+/// Answers without which a statistic of a window says little: fewer are waited for until [`WINDOW_NS_MAX`].
+pub const ANSWERS_PER_WINDOW: u64 = 1_000;
+/// Answers below which latency counts as unknown.
+pub const ANSWERS_MIN: u64 = 100;
+/// A window lasts at least this long, in nanoseconds.
+pub const WINDOW_NS_MIN: u64 = 100_000_000;
+/// A window lasts at most this long, in nanoseconds.
+pub const WINDOW_NS_MAX: u64 = 1_000_000_000;
+
+/// Whether a window is over: there is enough to see, or it has lasted too long. `answers` is `None` where latency
+/// cannot be known.
+pub fn window_is_over(elapsed_ns: u64, answers: Option<u64>) -> bool {
+    elapsed_ns >= WINDOW_NS_MAX
+        || elapsed_ns >= WINDOW_NS_MIN && answers.is_some_and(|answers| answers >= ANSWERS_PER_WINDOW)
+}
+
+/// Latencies of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// How many answers were timed.
+    pub answers: u64,
+    /// Their mean, in nanoseconds.
+    pub avg_ns: u64,
+    /// Their median, in nanoseconds.
+    pub p50_ns: u64,
+    /// Their 95th percentile, in nanoseconds.
+    pub p95_ns: u64,
+    /// Their 99th percentile, in nanoseconds.
+    pub p99_ns: u64,
+}
+
+impl Latency {
+    /// A statistic, in nanoseconds.
+    pub fn ns(&self, statistic: Statistic) -> u64 {
+        match statistic {
+            Statistic::Avg => self.avg_ns,
+            Statistic::P50 => self.p50_ns,
+            Statistic::P95 => self.p95_ns,
+            Statistic::P99 => self.p99_ns,
+        }
+    }
+
+    /// Whether every bound holds.
+    pub fn meets(&self, slo: &Slo) -> bool {
+        slo.bounds().iter().all(|bound| self.ns(bound.statistic) < bound.limit_ns)
+    }
+}
+
+/// What happened on one NAPI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NapiReading {
+    /// Its id.
+    pub id: u32,
+    /// Polls.
+    pub polls: u64,
+    /// Packets that they took.
+    pub work: u64,
+    /// Timers that ran out, where somebody counts them.
+    pub timers: Option<u64>,
+    /// Suspensions, where somebody counts them.
+    pub suspends: Option<u64>,
+}
+
+impl NapiReading {
+    /// Of the differences of a NAPI's counters.
+    pub fn of(id: u32, stats: &Stats) -> NapiReading {
+        NapiReading {
+            id,
+            polls: stats.polls,
+            work: stats.work,
+            timers: Some(stats.timer_fires),
+            suspends: Some(stats.suspends),
+        }
+    }
+}
+
+/// What was seen in a window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// When the window ended, in nanoseconds of a clock that never goes back.
+    pub now_ns: u64,
+    /// How long it was, in nanoseconds.
+    pub window_ns: u64,
+    /// What happened on each NAPI.
+    pub napis: Vec<NapiReading>,
+    /// Use of the CPUs that serve and deliver, in percent of them, where it is known.
+    pub cpu_percent: Option<f64>,
+    /// Latency, where it is known.
+    pub latency: Option<Latency>,
+}
+
+impl Reading {
+    /// Packets per second, over all NAPIs.
+    pub(crate) fn packets_per_s(&self) -> u64 {
+        let packets: u64 = self.napis.iter().map(|napi| napi.work).sum();
+        (u128::from(packets) * 1_000_000_000 / u128::from(self.window_ns.max(1))) as u64
+    }
+
+    /// Latency, if there were enough answers to speak of it.
+    pub(crate) fn judged(&self) -> Option<&Latency> {
+        self.latency.as_ref().filter(|latency| latency.answers >= ANSWERS_MIN)
+    }
+}
