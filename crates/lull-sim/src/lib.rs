@@ -23,6 +23,7 @@
 //! | [`worldfile`], [`profile`] | a machine and a service from a file |
 //! | [`predict`] | what it does in a mode under a load |
 //! | [`tune`] | the mode and timeout for an objective |
+//! | [`control`] | a controller that keeps an objective under changing load, and its score |
 //!
 //! # Example: the same service interrupt-driven and suspended
 //!
@@ -41,6 +42,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod costs;
 pub mod engine;
 pub mod fit;

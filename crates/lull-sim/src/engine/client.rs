@@ -42,6 +42,8 @@ pub(crate) struct Source {
     first: ConnId,
     count: u32,
     traffic: Traffic,
+    /// An arrival of the whole group lies ahead.
+    arriving: bool,
     rng: Stream,
     /// The arrivals of the trace that it has looked at, and the connections that they are for: the same for all groups.
     traced: u64,
@@ -50,7 +52,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream, traced_to: Stream) -> Source {
-        Source { first, count, traffic, rng, traced: 0, traced_to }
+        Source { first, count, traffic, arriving: false, rng, traced: 0, traced_to }
     }
 }
 
@@ -201,8 +203,24 @@ impl Clients {
     }
 
     fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
+        self.sources[source].arriving = per_s > 0.0;
+        if per_s <= 0.0 {
+            // Nothing comes until the rate changes.
+            return;
+        }
         let gap_ns = self.sources[source].rng.exponential_ns(1e9 / per_s);
         env.agenda.push(env.now_ns + gap_ns, Event::Issue { source });
+    }
+
+    /// Changes how much a group in an open loop, or one of noise, sends from its next arrival on.
+    pub(crate) fn set_rate(&mut self, env: &mut Env, source: SourceId, new_per_s: f64) {
+        let group = &mut self.sources[source];
+        if let Traffic::Open { per_s } | Traffic::Noise { per_s } = &mut group.traffic {
+            *per_s = new_per_s;
+            if !group.arriving {
+                self.next_arrival(env, source, new_per_s);
+            }
+        }
     }
 
     /// A connection with gaps of its own draws the next; the first of a run is what is left of one.
@@ -247,7 +265,9 @@ impl Clients {
         match traffic {
             Traffic::Open { per_s } => {
                 self.next_arrival(env, source, per_s);
-                self.request_or_wait(env, conn);
+                if per_s > 0.0 {
+                    self.request_or_wait(env, conn);
+                }
             }
             Traffic::Trace { per_s } => {
                 self.next_of_trace(env, source, per_s);
@@ -255,6 +275,9 @@ impl Clients {
             }
             Traffic::Noise { per_s } => {
                 self.next_arrival(env, source, per_s);
+                if per_s <= 0.0 {
+                    return;
+                }
                 let queue = self.connections[conn].queue;
                 let _ = nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Ack));
             }
