@@ -28,6 +28,7 @@ mod serve;
 mod set;
 mod show;
 mod sim;
+mod sim_control;
 mod sim_replay;
 mod ss;
 mod stat;

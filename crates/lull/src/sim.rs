@@ -18,6 +18,7 @@ use lull_sim::worldfile::EXAMPLES;
 use crate::failure::Failure;
 use crate::output::{out, outln, say};
 use crate::outputs::Outputs;
+use crate::sim_control::{self, Control};
 use crate::sim_replay::{self, Replay, Worlds};
 
 /// Arguments of `lull sim`.
@@ -41,6 +42,13 @@ enum SimCommand {
     Replay(Replay),
     /// Runs random worlds, with the invariants of delivery looked at after every step.
     Worlds(Worlds),
+    /// Runs a controller on a described machine under load that changes at random, and scores it.
+    ///
+    /// The controller chooses the timeouts for a latency objective while the load steps, ramps, bursts, shares a queue with
+    /// another program and goes idle. It is held against the best fixed setting that is known in hindsight for each phase:
+    /// the objective should be met in 99 % of the windows in which that setting meets it (of 1,000 answers or more, 2 s
+    /// after a phase began), at 1.15 times its CPU or less. docs/control.md has the law.
+    Control(Control),
     /// Lists the commented world files that ship, or prints one: a start for one's own, for lull predict and lull tune.
     Example(Example),
 }
@@ -145,6 +153,7 @@ pub fn run(args: SimArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         SimCommand::Fit(args) => calibrate(&args),
         SimCommand::Replay(args) => sim_replay::replay(&args),
         SimCommand::Worlds(args) => sim_replay::worlds(&args, stop),
+        SimCommand::Control(args) => sim_control::control(&args, stop),
         SimCommand::Example(args) => example(args.name.as_deref()),
     }
 }

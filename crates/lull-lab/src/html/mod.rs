@@ -11,9 +11,11 @@
 //! | [`case`] | the page of a case |
 //! | [`published`] | the pages of published tables, simulated |
 //! | [`tuning`] | the page of a search for settings |
+//! | [`control`] | the page of a controller under changing load |
 
 mod bars;
 pub mod case;
+pub mod control;
 mod figures;
 mod lines;
 mod narrate;

@@ -112,8 +112,13 @@ pub fn run(
     file.can_run(mode).map_err(PredictError::Mode)?;
     file.can_offer(Traffic::Open { per_s: 1.0 }).map_err(PredictError::Load)?;
     let mut world = file.world(mode, Traffic::Open { per_s: 1.0 }, 0);
-    let shares: Vec<(u32, f64)> = world
-        .connections
+    // A second application keeps the load that it has.
+    let own = world.second.map_or(world.connections.len(), |second| second.first_group as usize);
+    if world.connections[..own].iter().any(|group| !matches!(group.traffic, Traffic::Open { .. })) {
+        let why = "load that changes comes as a Poisson process: leave arrivals and its trace out of the world file";
+        return Err(PredictError::Load(why.to_owned()));
+    }
+    let shares: Vec<(u32, f64)> = world.connections[..own]
         .iter()
         .map(|group| (group.queue, f64::from(group.count) / f64::from(file.connections.max(1))))
         .collect();

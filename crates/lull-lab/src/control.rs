@@ -1,0 +1,327 @@
+//! `lull sim control` for people: what a controller did with a changing load, and how it stands to the best fixed setting.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lull_core::Mode;
+use lull_sim::WorldFile;
+use lull_sim::control::{Score, ScoreError, Slice, Trace, score};
+use lull_sim::tune::us_text;
+use lull_slo::Slo;
+use serde_json::json;
+
+use crate::document::{Document, pretty};
+use crate::table::grid::{Align, Grid};
+
+/// What is run: traces of seeds in a row.
+#[derive(Debug)]
+pub struct Proving<'a> {
+    /// The world.
+    pub file: &'a WorldFile,
+    /// The mode that the controller begins with and falls back to.
+    pub mode: &'a Mode,
+    /// The objective.
+    pub slo: &'a Slo,
+    /// Requests per second that the service answers at the most, in base.
+    pub max_per_s: f64,
+    /// The first seed.
+    pub seed: u64,
+    /// How many traces.
+    pub traces: u64,
+}
+
+/// A trace with its score.
+#[derive(Clone, Debug)]
+pub struct Proven {
+    /// Its seed.
+    pub seed: u64,
+    /// The load.
+    pub trace: Trace,
+    /// How it went.
+    pub score: Score,
+}
+
+/// Traces that were run, as a document.
+#[derive(Debug)]
+pub struct Proof<'a> {
+    /// What was run.
+    pub proving: &'a Proving<'a>,
+    /// The traces, by seed; fewer than asked for if it was stopped.
+    pub proven: Vec<Proven>,
+    /// The command that repeats it.
+    pub command: &'a str,
+}
+
+/// Runs the traces, spread over threads. `done` is told of each.
+///
+/// # Errors
+/// That of the first trace that failed.
+pub fn prove(
+    proving: &Proving<'_>,
+    threads: usize,
+    stop: &AtomicBool,
+    done: impl Fn(&Proven) + Sync,
+) -> Result<Vec<Proven>, ScoreError> {
+    let next = AtomicU64::new(0);
+    let results = Mutex::new(Vec::new());
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            if nth >= proving.traces {
+                return;
+            }
+            let seed = proving.seed + nth;
+            let trace = Trace::random(seed, proving.max_per_s, proving.file.queues);
+            let result = score(proving.file, proving.mode, proving.slo, &trace, seed);
+            let result = result.map(|score| Proven { seed, trace, score });
+            if let Ok(proven) = &result {
+                done(proven);
+            }
+            // A thread that panicked has left whole entries.
+            results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.max(1) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut proven = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    proven.sort_by_key(|proven| proven.seed);
+    Ok(proven)
+}
+
+impl Proof<'_> {
+    /// Windows that were judged, and those that were missed.
+    pub fn windows(&self) -> (usize, usize) {
+        let sum = |of: fn(&Score) -> usize| self.proven.iter().map(|proven| of(&proven.score)).sum();
+        (sum(Score::judged), sum(|score| score.missed.len()))
+    }
+
+    /// CPU over that of the best fixed settings, where these met the objective.
+    pub fn cpu_ratio(&self) -> f64 {
+        let reachable = || self.proven.iter().flat_map(|proven| &proven.score.phases).filter(|phase| phase.reachable);
+        let ours: f64 = reachable().map(|phase| phase.busy_percent.0).sum();
+        ours / reachable().map(|phase| phase.busy_percent.1).sum::<f64>().max(f64::MIN_POSITIVE)
+    }
+
+    /// Whether the objective was met in 99 % of the judged windows at 1.15 times the CPU or less.
+    pub fn holds(&self) -> bool {
+        let (judged, missed) = self.windows();
+        missed * 100 <= judged && self.cpu_ratio() <= CPU_RATIO_MAX
+    }
+
+    /// The score in a sentence or two.
+    pub fn words(&self) -> String {
+        let (judged, missed) = self.windows();
+        let phases = || self.proven.iter().flat_map(|proven| &proven.score.phases);
+        let reachable = phases().filter(|phase| phase.reachable).count();
+        let dear = phases()
+            .filter(|phase| phase.reachable && phase.busy_percent.0 > CPU_RATIO_MAX * phase.busy_percent.1)
+            .count();
+        format!(
+            "Of {judged} judged windows {missed} missed {} ({:.2} %). CPU is {:.3} times that of the best fixed setting \
+             over {reachable} phases in which one met it; {dear} of these took more than {CPU_RATIO_MAX} times. In {} \
+             phases no fixed setting met it. The controller changed settings {} times in {:.0} s.",
+            self.proving.slo,
+            100.0 * missed as f64 / judged.max(1) as f64,
+            self.cpu_ratio(),
+            phases().count() - reachable,
+            self.proven.iter().map(|proven| proven.score.run.changes).sum::<u64>(),
+            self.proven.iter().map(|proven| proven.trace.length_ns()).sum::<u64>() as f64 / 1e9,
+        )
+    }
+
+    /// What was run, in a sentence.
+    pub fn subject(&self) -> String {
+        let Proving { mode, slo, max_per_s, .. } = self.proving;
+        format!(
+            "A controller for {slo} that begins with {mode}, on load that changes at random, of at most 75 % of the {} \
+             that the service answers.",
+            lull_units::rate_text(max_per_s.round())
+        )
+    }
+}
+
+/// How much more CPU than the best fixed setting a controller may take.
+const CPU_RATIO_MAX: f64 = 1.15;
+
+/// The score of a trace, phase by phase, with every window that was missed.
+pub fn phases(proven: &Proven) -> String {
+    let mut out = format!("seed {}\n", proven.seed);
+    let mut grid = Grid::default();
+    for (head, align) in [
+        ("phase", Align::Left),
+        ("best", Align::Left),
+        ("windows", Align::Right),
+        ("missed", Align::Right),
+        ("busy_percent", Align::Right),
+        ("best_percent", Align::Right),
+        ("ratio", Align::Right),
+    ] {
+        grid.column(head, align);
+    }
+    for (index, (phase, score)) in proven.trace.phases.iter().zip(&proven.score.phases).enumerate() {
+        let (ours, best) = score.busy_percent;
+        grid.row(vec![
+            phase.to_string(),
+            if score.reachable { score.best.clone() } else { format!("{} (misses)", score.best) },
+            score.judged.to_string(),
+            proven.score.missed.iter().filter(|missed| missed.phase == index).count().to_string(),
+            format!("{ours:.2}"),
+            format!("{best:.2}"),
+            format!("{:.3}", ours / best.max(f64::MIN_POSITIVE)),
+        ]);
+    }
+    out += &grid.to_string();
+    for missed in &proven.score.missed {
+        let us = |ns: u64| us_text(ns as f64 / 1e3);
+        let _ = writeln!(
+            out,
+            "  missed at {:.2} s: {}, the fixed setting {}, timeouts {}",
+            missed.end_ns as f64 / 1e9,
+            us(missed.ns.0),
+            us(missed.ns.1),
+            timeouts_text(&missed.timeouts_ns)
+        );
+    }
+    out
+}
+
+/// The run of a trace, slice by slice.
+pub fn timeline(proven: &Proven, slo: &Slo) -> String {
+    let statistic = slo.first().statistic;
+    let mut grid = Grid::default();
+    for head in ["s", "answers/s"] {
+        grid.column(head, Align::Right);
+    }
+    grid.column(statistic.to_string().as_str(), Align::Right);
+    for head in ["CPU_percent", "busy_percent", "interrupts", "polls"] {
+        grid.column(head, Align::Right);
+    }
+    grid.column("timeouts", Align::Left);
+    grid.column("controller", Align::Left);
+    grid.column("load", Align::Left);
+    let mut phase = usize::MAX;
+    for slice in &proven.score.run.slices {
+        let begins = std::mem::replace(&mut phase, slice.phase) != slice.phase;
+        grid.row(vec![
+            format!("{:.2}", slice.end_ns as f64 / 1e9),
+            format!("{:.0}", per_s(slice)),
+            us_text(slice.latency.ns(statistic) as f64 / 1e3),
+            format!("{:.1}", slice.cpu_percent),
+            format!("{:.1}", slice.busy_percent),
+            slice.irqs.to_string(),
+            slice.polls.to_string(),
+            timeouts_text(&slice.timeouts_ns),
+            slice.standing.map_or_else(String::new, |standing| standing.to_string()),
+            if begins { proven.trace.phases[slice.phase].to_string() } else { String::new() },
+        ]);
+    }
+    grid.to_string()
+}
+
+/// Answers per second of a slice.
+pub(crate) fn per_s(slice: &Slice) -> f64 {
+    slice.latency.answers as f64 * 1e9 / (slice.end_ns - slice.begin_ns).max(1) as f64
+}
+
+/// Timeouts of queues: one if all have the same; 0 is a queue's interrupt.
+fn timeouts_text(timeouts_ns: &[u64]) -> String {
+    let text = |ns: &u64| if *ns == 0 { "interrupts".to_owned() } else { us_text(*ns as f64 / 1e3) };
+    match timeouts_ns.split_first() {
+        Some((first, rest)) if rest.iter().all(|ns| ns == first) => text(first),
+        _ => timeouts_ns.iter().map(text).collect::<Vec<_>>().join(" "),
+    }
+}
+
+impl Document for Proof<'_> {
+    /// A row for each slice of each controlled run.
+    fn csv(&self) -> String {
+        let mut text = "seed,phase,load,begin_s,end_s,answers,avg_us,p50_us,p95_us,p99_us,cpu_percent,busy_percent,\
+                        interrupts,polls,timeouts_us,controller\n"
+            .to_owned();
+        let us = |ns: u64| ns as f64 / 1e3;
+        for proven in &self.proven {
+            for slice in &proven.score.run.slices {
+                let latency = &slice.latency;
+                let timeouts: Vec<String> = slice.timeouts_ns.iter().map(|ns| us(*ns).to_string()).collect();
+                let _ = writeln!(
+                    text,
+                    "{},{},{},{:.2},{:.2},{},{:.1},{:.1},{:.1},{:.1},{:.2},{:.2},{},{},{},{}",
+                    proven.seed,
+                    slice.phase,
+                    proven.trace.phases[slice.phase],
+                    slice.begin_ns as f64 / 1e9,
+                    slice.end_ns as f64 / 1e9,
+                    latency.answers,
+                    us(latency.avg_ns),
+                    us(latency.p50_ns),
+                    us(latency.p95_ns),
+                    us(latency.p99_ns),
+                    slice.cpu_percent,
+                    slice.busy_percent,
+                    slice.irqs,
+                    slice.polls,
+                    timeouts.join(" "),
+                    slice.standing.map_or_else(String::new, |standing| standing.to_string()),
+                );
+            }
+        }
+        text
+    }
+
+    fn json(&self) -> std::io::Result<String> {
+        let phases = |proven: &Proven| -> Vec<serde_json::Value> {
+            let pairs = proven.trace.phases.iter().zip(&proven.score.phases);
+            let phase = pairs.map(|(phase, score)| {
+                json!({
+                    "load": phase.to_string(),
+                    "best_fixed": score.best,
+                    "best_fixed_meets_it": score.reachable,
+                    "windows": score.judged,
+                    "busy_percent": score.busy_percent.0,
+                    "best_fixed_busy_percent": score.busy_percent.1,
+                })
+            });
+            phase.collect()
+        };
+        let missed = |proven: &Proven| -> Vec<serde_json::Value> {
+            let one = |missed: &lull_sim::control::Missed| {
+                json!({
+                    "phase": missed.phase,
+                    "end_s": missed.end_ns as f64 / 1e9,
+                    "us": missed.ns.0 as f64 / 1e3,
+                    "best_fixed_us": missed.ns.1 as f64 / 1e3,
+                })
+            };
+            proven.score.missed.iter().map(one).collect()
+        };
+        let trace = |proven: &Proven| {
+            json!({
+                "seed": proven.seed,
+                "changes": proven.score.run.changes,
+                "phases": phases(proven),
+                "missed": missed(proven),
+            })
+        };
+        let (judged, missed_windows) = self.windows();
+        pretty(&json!({
+            "command": self.command,
+            "world": self.proving.file.describe(),
+            "objective": self.proving.slo.to_string(),
+            "mode": self.proving.mode.to_string(),
+            "windows": judged,
+            "missed": missed_windows,
+            "cpu_ratio": self.cpu_ratio(),
+            "traces": self.proven.iter().map(trace).collect::<Vec<_>>(),
+        }))
+    }
+
+    fn html(&self) -> String {
+        crate::html::control::render(self)
+    }
+}
