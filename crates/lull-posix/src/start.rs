@@ -17,6 +17,7 @@ use lull_net::lull_nic::pcap::Pcap;
 use lull_net::lull_nic::tap::{self, Tap};
 use lull_net::lull_nic::xdp::Xdp;
 use lull_net::{EPHEMERAL_PORTS, Elsewhere, Host, HostConfig, Mode, Network, NetworkConfig};
+use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::elsewhere::Others;
 use crate::engine::{Engine, Share, StartError, engage_each};
@@ -70,6 +71,7 @@ pub(crate) fn flows() -> Option<&'static Arc<Flows>> {
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
+    has_room(hand_over.nic.queues())?;
     // Claimed first: another process's queue is not to be touched.
     let claimed = claim(hand_over, &flows, share)?;
     let queues = claimed.len();
@@ -104,6 +106,32 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let control = Offer::start_with_sockets(&host, &name_of_this_program(), &Places::default(), sockets);
     let control = control.inspect_err(|error| say(&failed("lull show does not see this program", error))).ok();
     Ok(Engine { host, network, mode, flows: Some(flows), control })
+}
+
+/// What the stack takes at its start, in bytes: tables for as many connections as it may have, and threads' stacks. Seen are 48 MiB,
+/// and 17 for each further queue.
+const ROOM_BYTES: usize = 48 << 20;
+const ROOM_BYTES_PER_QUEUE: usize = 20 << 20;
+
+/// Refuses to start where the stack would not get its memory: an allocation that fails ends the program without a word that says
+/// whose it was.
+#[allow(unsafe_code)]
+fn has_room(queues: usize) -> Result<(), StartError> {
+    let bytes = ROOM_BYTES + queues * ROOM_BYTES_PER_QUEUE;
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows of when it is given back.
+    let there = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags)
+            .map(|start| rustix::mm::munmap(start, bytes))
+    };
+    there.map(drop).map_err(|error| {
+        StartError(format!(
+            "process {} has no room for lull's stack, which takes up to {} MiB ({error}): raise its limits on memory (ulimit -v, \
+             ulimit -d, LimitAS=)",
+            std::process::id(),
+            bytes >> 20
+        ))
+    })
 }
 
 /// `net.core.busy_poll` and `busy_read` are the machine's, so that poll, select and blocking reads busy poll on lull where they

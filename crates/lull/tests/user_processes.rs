@@ -44,6 +44,20 @@ fn a_program_that_closes_all_numbers_that_it_did_not_open_goes_on_being_served()
 }
 
 #[test]
+fn the_hosts_pings_are_answered_whatever_befalls_a_program_on_the_same_interface() {
+    for (fault, program) in [
+        ("strace", "strace"),
+        ("attached", "gdb"),
+        ("memlock", "true"),
+        ("address-space", "true"),
+        ("stopped", "true"),
+        ("launcher", "true"),
+    ] {
+        over_xdp("pings", &format!("command -v {program} && {MEMCACHED}"), "suspend20", fault);
+    }
+}
+
+#[test]
 fn programs_with_the_same_process_id_in_two_namespaces_are_both_shown() {
     user::run("containers", MEMCACHED, "suspend20", "");
 }

@@ -14,7 +14,7 @@ serve() {
 }
 clean() {
     stop
-    [ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+    exists lull0 && fail "the TAP is left"
 }
 case "$fault" in
 stopped)
@@ -62,7 +62,7 @@ launcher)
     until_it answers
     kill -0 "$program" || fail "the program died with its launcher"
     kill -TERM "$program"
-    until_it test ! -e /sys/class/net/lull0
+    until_it eval "! exists lull0"
     ;;
 device)
     serve
@@ -159,7 +159,7 @@ END
             kill -9 "$(pgrep -P "$launcher" | head -n 1)"
             wait "$launcher"
         fi
-        [ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+        exists lull0 && fail "the TAP is left"
     done
     touch stop
     wait "$client" || fail "the client: $(cat client)"

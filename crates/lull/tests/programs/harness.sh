@@ -70,9 +70,9 @@ $(cat)
 END
 }
 
-# Waits until a command succeeds, for a minute.
+# Waits until a command succeeds, for a minute or LULL_TEST_PATIENCE seconds.
 until_it() {
-    for _ in $(seq 600); do
+    for _ in $(seq "$((10 * ${LULL_TEST_PATIENCE:-60}))"); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.1
     done
@@ -80,6 +80,9 @@ until_it() {
     cat said
     exit 1
 }
+
+# Whether there is an interface; /sys tells of those of the namespace that it was mounted in.
+exists() { ip link show "$1" >/dev/null 2>&1; }
 
 fail() {
     echo "$*"

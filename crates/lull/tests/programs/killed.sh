@@ -30,5 +30,5 @@ wait "$client" || fail "the client: $(cat client)"
 wait "$launcher"
 [ $? = 137 ] || fail "lull run did not end with the program's status"
 grep -q "the program left 19 connections open; 19 peers were told by a reset" said || fail "not all peers were told"
-[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+exists lull0 && fail "the TAP is left"
 echo done

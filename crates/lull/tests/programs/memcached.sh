@@ -16,5 +16,5 @@ ip address show | grep -q "$own/" && fail "the kernel has the address"
 stop
 [ "$(stat -c %s frames)" -gt 10000 ] || fail "the frames were not recorded"
 cat said
-[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+exists lull0 && fail "the TAP is left"
 echo done

@@ -7,5 +7,5 @@ python3 "$(dirname "$0")/memcached_udp.py" "$own" 2000 8 || fail "the client"
 "$lull" load "$own:11211" --connections 4 --seconds 0.5 --records 100 >load 2>&1 || fail "the load: $(cat load)"
 grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "not everything was answered: $(cat load)"
 stop
-[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+exists lull0 && fail "the TAP is left"
 echo done

@@ -1,5 +1,6 @@
 # Unmodified nginx is told to reload (HUP) again and again while a client keeps it busy: new workers claim queues while the old
 # ones finish what they have. No request fails. $3: how many workers, "reuseport" or "shared", and "tap" or "xdp".
+# LULL_TEST_REQUESTS sets how many requests there are at least.
 . "$(dirname "$0")/harness.sh"
 
 read -r workers reuseport nic_kind <<<"$3"
@@ -86,7 +87,7 @@ for _ in $(seq 10); do
     kill -HUP "$(cat pid)"
     until_it eval "[ \$(grep -c 'gracefully shutting down' errors) -ge $((generation * workers)) ]"
     until_it eval "[ \$(grep -c ': exit\$' errors) -ge $((generation * workers)) ]"
-    until_it eval "[ \$(cat done) -gt \$(($before + 100)) ]"
+    until_it eval "[ \$(cat done) -gt \$(($before + ${LULL_TEST_REQUESTS:-1000} / 10)) ]"
 done
 touch stop
 wait "$client" || fail "the client: $(cat client)"

@@ -48,5 +48,5 @@ stop
 [ "$status" = 0 ] || fail "it ended with $status"
 grep -v "exited on signal 9\|initgroups" errors | grep "emerg\|alert\|crit" && fail "nginx complains"
 [ "$3" = xdp ] && pings_end
-[ -e /sys/class/net/lull0 ] && fail "the TAP is left"
+exists lull0 && fail "the TAP is left"
 echo done

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Linux's own users of netlink's family `netdev` on lull's devices: the selftest `busy_poller` with the three cases of
+# busy_poll_test.sh, and ynl. A value that ynl changes has to change what is counted.
+#
+#   netdev.sh LULL DIRECTORY     the command; where to build
+#
+# LULL_KERNEL_SOURCE names a source tree of Linux 6.19 or newer; without it Debian's newest is downloaded (160 MB). It takes
+# root, apt, a C compiler, make and python3 with yaml, and says so where it skips.
+set -uo pipefail
+lull=$(realpath "$1")
+directory=$2
+scripts=$(realpath "$(dirname "$0")/../programs")
+
+skip() { echo "SKIP: Linux's users of netdev: $1"; exit 0; }
+[ "$(id -u)" = 0 ] || skip "this is not root, which AF_XDP takes"
+for program in cc make python3 ip unshare; do
+    command -v "$program" >/dev/null || skip "$program is missing"
+done
+python3 -c 'import yaml, jsonschema' 2>/dev/null || skip "python3 has no yaml or no jsonschema"
+mkdir -p "$directory"
+directory=$(realpath "$directory")
+cd "$directory" || exit 1
+
+# Downloads Debian's newest kernel source, with lists of packages of its own: the machine's are left alone.
+download() {
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg version
+    command -v apt-get >/dev/null && [ -e "$keys" ] || skip "no source of Linux: name one with LULL_KERNEL_SOURCE"
+    mkdir -p apt/lists/partial apt/cache/archives/partial
+    echo "deb-src [signed-by=$keys] http://deb.debian.org/debian sid main" >apt/sources.list
+    local options=(-o "Dir::Etc::SourceList=$PWD/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$PWD/apt/lists" -o "Dir::Cache=$PWD/apt/cache" -o APT::Sandbox::User=root)
+    apt-get "${options[@]}" -qq update >fetched 2>&1 || skip "Debian's list of sources: $(tail -1 fetched)"
+    # The newest that the mirror still has.
+    for version in $(apt-cache "${options[@]}" showsrc linux | sed -n 's/^Version: //p' | sort -rV); do
+        apt-get "${options[@]}" source -qq --download-only "linux=$version" >fetched 2>&1 && break
+    done
+    ls linux_*.orig.tar.xz >/dev/null 2>&1 || skip "no source of Linux: $(tail -1 fetched)"
+    mkdir -p source
+    tar xf linux_*.orig.tar.xz -C source --strip-components=1 --wildcards '*/tools/net/ynl' '*/tools/testing/selftests/net' \
+        '*/Documentation/netlink' '*/include/uapi' '*/MAINTAINERS' || exit 1
+    rm linux_*.orig.tar.xz
+}
+source=${LULL_KERNEL_SOURCE:-$directory/source}
+[ -d "$source/tools/net/ynl" ] || download
+[ -d "$source/tools/net/ynl" ] || skip "$source has no tools/net/ynl"
+grep -q napi_threaded "$source/tools/testing/selftests/net/busy_poller.c" || skip "$source is older than Linux 6.19"
+ynl=$source/tools/net/ynl
+spec=$source/Documentation/netlink/specs/netdev.yaml
+if [ ! -x busy_poller ]; then
+    python3 "$ynl/pyynl/ynl_gen_c.py" --mode user --source --spec "$spec" -o netdev-user.c || exit 1
+    python3 "$ynl/pyynl/ynl_gen_c.py" --mode user --header --spec "$spec" -o netdev-user.h || exit 1
+    cc -O2 -o busy_poller -I. -I"$ynl/lib" -idirafter "$source/include/uapi" "$source/tools/testing/selftests/net/busy_poller.c" \
+        netdev-user.c "$ynl/lib/ynl.c" >built 2>&1 || { cat built; exit 1; }
+fi
+failed=0
+for nic in tap xdp; do
+    rm -rf "$nic" && mkdir "$nic"
+    (cd "$nic" && unshare -n --pid --fork --kill-child --mount-proc bash "$scripts/selftest.sh" "$lull" base "$nic" \
+        "$directory/busy_poller" "$ynl/pyynl/cli.py" "$spec") || failed=1
+done
+exit "$failed"
