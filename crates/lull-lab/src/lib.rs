@@ -9,9 +9,10 @@
 //! sockets) with [`memcached`] (protocol and store), [`load`] (generators), [`hardware`] and [`speed`] (cycles and
 //! instructions, where the processor counts them, and how fast the machine is just now), [`check`] (whether the mode
 //! asked for was in force), [`cell`] and [`stats`] (results and their intervals), [`table`], [`csv`], [`json`],
-//! [`html`]. [`case`] has the workloads beside the comparison, each with its own table. [`simulated`] makes the same
-//! report of a world that is simulated, [`tuning`] tells which mode and timeout meet an objective there, [`control`]
-//! shows a controller at work on one, and [`published`] holds simulated tables against published ones. Whatever is written to
+//! [`html`]. [`case`] has the workloads beside the comparison, each with its own table, as [`flood`] and [`forward`] have.
+//! [`simulated`] makes the same report of a world that is simulated, [`tuning`] tells which mode and timeout meet an
+//! objective there, [`control`] shows a controller at work on one, and [`published`] holds simulated tables against
+//! published ones. Whatever is written to
 //! files is a [`document::Document`].
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,8 @@ pub mod compare;
 pub mod control;
 pub mod csv;
 pub mod document;
+pub mod flood;
+pub mod forward;
 pub mod hardware;
 pub mod html;
 pub mod json;
@@ -30,6 +33,7 @@ pub mod load;
 pub mod machine;
 pub mod memcached;
 pub mod plan;
+pub mod polled;
 pub mod progress;
 pub mod published;
 pub mod service;

@@ -6,6 +6,8 @@ use crate::apply::{ApplyArgs, DiffArgs};
 use crate::attach::{AttachArgs, DetachArgs};
 use crate::compare::Compare;
 use crate::doctor::DoctorArgs;
+use crate::flood::FloodArgs;
+use crate::forward::ForwardArgs;
 use crate::group::GroupArgs;
 use crate::load::LoadArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
@@ -39,6 +41,10 @@ pub struct Cli {
 pub enum Command {
     /// Measures every delivery mode on a memcached service and prints one table.
     Compare(Compare),
+    /// Floods sinks on one core with datagrams: what each delivery mode leaves them, and where the rest is dropped.
+    Flood(FloodArgs),
+    /// Forwards between two devices in NAPI context, in any delivery mode, or measures that.
+    Forward(ForwardArgs),
     /// Puts mutilate's load on a memcached server over the kernel's sockets.
     Load(LoadArgs),
     /// Adds up what several generators of `lull load --hdr` measured at the same time.

@@ -11,6 +11,8 @@ mod compare;
 mod device_args;
 mod doctor;
 mod failure;
+mod flood;
+mod forward;
 mod group;
 mod group_args;
 mod load;
@@ -114,6 +116,8 @@ fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
     sweep();
     match cli.command {
         Command::Compare(args) => compare::run(args, given, &stop),
+        Command::Forward(args) => forward::run(&args, &stop),
+        Command::Flood(args) => flood::run(&args, &stop),
         Command::Load(args) => load::run(args, &stop),
         Command::Merge(args) => merge::run(&args),
         Command::XskRr(args) => xsk_rr::run(&args, &stop),

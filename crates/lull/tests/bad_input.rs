@@ -66,6 +66,38 @@ fn a_case_takes_its_own_options_only() {
 }
 
 #[test]
+fn a_flood_has_sizes_flows_and_modes_of_its_own() {
+    refused("flood --bytes x", &["--bytes", "x"]);
+    refused_in_one_line("flood --bytes 0", &["0 bytes", "1 to 65507"]);
+    refused_in_one_line("flood --flows 1001", &["1001 flows", "1 to 1000"]);
+    refused_in_one_line("flood --modes suspend20", &["suspend20", "softirq-fifo", "threaded"]);
+    refused_in_one_line("flood --modes softirq --thread-policy fifo:50", &["thread policy", "threaded"]);
+    refused("flood --thread-policy nice:5", &["nice:5", "fifo"]);
+    refused_in_one_line("flood --plane kernel --nic tap", &["--nic", "--plane kernel"]);
+    refused_in_one_line("flood --plane kernel --group-cpus 1", &["--group-cpus", "--plane kernel"]);
+    refused_in_one_line("flood --case fairness --flows 3", &["--flows", "fairness"]);
+    refused_in_one_line("flood --case crowd --applications 65", &["65 applications", "1 to 64"]);
+    refused_in_one_line("flood --applications 2", &["--applications"]);
+    refused_in_one_line("flood --runs 0", &["0 runs"]);
+    refused("flood --table --bytes 64", &["--table", "--bytes"]);
+    refused_in_one_line("flood --json /no/such/place/x.json", &["/no/such/place"]);
+}
+
+#[test]
+fn forwarding_has_two_devices_of_a_kind() {
+    refused_in_one_line("forward", &["two devices", "--from", "--to"]);
+    refused("forward --from xdp:eth0 --to tap:b", &["xdp:eth0", "tap:NAME"]);
+    refused_in_one_line("forward --from mem --to tap:b", &["mem", "two TAPs"]);
+    refused_in_one_line("forward --from tap:a --to tap:a", &["itself", "--to"]);
+    refused_in_one_line("forward --from tap:a --to tap:b --bytes 64", &["--bytes", "between TAPs"]);
+    refused_in_one_line("forward --from tap:a --to tap:b --mode group", &["group", "--group-cpus"]);
+    refused_in_one_line("forward --from mem --to mem --mode base", &["--mode", "--modes"]);
+    refused_in_one_line("forward --from mem --to mem --modes suspend20", &["suspend20", "threaded"]);
+    refused_in_one_line("forward --from mem --to mem --bytes 1473", &["1473", "1 to 1472"]);
+    refused_in_one_line("forward --plane kernel --from mem --to mem", &["--plane kernel", "--from"]);
+}
+
+#[test]
 fn a_programs_nic_takes_its_own_options_only() {
     let run = |options: &str| format!("run --mode base --addr 10.0.0.2/24 {options} --dry-run -- /bin/true");
     refused_in_one_line(&run("--nic eth0"), &["eth0", "tap:NAME", "xdp:DEV"]);

@@ -69,6 +69,16 @@ impl MemBench {
         decorate: impl FnOnce(Arc<dyn Device>) -> Result<Arc<dyn Device>, BenchError>,
     ) -> Result<MemBench, BenchError> {
         let cores = Cores::split(&config)?;
+        MemBench::start_on(config, cores, decorate)
+    }
+
+    /// The same on cores that were chosen, among which workers may share one.
+    pub(crate) fn start_on(
+        config: BenchConfig,
+        cores: Cores,
+        decorate: impl FnOnce(Arc<dyn Device>) -> Result<Arc<dyn Device>, BenchError>,
+    ) -> Result<MemBench, BenchError> {
+        config.validate()?;
         let generators = cores.generator.len();
         // A client's ports are its connections', so that very many take several clients.
         let clients = generators.max(config.connections.div_ceil(CONNECTIONS_MAX));
@@ -127,6 +137,11 @@ impl MemBench {
             (false, true) => Some(short("the generator")),
             (false, false) => None,
         }
+    }
+
+    /// Workers of the service.
+    pub fn workers(&self) -> usize {
+        self.config.workers
     }
 
     /// The service's side.

@@ -21,6 +21,9 @@ const PREFIX_BITS: u8 = 24;
 /// Hardware addresses of the server's and the client's end: fixed, so that neighbours need not be asked for.
 const HARDWARE: [&str; 2] = ["02:00:00:00:0a:02", "02:00:00:00:0a:01"];
 
+/// The network of the hop behind the server, and its two ends there: the server's, and the far one.
+const HOP: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 1, 2), Ipv4Addr::new(10, 0, 1, 1)];
+
 /// Whose network stack serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerStack {
@@ -117,6 +120,38 @@ impl Pair {
             side.within(|| ip(&if is_kernels { address + &up + &neighbour } else { up }))??;
         }
         Ok(pair)
+    }
+}
+
+impl Pair {
+    /// Makes a third namespace behind the server, which forwards to it what the client sends there: the far end, and the
+    /// server's device towards it.
+    ///
+    /// # Errors
+    /// As [`Pair::make`].
+    pub fn hop(&self) -> Result<(Side, String), BenchError> {
+        let near = format!("{}h", self.server.device());
+        let far = Side { namespace: namespace()?, device: format!("{near}f"), address: IpAddr::V4(HOP[1]) };
+        let link = format!(
+            "link add {near} address {mac} type veth peer name {peer} address {peer_mac} netns /proc/{pid}/fd/{fd}\n\
+             addr add {own}/{PREFIX_BITS} dev {near}\nlink set {near} up\n\
+             neigh replace {to} lladdr {peer_mac} dev {near} nud permanent\n",
+            mac = HARDWARE[0],
+            peer = far.device,
+            peer_mac = HARDWARE[1],
+            pid = std::process::id(),
+            fd = far.namespace.as_raw_fd(),
+            own = HOP[0],
+            to = HOP[1],
+        );
+        self.server.within(|| ip(&link))??;
+        let end = format!("addr add {}/{PREFIX_BITS} dev {dev}\nlink set {dev} up\n", far.address, dev = far.device);
+        far.within(|| ip(&end))??;
+        let route = format!("route add {}/32 via {}\n", far.address, self.server.address);
+        self.client.within(|| ip(&route))??;
+        // A namespace has settings of its own, which a thread inside it sees.
+        self.server.within(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+        Ok((far, near))
     }
 }
 

@@ -1,0 +1,326 @@
+//! One flooded member of a group of CPUs: how long the others wait. A poller visits a member that used its whole weight
+//! again only after every other that is ready, so a frame waits for at most what the others' weights are.
+//!
+//! The wait is counted in packets that were polled between a frame's arrival on its ring and its delivery: a count that no
+//! scheduler changes. The time beside it is what that took.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use lull_core::settings::WEIGHT_DEFAULT;
+use lull_core::{Mode, Stats};
+use lull_host::{GroupOptions, Host, HostConfig, NapiBinding, pin_thread};
+use lull_nic::mem::{self, MemConfig};
+use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
+
+use super::own::pass;
+use super::senders::{self, Station, datagram};
+use crate::bench::{BenchError, CLIENT_IP, SERVICE_IP};
+use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
+use crate::check::{Evidence, enforcement};
+use crate::polled::{Polled, Ring};
+
+/// Members, of which the first is flooded.
+const MEMBERS: usize = 8;
+/// Slots of each ring: several weights, so that the flooded one is always full.
+const RING_SLOTS: usize = 1_024;
+/// Time between two frames to a member that is not flooded.
+const QUIET_INTERVAL: Duration = Duration::from_micros(200);
+/// Frames to the flooded member between two looks at the others.
+const BURST: usize = 32;
+
+/// How long a frame may take; it only bounds a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the case is made of.
+#[derive(Clone, Debug)]
+pub struct Fairness {
+    /// Delivery modes of the eight queues.
+    pub modes: Vec<Mode>,
+    /// The core that delivers, then the generator's; empty: as there are.
+    pub cores: Vec<usize>,
+}
+
+/// What all members count together.
+#[derive(Debug, Default)]
+struct Served {
+    /// Packets that were polled, of all members.
+    packets: AtomicU64,
+}
+
+/// What the generator reads of a member: how many frames it had, and the count of all packets when it had the last.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Delivered {
+    frames: AtomicU64,
+    at_packets: AtomicU64,
+}
+
+/// A member's ring.
+struct Member {
+    rx: Box<dyn RxQueue>,
+    pool: FramePool,
+    served: Arc<Served>,
+    delivered: Arc<Delivered>,
+}
+
+impl Ring for Member {
+    fn poll(&mut self, budget: usize) -> usize {
+        let Member { rx, pool, served, delivered } = self;
+        rx.poll(budget, pool, &mut |frame, pool| {
+            pool.recycle(frame);
+            let packets = served.packets.fetch_add(1, Ordering::Relaxed);
+            delivered.at_packets.store(packets, Ordering::Relaxed);
+            delivered.frames.fetch_add(1, Ordering::Release);
+        })
+    }
+}
+
+/// Eight queues on a host, delivered in one mode.
+struct Machine {
+    host: Host,
+    napis: Vec<u32>,
+    served: Arc<Served>,
+    delivered: Vec<Arc<Delivered>>,
+    /// A frame for each queue.
+    frames: Vec<Vec<u8>>,
+    device: lull_host::DeviceId,
+    // The rings' other end.
+    _ours: Arc<dyn Device>,
+    _theirs: Arc<dyn Device>,
+}
+
+/// What the generator found.
+struct Waits {
+    packets: Histogram<u64>,
+    ns: Histogram<u64>,
+}
+
+impl Fairness {
+    /// Measures every mode without and with the flood.
+    ///
+    /// # Errors
+    /// What the host or the device refuses, or a frame that does not come.
+    pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
+        let placed = Placed::new(&self.cores, &["delivery", "the generator"])?;
+        let mut table = self.table(&placed, effort);
+        table.measure(0..2 * self.modes.len(), effort, &mut |row, _| {
+            let (machine, queue) = Machine::start(&self.modes[row / 2], placed.cores[0])?;
+            machine.measure(&self.modes[row / 2], row % 2 == 1, queue, placed.cores[1], effort)
+        })?;
+        Ok(table)
+    }
+
+    fn table(&self, placed: &Placed, effort: &Effort<'_>) -> CaseTable {
+        let measures = [
+            Measure {
+                name: "wait_packets_p99",
+                help: "packets polled between a frame's arrival at a quiet member and its delivery",
+            },
+            Measure { name: "wait_packets_max", help: "the most" },
+            Measure { name: "bound_packets", help: "twice the sum of the members' weights" },
+            Measure { name: "wait_p50_us", help: "median time of that wait" },
+            Measure { name: "wait_p99_us", help: "its 99th percentile" },
+            Measure { name: "bound_us", help: "the bound's packets at the rate at which they were polled" },
+            Measure { name: "polled_kpps", help: "packets polled, in thousands a second" },
+        ];
+        let title =
+            "Eight queues, of which the first is flooded and the others get a frame each 200 us: how long those wait.";
+        let mut table = CaseTable::new("fairness", title, &["mode", "flooded"], &measures);
+        table.set_up = format!("nic mem, {MEMBERS} queues of {RING_SLOTS} slots on one core; {}", effort.words());
+        for mode in &self.modes {
+            for flooded in ["no", "yes"] {
+                table.row(vec![mode.name().to_owned(), flooded.to_owned()]).short_of_cores.clone_from(&placed.short);
+            }
+        }
+        table
+    }
+}
+
+impl Machine {
+    fn start(mode: &Mode, core: usize) -> Result<(Machine, Queue), BenchError> {
+        let (ours, theirs) = mem::pair(MemConfig {
+            queues: MEMBERS,
+            peer_queues: Some(1),
+            ring_slots: RING_SLOTS,
+            drop_when_full: true,
+            ..MemConfig::default()
+        });
+        let host = Host::new(HostConfig { cpus: vec![Some(core), Some(core)], ..HostConfig::default() })?;
+        let device = host.add_device(&ours.info().name, MEMBERS, false);
+        let served = Arc::new(Served::default());
+        let (mut napis, mut delivered) = (Vec::new(), Vec::new());
+        for queue in 0..MEMBERS {
+            let Queue { rx, irq, .. } = ours.take_queue(queue)?;
+            let counted = Arc::new(Delivered::default());
+            let member =
+                Member { rx, pool: FramePool::new(RING_SLOTS), served: served.clone(), delivered: counted.clone() };
+            let receiver = Arc::new(Polled::new(member, irq.clone()));
+            napis.push(host.add_napi(NapiBinding { device, queue, cpu: 0, irq, receiver })?);
+            delivered.push(counted);
+        }
+        let stations =
+            [(theirs.info().mac, CLIENT_IP), (ours.info().mac, SERVICE_IP)].map(|(mac, ip)| Station { mac, ip });
+        let frames = (0..MEMBERS).map(|queue| frame_to(&ours, stations, queue)).collect::<Result<_, _>>()?;
+        let queue = theirs.take_queue(0)?;
+        let (_ours, _theirs): (Arc<dyn Device>, Arc<dyn Device>) = (Arc::new(ours), Arc::new(theirs));
+        let machine = Machine { host, napis, served, delivered, frames, device, _ours, _theirs };
+        machine.deliver(mode)?;
+        Ok((machine, queue))
+    }
+
+    /// Puts the mode in force and enables the queues.
+    fn deliver(&self, mode: &Mode) -> Result<(), BenchError> {
+        for napi in &self.napis {
+            self.host.set_napi(*napi, &mode.napi)?;
+            self.host.enable(*napi)?;
+        }
+        if let Some(polling) = mode.group {
+            let mut options = GroupOptions::default();
+            options.config.rest_ns = polling.rest_ns;
+            let group = self.host.new_group(options)?;
+            self.host.group_attach(group, 1)?;
+            for napi in &self.napis {
+                self.host.group_add(group, *napi, WEIGHT_DEFAULT)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> (Stats, u64) {
+        let sum = self.napis.iter().fold(Stats::default(), |all, napi| all + self.host.napi_stats(*napi));
+        (sum, (0..2).map(|cpu| self.host.cpu_stats(cpu).interrupts).sum())
+    }
+
+    fn measure(
+        &self,
+        mode: &Mode,
+        flooded: bool,
+        queue: Queue,
+        core: usize,
+        effort: &Effort<'_>,
+    ) -> Result<Observed, BenchError> {
+        let (over, counting) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (waits, packets, seconds, stats) = std::thread::scope(|scope| {
+            let generating = scope.spawn(|| -> Result<Waits, BenchError> {
+                pin_thread(&[core])?;
+                self.generate(queue, flooded, &over, &counting)
+            });
+            pass(effort, effort.warm_up);
+            counting.store(true, Ordering::Relaxed);
+            let packets = || self.served.packets.load(Ordering::Relaxed);
+            let (before, stats_before, begun) = (packets(), self.stats(), Instant::now());
+            pass(effort, effort.window);
+            let (served, seconds, stats) = (packets() - before, begun.elapsed().as_secs_f64(), self.stats());
+            over.store(true, Ordering::Relaxed);
+            let waits = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))??;
+            Ok::<_, BenchError>((waits, served, seconds, (stats.0 - stats_before.0, stats.1 - stats_before.1)))
+        })?;
+        let bound = 2.0 * MEMBERS as f64 * f64::from(WEIGHT_DEFAULT);
+        let per_second = packets as f64 / seconds;
+        let some = |histogram: &Histogram<u64>, quantile: f64| {
+            (!histogram.is_empty()).then(|| histogram.value_at_quantile(quantile) as f64)
+        };
+        Ok(Observed {
+            values: vec![
+                some(&waits.packets, 0.99),
+                some(&waits.packets, 1.0),
+                Some(bound),
+                some(&waits.ns, 0.5).map(|ns| ns / 1e3),
+                some(&waits.ns, 0.99).map(|ns| ns / 1e3),
+                // Without the flood nobody is busy, and the rate says nothing of a packet's cost.
+                (flooded && packets > 0).then(|| bound / per_second * 1e6),
+                Some(per_second / 1e3),
+            ],
+            verdict: enforcement(mode, &Evidence::of_core(&stats.0, stats.1, None, packets)),
+        })
+    }
+
+    /// Floods the first queue, if asked to, and sends each of the others a frame now and then, one at a time.
+    fn generate(
+        &self,
+        mut queue: Queue,
+        flooded: bool,
+        over: &AtomicBool,
+        counting: &AtomicBool,
+    ) -> Result<Waits, BenchError> {
+        queue.irq.mask();
+        let histogram = || Histogram::new(3).map_err(|error| BenchError::Invalid(error.to_string()));
+        let mut waits = Waits { packets: histogram()?, ns: histogram()? };
+        let mut pool = FramePool::new(RING_SLOTS);
+        let mut send = |to: usize, count: usize| {
+            for _ in 0..count {
+                let data = &self.frames[to];
+                let mut frame: Frame = pool.alloc_for(data.len());
+                frame.set_len(data.len());
+                frame.data_mut().copy_from_slice(data);
+                // A full ring drops it, as a wire does.
+                let _ = queue.tx.transmit(frame);
+            }
+            queue.tx.doorbell();
+            queue.tx.reap_sent(&mut pool);
+        };
+        let mut quiet: Vec<Quiet> =
+            (1..MEMBERS).map(|_| Quiet { sent: 0, on_its_way: None, due: Instant::now() }).collect();
+        while !over.load(Ordering::Relaxed) {
+            if flooded {
+                send(0, BURST);
+            }
+            for (member, quiet) in (1..MEMBERS).zip(&mut quiet) {
+                let now = Instant::now();
+                match quiet.on_its_way {
+                    None if now >= quiet.due => {
+                        send(member, 1);
+                        quiet.sent += 1;
+                        // Read behind the doorbell: what was polled before it was nobody's wait.
+                        quiet.on_its_way = Some((Instant::now(), self.served.packets.load(Ordering::Relaxed)));
+                        quiet.due = now + QUIET_INTERVAL;
+                    }
+                    Some((sent_at, at_packets)) => {
+                        let delivered = &self.delivered[member];
+                        if delivered.frames.load(Ordering::Acquire) == quiet.sent {
+                            if counting.load(Ordering::Relaxed) {
+                                let packets = delivered.at_packets.load(Ordering::Relaxed).saturating_sub(at_packets);
+                                waits.packets.saturating_record(packets);
+                                waits.ns.saturating_record(sent_at.elapsed().as_nanos() as u64);
+                            }
+                            quiet.on_its_way = None;
+                        } else if sent_at.elapsed() > PATIENCE {
+                            let what = format!("a frame to queue {member} was not delivered in {PATIENCE:?}");
+                            return Err(BenchError::Invalid(what));
+                        }
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(waits)
+    }
+}
+
+/// A member that is not flooded, as the generator sees it.
+struct Quiet {
+    sent: u64,
+    /// When its frame was sent, and the count of all packets then.
+    on_its_way: Option<(Instant, u64)>,
+    due: Instant,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Refused only where somebody removed it by hand.
+        let _ = self.host.remove_device(self.device);
+    }
+}
+
+/// A frame that the device steers to a queue.
+fn frame_to(device: &dyn Device, [from, to]: [Station; 2], queue: usize) -> Result<Vec<u8>, BenchError> {
+    let source = SocketAddr::from((from.ip, senders::PORT));
+    let reaches = |port: &u16| device.rss_queue(source, SocketAddr::from((to.ip, *port))) == Some(queue);
+    let port = (1..=u16::MAX).find(reaches);
+    let port = port.ok_or_else(|| BenchError::Invalid(format!("no flow of the device reaches its queue {queue}")))?;
+    Ok(datagram(from, to, port, 18))
+}

@@ -1,0 +1,138 @@
+//! Forwarding in NAPI context: whoever polls a device's queue hands its frames to another device, in every delivery mode.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`link`] | two devices of lull's joined: what comes in at one leaves at the other |
+//! | `own` | the joined devices between a generator and a far end, in memory |
+//! | `kernel` | Linux's forwarding between two veth pairs, in namespaces of its own |
+
+mod kernel;
+pub mod link;
+mod own;
+
+use std::time::Instant;
+
+use lull_core::Stats;
+
+use crate::bench::{BenchError, GroupSetup};
+use crate::case::{CaseTable, Effort, Measure, Observed, Placed};
+use crate::cell::Enforcement;
+use crate::flood::FloodMode;
+use crate::flood::sched::SchedStat;
+
+/// Largest payload of a datagram that goes through in one frame.
+pub const BYTES_MAX: usize = 1_472;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// Payloads of the datagrams, in bytes.
+    pub bytes: Vec<usize>,
+    /// Delivery modes.
+    pub modes: Vec<FloodMode>,
+    /// Whether Linux forwards, between veth pairs, and not lull in memory.
+    pub kernel: bool,
+    /// Datagrams a second; `None`: as many as the generator's core can send.
+    pub per_second: Option<f64>,
+    /// The core that forwards, then the generator's; empty: as there are.
+    pub cores: Vec<usize>,
+    /// The pollers of group modes; without it one on the core that forwards.
+    pub group: Option<GroupSetup>,
+}
+
+/// What counts, at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Marks {
+    at: Instant,
+    /// Frames that reached the far end.
+    arrived: u64,
+    /// Frames lost before anybody polled them.
+    ring: u64,
+    /// Frames lost on the way out.
+    out: u64,
+    delivery: SchedStat,
+    /// lull's own counters; `None` on the kernel's plane.
+    napi: Option<(Stats, u64)>,
+}
+
+impl Forward {
+    /// Forwards in every mode, with every size.
+    ///
+    /// # Errors
+    /// A size outside its limits, no right to what it takes, or what it meets.
+    pub fn run(&self, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
+        let invalid = |what: String| Err(BenchError::Invalid(what));
+        if self.bytes.is_empty() || self.modes.is_empty() {
+            return invalid("cannot forward without a size and a mode: name one of each".to_owned());
+        }
+        if let Some(bytes) = self.bytes.iter().find(|bytes| !(1..=BYTES_MAX).contains(bytes)) {
+            return invalid(format!("cannot forward {bytes} bytes in a frame: use 1 to {BYTES_MAX}"));
+        }
+        let placed = Placed::new(&self.cores, &["forwarding", "the generator and the far end"])?;
+        let mut table = self.table(&placed, effort);
+        let per_size = self.modes.len();
+        for row in 0..table.rows.len() {
+            let refused = self.kernel.then(|| crate::flood::kernel::refusal(&self.modes[row % per_size])).flatten();
+            table.rows[row].verdict = refused.map(|reason| Enforcement::Refused { reason });
+        }
+        table.measure(0..self.bytes.len() * per_size, effort, &mut |row, _| {
+            let (bytes, mode) = (self.bytes[row / per_size], &self.modes[row % per_size]);
+            match self.kernel {
+                true => kernel::measure(self, bytes, mode, &placed.cores, effort),
+                false => own::measure(self, bytes, mode, &placed.cores, effort),
+            }
+        })?;
+        Ok(table)
+    }
+
+    fn table(&self, placed: &Placed, effort: &Effort<'_>) -> CaseTable {
+        let measures = [
+            Measure { name: "forwarded_kpps", help: "frames that reached the far end, in thousands a second" },
+            Measure { name: "ring_drops_kpps", help: "lost before anybody polled them" },
+            Measure { name: "out_drops_kpps", help: "lost on the way out" },
+            Measure { name: "delivery_run_percent", help: "time that delivery threads ran" },
+            Measure { name: "frames_per_poll", help: "mean over all polls" },
+        ];
+        let title = "Forwarding in NAPI context: who polls the one device hands its frames to the other.";
+        let mut table = CaseTable::new("forward", title, &["bytes", "mode"], &measures);
+        let path = if self.kernel { "two veth pairs (kernel plane)" } else { "nic mem to mem" };
+        let rate = self.per_second.map_or("as fast as one core sends".to_owned(), |rate| format!("{rate:.0} frames/s"));
+        table.set_up = format!("{path}, {rate}; {}", effort.words());
+        for bytes in &self.bytes {
+            for mode in &self.modes {
+                let row = table.row(vec![bytes.to_string(), mode.name().to_owned()]);
+                row.short_of_cores.clone_from(&placed.short);
+            }
+        }
+        if self.kernel {
+            table.notes.push(
+                "On a veth softirq runs on the sender's core: in softirq receive packet steering (RPS) brings it to the core \
+                 that forwards, where a threaded row has the NAPI's thread and no RPS. Softirq is nobody's thread, so \
+                 delivery_run_percent has ksoftirqd's part only."
+                    .to_owned(),
+            );
+        }
+        table
+    }
+}
+
+/// What came of a window.
+fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
+    let seconds = (after.at - before.at).as_secs_f64();
+    let kpps = |now: u64, then: u64| Some(now.saturating_sub(then) as f64 / seconds / 1e3);
+    let delivery = after.delivery.since(&before.delivery);
+    let per_poll = before.napi.zip(after.napi).and_then(|((then, _), (now, _))| {
+        let counted = now - then;
+        (counted.polls > 0).then(|| counted.work as f64 / counted.polls as f64)
+    });
+    Observed {
+        values: vec![
+            kpps(after.arrived, before.arrived),
+            kpps(after.ring, before.ring),
+            kpps(after.out, before.out),
+            Some(delivery.run_percent(seconds)),
+            per_poll,
+        ],
+        verdict,
+    }
+}

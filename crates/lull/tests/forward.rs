@@ -1,0 +1,58 @@
+//! `lull forward` between two TAPs, whose kernel's ends are in two network namespaces: a ping passes, both ways, and the TAPs go
+//! with the command.
+
+use std::process::Command;
+
+/// Runs in a network and mount namespace of its own. `$1` is lull.
+const SCRIPT: &str = r#"
+set -eu
+"$1" forward --from tap:fwd0 --to tap:fwd1 --mode "$2" --queues 2 > "$3" 2>&1 &
+pid=$!
+until grep -q "^forwarding between" "$3"; do kill -0 $pid; sleep 0.1; done
+ip netns add far
+trap 'ip netns del far' EXIT
+ip link set fwd1 netns far
+ip addr add 10.9.0.1/24 dev fwd0
+ip link set fwd0 up
+ip netns exec far ip addr add 10.9.0.2/24 dev fwd1
+ip netns exec far ip link set fwd1 up
+# Duplicate address detection and the like only add frames; the first answer may wait for a neighbour.
+ping -c 3 -i 0.2 -w 60 10.9.0.2
+ip netns exec far ping -c 3 -i 0.2 -w 60 10.9.0.1
+kill -INT $pid
+wait $pid
+! ip link show fwd0 2> /dev/null
+"#;
+
+#[test]
+fn a_ping_passes_between_two_taps_in_several_modes() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: network namespaces take root");
+        return;
+    }
+    for tool in ["ip", "ping", "unshare"] {
+        if Command::new("sh")
+            .args(["-c", &format!("command -v {tool} > /dev/null")])
+            .status()
+            .map_or(true, |it| !it.success())
+        {
+            println!("SKIP: there is no {tool}");
+            return;
+        }
+    }
+    for mode in ["base", "threaded"] {
+        let log = std::env::temp_dir().join(format!("lull-forward-{}-{mode}", std::process::id()));
+        // `ip netns` keeps names in /run/netns, which is a directory of the script's own here.
+        let own = "mount -t tmpfs none /run && mount -t sysfs none /sys && exec sh -c \"$0\" sh \"$@\"";
+        let output = Command::new("unshare")
+            .args(["--net", "--mount", "sh", "-c", own, SCRIPT, env!("CARGO_BIN_EXE_lull"), mode])
+            .arg(&log)
+            .output()
+            .unwrap();
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let _ = std::fs::remove_file(&log);
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(output.status.success(), "{mode}: {out}\n{err}\nlull said: {said}");
+        assert!(said.contains("stopped") && out.matches("3 received").count() == 2, "{mode}: {out}\n{said}");
+    }
+}
