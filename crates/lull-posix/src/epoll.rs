@@ -112,7 +112,7 @@ impl EpollFile {
         let epoll = Epoll::new(&engine.host);
         // A mode's parameters are within the limits.
         let _ = epoll.set_mode(&engine.mode).map_err(|_| Errno::new(libc::EINVAL))?;
-        let kernel = own(kernel::out_of_the_way(kernel::duplicate(epfd, 0, true)?));
+        let kernel = kernel::kept_duplicate(epfd)?;
         epoll.add_fd(kernel.as_fd(), KERNEL_KEY, Interest::READABLE)?;
         let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY), bell: OnceLock::new() };
         let mixed = self.mixed.get_or_init(|| made);

@@ -245,6 +245,13 @@ pub fn out_of_the_way(fd: c_int) -> c_int {
     own::kept_apart(fd).into_raw_fd()
 }
 
+/// A descriptor of lull's own for what a number of the program's stands for, which the program may close meanwhile.
+pub fn kept_duplicate(fd: c_int) -> Result<OwnedFd> {
+    // SAFETY: the kernel has just made it, and nobody else has it.
+    let made = unsafe { OwnedFd::from_raw_fd(duplicate(fd, 0, true)?) };
+    Ok(own::kept_apart(made))
+}
+
 /// A number of the program's as a descriptor, for the length of a call. If the program closes it meanwhile, the kernel's
 /// calls say so.
 pub fn borrow(fd: c_int) -> BorrowedFd<'static> {

@@ -307,9 +307,86 @@ fn after_a_shutdown_connect_has_nothing_more_to_tell() {
     let fd = tcp();
     set_nonblocking(fd);
     assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::EINPROGRESS));
-    until("the refusal", || socket::shutdown(fd, libc::SHUT_WR) == error(libc::ENOTCONN) && is_over(fd));
+    until("the refusal", || is_over(fd));
+    assert_eq!(socket::shutdown(fd, libc::SHUT_WR), error(libc::ENOTCONN));
     assert_eq!(socket::connect(fd, &bytes(&refused.to_string())), error(libc::EINVAL), "it is being disconnected");
     close(fd);
+}
+
+/// An address of lull's network at which nobody is.
+const NOBODY: &str = "10.0.0.77:9";
+
+#[test]
+fn who_shuts_down_before_anybody_answered_has_a_socket_as_before() {
+    peers();
+    let fd = tcp();
+    set_nonblocking(fd);
+    assert_eq!(socket::connect(fd, &bytes(NOBODY)), error(libc::EINPROGRESS));
+    assert!(is_lull(fd));
+    assert_eq!(socket::shutdown(fd, libc::SHUT_WR), Ok(()));
+    assert!(!is_lull(fd));
+    let listener = peer_listener();
+    assert_eq!(
+        socket::connect(fd, &bytes(&listener.local_addr().unwrap().to_string())),
+        error(libc::EINPROGRESS),
+        "it can be connected"
+    );
+    close(fd);
+    // A thread that waits for the answer does not wait on.
+    let fd = tcp();
+    let waits = std::thread::spawn(move || socket::connect(fd, &bytes(NOBODY)));
+    until("the thread connects", || is_lull(fd));
+    until("it is given up", || socket::shutdown(fd, libc::SHUT_RDWR).is_ok() || !is_lull(fd));
+    assert_eq!(waits.join().unwrap(), error(libc::ECONNRESET));
+    close(fd);
+}
+
+#[test]
+fn a_listener_that_listens_again_has_the_port_that_it_names() {
+    let (fd, at) = listener();
+    socket::shutdown(fd, libc::SHUT_RD).unwrap();
+    // Its port is free now. Whoever takes it does not get in the way.
+    let other = tcp();
+    socket::bind(other, &bytes(&at.to_string())).unwrap();
+    socket::listen(other, 4).unwrap();
+    socket::listen(fd, 4).unwrap();
+    let again = name(fd);
+    assert_ne!(again.port(), at.port());
+    let third = tcp();
+    assert_eq!(socket::bind(third, &bytes(&again.to_string())), error(libc::EADDRINUSE), "its new port is its own");
+    [fd, other, third].into_iter().for_each(close);
+}
+
+#[test]
+fn who_waits_for_a_connection_waits_on_when_the_number_is_closed() {
+    peers();
+    let fd = tcp();
+    socket::listen(fd, 4).unwrap();
+    let at = format!("127.0.0.1:{}", name(fd).port());
+    let (tell, told) = std::sync::mpsc::channel();
+    let waits = std::thread::spawn(move || {
+        // SAFETY: always there.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        accepted(fd)
+    });
+    let thread = told.recv().unwrap();
+    until("the thread waits", || sleeps(thread));
+    // Another number keeps the listener, and its first one is another file's.
+    let other = files::duplicate(fd, 0, false).unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    files::duplicate_to(file.as_raw_fd(), fd, 0).unwrap();
+    let _peer = std::net::TcpStream::connect(at).unwrap();
+    let got = waits.join().unwrap().unwrap();
+    [fd, other, got].into_iter().for_each(close);
+}
+
+/// Whether a thread sleeps, and goes on sleeping.
+fn sleeps(thread: libc::pid_t) -> bool {
+    (0..20).all(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    })
 }
 
 fn is_over(fd: c_int) -> bool {

@@ -34,8 +34,7 @@ impl Stack {
     /// The listener that a SYN is for.
     pub(super) fn listener_for(&self, packet: &Packet, flow: &FlowKey) -> Option<u32> {
         let hash = || self.secret.hash(1, flow);
-        let index = self.listener_ports.find(packet.destination, flow.local().port(), hash)?;
-        self.listeners.get(index).filter(|listener| !listener.stopped).map(|_| index)
+        self.listener_ports.find(packet.destination, flow.local().port(), hash)
     }
 
     /// A SYN for a listener (`tcp_conn_request`). `isn`: it replaces a connection in TIME-WAIT, whose peer is real, and

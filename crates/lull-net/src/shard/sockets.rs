@@ -166,10 +166,11 @@ impl Stack {
     }
 
     /// Shuts down one or both directions. A listener that is shut down for reading takes no more connections, and those that
-    /// nobody has accepted are reset.
+    /// nobody has accepted are reset; its port is free. A connection that is not established yet is given up: it is over, with
+    /// [`NetError::ConnectionReset`].
     ///
     /// # Errors
-    /// [`NetError::NotConnected`]: the connection is over or not established; or a UDP socket without a peer.
+    /// [`NetError::NotConnected`]: the connection is over; or a UDP socket without a peer.
     pub fn shutdown(&mut self, id: SocketId, how: Shutdown, io: &mut Io<'_>) -> Result<(), NetError> {
         self.let_go(id, io);
         match id.kind() {
@@ -183,6 +184,8 @@ impl Stack {
                 let ready = Ready::WRITABLE | Ready::HUP;
                 let edges = ready - listener.ready;
                 listener.ready = ready;
+                let port = listener.local.port();
+                self.listener_ports.unbind(port, id.index());
                 self.reset_children(id, io);
                 if !edges.is_empty() {
                     self.notify(id, ready, edges, io);
@@ -192,9 +195,17 @@ impl Stack {
             SocketKind::Udp => self.udp_shutdown(id, how, io),
             SocketKind::Tcp => {
                 let connection = self.connection_mut(id)?;
-                if connection.phase != Phase::Open {
-                    self.renew(id, io);
-                    return Err(NetError::NotConnected);
+                match connection.phase {
+                    Phase::Open => {}
+                    // It is given up (`tcp_disconnect`); a peer that answers later is told so.
+                    Phase::SynSent => {
+                        self.over(id.index(), Some(NetError::ConnectionReset), io);
+                        return Ok(());
+                    }
+                    Phase::Over => {
+                        self.renew(id, io);
+                        return Err(NetError::NotConnected);
+                    }
                 }
                 if how != Shutdown::Write {
                     connection.flags.insert(Flags::READ_SHUT);

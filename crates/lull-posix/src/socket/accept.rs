@@ -1,6 +1,7 @@
 //! `accept`: connections of lull, and of the kernel where the listener is in both worlds.
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -46,15 +47,29 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
         Err(_) if listener.both_worlds => return kernels(fd, flags),
         Err(error) => return Err(error),
     };
-    loop {
-        match once(fd, listener, real, flags) {
-            Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
-            other => return other,
+    match once(fd, listener, real, flags) {
+        Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {
+            wait(fd, listener, real, flags)
         }
+        other => other,
+    }
+}
+
+/// Waits for a connection. Another thread may close the number meanwhile, or give it to another file, and the kernel's half is
+/// still waited on.
+fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Result<Accepted> {
+    let kept = if listener.both_worlds { kernel::kept_duplicate(fd).ok() } else { None };
+    // Without a free number for that the program's has to do.
+    let fd = kept.as_ref().map_or(fd, AsRawFd::as_raw_fd);
+    loop {
         let timeout = listener.options.receive_timeout();
         let kernels = listener.both_worlds.then_some(fd);
         if !block::until_ready(real, Interest::READABLE, kernels, timeout)? {
             return Err(WOULD_BLOCK);
+        }
+        match once(fd, listener, real, flags) {
+            Err(error) if error == WOULD_BLOCK && !listener.nonblocking.load(Ordering::Relaxed) => {}
+            other => return other,
         }
     }
 }

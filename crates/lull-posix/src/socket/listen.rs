@@ -125,6 +125,8 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     }
     if wildcard {
         kernel::listen(fd, backlog)?;
+    } else {
+        has_a_port(fd, bound)?;
     }
     // Port 0 has become one when the kernel listens.
     let bound = bound_stream(fd).unwrap_or(bound);
@@ -148,6 +150,17 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         file.real()?;
     }
     crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(file)))
+}
+
+/// A listener that was shut down has lost a port that the kernel had chosen, though its name still has it (`tcp_disconnect`).
+/// Linux chooses another when it listens again (`inet_csk_listen_start`); here the placeholder does not listen, so that it is
+/// bound instead. One that has a port refuses.
+fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
+    let domain = if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    match bind_own(fd, &address::Bytes::new(SocketAddr::new(bound.ip(), 0), domain)) {
+        Err(error) if error.number() != libc::EINVAL => Err(error),
+        _ => Ok(()),
+    }
 }
 
 impl Listener {

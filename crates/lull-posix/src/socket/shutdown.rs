@@ -23,8 +23,13 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
     };
     match &*file {
         File::Stream(stream) => {
+            let is = |state| stream.stream.info().is_ok_and(|info| info.state == state);
+            let was_opening = is("SYN-SENT");
             let shut = stream.stream.shutdown(how_in_words);
-            if stream.is_connecting(Connecting::UnderWay) {
+            if was_opening && is("CLOSED") {
+                // Nobody had answered yet: it is a socket as before (`tcp_disconnect`).
+                files::hand_back(fd, &file, stream.is_nonblocking());
+            } else if stream.is_connecting(Connecting::UnderWay) {
                 // Where there is a connection, `connect` has nothing more to tell (`inet_shutdown`).
                 stream.set_connecting(if shut.is_ok() { Connecting::Over } else { Connecting::Disconnecting });
             }

@@ -60,7 +60,9 @@ impl Run<'_> {
             Op::Serve { at, nonblocking, backlog } => self.serve(by, at, *nonblocking, *backlog),
             Op::Arrive { pick, in_kernel, flags } => {
                 let Some(slot) = self.pick(*pick, &[Listener]) else { return Ok(None) };
-                self.peer_connect(slot, *in_kernel)?;
+                if self.kind(slot) == Listener {
+                    self.peer_connect(slot, *in_kernel)?;
+                }
                 self.call(by, Call::Accept { slot, flags: *flags })
             }
             Op::Depart { nonblocking, in_kernel } => self.depart(by, *nonblocking, *in_kernel),
@@ -123,9 +125,10 @@ impl Run<'_> {
                 closes.dedup();
                 self.call(false, Call::Fork { closes })
             }
+            // To an accepted connection's name it would be its listener, whose queue nobody looked at (rule "backlog").
             Op::PeerConnect { pick, in_kernel } => match self.pick(*pick, &[Listener]) {
-                Some(slot) => self.peer_connect(slot, *in_kernel).map(|()| None),
-                None => Ok(None),
+                Some(slot) if self.kind(slot) == Listener => self.peer_connect(slot, *in_kernel).map(|()| None),
+                _ => Ok(None),
             },
             Op::PeerListen { .. }
             | Op::PeerAccept { .. }
