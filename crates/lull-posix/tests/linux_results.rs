@@ -267,6 +267,104 @@ fn a_shutdown_of_ones_own_is_an_edge() {
 }
 
 #[test]
+fn the_end_of_a_stream_is_an_edge_of_everything_that_is_ready() {
+    let (fd, peer) = connected();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)]);
+    assert_eq!(wait(epfd, 8, NOW), []);
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)]);
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn a_shutdown_that_ends_nothing_wakes_who_watches_a_listener() {
+    let (fd, at) = listener();
+    let _peer = TcpStream::connect(peers(), at).unwrap();
+    let epfd = context();
+    ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET).unwrap();
+    assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLIN)]);
+    assert_eq!(wait(epfd, 8, NOW), []);
+    socket::shutdown(fd, libc::SHUT_WR).unwrap();
+    assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)]);
+    close(epfd);
+    close(fd);
+}
+
+#[test]
+fn a_socket_that_is_bound_says_so_before_it_looks_at_the_port() {
+    let (listening, at) = listener();
+    let fd = tcp();
+    set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert_eq!(socket::bind(fd, &bytes(&at.to_string())), error(libc::EINVAL));
+    [listening, fd].into_iter().for_each(close);
+}
+
+#[test]
+fn a_socket_that_was_refused_has_lost_the_port_that_was_chosen_for_it() {
+    let listener = peer_listener();
+    let refused = bytes(&listener.local_addr().unwrap().to_string());
+    drop(listener);
+    let fd = tcp();
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    assert_eq!(socket::connect(fd, &refused), error(libc::ECONNREFUSED));
+    assert_eq!(socket::bind(fd, &bytes(&format!("{OWN}:0"))), Ok(()), "it is not bound any more");
+    close(fd);
+}
+
+/// A number that was an eventfd's is a socket's that becomes lull's while a thread waits.
+#[test]
+fn a_number_that_comes_back_ends_no_wait() {
+    let epfd = context();
+    // SAFETY: numbers only.
+    let eventfd = unsafe { libc::eventfd(0, 0) };
+    files::forget(eventfd);
+    ctl(epfd, EPOLL_CTL_ADD, eventfd, EPOLLIN).unwrap();
+    let fd = tcp();
+    files::duplicate_to(fd, eventfd, 0).unwrap();
+    close(fd);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (ready, mut rings) = UnixStream::pair().unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, ready.as_raw_fd(), EPOLLIN).unwrap();
+    let waits = std::thread::spawn(move || {
+        // SAFETY: always there.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        wait(epfd, 8, LOST)
+    });
+    let thread = told.recv().unwrap();
+    until("the thread waits", || sleeps(thread));
+    socket::bind(eventfd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(eventfd, 4).unwrap();
+    rings.write_all(b"x").unwrap();
+    assert_eq!(waits.join().unwrap(), [(ready.as_raw_fd(), EPOLLIN)]);
+    [eventfd, epfd].into_iter().for_each(close);
+}
+
+#[test]
+fn a_connection_has_the_options_of_its_listener_that_are_only_stored() {
+    let fd = tcp();
+    peers();
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_BROADCAST, 1),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 3),
+        (libc::SOL_IP, libc::IP_TTL, 9),
+    ];
+    options.iter().for_each(|(level, name, value)| set(fd, *level, *name, *value));
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap();
+    socket::listen(fd, 4).unwrap();
+    let _peer = TcpStream::connect(peers(), name(fd)).unwrap();
+    let got = accepted(fd).unwrap();
+    for (level, name, value) in options {
+        assert_eq!(get(got, level, name), Some(value), "{level} {name}");
+    }
+    [fd, got].into_iter().for_each(close);
+}
+
+#[test]
 fn so_reuseaddr_does_not_share_the_port_of_a_listener() {
     let fd = tcp();
     peers();

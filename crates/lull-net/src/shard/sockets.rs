@@ -177,6 +177,11 @@ impl Stack {
             SocketKind::Listener => {
                 let listener = self.listener_mut(id)?;
                 if how == Shutdown::Write {
+                    // `inet_shutdown` calls sk_state_change whatever it has done.
+                    let ready = listener.ready;
+                    if !ready.is_empty() {
+                        self.notify(id, ready, ready, io);
+                    }
                     return Ok(());
                 }
                 listener.stopped = true;

@@ -218,7 +218,8 @@ impl Stack {
         let next_hop = self.next_hop(index);
         let Some(connection) = self.connections.get_mut(index) else { return };
         let socket = connection.socket();
-        let (queued, unread, had_fin) = (socket.send_queue(), socket.recv_queue(), fin_received(socket.state()));
+        let (queued, unread, before) = (socket.send_queue(), socket.recv_queue(), socket.state());
+        let had_fin = fin_received(before);
         if let Some(timestamps) = &connection.timestamps {
             timestamps.announce(io.now_ns);
         }
@@ -256,8 +257,11 @@ impl Stack {
         let first = connection.unanswered == 0;
         if fin_received(state) && !had_fin && state != State::Closed {
             connection.flags.insert(Flags::FIN_RECEIVED);
-            // The end is an edge of its own, even if there was something to read before (`tcp_fin`, sk_state_change).
-            connection.ready.remove(Ready::READABLE | Ready::RDHUP);
+            // The end is an edge of everything that is ready, whatever was so before (`tcp_fin`, sk_state_change).
+            connection.ready = Ready::empty();
+        } else if before == State::FinWait1 && state == State::FinWait2 {
+            // And so is the acknowledgement of ours (`tcp_rcv_state_process`).
+            connection.ready = Ready::empty();
         }
         if !answered {
             connection.unanswered += arrived as u32 + u32::from(fin_received(state) && !had_fin);

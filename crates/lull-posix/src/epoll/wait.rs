@@ -35,13 +35,28 @@ pub fn epoll_wait(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) ->
         return mixed.wait(events, timeout);
     }
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    match context.wait_there(epfd, events, timeout)? {
-        Some(count) => Ok(count),
-        None => {
-            let mixed = context.mixed.get().ok_or(Errno::new(libc::EINVAL))?;
-            mixed.wait(events, until.map(|until| until.saturating_duration_since(Instant::now())))
+    let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
+    let mut waits = timeout;
+    loop {
+        match context.wait_there(epfd, events, waits)? {
+            There::Over(count) => return Ok(count),
+            There::CalledOut => {
+                let mixed = context.mixed.get().ok_or(Errno::new(libc::EINVAL))?;
+                return mixed.wait(events, left());
+            }
+            There::NothingOfTheProgram => waits = left(),
         }
     }
+}
+
+/// How a wait in the kernel's context alone has ended.
+enum There {
+    /// With so many events, or because its time was over.
+    Over(usize),
+    /// The context has another half now.
+    CalledOut,
+    /// Something of lull's own was there for a moment (`kernel::is_member`).
+    NothingOfTheProgram,
 }
 
 fn in_kernel(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
@@ -52,8 +67,8 @@ fn in_kernel(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Resu
 }
 
 impl EpollFile {
-    /// Waits in the kernel's context alone; nothing if it has another half now.
-    fn wait_there(&self, epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<Option<usize>> {
+    /// Waits in the kernel's context alone.
+    fn wait_there(&self, epfd: c_int, events: Events<'_>, timeout: Option<Duration>) -> Result<There> {
         lull_net::about_to_wait();
         self.waiting_there.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -66,13 +81,12 @@ impl EpollFile {
         if is_mixed {
             self.call_is_over();
         }
-        match waited? {
-            0 if is_mixed => Ok(None),
-            count => match without_call(events, count) {
-                0 if is_mixed => Ok(None),
-                count => Ok(Some(count)),
-            },
-        }
+        let came = waited?;
+        Ok(match without_call(events, came) {
+            0 if is_mixed => There::CalledOut,
+            0 if came > 0 => There::NothingOfTheProgram,
+            count => There::Over(count),
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use libc::c_int;
 use lull_net::{ConnectOptions, Interest, Ready, TcpStream};
 
+use super::listen::lose_port;
 use super::options::{Options, refused};
 use super::{Connecting, Flow, Stream, datagram};
 use crate::files::{self, File, Open};
@@ -128,6 +129,7 @@ fn finish(fd: c_int, file: &Open, stream: &Stream, under_way: c_int) -> Result<(
         return Ok(());
     }
     // The socket is as before: the placeholder, which can be connected anew.
+    lose_port(fd);
     files::hand_back(fd, file, stream.is_nonblocking());
     Err(failed.map_or(Errno::new(libc::ECONNABORTED), Errno::from))
 }

@@ -67,6 +67,12 @@ fn bind_again(domain: c_int, bytes: &[u8]) -> Result<()> {
 fn refuse_if_taken(fd: c_int, address: Option<SocketAddr>) -> Result<()> {
     let Some(address) = address.filter(|address| address.port() != 0) else { return Ok(()) };
     let Some(engine) = engine::running() else { return Ok(()) };
+    // One that is bound already is refused for that first (`__inet_bind`).
+    let is_bound =
+        kernel::getsockname(fd).is_ok_and(|name| address::parse(name.as_bytes()).is_some_and(|at| at.port() != 0));
+    if is_bound {
+        return Ok(());
+    }
     if kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR) != Ok(1)
         || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP)
     {
@@ -144,12 +150,22 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         both_worlds: wildcard,
         domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
-        options: Options::of_placeholder(fd),
+        options: Options::of_listener(fd),
     };
     if !engine::listens_lazily() {
         file.real()?;
     }
     crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(file)))
+}
+
+/// The connection of a socket has failed: a port that the kernel had chosen for it is free again (`tcp_done`, `inet_put_port`). Its
+/// placeholder, which is bound only, comes to that by listening for a moment.
+pub(super) fn lose_port(fd: c_int) {
+    let bound = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
+    if bound.is_some_and(|bound| bound.port() != 0) && kernel::listen(fd, 0).is_ok() {
+        // It listens, so that this cannot fail.
+        let _ = kernel::shutdown(fd, libc::SHUT_RD);
+    }
 }
 
 /// A listener that was shut down has lost a port that the kernel had chosen, though its name still has it (`tcp_disconnect`).
@@ -187,6 +203,11 @@ impl Listener {
         listener.set_nonblocking(true)?;
         self.asked_for();
         Ok(self.real.get_or_init(|| listener))
+    }
+
+    /// Where it listens.
+    pub(crate) fn bound(&self) -> SocketAddr {
+        self.bound
     }
 
     fn is_inherited(&self) -> bool {

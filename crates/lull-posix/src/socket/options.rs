@@ -35,7 +35,7 @@ pub(crate) struct Options {
 }
 
 /// Options that a connection has from its listener, and that lull only stores.
-const INHERITED: [Name; 11] = [
+const INHERITED: [Name; 21] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
@@ -45,6 +45,16 @@ const INHERITED: [Name; 11] = [
     (libc::SOL_SOCKET, libc::SO_PRIORITY),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP),
+    (libc::SOL_IP, libc::IP_MTU_DISCOVER),
+    (libc::SOL_IP, libc::IP_RECVERR),
     (libc::SOL_IP, libc::IP_TOS),
     (libc::SOL_IP, libc::IP_TTL),
 ];
@@ -71,10 +81,20 @@ macro_rules! set_busy {
 pub(super) use set_busy;
 
 impl Options {
-    /// What the program has set on a socket of the kernel's that becomes lull's.
+    /// What the program has set on a socket of the kernel's that becomes lull's, and has it to itself: what lull only stores is read
+    /// from there, but for how it busy polls.
     pub(crate) fn of_placeholder(fd: c_int) -> Options {
+        Options::read(fd, &BUSY)
+    }
+
+    /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
+    pub(crate) fn of_listener(fd: c_int) -> Options {
+        Options::read(fd, &INHERITED)
+    }
+
+    fn read(fd: c_int, names: &[Name]) -> Options {
         let mut inherited = Values::new();
-        for (level, name) in INHERITED {
+        for &(level, name) in names {
             let mut value = [0; 4];
             if let Ok(length) = kernel::getsockopt(fd, level, name, &mut value) {
                 inherited.insert((level, name), value[..length.min(4)].to_vec());

@@ -6,6 +6,7 @@ use libc::c_int;
 use lull_net::Shutdown;
 
 use super::Connecting;
+use super::listen::lose_port;
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
 
@@ -28,6 +29,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             let shut = stream.stream.shutdown(how_in_words);
             if was_opening && is("CLOSED") {
                 // Nobody had answered yet: it is a socket as before (`tcp_disconnect`).
+                lose_port(fd);
                 files::hand_back(fd, &file, stream.is_nonblocking());
             } else if stream.is_connecting(Connecting::UnderWay) {
                 // Where there is a connection, `connect` has nothing more to tell (`inet_shutdown`).
@@ -44,9 +46,12 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
             if listener.stopped.load(Ordering::Acquire) {
                 return Err(Errno::new(libc::ENOTCONN));
             }
-            // Only the end of reading ends a listener (`inet_shutdown`).
+            // Only the end of reading ends a listener (`inet_shutdown`), and every call wakes who watches it.
             if how == libc::SHUT_WR {
-                return Ok(());
+                if listener.both_worlds {
+                    kernel::shutdown(fd, how)?;
+                }
+                return Ok(listener.if_real().map_or(Ok(()), |real| real.shutdown(how_in_words))?);
             }
             if !listener.both_worlds {
                 // The kernel decides what of the address such an end leaves (`tcp_disconnect`), so its socket listens for a moment.

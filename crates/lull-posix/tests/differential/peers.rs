@@ -72,6 +72,14 @@ impl Peer {
         Peer::Lulls(stream)
     }
 
+    /// Its address.
+    pub fn name(&self) -> Option<SocketAddr> {
+        match self {
+            Peer::Kernels(fd) => address::parse(&Machine::Kernel.name(fd.as_raw_fd(), false).ok()?),
+            Peer::Lulls(stream) => stream.local_addr().ok(),
+        }
+    }
+
     /// What is ready, in the bits of `poll`, and how much could be read.
     pub fn state(&self) -> (u32, usize) {
         match self {
@@ -183,6 +191,16 @@ pub fn state(machine: Machine, fd: c_int) -> (u32, usize) {
     machine.poll(&mut polled, 0).unwrap();
     let ready = polled[0].revents;
     (ready as u16 as u32, machine.unread(fd))
+}
+
+/// Whether the kernel's connection has sent a FIN that its peer has not acknowledged (`TCP_FIN_WAIT1`, `TCP_LAST_ACK`,
+/// `TCP_CLOSING`).
+pub fn awaits_last_ack(fd: c_int) -> bool {
+    let mut state = [0_u8; 1];
+    let mut length: socklen_t = 1;
+    // SAFETY: room for the first field, and its size. What is no TCP socket has none.
+    unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut length) };
+    matches!(state, [4] | [9] | [11])
 }
 
 /// Bytes that the kernel's TCP has not sent yet, for Nagle's algorithm or want of room.

@@ -305,7 +305,16 @@ impl<'t> Run<'t> {
                 self.file_mut(*slot).is_spent = true;
             }
             Call::Listen { slot, .. } if succeeded => self.file_mut(*slot).kind = Kind::Listener,
-            Call::Connect { slot, .. } if self.kind(*slot) == Kind::Fresh => self.file_mut(*slot).kind = Kind::Stream,
+            // What is no address has done nothing.
+            Call::Connect { slot, .. }
+                if self.kind(*slot) == Kind::Fresh
+                    && ![libc::EAFNOSUPPORT, libc::EINVAL]
+                        .map(Errno::new)
+                        .map(Outcome::Failed)
+                        .contains(&outcomes[0]) =>
+            {
+                self.file_mut(*slot).kind = Kind::Stream;
+            }
             Call::EpollCtl { member, .. } if succeeded => self.file_mut(*member).is_member = true,
             Call::Send { slot, .. } => {
                 if let Outcome::Count(count) = outcomes[0] {
@@ -329,8 +338,14 @@ impl<'t> Run<'t> {
         match outcome {
             Outcome::Failed(error) => words::error(error.number()),
             Outcome::Number(_, peer) if peer.is_empty() => "a number".to_owned(),
-            Outcome::Number(_, peer) => format!("a number, from {}", self.sides[side].name(peer)),
-            Outcome::Name(name) => self.sides[side].name(name),
+            Outcome::Number(_, peer) => match self.peer_at(side, peer) {
+                Some(nth) => format!("a number, from peer {nth}"),
+                None => "a number, from a peer that is gone".to_owned(),
+            },
+            Outcome::Name(name) => match self.peer_at(side, name) {
+                Some(nth) => format!("peer {nth}"),
+                None => self.sides[side].name(name),
+            },
             other => words::brief(other),
         }
     }
@@ -342,6 +357,7 @@ impl<'t> Run<'t> {
             let over = start.elapsed() > self.limit;
             let threads_agree = (0..2).all(|thread| self.thread_rests(thread));
             let quiet = self.sides.iter().all(|side| side.machine.is_quiet()) && self.unsent() == 0;
+            let quiet = quiet && !self.has_fin_on_its_way();
             if threads_agree && quiet {
                 let states = [self.states(0), self.states(1)];
                 if states[0] == states[1] {
@@ -416,6 +432,19 @@ impl<'t> Run<'t> {
             .sum()
     }
 
+    /// Whether the acknowledgement of a FIN is on its way on the kernel's side: it may be delayed, and is an edge.
+    fn has_fin_on_its_way(&self) -> bool {
+        let kernels = (0..2).filter(|side| self.sides[*side].machine == Machine::Kernel);
+        kernels.into_iter().any(|side| {
+            let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
+            let peers = self.peers.iter().flatten().filter_map(|peer| match &peer.sides[side] {
+                Peer::Kernels(fd) => Some(fd.as_raw_fd()),
+                Peer::Lulls(_) => None,
+            });
+            streams.map(|slot| slot.fds[side]).chain(peers).any(peers::awaits_last_ack)
+        })
+    }
+
     /// What was done so far.
     pub fn told(&self) -> Vec<String> {
         let waits = |(thread, call): (usize, &Option<Call>)| {
@@ -475,6 +504,13 @@ impl<'t> Run<'t> {
         let (left, right) = (name(0)?, name(1)?);
         let IpAddr::V4(ip) = right.ip() else { return None };
         Some(([left.port(), right.port()], ip))
+    }
+
+    /// The peer of this name. A port alone tells less: the kernel may give one again that another peer had.
+    fn peer_at(&self, side: usize, name: &[u8]) -> Option<usize> {
+        let at = address::parse(name)?;
+        let is_it = |peer: &Option<PeerPair>| peer.as_ref().is_some_and(|peer| peer.sides[side].name() == Some(at));
+        self.peers.iter().position(is_it)
     }
 
     /// The peer at the other end of a connection of the program's.

@@ -22,6 +22,8 @@
 //! - "handed back": a member of a context is not connected (again), nor does it listen again: where a connection fails the socket
 //!   is the kernel's again, and leaves lull's half of the context.
 //! - "time": `connect` has no timeout, which one side may meet and the other not.
+//! - "late options": no option of a listener is set while connections wait to be accepted. On Linux those have the options that it
+//!   had when they came, and here those that it has when they are accepted (docs/user_plane.md, Limits).
 //! - "look": see `machine`.
 //! - "one segment": while a thread waits, peers send what one segment carries. A reader is woken by the first of several.
 
@@ -45,6 +47,7 @@ const REFUSING_PORT: u16 = 1;
 /// An address that is nobody's (RFC 5737).
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
+const SOCKETS: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh];
 const FILES: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh, Kind::Eventfd];
 
 impl Run<'_> {
@@ -147,7 +150,6 @@ impl Run<'_> {
     /// Calls on one number.
     fn plain(&self, op: &Op) -> Option<Call> {
         use Kind::{Fresh, Listener, Stream};
-        const SOCKETS: &[Kind] = &[Listener, Stream, Stream, Fresh];
         Some(match *op {
             Op::Listen { pick, backlog } => {
                 let slot = self.pick(pick, &[Fresh, Listener]).filter(|slot| {
@@ -177,11 +179,11 @@ impl Run<'_> {
             Op::SetOption { pick, option: (level, name), value, bytes } => {
                 let mut value = i64::from(value).to_ne_bytes().to_vec();
                 value.truncate(bytes);
-                Call::SetOption { slot: self.pick(pick, SOCKETS)?, level, name, value }
+                Call::SetOption { slot: self.to_be_set(pick)?, level, name, value }
             }
             Op::SetTimeout { pick, name, us } => {
                 let value = [us.div_euclid(1_000_000), us.rem_euclid(1_000_000)].map(i64::to_ne_bytes).concat();
-                Call::SetOption { slot: self.pick(pick, SOCKETS)?, level: libc::SOL_SOCKET, name, value }
+                Call::SetOption { slot: self.to_be_set(pick)?, level: libc::SOL_SOCKET, name, value }
             }
             Op::GetOption { pick, option: (level, name) } => {
                 Call::GetOption { slot: self.pick(pick, SOCKETS)?, level, name, room: 4 }
@@ -203,6 +205,12 @@ impl Run<'_> {
         let suits = |slot: &Slot| self.slots[*slot].open && kinds.contains(&self.kind(*slot));
         let of = |slots: Vec<Slot>| slots.get(usize::from(pick.nth) % slots.len().max(1)).copied();
         if pick.any { of(all.collect()) } else { of(all.filter(suits).collect()) }
+    }
+
+    /// Rule "late options".
+    fn to_be_set(&self, pick: Pick) -> Option<Slot> {
+        let waits = |slot: Slot| self.kind(slot) == Kind::Listener && accept_queue(self.fd(0, slot)).0 > 0;
+        self.pick(pick, SOCKETS).filter(|slot| !waits(*slot))
     }
 
     /// Rule "fresh".
