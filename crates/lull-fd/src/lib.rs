@@ -20,6 +20,7 @@
 //! | [`files`] | open files by their numbers: lock-free, refcounted, with generations |
 //! | [`birth`] | new contexts and sockets get their parameters |
 //! | [`calls`] | a call of the program's, waited for so |
+//! | [`next`] | the C library's function of a name that is taken over |
 //! | [`say`] | one line on stderr, at most once a process |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
 //!
@@ -49,6 +50,7 @@ pub mod files;
 pub mod linux;
 #[cfg(all(test, loom))]
 mod loom_models;
+pub mod next;
 pub mod say;
 mod sync;
 pub mod table;

@@ -133,6 +133,16 @@ pub fn close_range(first: c_uint, last: c_uint) {
     });
 }
 
+/// The numbers that are lull's.
+pub(crate) fn numbers() -> impl Iterator<Item = c_int> {
+    FILES.numbers()
+}
+
+/// Every number is the kernel's again.
+pub(crate) fn forget_all() {
+    FILES.numbers().for_each(|number| drop(FILES.take(number)));
+}
+
 /// `dup`, `F_DUPFD`: another number for the same open file.
 pub fn duplicate(fd: c_int, from: c_int, cloexec: bool) -> Result<c_int> {
     let file = get(fd);

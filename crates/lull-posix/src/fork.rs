@@ -5,12 +5,25 @@
 //! peer. A child that was made before the engine started has everything before it.
 #![allow(unsafe_code)]
 
+use std::mem;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lull_net::lull_nic::own;
+
+use crate::{kernel, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
 static RUNS: AtomicBool = AtomicBool::new(false);
+
+/// The process in which the engine was last started.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the engine's process asks, and not a child that shares its memory until it executes a program (`vfork`).
+pub(crate) fn is_engines_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
 
 /// Whether this process is the child of one whose engine ran.
 #[inline]
@@ -40,6 +53,7 @@ impl Drop for Starting {
 pub(crate) fn engine_starts() -> Starting {
     static ONCE: Once = Once::new();
     RUNS.store(true, Ordering::Relaxed);
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
     ONCE.call_once(|| {
         // SAFETY: the handler stays for as long as the process. Without memory to note it, `fork` would share the engine: there is
         // none left at that moment for anything else either.
@@ -48,7 +62,29 @@ pub(crate) fn engine_starts() -> Starting {
     Starting { runs: false }
 }
 
-extern "C" fn in_the_child() {
+/// `vfork`, by `fork`: the parent waits until the child has executed a program or ended. The child has memory of its own, so that
+/// what it closes and duplicates before is not its parent's.
+pub fn that_waits() -> libc::pid_t {
+    let ends = kernel::pipe().map(|ends| ends.map(own::kept_apart));
+    // SAFETY: the handler above makes the child one that has nothing of lull's.
+    let child = unsafe { libc::fork() };
+    match ends {
+        // The child keeps its end: descriptors of lull's own are closed to it. `execve` closes it, and so does its end.
+        Ok(ends) if child == 0 => mem::forget(ends),
+        Ok([reads, writes]) => signals::section(|| {
+            drop(writes);
+            while child > 0 && kernel::read_byte(&reads) == Err(signals::INTERRUPTED) {}
+            drop(reads);
+        }),
+        // Without a free number, the parent goes on beside its child.
+        Err(_) => {}
+    }
+    child
+}
+
+/// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork`, and whoever takes
+/// `_Fork` over has to.
+pub extern "C" fn in_the_child() {
     if RUNS.load(Ordering::Relaxed) {
         HUSK.store(true, Ordering::Relaxed);
         crate::engine::forget_places();

@@ -1,6 +1,7 @@
 //! The kernel's half of each call: typed system calls on placeholders and on what is not lull's.
 #![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -138,6 +139,36 @@ pub fn epoll_wait(epfd: c_int, events: &mut [MaybeUninit<epoll_event>], timeout_
     let max = events.len().min(c_int::MAX as usize);
     // SAFETY: the kernel writes at most as many events as it is told; there is no signal mask.
     unsafe { raw!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), max, timeout_ms, 0, 8) }
+}
+
+/// Whether the program at a path, as seen from the directory `at`, is a file that this process may execute. A kernel that cannot
+/// say so is taken to mean that it may.
+pub fn is_executable(at: c_int, path: &CStr) -> bool {
+    let flags = libc::AT_EACCESS | if path.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: a path that ends with a zero.
+    let may = unsafe { raw!(SYS_faccessat2, at, path.as_ptr(), libc::X_OK, flags) };
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: as above, and room for what the kernel writes.
+    let is_there = unsafe { raw!(SYS_newfstatat, at, path.as_ptr(), &raw mut stat, flags & libc::AT_EMPTY_PATH) };
+    let is_file = is_there.is_ok() && stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    is_file && may.map_or_else(|error| error.number() == libc::ENOSYS, |_| true)
+}
+
+/// A pipe: the end that is read, and the one that is written.
+pub fn pipe() -> Result<[OwnedFd; 2]> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two numbers.
+    unsafe { raw!(SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) }?;
+    // SAFETY: the kernel has just made them, and nobody else has them.
+    Ok(ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Reads a byte: how many came, which is none at the end of a pipe.
+pub fn read_byte(fd: &OwnedFd) -> Result<usize> {
+    let mut byte = 0_u8;
+    // SAFETY: room for the byte.
+    unsafe { raw!(SYS_read, fd.as_raw_fd(), &raw mut byte, 1) }
 }
 
 /// `send` without flags: all of it, as datagrams are.

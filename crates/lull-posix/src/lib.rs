@@ -11,6 +11,7 @@
 //! | [`flows`] | which connections are open, in memory that the launcher shares: a killed program's peers are told |
 //! | [`start`] | the engine from what was handed on |
 //! | [`engine`] | the engine of this process, and the threads' places in it |
+//! | `claimed` | the queues of this process |
 //! | `elsewhere` | other processes with queues of the same NIC: what is passed on to them |
 //! | [`routing`] | which world an address is of |
 //! | [`files`] | the open files that are lull's, by number; `close`, `dup` |
@@ -23,6 +24,7 @@
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`depot`] | queues of AF_XDP that the launcher gives out |
 //! | [`fork`] | what a child has of lull |
+//! | [`exec`] | what is left of lull when the program executes another |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
@@ -30,11 +32,13 @@
 
 pub mod address;
 mod block;
+mod claimed;
 pub mod depot;
 mod elsewhere;
 pub mod engine;
 pub mod epoll;
 mod errno;
+pub mod exec;
 pub mod files;
 pub mod flags;
 #[allow(unsafe_code)]

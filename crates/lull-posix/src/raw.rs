@@ -45,6 +45,24 @@ pub unsafe fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, Errno
     if ERRORS.contains(&result) { Err(Errno::new(-result as i32)) } else { Ok(result as usize) }
 }
 
+/// The system call in place of a function of the C library, with the function's way to report errors.
+///
+/// # Safety
+/// As the system call with these arguments.
+#[cold]
+pub unsafe fn in_place<const N: usize>(number: c_long, given: [usize; N]) -> isize {
+    let mut arguments = [0; 6];
+    arguments[..N].copy_from_slice(&given);
+    // SAFETY: as above.
+    match unsafe { call(number, arguments) } {
+        Ok(result) => result as isize,
+        Err(error) => {
+            lull_fd::linux::set_error(error.number());
+            -1
+        }
+    }
+}
+
 /// Calls by name with fewer arguments: `raw!(SYS_close, fd)`.
 macro_rules! raw {
     ($number:ident $(, $argument:expr)* $(,)?) => {{

@@ -25,7 +25,7 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{depot, listing, netlink};
+use crate::{claimed, depot, kernel, listing, netlink};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
 /// timeout 0 polls them for one round, and never for longer.
@@ -77,6 +77,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let queues = claimed.len();
     let given_back = |_: &StartError| claimed.iter().for_each(|queue| flows.release(*queue));
     let device = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
+    claimed::note(hand_over, &claimed);
     let elsewhere = others(hand_over, &flows, &claimed);
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
@@ -185,7 +186,10 @@ fn device(hand_over: &HandOver, flows: &Flows, claimed: &[u32]) -> Result<Arc<dy
     };
     Ok(match hand_over.pcap {
         // The first process's frames are recorded: a record has one writer.
-        Some(fd) if flows.claim(RECORD).is_ok() => recorded(device, File::from(own(fd))),
+        // A process that was executed in its place would begin another within it.
+        Some(fd) if kernel::position(fd) == Ok(0) && flows.claim(RECORD).is_ok() => {
+            recorded(device, File::from(own(fd)))
+        }
         _ => device,
     })
 }
@@ -214,19 +218,25 @@ fn ports_of(claimed: &[u32], queues: usize) -> RangeInclusive<u16> {
     own as u16..=(own + each - 1) as u16
 }
 
+static RECORDED: OnceLock<Arc<Pcap<File>>> = OnceLock::new();
+
+/// Writes what is buffered of the record, if there is one.
+pub(crate) fn write_record() {
+    RECORDED.get().inspect(|record| {
+        record.flush();
+    });
+}
+
 /// Records every frame. What is buffered is written when the program exits; one that is killed loses the last of it.
 #[allow(unsafe_code)]
 fn recorded(device: Arc<dyn Device>, file: File) -> Arc<dyn Device> {
-    static RECORD: OnceLock<Arc<Pcap<File>>> = OnceLock::new();
     extern "C" fn write_out() {
         // A child of `fork` has a copy of what its parent writes.
         if !fork::is_husk() {
-            RECORD.get().inspect(|record| {
-                record.flush();
-            });
+            write_record();
         }
     }
-    let record = RECORD.get_or_init(|| Arc::new(Pcap::new(device, file)));
+    let record = RECORDED.get_or_init(|| Arc::new(Pcap::new(device, file)));
     // SAFETY: the function stays for as long as the process. Without memory to note it, only the end of the record is lost.
     unsafe { libc::atexit(write_out) };
     record.clone()

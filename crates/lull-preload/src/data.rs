@@ -6,11 +6,12 @@ use std::ptr::{null, null_mut};
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
+use lull_posix::signals::section;
 use lull_posix::socket::{self, Receive, Room, Send};
-use lull_posix::{is_lull, memory};
+use lull_posix::{is_lull, memory, netlink};
 
 use crate::taken_over::taken_over;
-use crate::{answer, netlink, real};
+use crate::{answer, real};
 
 /// Whether a call on this number may be answered here.
 #[inline]
@@ -24,7 +25,7 @@ fn is_ours(fd: c_int) -> bool {
 unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t {
     if netlink::is_one(fd) {
         // SAFETY: as above.
-        return unsafe { netlink::recvfrom(fd, buffer, count, flags, null_mut(), null_mut()) };
+        return unsafe { netlink::recvfrom(fd, buffer, count, flags, null_mut(), null_mut(), real::recvmsg) };
     }
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes_mut(buffer, count) };
@@ -37,7 +38,7 @@ unsafe fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -
 unsafe fn transmit(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t {
     if netlink::is_one(fd) {
         // SAFETY: as above.
-        return unsafe { netlink::sendto(fd, buffer, count, flags, null(), 0) };
+        return unsafe { ask(fd, &netlink::message(&netlink::buffer(buffer, count), 1, null(), 0), flags) };
     }
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes(buffer, count) };
@@ -68,6 +69,20 @@ unsafe fn write_to(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the program's buffer.
     let buffer = unsafe { memory::bytes(buffer, count) };
     answer::count(|| socket::write(fd, &[IoSlice::new(buffer)]))
+}
+
+/// `sendmsg` on a socket of generic netlink. What it asks about lull's device is answered by lull.
+///
+/// # Safety
+/// As `sendmsg`.
+unsafe fn ask(fd: c_int, message: &msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: as above.
+    unsafe {
+        match section(|| netlink::sendmsg(fd, message)) {
+            Some(sent) => answer::count(|| sent),
+            None => real::sendmsg(fd, message, flags),
+        }
+    }
 }
 
 /// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
@@ -111,8 +126,11 @@ taken_over! {
         address: *mut sockaddr,
         length: *mut socklen_t,
     ) -> ssize_t {
-        if !is_lull(fd) {
-            return netlink::recvfrom(fd, buffer, count, flags, address, length);
+        if !is_ours(fd) {
+            return real::recvfrom(fd, buffer, count, flags, address, length);
+        }
+        if netlink::is_one(fd) {
+            return netlink::recvfrom(fd, buffer, count, flags, address, length, real::recvmsg);
         }
         if address.is_null() {
             return receive(fd, buffer, count, flags);
@@ -149,7 +167,10 @@ taken_over! {
     ) -> ssize_t {
         match socket::goes_by_lull(fd, address, length) {
             Err(error) => answer::refused(error.number()) as ssize_t,
-            Ok(false) => netlink::sendto(fd, buffer, count, flags, address, length),
+            Ok(false) if netlink::is_one(fd) => {
+                ask(fd, &netlink::message(&netlink::buffer(buffer, count), 1, address, length), flags)
+            }
+            Ok(false) => real::sendto(fd, buffer, count, flags, address, length),
             Ok(true) if address.is_null() => transmit(fd, buffer, count, flags),
             Ok(true) => answer::count(|| {
                 let (data, to) = (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize));
@@ -159,8 +180,11 @@ taken_over! {
     }
 
     fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-        if !is_lull(fd) {
-            return netlink::readv(fd, buffers, count);
+        if !is_ours(fd) {
+            return real::readv(fd, buffers, count);
+        }
+        if netlink::is_one(fd) {
+            return netlink::readv(fd, buffers, count, real::recvmsg);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| {
@@ -169,25 +193,30 @@ taken_over! {
     }
 
     fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
-        if !is_lull(fd) {
-            return netlink::writev(fd, buffers, count);
+        if !is_ours(fd) {
+            return real::writev(fd, buffers, count);
+        }
+        if netlink::is_one(fd) {
+            return ask(fd, &netlink::message(buffers, count.max(0) as usize, null(), 0), 0);
         }
         let Ok(given) = size_t::try_from(count) else { return answer::refused(libc::EINVAL) as ssize_t };
         answer::count(|| memory::with_slices(buffers, given, |buffers| socket::writev(fd, buffers)))
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        if !is_lull(fd) {
-            return netlink::recvmsg(fd, message, flags);
+        match message.as_mut() {
+            Some(message) if netlink::is_one(fd) => netlink::recvmsg(fd, message, flags, real::recvmsg),
+            _ if is_lull(fd) => answer::count(|| socket::recvmsg(fd, message, flags)),
+            _ => real::recvmsg(fd, message, flags),
         }
-        answer::count(|| socket::recvmsg(fd, message, flags))
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        let Some(given) = message.as_ref() else { return netlink::sendmsg(fd, message, flags) };
+        let Some(given) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
         match socket::goes_by_lull(fd, given.msg_name.cast(), given.msg_namelen) {
             Err(error) => answer::refused(error.number()) as ssize_t,
-            Ok(false) => netlink::sendmsg(fd, message, flags),
+            Ok(false) if netlink::is_one(fd) => ask(fd, given, flags),
+            Ok(false) => real::sendmsg(fd, message, flags),
             Ok(true) => answer::count(|| socket::sendmsg(fd, given, flags)),
         }
     }

@@ -14,6 +14,7 @@
 //! | `data`, `number` | reading and writing; `close`, `dup`, `fcntl`, `ioctl` on numbers that are lull's |
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
+//! | `exec` | programs that execute another one; `vfork` |
 //! | `poll`, `signal` | `poll`, `select`; when handlers of signals run |
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
@@ -21,28 +22,7 @@
 //!
 //! What it does with the calls is in `lull-fd`, which needs no preloading to be tested.
 //!
-//! # Environment
-//!
-//! | variable | meaning |
-//! | --- | --- |
-//! | `LULL_EPOLL_USECS` | `busy_poll_usecs` of every epoll context, microseconds, 0 to 2^31-1 |
-//! | `LULL_EPOLL_BUDGET` | `busy_poll_budget`, packets, 0 to 65535; above 64 takes CAP_NET_ADMIN |
-//! | `LULL_EPOLL_PREFER` | `prefer_busy_poll`, 0 or 1 |
-//! | `LULL_EPOLL_TIMEOUT_MS` | the mode keeps polling: the kernel polls this long at a time, milliseconds, 1 to 1000 |
-//! | `LULL_NO_LIFT` | 1: calls with timeout 0 are left alone |
-//! | `LULL_EVENTS_MAX` | the most events that a call of `epoll_wait` returns, 1 to 2^20 |
-//! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
-//! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
-//! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
-//! | `LULL_QUIET` | set: nothing is said on stderr |
-//!
-//! With `LULL_EPOLL_TIMEOUT_MS` a context whose sockets have NAPI ids is polled for where the kernel does not do it: a
-//! longer wait until 100 ms have passed without an event, then it sleeps; calls with timeout 0 that find nothing again
-//! and again for at most a sixteenth of the time. No call takes longer than the program asks for. Without NAPI ids
-//! (loopback, a veth whose peer has TSO on) there is nothing to poll, and every call is the C library's.
-//! Epoll contexts are left alone unless one of the first three is set (the others are then 0), sockets unless
-//! `LULL_SOCKET_BUSY_POLL` is. Children inherit the environment and with it the library. A value outside its limits
-//! turns the whole library into a pass-through, and that is said once.
+//! What the environment may ask for stands in [`lull_fd::config`].
 //!
 //! # What it promises
 //!
@@ -65,7 +45,7 @@ mod answer;
 mod data;
 mod engage;
 mod epoll;
-mod netlink;
+mod exec;
 mod new;
 mod number;
 mod poll;

@@ -4,64 +4,18 @@
 //! before glibc 2.35) is never there. Both are the plain system call: a look-up at that moment may allocate, and the allocator
 //! may be what calls.
 
-use core::ffi::{CStr, c_char, c_long, c_uint, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::ffi::{c_char, c_long, c_uint, c_void};
 
 use libc::{
-    c_int, c_ulong, epoll_event, fd_set, iovec, loff_t, mmsghdr, mode_t, msghdr, nfds_t, off_t, pollfd, sighandler_t,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    c_int, c_ulong, epoll_event, fd_set, iovec, loff_t, mmsghdr, mode_t, msghdr, nfds_t, off_t, pid_t, pollfd,
+    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-use crate::set_error;
+use lull_fd::next::Next;
+use lull_posix::raw::in_place;
 
-/// One function of the C library.
-struct Next {
-    symbol: &'static CStr,
-    address: AtomicPtr<c_void>,
-}
-
-impl Next {
-    /// The function of that name, which ends with a zero.
-    const fn of(symbol: &'static str) -> Next {
-        let Ok(symbol) = CStr::from_bytes_with_nul(symbol.as_bytes()) else { panic!("it ends with a zero") };
-        Next { symbol, address: AtomicPtr::new(core::ptr::null_mut()) }
-    }
-
-    /// Its address, null if it was not looked up yet or the C library has no such function.
-    #[inline]
-    fn address(&self) -> *mut c_void {
-        self.address.load(Relaxed)
-    }
-
-    /// Its address, looked up now if it was not yet.
-    fn found(&self) -> *mut c_void {
-        if self.address().is_null() {
-            self.look_up();
-        }
-        self.address()
-    }
-
-    #[cold]
-    fn look_up(&self) {
-        // SAFETY: the symbol ends with a zero.
-        self.address.store(unsafe { libc::dlsym(libc::RTLD_NEXT, self.symbol.as_ptr()) }, Relaxed);
-    }
-}
-
-/// The system call in place of a function, with the function's way to report errors.
-#[cold]
-fn system_call<const N: usize>(number: libc::c_long, given: [usize; N]) -> isize {
-    let mut arguments = [0; 6];
-    arguments[..N].copy_from_slice(&given);
-    // SAFETY: the same arguments go to the kernel as the C library's wrapper would pass on.
-    match unsafe { lull_posix::raw::call(number, arguments) } {
-        Ok(result) => result as isize,
-        Err(error) => {
-            set_error(error.number());
-            -1
-        }
-    }
-}
+/// Strings, ended by a null pointer.
+type Strings = *const *const c_char;
 
 /// Declares the real functions with their C signatures, and the system call that stands in for each, with the arguments that it
 /// takes if they are not the function's. "C-unwind", because cancelling a thread (`pthread_cancel`) unwinds through these calls.
@@ -79,10 +33,12 @@ macro_rules! next {
             /// # Safety
             /// As that function.
             #[inline]
+            #[allow(non_snake_case)] // Names are C's.
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 let address = found::$name.address();
                 if address.is_null() {
-                    return system_call(libc::$number, next!(@passed [$($arg),*] $($($passed),*)?)) as $result;
+                    // SAFETY: what the C library's wrapper would pass on goes to the kernel.
+                    return unsafe { in_place(libc::$number, next!(@passed [$($arg),*] $($($passed),*)?)) as $result };
                 }
                 // SAFETY: the C library's function of this name has this signature; the caller vouches for the
                 // arguments.
@@ -100,6 +56,7 @@ macro_rules! next {
             SIGACTION.look_up();
             SIGNAL.look_up();
             SYSCALL.look_up();
+            VFORK.look_up();
         }
     };
     (@passed [$($arg:ident),*]) => { [$($arg as usize),*] };
@@ -130,6 +87,13 @@ pub(crate) unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_
     unsafe { core::mem::transmute::<*mut c_void, Function>(SIGNAL.found())(signal, handler) }
 }
 
+static VFORK: Next = Next::of("vfork\0");
+
+/// Where the C library's `vfork` is, to be jumped to.
+pub(crate) fn vfork_address() -> *const c_void {
+    VFORK.found()
+}
+
 static SYSCALL: Next = Next::of("syscall\0");
 
 /// As [`sigaction`], but the system call itself stands in for it.
@@ -141,7 +105,8 @@ pub(crate) unsafe fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usi
     type Function = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
     let address = SYSCALL.address();
     if address.is_null() {
-        return system_call(which, [a, b, c, d, e, f]) as c_long;
+        // SAFETY: the caller vouches for the arguments.
+        return unsafe { in_place(which, [a, b, c, d, e, f]) as c_long };
     }
     // SAFETY: the C library's function has this signature; the caller vouches for the arguments.
     unsafe { core::mem::transmute::<*mut c_void, Function>(address)(which, a, b, c, d, e, f) }
@@ -229,6 +194,14 @@ next! {
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, else SYS_sendmmsg;
     fn splice(from: c_int, at: *mut loff_t, to: c_int, there: *mut loff_t, count: size_t, flags: c_uint) -> ssize_t,
         else SYS_splice;
+    fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int, else SYS_execve;
+    fn execvp(name: *const c_char, arguments: Strings) -> c_int, else SYS_execve(name, arguments, 0);
+    fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int, else SYS_execve;
+    fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int,
+        else SYS_execveat(fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH);
+    fn execveat(at: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int,
+        else SYS_execveat;
+    fn _Fork() -> pid_t, else SYS_clone(libc::SIGCHLD, 0, 0, 0, 0);
     fn close(fd: c_int) -> c_int, else SYS_close;
     fn dup(fd: c_int) -> c_int, else SYS_dup;
     fn dup2(fd: c_int, to: c_int) -> c_int, else SYS_dup3(fd, to, 0);

@@ -7,10 +7,10 @@ use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::birth;
 use lull_posix::signals::section;
-use lull_posix::{is_engaged, is_lull, memory, socket as lulls};
+use lull_posix::{is_engaged, is_lull, memory, netlink, socket as lulls};
 
 use crate::taken_over::taken_over;
-use crate::{CONFIG, answer, netlink, number, real};
+use crate::{CONFIG, answer, number, real};
 
 taken_over! {
     /// A new IPv4 or IPv6 socket gets its options.

@@ -102,3 +102,41 @@ fn without_a_free_number_connections_wait_until_there_is_one() {
 fn restarts_under_load_leave_no_device_no_program_and_no_shared_pages() {
     user::run("faults", MEMCACHED, "suspend20", "restarts");
 }
+
+const CC: &str = "command -v cc && command -v python3 && command -v ip";
+
+/// The executed program has the queue, and serves.
+#[test]
+fn a_program_that_executes_another_closes_what_it_would_close_and_names_what_cannot_stay_open() {
+    for (mode, way) in [("base", "execve"), ("suspend20", "execvp"), ("base", "execl"), ("base", "execle")] {
+        user::run("calls", CC, mode, &format!("exec {way}"));
+    }
+    for way in ["execv", "execvpe", "execlp", "fexecve", "execveat", "syscall"] {
+        user::run("calls", CC, "base", &format!("exec {way}"));
+    }
+    for mode in ["base", "suspend20"] {
+        user::run("calls", CC, mode, "no-program");
+    }
+}
+
+#[test]
+fn children_that_close_what_they_inherit_and_execute_leave_their_parent_its_connections() {
+    for mode in ["base", "suspend20"] {
+        user::run("calls", CC, mode, "children");
+    }
+}
+
+#[test]
+fn a_program_that_becomes_a_daemon_serves() {
+    user::run("calls", CC, "base", "daemon");
+}
+
+#[test]
+fn numbers_that_are_duplicated_over_and_closed_by_ranges_are_what_linux_has_there() {
+    user::run("calls", CC, "suspend20", "numbers");
+}
+
+#[test]
+fn calls_by_number_are_those_by_name() {
+    user::run("calls", CC, "base", "by-number");
+}

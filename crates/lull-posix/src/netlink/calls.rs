@@ -25,6 +25,11 @@ pub fn message(buffers: *const iovec, count: usize, address: *const sockaddr, le
     message
 }
 
+/// The one buffer of a call that has one.
+pub fn buffer(at: *const c_void, count: size_t) -> iovec {
+    iovec { iov_base: at.cast_mut(), iov_len: count }
+}
+
 /// `recvfrom`; `read` and `recv` without an address.
 ///
 /// # Safety
@@ -38,7 +43,7 @@ pub unsafe fn recvfrom(
     length: *mut socklen_t,
     real: RealReceive,
 ) -> ssize_t {
-    let buffer = iovec { iov_base: buffer, iov_len: count };
+    let buffer = self::buffer(buffer, count);
     // SAFETY: the program vouches for its pointers.
     unsafe {
         let room = length.as_ref().copied().filter(|_| !address.is_null()).unwrap_or(0);

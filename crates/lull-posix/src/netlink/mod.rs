@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libc::c_int;
 use lull_linux::netdev::Netdev;
 
-pub use self::calls::{message, readv, recvfrom, recvmsg, sendmsg};
+pub use self::calls::{buffer, message, readv, recvfrom, recvmsg, sendmsg};
 use self::message::{HEADER, Writer, messages, u16_at, u32_at};
 use self::responder::{Asker, Family, Outcome, respond};
 use crate::{Result, fork, is_engaged, kernel};

@@ -1,0 +1,56 @@
+//! The queues of this process, which gives them back before it executes another program.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock};
+
+use lull_fd::say;
+use lull_net::lull_nic::tap;
+
+use crate::handover::{HandOver, Nic};
+use crate::{Flows, kernel, start};
+
+struct Claimed {
+    process: u32,
+    /// Their numbers, and the descriptors of a TAP's.
+    queues: Vec<(u32, Option<RawFd>)>,
+}
+
+static CLAIMED: OnceLock<Claimed> = OnceLock::new();
+
+/// The process has these queues. The engine starts once in a process that it starts in.
+pub(crate) fn note(hand_over: &HandOver, claimed: &[u32]) {
+    let descriptor = |queue: u32| match &hand_over.nic {
+        Nic::Tap { queues, .. } => queues.get(queue as usize).copied(),
+        Nic::Xdp { .. } => None,
+    };
+    let queues = claimed.iter().map(|queue| (*queue, descriptor(*queue))).collect();
+    let _ = CLAIMED.set(Claimed { process: std::process::id(), queues });
+}
+
+fn claimed() -> Option<(&'static Arc<Flows>, &'static Claimed)> {
+    start::flows().zip(CLAIMED.get().filter(|claimed| claimed.process == std::process::id()))
+}
+
+/// Gives the queues back: the executed program may take them. What was recorded is written.
+pub(crate) fn give_back() {
+    start::write_record();
+    if let Some((flows, claimed)) = claimed() {
+        claimed.queues.iter().for_each(|(queue, _)| flows.release(*queue));
+    }
+}
+
+/// Takes again what [`give_back`] gave: this process goes on.
+pub(crate) fn take_again() {
+    let Some((flows, claimed)) = claimed() else { return };
+    for (queue, descriptor) in &claimed.queues {
+        let taken = flows.alone(|| match (flows.claim(*queue), descriptor) {
+            (Ok(()), Some(fd)) => tap::set_attached(kernel::borrow(*fd), true).is_ok(),
+            (claimed, _) => claimed.is_ok(),
+        });
+        if !taken.unwrap_or(false) {
+            say::line(format_args!(
+                "queue {queue} of the NIC cannot be taken again: its connections hear nothing more"
+            ));
+        }
+    }
+}

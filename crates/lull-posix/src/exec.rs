@@ -1,0 +1,149 @@
+//! The program executes another one in its place.
+//!
+//! Linux keeps what has no FD_CLOEXEC open over `execve`. A socket of lull's is memory of this process, and cannot be kept. So
+//! before the call what would be closed anyway is closed, as by `close`: its peers get what was written, and the end of the
+//! stream. What would have stayed open is reset, and named on standard error; its number stands for a socket without a peer. The
+//! queues of the NIC are given back, for the executed program to take.
+//!
+//! A call that fails is one that nothing was done for, as far as that can be known beforehand: most programs that search along
+//! PATH try names that are not there.
+
+use std::ffi::{CStr, CString, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+use lull_fd::say;
+
+use crate::files::{self, File, Open};
+use crate::{claimed, engine, fork, kernel};
+
+/// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
+const DELIVERY: Duration = Duration::from_secs(1);
+/// The stack tells nobody of a last acknowledgement.
+const LOOKS_APART: Duration = Duration::from_millis(1);
+/// Sockets that are named; of more, their count is told.
+const NAMED_MAX: usize = 8;
+
+/// What was done for a call that was to execute a program. It returned, so it failed.
+#[must_use = "a call that fails has to be told of"]
+pub struct Executing {
+    closed: usize,
+    program: String,
+}
+
+/// A program is about to be executed, found by its path as seen from the directory `at`. Nothing is done for one that cannot be, and
+/// in the child of `vfork` or of `fork`: what it has here is its parent's.
+pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
+    engine::running().filter(|_| fork::is_engines_process())?;
+    if !kernel::is_executable(at, path) {
+        return None;
+    }
+    lull_net::about_to_wait();
+    let program = match path.is_empty() {
+        true => format!("the program behind descriptor {at}"),
+        false => path.to_string_lossy().into_owned(),
+    };
+    let closed = close_all(&program);
+    claimed::give_back();
+    Some(Executing { closed, program })
+}
+
+/// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
+pub fn begins_along_path(name: &CStr) -> Option<Executing> {
+    engine::running().filter(|_| fork::is_engines_process())?;
+    if name.to_bytes().contains(&b'/') {
+        return begins(libc::AT_FDCWD, name);
+    }
+    // `_CS_PATH` is what the C library takes without PATH.
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin")).into_vec();
+    let found = path.split(|byte| *byte == b':').find_map(|directory| {
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let candidate = CString::new([directory, b"/", name.to_bytes()].concat()).ok()?;
+        kernel::is_executable(libc::AT_FDCWD, &candidate).then_some(candidate)
+    })?;
+    begins(libc::AT_FDCWD, &found)
+}
+
+impl Executing {
+    /// The call has failed: this process goes on, without those sockets.
+    pub fn failed(self) {
+        claimed::take_again();
+        if self.closed > 0 {
+            say::line(format_args!(
+                "{} could not be executed after {} of lull's sockets were closed for it",
+                self.program, self.closed
+            ));
+        }
+    }
+}
+
+/// Closes lull's half of everything; how much there was.
+fn close_all(program: &str) -> usize {
+    let mut files: Vec<(Open, c_int, bool)> = Vec::new();
+    for number in files::numbers() {
+        let Some(file) = files::get(number) else { continue };
+        let stays = kernel::fcntl(number, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        match files.iter_mut().find(|(known, ..)| known.is_same(&file)) {
+            Some((.., known)) => *known |= stays,
+            None => files.push((file, number, stays)),
+        }
+    }
+    files.retain(|(file, ..)| !matches!(**file, File::Epoll(_)));
+    let lost: Vec<&(Open, c_int, bool)> = files.iter().filter(|(.., stays)| *stays).collect();
+    for (file, number, _) in lost.iter().take(NAMED_MAX) {
+        say_lost(program, file, *number);
+    }
+    if lost.len() > NAMED_MAX {
+        let more = lost.len() - NAMED_MAX;
+        say::line(format_args!("{more} more sockets of lull's end with the exec of {program}"));
+    }
+    for (file, _, stays) in &files {
+        if let File::Stream(stream) = &**file {
+            // One that cannot be is over already.
+            let _ = match stays {
+                true => stream.stream.set_reset_on_close(true),
+                false => stream.stream.shutdown(lull_net::Shutdown::Write),
+            };
+        }
+    }
+    deliver(&files);
+    files::forget_all();
+    files.len()
+}
+
+fn say_lost(program: &str, file: &File, number: c_int) {
+    match file {
+        File::Stream(stream) => match (stream.stream.local_addr(), stream.stream.peer_addr()) {
+            (Ok(local), Ok(peer)) => say::line(format_args!(
+                "descriptor {number}, the connection {local} - {peer}, cannot stay open over the exec of {program}: it is reset"
+            )),
+            _ => say::line(format_args!(
+                "descriptor {number}, a socket of lull's, cannot stay open over the exec of {program}: it is closed"
+            )),
+        },
+        File::Listener(listener) => say::line(format_args!(
+            "descriptor {number}, which listens at {}, cannot stay lull's over the exec of {program}: it is closed until that \
+             program calls listen",
+            listener.bound()
+        )),
+        _ => say::line(format_args!(
+            "descriptor {number}, a datagram socket of lull's, cannot stay lull's over the exec of {program}: it is closed"
+        )),
+    }
+}
+
+/// Waits until the peers have what was written to the connections that are closed.
+fn deliver(files: &[(Open, c_int, bool)]) {
+    let began = Instant::now();
+    let is_under_way = |(file, _, stays): &(Open, c_int, bool)| match &**file {
+        // Data that nobody read makes closing a reset (`tcp_close`), which waits for nothing.
+        File::Stream(stream) if !stays && stream.stream.unread().is_ok_and(|unread| unread == 0) => {
+            stream.stream.unacknowledged().is_ok_and(|bytes| bytes != 0)
+        }
+        _ => false,
+    };
+    while files.iter().any(is_under_way) && began.elapsed() < DELIVERY {
+        std::thread::sleep(LOOKS_APART);
+    }
+}

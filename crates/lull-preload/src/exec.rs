@@ -1,0 +1,163 @@
+//! `execve` and its kin, `vfork`, `_Fork`: what is lull's is seen to before another program takes the process over.
+//! `posix_spawn`, `system` and `popen` execute in a child of their own inside the C library, which touches nothing of lull's.
+
+use core::arch::naked_asm;
+use core::ffi::{CStr, c_char, c_void};
+
+use libc::{c_int, pid_t};
+use lull_posix::exec::{self, Executing};
+use lull_posix::signals::section;
+use lull_posix::{fork, is_engaged};
+
+use crate::taken_over::taken_over;
+use crate::{Errno, real};
+
+type Strings = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// Makes the call, with what is lull's seen to before it.
+///
+/// # Safety
+/// The program vouches for its path.
+unsafe fn executed(
+    path: *const c_char,
+    begins: impl FnOnce(&CStr) -> Option<Executing>,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: as above.
+    let path = (is_engaged() && !path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let executing = path.and_then(|path| section(|| begins(path)));
+    let failed = call();
+    if let Some(executing) = executing {
+        let _errno = Errno::keep();
+        section(|| executing.failed());
+    }
+    failed
+}
+
+taken_over! {
+    fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        executed(path, |path| exec::begins(libc::AT_FDCWD, path), || real::execve(path, arguments, environment))
+    }
+
+    fn execv(path: *const c_char, arguments: Strings) -> c_int { execve(path, arguments, environ) }
+
+    fn execvp(name: *const c_char, arguments: Strings) -> c_int {
+        executed(name, exec::begins_along_path, || real::execvp(name, arguments))
+    }
+
+    fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        executed(name, exec::begins_along_path, || real::execvpe(name, arguments, environment))
+    }
+
+    fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+        let call = || real::fexecve(fd, arguments, environment);
+        executed(c"".as_ptr(), |path| exec::begins(fd, path), call)
+    }
+
+    fn execveat(at: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int {
+        let call = || real::execveat(at, path, arguments, environment, flags);
+        executed(path, |path| exec::begins(at, path), call)
+    }
+
+    /// It calls no handlers of `pthread_atfork`.
+    fn _Fork() -> pid_t {
+        let child = real::_Fork();
+        if child == 0 && is_engaged() {
+            fork::in_the_child();
+        }
+        child
+    }
+}
+
+/// The body of a variadic function: its arguments stand behind one another, as those of the others do.
+type Body = unsafe extern "C-unwind" fn(*const c_char, Strings) -> c_int;
+
+unsafe extern "C-unwind" fn execl_with(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe { execv(path, arguments) }
+}
+
+unsafe extern "C-unwind" fn execlp_with(name: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvp(name, arguments) }
+}
+
+unsafe extern "C-unwind" fn execle_with(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: as above; the environment is behind the null that ends the arguments.
+    unsafe {
+        let end = (0..).find(|&nth| (*arguments.add(nth)).is_null()).unwrap_or(0);
+        execve(path, arguments, (*arguments.add(end + 1)).cast())
+    }
+}
+
+const _: [Body; 3] = [execl_with, execlp_with, execle_with];
+
+/// Declares variadic functions. Rust cannot define one: the arguments that came in registers are put in front of those on the
+/// stack, which makes an array of them all.
+macro_rules! variadic {
+    ($($name:ident => $body:ident;)*) => {
+        $(
+            /// As the C library's.
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!(
+                    "pop r10", "push r9", "push r8", "push rcx", "push rdx", "push rsi", "mov rsi, rsp",
+                    "push r10", "call {body}", "pop r10", "add rsp, 40", "push r10", "ret",
+                    body = sym $body
+                );
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!(
+                    "sub sp, sp, #80", "stp x29, x30, [sp]", "stp x1, x2, [sp, #24]", "stp x3, x4, [sp, #40]",
+                    "stp x5, x6, [sp, #56]", "str x7, [sp, #72]", "add x1, sp, #24", "bl {body}",
+                    "ldp x29, x30, [sp]", "add sp, sp, #80", "ret",
+                    body = sym $body
+                );
+            }
+        )*
+    };
+}
+
+variadic! {
+    execl => execl_with;
+    execlp => execlp_with;
+    execle => execle_with;
+}
+
+/// As the C library's. In the child of the real one every call would change what its parent has, so that beside a running engine it
+/// is `fork`, with a parent that waits until the child has executed a program or ended. No function of Rust's may call the real
+/// one, which returns twice through its caller's frame: it is jumped to.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!("sub rsp, 8", "call {which}", "add rsp, 8", "jmp rax", which = sym which_vfork);
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-16]!", "bl {which}", "ldp x29, x30, [sp], #16", "br x0",
+        which = sym which_vfork
+    );
+}
+
+extern "C" fn which_vfork() -> *const c_void {
+    let _errno = Errno::keep();
+    match lull_posix::engine::running() {
+        Some(_) => forked as extern "C-unwind" fn() -> pid_t as *const c_void,
+        None => real::vfork_address(),
+    }
+}
+
+extern "C-unwind" fn forked() -> pid_t {
+    fork::that_waits()
+}

@@ -1,0 +1,211 @@
+// A server that, between two answers, does with its process what programs do: it executes others, starts children in every way,
+// closes ranges of numbers, duplicates over live ones. usage: calls CASE ADDRESS [WORD...]
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+static char *self;
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "calls.c:%d: not so: %s (%s)\n", __LINE__, #condition, strerror(errno));                   \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static int serve(const char *address) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(7777)};
+    CHECK(inet_pton(AF_INET, address, &at.sin_addr) == 1);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    CHECK(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+    CHECK(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
+    return fd;
+}
+
+static int next(int listener, int flags) {
+    int fd = accept4(listener, NULL, NULL, flags);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+// One question of five letters, and its answer.
+static void answer(int fd) {
+    char letters[5];
+    CHECK(recv(fd, letters, 5, MSG_WAITALL) == 5);
+    CHECK(write(fd, letters, 5) == 5);
+}
+
+static void ended_well(pid_t child) {
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// Executes this program with more words than there are registers for.
+static void again(const char *way, const char *address) {
+    char *words[] = {self, "serve", (char *)address, "a", "b", "c", "d", "e", "f", NULL};
+    if (!strcmp(way, "execve")) execve(self, words, environ);
+    if (!strcmp(way, "execv")) execv(self, words);
+    if (!strcmp(way, "execvp")) execvp("calls", words);
+    if (!strcmp(way, "execvpe")) execvpe("calls", words, environ);
+    if (!strcmp(way, "execl")) execl(self, self, "serve", address, "a", "b", "c", "d", "e", "f", NULL);
+    if (!strcmp(way, "execlp")) execlp("calls", self, "serve", address, "a", "b", "c", "d", "e", "f", NULL);
+    if (!strcmp(way, "execle")) execle(self, self, "serve", address, "a", "b", "c", "d", "e", "f", NULL, environ);
+    if (!strcmp(way, "fexecve")) fexecve(open(self, O_RDONLY | O_CLOEXEC), words, environ);
+    if (!strcmp(way, "execveat")) execveat(AT_FDCWD, self, words, environ, 0);
+    if (!strcmp(way, "syscall")) syscall(SYS_execve, self, words, environ);
+    CHECK(!"it came back");
+}
+
+static void executes(const char *way, const char *address) {
+    int listener = serve(address);
+    int closed = next(listener, SOCK_CLOEXEC), kept = next(listener, 0);
+    // What cannot be executed takes nothing away.
+    CHECK(execlp("lull-has-no-such-program", "x", NULL) == -1 && errno == ENOENT);
+    CHECK(execl("/", "x", NULL) == -1 && errno == EACCES);
+    answer(closed);
+    answer(kept);
+    CHECK(write(closed, "bye", 3) == 3);
+    again(way, address);
+}
+
+// A file that may be executed and is no program: that shows too late.
+static void fails_to_execute(const char *address) {
+    int listener = serve(address), fd = next(listener, SOCK_CLOEXEC);
+    int junk = open("junk", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+    CHECK(junk >= 0 && write(junk, "junk", 4) == 4 && close(junk) == 0);
+    answer(fd);
+    CHECK(execl("./junk", "junk", NULL) == -1 && errno == ENOEXEC);
+    CHECK(write(fd, "x", 1) == -1 && errno == EPIPE && close(fd) == 0 && close(listener) == 0);
+    fd = next(serve(address), 0);
+    answer(fd);
+    CHECK(close(fd) == 0);
+    fprintf(stderr, "served\n");
+}
+
+static void starts_children(const char *address) {
+    int fd = next(serve(address), SOCK_CLOEXEC), null = open("/dev/null", O_RDWR);
+    char *words[] = {"true", NULL};
+    answer(fd);
+    pid_t child = vfork();
+    if (child == 0) {
+        // All that a child does before it executes, done to what is its own.
+        if (dup2(null, fd) != fd || close(fd) != 0 || close_range(3, ~0U, 0) != 0) _exit(2);
+        execvp("true", words);
+        _exit(3);
+    }
+    ended_well(child);
+    answer(fd);
+    child = vfork();
+    if (child == 0) _exit(0);
+    ended_well(child);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_addclose(&actions, fd) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, null, 1) == 0);
+    CHECK(posix_spawnp(&child, "true", &actions, NULL, words, environ) == 0);
+    ended_well(child);
+    answer(fd);
+    child = _Fork();
+    if (child == 0) _exit(close(fd) == 0 ? 0 : 4);
+    ended_well(child);
+    answer(fd);
+    child = fork();
+    if (child == 0) {
+        closefrom(3);
+        execlp("true", "true", NULL);
+        _exit(5);
+    }
+    ended_well(child);
+    CHECK(system("exit 0") == 0);
+    FILE *says = popen("echo said", "r");
+    char line[8];
+    CHECK(says && fgets(line, sizeof line, says) && !strcmp(line, "said\n") && pclose(says) == 0);
+    answer(fd);
+    CHECK(close(fd) == 0);
+}
+
+// The daemon is the child of the process that has the NIC's queue, which ends: it serves if it takes that.
+static void becomes_a_daemon(const char *address) {
+    CHECK(daemon(1, 1) == 0);
+    int fd = next(serve(address), 0);
+    answer(fd);
+    CHECK(close(fd) == 0);
+    fprintf(stderr, "served\n");
+}
+
+static void closes_and_duplicates(const char *address) {
+    int listener = serve(address), fd = next(listener, 0), other = next(listener, 0);
+    int null = open("/dev/null", O_RDWR), kept = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+    CHECK(kept >= 100);
+    answer(fd);
+    // Over a live number: the connection behind it goes with its last number.
+    CHECK(dup2(null, fd) == fd && write(fd, "x", 1) == 1);
+    answer(kept);
+    CHECK(dup2(other, fd) == fd && close(other) == 0);
+    answer(fd);
+    CHECK(dup3(kept, fd, O_CLOEXEC) == fd && fcntl(fd, F_GETFD) == FD_CLOEXEC);
+    answer(fd);
+    CHECK(dup2(fd, fd) == fd);
+    // Gone with its number: the client sees the end of the other connection.
+    CHECK(close_range(fd, fd, CLOSE_RANGE_CLOEXEC) == 0);
+    answer(fd);
+    CHECK(close_range(3, kept - 1, 0) == 0 && fcntl(fd, F_GETFD) == -1 && errno == EBADF);
+    answer(kept);
+    closefrom(kept + 1);
+    answer(kept);
+    closefrom(3);
+    CHECK(write(kept, "x", 1) == -1 && errno == EBADF);
+}
+
+static void calls_by_number(const char *address) {
+    int listener = serve(address);
+    int fd = syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
+    char letters[5];
+    CHECK(fd >= 0);
+    CHECK(syscall(SYS_recvfrom, fd, letters, 5, MSG_WAITALL, NULL, NULL) == 5);
+    CHECK(syscall(SYS_write, fd, letters, 5) == 5);
+    int other = syscall(SYS_dup, fd);
+    CHECK(other >= 0 && syscall(SYS_close, fd) == 0);
+    CHECK(syscall(SYS_read, other, letters, 5) == 5);
+    CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == 5);
+    CHECK(syscall(SYS_fcntl, other, F_GETFL) == O_RDWR);
+    CHECK(syscall(SYS_shutdown, other, SHUT_WR) == 0);
+    CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == -1 && errno == EPIPE);
+    CHECK(syscall(SYS_close_range, other, other, 0) == 0);
+    CHECK(read(other, letters, 1) == -1 && errno == EBADF);
+    CHECK(syscall(SYS_io_uring_setup, 8, letters) == -1 && errno == ENOSYS);
+}
+
+int main(int count, char **words) {
+    signal(SIGPIPE, SIG_IGN);
+    const char *what = words[1], *address = words[2];
+    self = realpath("/proc/self/exe", NULL);
+    if (!strncmp(what, "exec ", 5)) executes(what + 5, address);
+    if (!strcmp(what, "no-program")) fails_to_execute(address);
+    if (!strcmp(what, "serve")) {
+        CHECK(count == 9 && !strcmp(words[3], "a") && !strcmp(words[8], "f"));
+        // The connection that was not to be closed is there as a number, without a peer.
+        answer(next(serve(address), 0));
+        fprintf(stderr, "served\n");
+    }
+    if (!strcmp(what, "children")) starts_children(address);
+    if (!strcmp(what, "daemon")) becomes_a_daemon(address);
+    if (!strcmp(what, "numbers")) closes_and_duplicates(address);
+    if (!strcmp(what, "by-number")) calls_by_number(address);
+    return 0;
+}
