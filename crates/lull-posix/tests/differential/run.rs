@@ -506,11 +506,11 @@ impl<'t> Run<'t> {
         Some(([left.port(), right.port()], ip))
     }
 
-    /// The peer of this name. A port alone tells less: the kernel may give one again that another peer had.
+    /// The newest peer of this name: a port may be given again that another peer had, or has for another connection.
     fn peer_at(&self, side: usize, name: &[u8]) -> Option<usize> {
         let at = address::parse(name)?;
         let is_it = |peer: &Option<PeerPair>| peer.as_ref().is_some_and(|peer| peer.sides[side].name() == Some(at));
-        self.peers.iter().position(is_it)
+        self.peers.iter().rposition(is_it)
     }
 
     /// The peer at the other end of a connection of the program's.
