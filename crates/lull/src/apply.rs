@@ -6,10 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
+use lull_figures::Source;
+use lull_figures::device::Watched;
 use lull_linux::{Applied, DeviceRequest, Session};
 
 use crate::device_args::{RequestArgs, StateArgs};
 use crate::failure::Failure;
+use crate::metrics::MetricsArgs;
 use crate::output::{WriteError, outln, print_changes, say};
 use crate::undo;
 use crate::units;
@@ -34,6 +37,8 @@ pub struct ApplyArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    metrics: MetricsArgs,
+    #[command(flatten)]
     state: StateArgs,
 }
 
@@ -54,11 +59,18 @@ pub struct DiffArgs {
 /// Puts a mode in force.
 pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let request = args.request.request()?;
+    if args.metrics.prometheus.is_some() && !args.watch {
+        return Err(
+            "cannot serve metrics: --prometheus takes --watch, because without it nobody stays to serve them".into()
+        );
+    }
     let mut session = Session::open(&args.dev, &args.state.options())?;
     if args.dry_run {
         return show_diff(&mut session, &request, args.json);
     }
     if args.watch {
+        let watched = || Ok(Box::new(Watched::open(&args.dev, &args.state.options())?) as Box<dyn Source>);
+        let _metrics = args.metrics.serve(watched)?;
         let log = &mut |line: &str| say!("lull: {line}");
         let undone = lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;
         return Ok(undo::complete(&session, &undone));

@@ -21,6 +21,7 @@ use crate::show::ShowArgs;
 use crate::sim::SimArgs;
 use crate::ss::SsArgs;
 use crate::stat::StatArgs;
+use crate::top::TopArgs;
 use crate::tune::Tune;
 use crate::undo::UndoArgs;
 use crate::xsk_rr::XskRrArgs;
@@ -84,6 +85,8 @@ pub enum Command {
     Supervise(SuperviseArgs),
     /// Shows who polls, of a device of the kernel or of a process on the user plane: softirq, NAPI thread, busy poll ...
     Stat(StatArgs),
+    /// Shows it all on a screen that is drawn anew each second: who polls each NAPI, the mode in force, packets, CPU.
+    Top(TopArgs),
     /// Shows the sockets of processes on lull's user plane, as `ss` shows the kernel's: state, queues, round trip, drops.
     Ss(SsArgs),
     /// Sets a device and the machine up for low latency, by the steps of a profile.

@@ -18,6 +18,7 @@ mod group_args;
 mod load;
 mod manual;
 mod merge;
+mod metrics;
 mod modes;
 mod output;
 mod outputs;
@@ -35,6 +36,7 @@ mod sim_replay;
 mod ss;
 mod stat;
 mod target;
+mod top;
 mod tune;
 mod undo;
 mod units;
@@ -138,6 +140,7 @@ fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
         Command::Supervise(args) => run::supervise(&args),
         Command::Ss(args) => ss::run(&args),
         Command::Stat(args) => stat::run(&args, &stop),
+        Command::Top(args) => top::run(&args, &stop),
         Command::Prepare(args) => prepare::run(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),

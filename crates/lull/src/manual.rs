@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Kernel plane: Linux's own stack, under unmodified programs",
         &["doctor", "run", "apply", "diff", "attach", "detach", "prepare"],
     ),
-    ("Both planes: a device, or a process with a user plane", &["show", "stat", "set", "undo"]),
+    ("Both planes: a device, or a process with a user plane", &["show", "stat", "top", "set", "undo"]),
     ("Simulated plane: before touching production", &["predict", "tune", "sim"]),
     ("This command itself", &["man", "completions", "help"]),
 ];

@@ -10,7 +10,8 @@ use lull_control::Client;
 use lull_control::place::Places;
 use lull_control::schema::{Answer, Group, GroupPoller, Napi, Request, Shown};
 use lull_core::{EpollParams, Stats, Threaded};
-use lull_linux::recognise::{Programs, Recognised, recognise};
+use lull_figures::process::mode_of;
+use lull_linux::recognise::Recognised;
 use lull_linux::sched::shown_ns;
 use serde::Serialize;
 
@@ -127,26 +128,6 @@ fn show(client: &mut Client) -> Result<Shown, Failure> {
         }
         other => Err(format!("process {} answered a show with {other:?}", client.pid()).into()),
     }
-}
-
-/// What the settings amount to, with the epoll contexts that have sockets there. A group that polls it decides alone.
-fn mode_of(napi: &Napi, shown: &Shown) -> Recognised {
-    if let Some(group) = group_of(napi, shown) {
-        let mode = group.rest_ns.map_or("group".to_owned(), |ns| format!("group{}", ns / 1_000));
-        let cores = group.pollers.iter().map(|it| it.core.map_or("any".to_owned(), |core| core.to_string()));
-        let cores = cores.collect::<Vec<_>>().join(",");
-        let note = format!("group {} polls it, on core {cores}: nothing suspends or defers it meanwhile", group.index);
-        return Recognised { mode, note: Some(note) };
-    }
-    let there = shown.contexts.iter().filter(|context| context.sockets.contains_key(&napi.id));
-    let polling = there.map(|context| context.params).filter(|params| *params != EpollParams::default());
-    recognise(&napi.settings, &Programs { polling: polling.collect(), some_hidden: false, busy_poll_usecs: 0 })
-}
-
-/// The group that polls a NAPI.
-fn group_of<'s>(napi: &Napi, shown: &'s Shown) -> Option<&'s Group> {
-    let is_member = |group: &&Group| group.members.iter().any(|member| member.napi_id == napi.id);
-    shown.groups.iter().find(is_member).filter(|_| napi.id != 0)
 }
 
 fn queue_name(napi: &Napi) -> String {

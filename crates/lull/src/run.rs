@@ -11,10 +11,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use lull_figures::device::Watched;
 use lull_linux::run::{Run, Sockets, Waits, dry_run};
 
 use crate::device_args::{RequestArgs, StateArgs};
 use crate::failure::Failure;
+use crate::metrics::MetricsArgs;
 use crate::output::outln;
 
 /// Arguments of `lull run`.
@@ -59,6 +61,8 @@ pub struct RunArgs {
     /// Show what would be done, and do nothing.
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     state: StateArgs,
     /// The program and its arguments.
@@ -126,6 +130,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    let _metrics = args.metrics.serve(|| match &args.dev {
+        Some(device) => Ok(Box::new(Watched::open(device, &options)?)),
+        None => Err("cannot serve metrics: --prometheus takes --dev or --nic, whose NAPIs it is about".into()),
+    })?;
     Ok(ExitCode::from(lull_linux::run::run(&run, &options, &mut |line: &str| args.say(line))?))
 }
 

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use lull_control::Offer;
 use lull_control::place::Places;
+use lull_figures::exporter::Exporter;
+use lull_figures::process::Own;
 use lull_net::Network;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
@@ -22,6 +24,7 @@ use lull_nic::trace::Trace;
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
+use crate::metrics::MetricsArgs;
 use crate::output::say;
 use crate::units;
 use crate::xdp::XdpArgs;
@@ -116,14 +119,25 @@ pub struct Serve {
     /// Print a line for every frame on standard error.
     #[arg(long)]
     trace: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
-/// Offers the service to `lull show`, `stat`, `ss` and `set`. Without a socket it serves all the same, and says why it has none.
-fn offer(network: &Network) -> Option<Offer> {
+/// What a running service offers, until it is dropped: its metrics, and its control socket.
+type Offered = (Option<Exporter>, Option<Arc<Offer>>);
+
+/// Offers the service to `lull show`, `stat`, `top`, `ss` and `set`, and its metrics where `--prometheus` asks for them. Without a
+/// control socket it serves all the same, and says why it has none.
+fn offer(args: &Serve, network: &Network) -> Result<Offered, Failure> {
     let listed = network.clone();
     let sockets = Box::new(move || Some(lull_posix::listing::sockets(&listed)));
     let offered = Offer::start_with_sockets(network.host(), "lull serve", &Places::default(), sockets);
-    offered.inspect_err(|error| say!("lull: {error}")).ok()
+    let control = offered.inspect_err(|error| say!("lull: {error}")).ok().map(Arc::new);
+    let metrics = args.metrics.serve(|| match &control {
+        Some(control) => Ok(Box::new(Own(control.clone()))),
+        None => Err("cannot serve metrics: they are those of the control socket, which could not be made".into()),
+    })?;
+    Ok((metrics, control))
 }
 
 /// Refuses what means nothing on this NIC: what is asked for is never silently ignored.

@@ -25,6 +25,14 @@ pub(super) enum Asked {
 }
 
 impl Asked {
+    /// The device's name.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Asked::Tap { config, .. } => &config.name,
+            Asked::Xdp(config) => &config.name,
+        }
+    }
+
     /// The ports that are lull's; empty: all.
     pub(super) fn ports(&self) -> &[u16] {
         match self {

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use lull_core::Mode;
+use lull_figures::process::{Asked as Figured, Which};
 use lull_linux::run::Plain;
 use lull_net::{COALESCE_NS, NetworkConfig};
 use lull_nic::tap::TapConfig;
@@ -245,6 +246,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
     let shared = nic.shared(inboxes)?;
+    let on = Which::On(Some(asked.nic.name().to_owned()));
+    let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(on))))?;
     let mut watch = None;
     let started = || {
         watch = Some(queues::Watch::start(shared, &flows));

@@ -54,7 +54,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     bench.server().set_mode(mode)?;
     bench.notes().iter().for_each(|note| say!("lull: {note}"));
     // Before the first line: whoever reads it may ask at once.
-    let _control = offer(bench.server().network());
+    let _offered = offer(args, bench.server().network())?;
     outln!(
         "serving memcached on the in-memory NIC in mode {mode} with {} workers; load {load} over {} connections",
         args.threads,

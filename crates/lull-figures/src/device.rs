@@ -1,0 +1,209 @@
+//! Figures of a device of the kernel: its tracepoint is sampled all the time and added up, its settings are looked at when
+//! somebody reads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lull_linux::show::{NapiShow, show};
+use lull_linux::stat::{NapiSample, Sample, Watch};
+use lull_linux::{Options, Roots, Session};
+
+use crate::{Error, Figures, Napi, Poller, Source, Subject};
+
+/// How often what was recorded is added up.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+
+/// What was counted of one NAPI.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counts {
+    polls: BTreeMap<Poller, u64>,
+    packets: u64,
+    empty_polls: u64,
+    deferrals: u64,
+    suspensions: Option<u64>,
+}
+
+/// What was counted of a device.
+#[derive(Debug, Default)]
+struct Counted {
+    napis: BTreeMap<u32, Counts>,
+    missing: Vec<String>,
+    /// The tracepoint is read.
+    traced: bool,
+    /// Why nobody counts any more.
+    ended: Option<String>,
+}
+
+impl Counted {
+    fn add(&mut self, sample: &Sample) {
+        self.missing.clone_from(&sample.missing);
+        self.traced = sample.traced;
+        for napi in &sample.napis {
+            // A NAPI whose id is not certain is said to be missing by the sample.
+            if let Some(id) = napi.napi_id {
+                self.napis.entry(id).or_default().add(napi, sample.seconds);
+            }
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, sample: &NapiSample, seconds: f64) {
+        let count = |per_s: f64| (per_s * seconds).round() as u64;
+        for poller in &sample.by {
+            *self.polls.entry(kind(poller.kind)).or_default() += count(poller.rates.polls_per_s);
+        }
+        self.packets += count(sample.rates.packets_per_s);
+        self.empty_polls += count(sample.rates.empty_polls_per_s);
+        self.deferrals += count(sample.deferrals_per_s);
+        if let Some(per_s) = sample.suspensions_per_s {
+            *self.suspensions.get_or_insert(0) += count(per_s);
+        }
+    }
+}
+
+/// A softirq is one whether an interrupt or a timer raised it.
+fn kind(name: &str) -> Poller {
+    let kinds = [Poller::Ksoftirqd, Poller::BusyPoll, Poller::NapiThread, Poller::Netpoll];
+    kinds.into_iter().find(|kind| kind.name() == name).unwrap_or(Poller::Softirq)
+}
+
+/// Watches a device. Dropping it ends the watching.
+#[derive(Debug)]
+pub struct Watched {
+    device: String,
+    options: Options,
+    counted: Arc<Mutex<Counted>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    began: Instant,
+}
+
+impl Watched {
+    /// Begins to count, in this thread's network namespace. `options` say where the state of applied modes lies.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel does not list NAPIs.
+    pub fn open(device: &str, options: &Options) -> Result<Watched, Error> {
+        let mut watch = Watch::open(device, &Roots::default())?;
+        let counted = Arc::new(Mutex::new(Counted::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (into, ends) = (counted.clone(), stop.clone());
+        let count = move || {
+            while !ends.load(Ordering::Relaxed) {
+                let sample = watch.sample(SAMPLE_EVERY, &ends);
+                let mut counted = into.lock().unwrap_or_else(PoisonError::into_inner);
+                match sample {
+                    Ok(sample) => counted.add(&sample),
+                    Err(error) => {
+                        counted.ended = Some(error.to_string());
+                        return;
+                    }
+                }
+            }
+        };
+        let failed = |error: std::io::Error| Error::Watching { device: device.to_owned(), why: error.to_string() };
+        let thread = std::thread::Builder::new().name("lull-figures".to_owned()).spawn(count).map_err(failed)?;
+        let (device, options) = (device.to_owned(), options.clone());
+        Ok(Watched { device, options, counted, stop, thread: Some(thread), began: Instant::now() })
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Source for Watched {
+    fn read(&mut self) -> Result<Vec<Figures>, Error> {
+        let device = show(&mut Session::open(&self.device, &self.options)?)?;
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = &counted.ended {
+            return Err(Error::Watching { device: self.device.clone(), why: why.clone() });
+        }
+        Ok(vec![Figures {
+            subject: Subject { name: self.device.clone(), pid: None },
+            now_ns: self.began.elapsed().as_nanos() as u64,
+            cpu_ns: None,
+            napis: device.napis.iter().map(|napi| figures(&self.device, napi, &counted)).collect(),
+            cpus: Vec::new(),
+            missing: counted.missing.clone(),
+        }])
+    }
+}
+
+fn figures(device: &str, shown: &NapiShow, counted: &Counted) -> Napi {
+    let counts = counted.napis.get(&shown.state.id).cloned().unwrap_or_default();
+    Napi {
+        device: device.to_owned(),
+        queue: shown.state.key.to_string(),
+        id: shown.state.id,
+        mode: shown.recognised.mode.clone(),
+        settings: shown.state.settings.into(),
+        counted: counted.traced,
+        polls: counts.polls.into_iter().collect(),
+        packets: counts.packets,
+        empty_polls: counts.empty_polls,
+        deferrals: counts.deferrals,
+        suspensions: counts.suspensions,
+        interrupts: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lull_linux::stat::{self, Rates};
+
+    fn rates(polls_per_s: f64) -> Rates {
+        Rates { polls_per_s, packets_per_s: 4.0, mean_work: None, empty_polls_per_s: 2.0, budget_max: 64 }
+    }
+
+    #[test]
+    fn samples_add_up_and_a_timers_softirq_is_a_softirq() {
+        let by = ["timer", "softirq", "busy-poll"].map(|kind| stat::Poller {
+            kind,
+            cpu: None,
+            pid: None,
+            tid: None,
+            name: None,
+            rates: rates(10.0),
+        });
+        let napi = |napi_id| NapiSample {
+            napi_id,
+            instance: 0,
+            thread: None,
+            rates: rates(30.0),
+            deferrals_per_s: 6.0,
+            suspensions_per_s: None,
+            by: by.to_vec(),
+        };
+        let mut counted = Counted::default();
+        let sample = Sample {
+            device: "v0".to_owned(),
+            seconds: 0.5,
+            traced: true,
+            lost: 0,
+            device_packets_per_s: None,
+            napis: vec![napi(Some(8193)), napi(None)],
+            net_rx_softirqs_per_s: Vec::new(),
+            interrupts: Vec::new(),
+            missing: vec!["one NAPI has no id".to_owned()],
+        };
+        counted.add(&sample);
+        counted.add(&sample);
+        assert_eq!(counted.napis.len(), 1, "what has no id is nobody's");
+        let counts = &counted.napis[&8193];
+        assert_eq!(counts.polls, BTreeMap::from([(Poller::Softirq, 20), (Poller::BusyPoll, 10)]));
+        assert_eq!((counts.packets, counts.empty_polls, counts.deferrals, counts.suspensions), (4, 2, 6, None));
+        assert_eq!(counted.missing, ["one NAPI has no id"]);
+    }
+}

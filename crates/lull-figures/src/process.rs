@@ -1,0 +1,138 @@
+//! Figures of processes with lull's user plane, from what their control sockets show.
+
+use lull_control::place::Places;
+use lull_control::schema::{self, Answer, Group, Request, Shown};
+use lull_control::{Client, Offer};
+use lull_core::EpollParams;
+use lull_linux::recognise::{Programs, Recognised, recognise};
+
+use crate::{Cpu, Error, Figures, Napi, Poller, Source, Subject};
+
+/// What the settings of a NAPI amount to, with the epoll contexts that have sockets there. A group that polls it decides
+/// alone.
+pub fn mode_of(napi: &schema::Napi, shown: &Shown) -> Recognised {
+    if let Some(group) = group_of(napi, shown) {
+        let mode = group.rest_ns.map_or("group".to_owned(), |ns| format!("group{}", ns / 1_000));
+        let cores = group.pollers.iter().map(|it| it.core.map_or("any".to_owned(), |core| core.to_string()));
+        let cores = cores.collect::<Vec<_>>().join(",");
+        let note = format!("group {} polls it, on core {cores}: nothing suspends or defers it meanwhile", group.index);
+        return Recognised { mode, note: Some(note) };
+    }
+    let there = shown.contexts.iter().filter(|context| context.sockets.contains_key(&napi.id));
+    let polling = there.map(|context| context.params).filter(|params| *params != EpollParams::default());
+    recognise(&napi.settings, &Programs { polling: polling.collect(), some_hidden: false, busy_poll_usecs: 0 })
+}
+
+/// The group that polls a NAPI.
+fn group_of<'s>(napi: &schema::Napi, shown: &'s Shown) -> Option<&'s Group> {
+    let is_member = |group: &&Group| group.members.iter().any(|member| member.napi_id == napi.id);
+    shown.groups.iter().find(is_member).filter(|_| napi.id != 0)
+}
+
+/// The figures in what a process shows.
+pub fn figures(shown: &Shown) -> Figures {
+    let napi = |napi: &schema::Napi| Napi {
+        device: napi.device.clone(),
+        queue: napi.queue.to_string(),
+        id: napi.id,
+        mode: mode_of(napi, shown).mode,
+        settings: napi.settings,
+        counted: true,
+        polls: vec![
+            (Poller::Softirq, napi.stats.softirq_polls),
+            (Poller::BusyPoll, napi.stats.busy_polls),
+            (Poller::NapiThread, napi.stats.thread_polls),
+            (Poller::Group, napi.stats.group_polls),
+        ],
+        packets: napi.stats.work,
+        empty_polls: napi.stats.empty_polls,
+        deferrals: napi.stats.deferrals,
+        suspensions: Some(napi.stats.suspends),
+        interrupts: Some(napi.interrupts),
+    };
+    let cpu =
+        |cpu: &schema::Cpu| Cpu { index: cpu.index, core: cpu.core, softirq_ns: cpu.softirq_ns, wakeups: cpu.wakeups };
+    Figures {
+        subject: Subject { name: shown.service.clone(), pid: Some(shown.pid) },
+        now_ns: shown.now_ns,
+        cpu_ns: cpu_ns(shown.pid),
+        napis: shown.napis.iter().map(napi).collect(),
+        cpus: shown.cpus.iter().map(cpu).collect(),
+        missing: Vec::new(),
+    }
+}
+
+/// CPU time of a process, in nanoseconds; `None` once it is gone.
+fn cpu_ns(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; fields 14 and 15 of proc_pid_stat(5) are counted from its closing bracket on.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some((ticks()? + ticks()?) * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
+}
+
+/// The processes to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// This one; that it does not answer is an error.
+    Process(u32),
+    /// All that this user may ask and that have a NAPI on the device, of whatever device if there is none. They come and go.
+    On(Option<String>),
+}
+
+/// Asks processes over their control sockets.
+#[derive(Debug)]
+pub struct Asked(pub Which);
+
+impl Source for Asked {
+    fn read(&mut self) -> Result<Vec<Figures>, Error> {
+        match &self.0 {
+            Which::Process(pid) => {
+                let mut client = Client::connect(*pid, &Places::default())?;
+                let answer = client.ask(&Request::Show)?;
+                Ok(shown(client.pid(), answer).iter().map(figures).collect())
+            }
+            Which::On(device) => {
+                let clients = Client::connect_all(&Places::default()).into_iter();
+                let all = clients.filter_map(|mut client| shown(client.pid(), client.ask(&Request::Show).ok()?));
+                let has = |shown: &Shown| {
+                    let on = |device: &String| shown.napis.iter().any(|napi| napi.device == *device);
+                    device.as_ref().is_none_or(on)
+                };
+                Ok(all.filter(has).map(|shown| figures(&shown)).collect())
+            }
+        }
+    }
+}
+
+/// Its own number is another one in another PID namespace; ours is the one that commands take.
+fn shown(pid: u32, answer: Answer) -> Option<Shown> {
+    match answer {
+        Answer::Shown(shown) => Some(Shown { pid, ..shown }),
+        _ => None,
+    }
+}
+
+/// Reads the figures of this process itself.
+#[derive(Debug)]
+pub struct Own(pub std::sync::Arc<Offer>);
+
+impl Source for Own {
+    fn read(&mut self) -> Result<Vec<Figures>, Error> {
+        Ok(shown(std::process::id(), self.0.ask(&Request::Show)).iter().map(figures).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_works_uses_cpu_time_and_one_that_is_gone_has_none() {
+        let (own, before) = (std::process::id(), cpu_ns(std::process::id()).unwrap());
+        while cpu_ns(own).unwrap() == before {
+            std::hint::spin_loop();
+        }
+        assert_eq!(cpu_ns(u32::MAX), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! `--prometheus`: the figures of a command that stays, for Prometheus to scrape.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use lull_figures::Source;
+use lull_figures::exporter::Exporter;
+
+use crate::failure::Failure;
+use crate::output::say;
+
+/// Where metrics are served.
+#[derive(Args)]
+pub struct MetricsArgs {
+    /// Serve metrics for Prometheus at http://ADDR/metrics, such as 127.0.0.1:9200.
+    #[arg(long, value_name = "ADDR")]
+    pub prometheus: Option<SocketAddr>,
+}
+
+impl MetricsArgs {
+    /// Serves what a source reads, if it was asked for, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// There is no such source, or the address cannot be listened on.
+    pub fn serve(
+        &self,
+        source: impl FnOnce() -> Result<Box<dyn Source>, Failure>,
+    ) -> Result<Option<Exporter>, Failure> {
+        let Some(address) = self.prometheus else { return Ok(None) };
+        let exporter = Exporter::start(address, source()?)?;
+        if let Some(address) = exporter.address() {
+            say!("lull: metrics are at http://{address}/metrics");
+        }
+        Ok(Some(exporter))
+    }
+}

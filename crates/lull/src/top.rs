@@ -1,0 +1,236 @@
+//! `lull top`: a screen that is drawn anew each interval.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use lull_figures::device::Watched;
+use lull_figures::process::{Asked, Which};
+use lull_figures::rates::{Rate, between};
+use lull_figures::{Figures, Source};
+use lull_linux::netdev::Netdev;
+use lull_linux::show::show;
+use lull_linux::{Options, Session};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Paragraph, Row, Table};
+
+use crate::device_args::StateArgs;
+use crate::failure::Failure;
+use crate::target::Target;
+use crate::units;
+
+/// How often a key is looked for.
+const KEY_EVERY: Duration = Duration::from_millis(50);
+
+/// Arguments of `lull top`.
+#[derive(Args)]
+pub struct TopArgs {
+    /// The devices, and the processes that run lull's user plane; by default all such processes and all devices that a
+    /// mode was applied to.
+    #[arg(value_name = "DEV|PID")]
+    targets: Vec<Target>,
+    /// Length of an interval, such as 1s or 200ms.
+    #[arg(long, value_parser = units::interval, default_value = "1s", value_name = "TIME")]
+    interval: Duration,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Draws until it is told to end.
+pub fn run(args: &TopArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    if !std::io::stdout().is_terminal() {
+        return Err("cannot draw: standard output is no terminal; `lull stat` prints an interval a line".into());
+    }
+    let mut sources = sources(&args.targets, &args.state.options())?;
+    let mut before = read(&mut sources)?;
+    let mut terminal = ratatui::try_init()?;
+    let done = screen(&mut terminal, args.interval, stop, &mut before, &mut sources);
+    ratatui::restore();
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// What was asked for. A device that was not named, and goes meanwhile, is passed over.
+fn sources(targets: &[Target], options: &Options) -> Result<Vec<Box<dyn Source>>, Failure> {
+    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    for target in targets {
+        sources.push(match target {
+            Target::Device(device) => Box::new(Watched::open(device, options)?),
+            Target::Process(pid) => Box::new(Asked(Which::Process(*pid))),
+        });
+    }
+    if targets.is_empty() {
+        sources.push(Box::new(Asked(Which::On(None))));
+        for link in Netdev::new().links()? {
+            let shown = Session::open(&link.name, options).and_then(|mut session| show(&mut session));
+            let is_applied = |shown: &lull_linux::show::Show| shown.napis.iter().any(|napi| napi.applied.is_some());
+            if shown.is_ok_and(|shown| is_applied(&shown)) {
+                sources.push(Box::new(Watched::open(&link.name, options)?));
+            }
+        }
+    }
+    Ok(sources)
+}
+
+fn read(sources: &mut [Box<dyn Source>]) -> Result<Vec<Figures>, Failure> {
+    let mut all = Vec::new();
+    for source in sources {
+        all.extend(source.read()?);
+    }
+    Ok(all)
+}
+
+fn screen(
+    terminal: &mut ratatui::DefaultTerminal,
+    interval: Duration,
+    stop: &AtomicBool,
+    before: &mut Vec<Figures>,
+    sources: &mut [Box<dyn Source>],
+) -> Result<(), Failure> {
+    let (mut rates, mut until) = (Vec::new(), Instant::now() + interval);
+    while !stop.load(Ordering::Relaxed) {
+        terminal.draw(|frame| draw(frame, interval, before, &rates))?;
+        while let Some(left) = until.checked_duration_since(Instant::now())
+            && !stop.load(Ordering::Relaxed)
+        {
+            if event::poll(left.min(KEY_EVERY))? {
+                match event::read()? {
+                    Event::Key(key) if key.kind == KeyEventKind::Press => match (key.code, key.modifiers) {
+                        (KeyCode::Char('q') | KeyCode::Esc, _) | (KeyCode::Char('c'), KeyModifiers::CONTROL) => {
+                            return Ok(());
+                        }
+                        _ => {}
+                    },
+                    Event::Resize(..) => {
+                        terminal.draw(|frame| draw(frame, interval, before, &rates))?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let after = read(sources)?;
+        rates = between(before, &after);
+        *before = after;
+        until = Instant::now() + interval;
+    }
+    Ok(())
+}
+
+/// The columns, with their widths.
+const COLUMNS: [(&str, Constraint); 12] = [
+    ("whose", Constraint::Fill(2)),
+    ("cpu %", Constraint::Length(6)),
+    ("queue", Constraint::Length(12)),
+    ("napi", Constraint::Length(11)),
+    ("mode", Constraint::Length(14)),
+    ("packets/s", Constraint::Length(10)),
+    ("polls/s", Constraint::Length(9)),
+    ("empty", Constraint::Length(6)),
+    ("batch", Constraint::Length(6)),
+    ("suspend/s", Constraint::Length(9)),
+    ("timers/s", Constraint::Length(9)),
+    ("who polls", Constraint::Fill(3)),
+];
+
+fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &[Rate]) {
+    let missing: Vec<Line<'_>> = figures
+        .iter()
+        .flat_map(|figures| figures.missing.iter().map(|what| Line::from(format!("{}: {what}", figures.subject.name))))
+        .collect();
+    let rows = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(u16::try_from(missing.len()).unwrap_or(u16::MAX)),
+    ]);
+    let [head, body, foot] = rows.areas(frame.area());
+    let what = match (figures.is_empty(), rates.is_empty()) {
+        (true, _) => {
+            "no process runs lull's user plane, and no mode is applied to a device; `lull top DEV` watches one"
+        }
+        (false, true) => "counting",
+        (false, false) => "",
+    };
+    let every = format!("lull top, every {:.1} s; q ends it.  {what}", interval.as_secs_f64());
+    frame.render_widget(Paragraph::new(every), head);
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let table = Table::new(rates.iter().map(row), COLUMNS.map(|(_, width)| width))
+        .header(Row::new(COLUMNS.map(|(name, _)| name)).style(bold));
+    frame.render_widget(table, body);
+    frame.render_widget(Paragraph::new(missing), foot);
+}
+
+/// What is not known is a dash, and never a zero.
+fn row(rate: &Rate) -> Row<'static> {
+    let number = |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    let whose = match rate.subject.pid {
+        Some(pid) => format!("{} ({pid})", rate.subject.name),
+        None => rate.subject.name.clone(),
+    };
+    let by = rate.by.iter().map(|(who, percent)| format!("{} {percent:.0} %", who.name()));
+    Row::new([
+        whose,
+        number(rate.cpu_percent, 1),
+        format!("{}:{}", rate.napi.device, rate.napi.queue),
+        rate.napi.id.to_string(),
+        rate.napi.mode.clone(),
+        number(rate.packets, 0),
+        number(rate.polls, 0),
+        number(rate.empty_percent, 1),
+        number(rate.batch, 2),
+        number(rate.suspensions, 0),
+        number(rate.deferrals, 0),
+        by.collect::<Vec<_>>().join(", "),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lull_figures::{Napi, Poller, Subject};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn drawn(figures: &[Figures], rates: &[Rate]) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(150, 6)).unwrap();
+        terminal.draw(|frame| draw(frame, Duration::from_secs(1), figures, rates)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn a_napi_has_its_row_and_what_is_not_known_is_a_dash() {
+        let napi = |packets, polls| Napi {
+            device: "tap0".to_owned(),
+            queue: "1".to_owned(),
+            id: 1_073_741_824,
+            mode: "suspend20".to_owned(),
+            counted: true,
+            polls: vec![(Poller::BusyPoll, polls)],
+            packets,
+            ..Napi::default()
+        };
+        let figures = |now_ns, napi| Figures {
+            subject: Subject { name: "memcached".to_owned(), pid: Some(77) },
+            now_ns,
+            napis: vec![napi],
+            missing: vec!["something is not known".to_owned()],
+            ..Figures::default()
+        };
+        let (before, after) = ([figures(0, napi(0, 0))], [figures(1_000_000_000, napi(1_000, 400))]);
+        let screen = drawn(&after, &between(&before, &after));
+        let row = screen.lines().find(|line| line.contains("memcached (77)")).unwrap_or_else(|| panic!("{screen}"));
+        let cells: Vec<&str> = row.trim_matches('"').split_whitespace().collect();
+        let expected = "memcached (77) - tap0:1 1073741824 suspend20 1000 400 0.0 2.50 - 0 busy-poll 100 %";
+        assert_eq!(cells.join(" "), expected, "{screen}");
+        assert!(screen.contains("memcached: something is not known"), "{screen}");
+    }
+
+    #[test]
+    fn an_empty_screen_says_what_to_do() {
+        assert!(drawn(&[], &[]).contains("`lull top DEV` watches one"));
+    }
+}
