@@ -27,7 +27,7 @@ use crate::{units, xdp};
 #[command(disable_help_flag = true)]
 pub struct XskRrArgs {
     /// What the frames go over. Both ends in this process: mem (in memory), taps (two TAPs and the kernel's bridge between
-    /// them) or veth (AF_XDP sockets of the kernel on a veth pair of its own; root). One end: tap:NAME, or xdp:DEV[:QUEUE],
+    /// them) or veth (AF_XDP sockets of the kernel on a veth pair of its own; root). One end: tap:NAME, or xdp:DEV:QUEUE,
     /// all of whose frames AF_XDP takes.
     #[arg(long, default_value = "mem")]
     nic: String,
