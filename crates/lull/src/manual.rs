@@ -15,7 +15,7 @@ use crate::output::{out, outln};
 
 /// The commands by what they are about, in the order in which they are listed.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Measure every mode on this machine", &["compare", "xsk-rr", "load", "merge"]),
+    ("Measure every mode on this machine", &["compare", "xsk-rr", "flood", "forward", "load", "merge"]),
     ("User plane: lull's own stack", &["serve", "ss", "group"]),
     (
         "Kernel plane: Linux's own stack, under unmodified programs",
