@@ -42,6 +42,7 @@ pub struct Delivery {
     /// By CPU: the instances that may have a deadline there (`timed`).
     pub(crate) timed: Box<[Listed<Instance>]>,
     pub(crate) registry: Registry,
+    pub(crate) queue_numbers: Vec<usize>,
     pub(crate) contexts: Contexts,
     /// Busy-polling CPU groups, by their number; none is given out twice.
     pub(crate) groups: RwLock<Vec<Option<Arc<HostGroup>>>>,

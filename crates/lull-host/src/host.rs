@@ -42,6 +42,11 @@ pub struct HostConfig {
     pub timer_slack_ns: u64,
     /// Most instances that the host can have at a time, 65,536 at most. Those that were removed make room for others.
     pub napis_max: usize,
+    /// Numbers of the devices' queues, as they are shown, where they are not counted from 0: a process may have some queues of
+    /// a device whose others are another process's.
+    pub queue_numbers: Vec<usize>,
+    /// Ids of instances that are left to others: processes with queues of one device have different ids.
+    pub napi_ids_left: u32,
     /// Who hears of every event. A panic in it ends the process.
     pub sink: Option<Box<dyn EventSink + Send>>,
 }
@@ -56,6 +61,8 @@ impl Default for HostConfig {
             realtime: false,
             timer_slack_ns: 50_000,
             napis_max: 1024,
+            queue_numbers: Vec::new(),
+            napi_ids_left: 0,
             sink: None,
         }
     }
@@ -120,7 +127,8 @@ impl Host {
             cpus: cpus.collect::<io::Result<Box<[Cpu]>>>().map_err(os("create a CPU's event descriptors"))?,
             instances: Table::new(config.napis_max),
             timed: (0..config.cpus.len()).map(|index| Listed::new(index as u16)).collect(),
-            registry: Registry::default(),
+            registry: Registry::after(config.napi_ids_left),
+            queue_numbers: config.queue_numbers,
             contexts: Contexts::default(),
             groups: RwLock::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
@@ -252,7 +260,7 @@ impl Host {
         let info = |instance: &Instance| NapiInfo {
             ifindex: instance.device.ifindex(),
             device: devices.get(instance.device).map_or_else(String::new, |device| device.name.clone()),
-            queue: instance.queue,
+            queue: self.inner().queue_numbers.get(instance.queue).copied().unwrap_or(instance.queue),
             id: instance.napi.id(),
             index: instance.napi.index(),
             cpu: instance.cpu(),

@@ -80,6 +80,11 @@ struct Ids {
 }
 
 impl Registry {
+    /// Without the first `left` ids.
+    pub(crate) fn after(left: u32) -> Registry {
+        Registry { ids: Mutex::new(Ids { made: left, ..Ids::default() }), watchers: Mutex::default() }
+    }
+
     fn ids(&self) -> MutexGuard<'_, Ids> {
         // Every change is one map operation: a panic elsewhere cannot leave it half-made.
         self.ids.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

@@ -6,20 +6,22 @@ use lull_net::Network;
 /// All sockets and connections of a network, with what its stacks have counted.
 pub fn sockets(network: &Network) -> Sockets {
     let infos = network.host().napis();
-    let ids: Vec<u32> = network
+    // As each queue is shown: its number and its NAPI's id.
+    let known: Vec<(usize, u32)> = network
         .napis()
         .into_iter()
-        .map(|place| infos.iter().find(|info| info.index == place).map_or(0, |info| info.id))
+        .map(|place| infos.iter().find(|info| info.index == place).map_or((0, 0), |info| (info.queue, info.id)))
         .collect();
     let mut all = Sockets::default();
-    for (queue, listed) in network.sockets().into_iter().enumerate() {
+    for (nth, listed) in network.sockets().into_iter().enumerate() {
+        let (queue, napi_id) = known.get(nth).copied().unwrap_or((nth, 0));
         all.sockets.extend(listed.into_iter().map(|it| Socket {
             protocol: if it.is_tcp { "tcp" } else { "udp" }.to_owned(),
             state: it.state.to_owned(),
             local: it.local.to_string(),
             peer: it.peer.map(|peer| peer.to_string()),
             queue,
-            napi_id: ids.get(queue).copied().unwrap_or(0),
+            napi_id,
             rtt_us: it.rtt_us,
             retransmits: it.retransmits,
             send_queue: it.send_queue,

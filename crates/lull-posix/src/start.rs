@@ -84,6 +84,8 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         sysctl: sysctl(),
         epoll: EPOLL,
         after_resume: hand_over.after_resume,
+        queue_numbers: claimed.iter().map(|queue| *queue as usize).collect(),
+        napi_ids_left: claimed[0] * NAPI_IDS_EACH,
         ..HostConfig::default()
     })
     .map_err(|error| failed("cannot start the engine", &error))?;
@@ -134,6 +136,10 @@ fn has_room(queues: usize) -> Result<(), StartError> {
         ))
     })
 }
+
+/// NAPI ids that a process may make before they are those of the process with the next queue: by an id netlink and a client of
+/// SO_INCOMING_NAPI_ID tell all queues of the program apart.
+const NAPI_IDS_EACH: u32 = 1 << 20;
 
 /// `net.core.busy_poll` and `busy_read` are the machine's, so that poll, select and blocking reads busy poll on lull where they
 /// would on the kernel. A network namespace does not show them: there they are 0.

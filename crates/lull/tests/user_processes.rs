@@ -3,7 +3,7 @@
 
 mod user;
 
-const NGINX: &str = "command -v nginx && command -v curl && command -v ab && command -v ip";
+const NGINX: &str = "command -v nginx && command -v python3 && command -v curl && command -v ab && command -v ip";
 
 const NGINX_AND_PYTHON: &str = "command -v nginx && command -v curl && command -v python3 && command -v ip";
 

@@ -35,6 +35,12 @@ grep -q 'Failed requests: *0$' bench || fail "$(cat bench)"
 for worker in $(sort -u who); do
     "$lull" stat "$worker" --interval 0.1 --count 1 >stat 2>&1 || fail "lull stat of process $worker: $(cat stat)"
 done
+"$lull" show --json >shown || fail "lull show: $(cat shown)"
+python3 -c '
+import json, sys
+napis = [napi for entry in json.load(open("shown")) if str(entry.get("pid")) in sys.argv[1:] for napi in entry["napis"]]
+assert sorted(napi["queue"] for napi in napis) == [0, 1], napis
+assert len({napi["id"] for napi in napis}) == 2, napis' $(sort -u who) || fail "the workers do not show a queue each"
 
 # The master makes another in its place, which claims the queue.
 killed=$(head -n 1 who)
