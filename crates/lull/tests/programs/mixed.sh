@@ -1,0 +1,126 @@
+# Mixed load for $3 seconds: memcached over AF_XDP, redis with I/O threads that saves while it is loaded and nginx with two workers
+# that is reloaded over TAPs, all at once. Nothing fails, memory stays flat, nothing is left masked, and the host answers pings
+# through memcached's interface all the while.
+. "$(dirname "$0")/harness.sh"
+
+seconds=$3
+on_veth 1
+pings_begin
+mkdir html
+head -c 20000 /dev/urandom >html/file
+cat >nginx.conf <<END
+user root root;
+daemon off;
+worker_processes 2;
+pid $PWD/pid;
+error_log $PWD/errors error;
+events { worker_connections 256; }
+http {
+    access_log off;
+    keepalive_requests 1000000;
+    client_body_temp_path $PWD/t1;
+    proxy_temp_path $PWD/t2;
+    fastcgi_temp_path $PWD/t3;
+    uwsgi_temp_path $PWD/t4;
+    scgi_temp_path $PWD/t5;
+    server {
+        listen 10.0.3.2:80 reuseport;
+        root $PWD/html;
+        location /who { return 200 "\$pid\n"; }
+    }
+}
+END
+options=()
+on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
+memcached=$launcher
+nic=(--nic tap:lull2 --addr 10.0.2.2/24 --peer-addr 10.0.2.1/24)
+on_lull redis-server --bind 10.0.2.2 --protected-mode no --save "" --dir "$PWD" --io-threads 2 --io-threads-do-reads yes
+redis=$launcher
+nic=(--nic tap:lull3 --addr 10.0.3.2/24 --peer-addr 10.0.3.1/24)
+options=(--queues 4)
+on_lull nginx -c "$PWD/nginx.conf"
+nginx=$launcher
+until_it there "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
+until_it redis-cli -h 10.0.2.2 ping
+until_it curl -s -o html/got http://10.0.3.2/file
+
+# Loads go round until the file "stop" is there, and a failure is written down.
+rounds() {
+    local name=$1 count=0
+    shift
+    while [ ! -e stop ]; do
+        "$@" >"$name.said" 2>&1 || { cp "$name.said" "failed.$name"; return; }
+        count=$((count + 1))
+        echo "$count" >"$name.rounds"
+    done
+}
+answered() {
+    there "$lull" load "$own:11211" --connections 16 --load "$1" --seconds 5 --warm-up 0.1 --records 1000 >load 2>&1 &&
+        grep -q ' 0 errors), 0 lost, 0 unanswered' load || { cat load; return 1; }
+}
+ask_memcached() { answered 2K && answered 20K && sleep 1; }
+ask_redis() {
+    redis-benchmark -h 10.0.2.2 -n 20000 -c 10 -P "$((RANDOM % 16 + 1))" -r 1000 -t set,get,lpush,lrange_100 --csv >redis.bench 2>&1 || return 1
+    grep -qi 'error\|refused\|reset' redis.bench && return 1
+    redis-cli -h 10.0.2.2 del mylist && [ "$(redis-cli -h 10.0.2.2 ping)" = PONG ]
+}
+save_redis() {
+    redis-cli -h 10.0.2.2 bgsave
+    sleep 5
+    [ "$(redis-cli -h 10.0.2.2 info persistence | tr -d '\r' | sed -n s/rdb_last_bgsave_status://p)" = ok ]
+}
+ask_nginx() { curl -s --retry 3 -o html/got "http://10.0.3.2/file" && cmp html/got html/file && sleep 0.2; }
+reload_nginx() { kill -HUP "$(cat pid)"; sleep 10; }
+python3 "$(dirname "$0")/keep_alive.py" 10.0.3.2 >client 2>&1 &
+client=$!
+pids=()
+for each in ask_memcached ask_redis save_redis ask_nginx reload_nginx; do
+    rounds "$each" "$each" &
+    pids+=($!)
+done
+
+# What each kind of process has in memory, every ten seconds.
+sample() {
+    for name in memcached redis-server nginx lull; do
+        # The largest of each name: children that save or end come and go.
+        kib=$(for pid in $(pgrep -x "$name"); do sed -n 's/^VmRSS:\s*\([0-9]*\).*/\1/p' "/proc/$pid/status" 2>/dev/null; done | sort -n | tail -1)
+        echo "$name ${kib:-0}"
+    done
+}
+begun=$SECONDS
+while [ $((SECONDS - begun)) -lt "$seconds" ] && ! ls failed.* >/dev/null 2>&1; do
+    sleep 10
+    sample >>samples
+done
+touch stop
+wait "${pids[@]}"
+wait "$client" || fail "the client of nginx: $(cat client)"
+cat client
+ls failed.* >/dev/null 2>&1 && fail "$(tail -n 5 failed.*)"
+for each in ask_memcached ask_redis save_redis ask_nginx reload_nginx; do echo "$each: $(cat $each.rounds) rounds"; done
+
+# The second half has no more than the first had after its first third, and a tenth.
+python3 - <<'END' || fail "memory grew: $(tr '\n' ' ' <samples)"
+seen = {}
+for line in open("samples"):
+    name, kib = line.split()
+    seen.setdefault(name, []).append(int(kib))
+for name, kib in seen.items():
+    half, third = len(kib) // 2, len(kib) // 6
+    before, after = max(kib[third:half + 1]), max(kib[half:])
+    print(f"{name}: largest of the first half {before} KiB, of the second {after} KiB")
+    assert after <= before * 1.1 + 2048, name
+END
+# Whatever has been masked is served again: a request that comes alone is answered.
+sleep 3
+for _ in 1 2 3; do
+    timeout 5 redis-cli -h 10.0.2.2 ping >/dev/null || fail "redis does not answer"
+    timeout 5 curl -s -o html/got http://10.0.3.2/file || fail "nginx does not answer"
+    there timeout 5 "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1 >/dev/null || fail "memcached does not answer"
+    sleep 1
+done
+kill -TERM $redis $nginx $memcached
+wait $redis $nginx $memcached
+pings_end
+exists lull2 || exists lull3 && fail "a TAP is left"
+echo done
