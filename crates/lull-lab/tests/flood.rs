@@ -116,6 +116,8 @@ fn the_others_of_a_flooded_member_wait_for_twice_the_weights_at_most() {
     let (most, bound) = (ours(&table, 1, "wait_packets_max").unwrap(), ours(&table, 1, "bound_packets").unwrap());
     assert_eq!(bound, 1_024.0);
     assert!(most <= bound, "{:?}", table.rows[1]);
+    // No frame is sent, polled and noticed within the time that an instruction takes.
+    assert!(ours(&table, 1, "wait_p50_us").unwrap() > 0.01, "{:?}", table.rows[1]);
 }
 
 #[test]

@@ -35,6 +35,9 @@ const BURST: usize = 32;
 /// How long a frame may take; it only bounds a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Longest wait that is told apart, in nanoseconds and in packets.
+const WAIT_MAX: u64 = 100_000_000_000;
+
 /// What the case is made of.
 #[derive(Clone, Debug)]
 pub struct Fairness {
@@ -248,7 +251,8 @@ impl Machine {
         counting: &AtomicBool,
     ) -> Result<Waits, BenchError> {
         queue.irq.mask();
-        let histogram = || Histogram::new(3).map_err(|error| BenchError::Invalid(error.to_string()));
+        let bounds = || Histogram::new_with_bounds(1, WAIT_MAX, 3);
+        let histogram = || bounds().map_err(|error| BenchError::Invalid(error.to_string()));
         let mut waits = Waits { packets: histogram()?, ns: histogram()? };
         let mut pool = FramePool::new(RING_SLOTS);
         let mut send = |to: usize, count: usize| {
