@@ -171,9 +171,10 @@ fn revents(file: &File, events: c_short) -> c_short {
 }
 
 fn interest(events: c_short) -> Interest {
-    const MAP: [(c_int, Interest); 3] = [
+    const MAP: [(c_int, Interest); 4] = [
         ((libc::POLLIN | libc::POLLRDNORM) as c_int, Interest::READABLE),
         ((libc::POLLOUT | libc::POLLWRNORM) as c_int, Interest::WRITABLE),
+        (libc::POLLPRI as c_int, Interest::PRI),
         (libc::POLLRDHUP as c_int, Interest::RDHUP),
     ];
     let asked = |(bits, _): &&(c_int, Interest)| c_int::from(events) & bits != 0;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use std::{fs, thread};
 
-use libc::{POLLIN, POLLNVAL, POLLOUT, c_int, c_short, pollfd};
+use libc::{POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_short, pollfd};
 use lull_posix::{Errno, poll, socket};
 use world::*;
 
@@ -25,6 +25,22 @@ fn a_timeout_of_zero_looks_and_a_longer_one_ends() {
     assert_eq!(polled(&[(fd, POLLIN)], NOW), [0]);
     assert_eq!(polled(&[(fd, POLLIN)], Duration::from_millis(5)), [0]);
     assert_eq!(polled(&[(fd, POLLIN | POLLOUT), (-1, POLLIN), (fd, 0)], NOW), [POLLOUT, 0, 0]);
+    close(fd);
+}
+
+/// Urgent data of a connection of the kernel's, which is no data to read.
+#[test]
+fn urgent_data_of_the_kernels_ends_a_call_beside_sockets_of_lulls() {
+    let (fd, _peer) = connected();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (near, _) = listener.accept().unwrap();
+    let asked = [(fd, POLLIN), (near.as_raw_fd(), POLLPRI)];
+    let sleeper = thread::spawn(move || polled(&asked, LOST));
+    thread::sleep(Duration::from_millis(20));
+    // SAFETY: a byte.
+    assert_eq!(unsafe { libc::send(far.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+    assert_eq!(sleeper.join().unwrap(), [0, POLLPRI]);
     close(fd);
 }
 

@@ -10,6 +10,8 @@ bitflags::bitflags! {
         const READABLE = 1;
         /// Room to write (`EPOLLOUT`).
         const WRITABLE = 2;
+        /// Urgent data or the like (`EPOLLPRI`), of a kernel descriptor: lull's sockets have none.
+        const PRI = 4;
         /// The peer shut down writing (`EPOLLRDHUP`).
         const RDHUP = 8;
         /// Edge-triggered (`EPOLLET`): reported once per arrival, not for as long as it lasts.

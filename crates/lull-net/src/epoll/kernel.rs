@@ -109,9 +109,10 @@ impl KernelSet {
 }
 
 fn from_kernel(flags: kernel::EventFlags) -> Ready {
-    const MAP: [(kernel::EventFlags, Ready); 5] = [
+    const MAP: [(kernel::EventFlags, Ready); 6] = [
         (kernel::EventFlags::IN, Ready::READABLE),
         (kernel::EventFlags::OUT, Ready::WRITABLE),
+        (kernel::EventFlags::PRI, Ready::PRI),
         (kernel::EventFlags::RDHUP, Ready::RDHUP),
         (kernel::EventFlags::HUP, Ready::HUP),
         (kernel::EventFlags::ERR, Ready::ERR),
@@ -120,8 +121,9 @@ fn from_kernel(flags: kernel::EventFlags) -> Ready {
 }
 
 fn to_kernel(interest: Interest) -> kernel::EventFlags {
-    const MAP: [(Interest, kernel::EventFlags); 6] = [
+    const MAP: [(Interest, kernel::EventFlags); 7] = [
         (Interest::READABLE, kernel::EventFlags::IN),
+        (Interest::PRI, kernel::EventFlags::PRI),
         (Interest::WRITABLE, kernel::EventFlags::OUT),
         (Interest::RDHUP, kernel::EventFlags::RDHUP),
         (Interest::EDGE, kernel::EventFlags::ET),
