@@ -28,6 +28,8 @@ use run::{Run, Threads};
 const LOST: Duration = Duration::from_secs(30);
 /// While a program is shrunk that failed.
 const LOST_WHILE_SHRINKING: Duration = Duration::from_millis(700);
+/// A run that is ended goes on where it last said that it was.
+const SAID_EVERY: u64 = 1000;
 /// How often a program is run on two kernels, to see whether Linux does the same every time.
 const KERNELS: usize = 3;
 
@@ -116,7 +118,10 @@ fn random_programs_do_the_same_on_the_kernel_and_on_lull() {
     let counts = RefCell::new(Counts { calls: 0, open: 0 });
     let start = Instant::now();
     let mut findings = Vec::new();
-    for seed in (first..).take(count as usize) {
+    for (done, seed) in (0_u64..count).zip(first..) {
+        if done > 0 && done.is_multiple_of(SAID_EVERY) {
+            println!("{done} programs done: LULL_SEED={seed} goes on from here");
+        }
         if let Some(finding) = run_seed(seed, &threads, &counts) {
             println!("LULL_SEED={} LULL_PROGRAMS=1: {}", finding.seed, finding.what);
             findings.push(finding);
