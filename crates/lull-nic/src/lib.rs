@@ -24,6 +24,7 @@
 //! | [`device`] | the contract, and a whole device as an example |
 //! | [`conformance`] | the contract's rules, run against a device |
 //! | [`pcap`], [`trace`], [`fault`] | decorators over any device: record, show, break |
+//! | [`program`] | a decorator that runs a program on each received frame: pass, drop, transmit, redirect |
 //!
 //! The loop of a driver, over any device:
 //!
@@ -81,6 +82,7 @@ pub mod packet;
 pub mod passing;
 pub mod pcap;
 pub mod prefetch;
+pub mod program;
 mod room;
 pub mod rss;
 mod tally;
