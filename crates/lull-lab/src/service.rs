@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `plane` | what a worker stands on: sockets, and waiting for them |
 //! | `own`, `kernel` | the two planes |
+//! | `steer` | which worker gets a connection, where all listen on all queues |
 //! | `worker` | waiting, accepting, reading ahead, answering; limits on connections |
 //! | `talk` | one connection: protocol, and replies that wait for room |
 
@@ -12,6 +13,7 @@ mod kernel;
 mod own;
 mod plane;
 mod slots;
+mod steer;
 mod talk;
 mod worker;
 
@@ -30,6 +32,7 @@ use kernel::{Kernel, KernelControl};
 use own::{Own, OwnControl};
 pub use plane::EVENTS_MAX;
 use plane::{Control, Plane};
+pub use steer::{Silos, Steer};
 use worker::Shared;
 
 /// What a service bounds of its clients.
@@ -80,6 +83,22 @@ impl OwnService {
         limits: Limits,
     ) -> io::Result<OwnService> {
         Service::start(Own::planes(network, address)?, store, limits)
+    }
+
+    /// As [`OwnService::on_network`], but every worker listens on every queue, and `steer` chooses who gets a connection. The
+    /// counts tell how many came by a queue of their worker's.
+    ///
+    /// # Errors
+    /// As [`OwnService::on_network`].
+    pub fn steered(
+        network: &Network,
+        address: SocketAddr,
+        store: Arc<Store>,
+        limits: Limits,
+        steer: &Steer,
+    ) -> io::Result<(OwnService, Arc<Silos>)> {
+        let (planes, silos) = Own::steered(network, address, steer)?;
+        Ok((Service::start(planes, store, limits)?, silos))
     }
 
     /// Starts one worker on `cpu`, with one epoll context, listening on `address` for the connections of all queues of

@@ -141,6 +141,8 @@ mod socket;
 mod sync;
 
 #[cfg(not(loom))]
+pub use lull_cbpf;
+#[cfg(not(loom))]
 pub use lull_core::{self, AppPolicy, EpollOptions, EpollParams, Mode, ModeError, NapiSettings, SettingError, Sysctl};
 #[cfg(not(loom))]
 pub use lull_host::{self, Host, HostConfig, HostError, Worker};

@@ -17,7 +17,7 @@ use lull_nic::{Device, DeviceEvent, Moderation};
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
-use crate::shard::{Listed, Neighbours, Stack, StackConfig, StackCounters, Steering};
+use crate::shard::{Listed, Neighbours, Place, Stack, StackConfig, StackCounters, Steering};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
 
@@ -110,6 +110,7 @@ impl Network {
         let mut queues = Vec::new();
         for index in 0..info.queues {
             let queue = device.take_queue(index)?;
+            let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let stack = StackConfig {
                 mtu_bytes: info.mtu_bytes,
                 addresses: config.addresses.clone(),
@@ -130,13 +131,13 @@ impl Network {
                 syncookies: config.syncookies,
                 timeouts: config.timeouts,
                 steering: steering(&device, index),
+                place: Place { queue: index as u32, cpu: u32::from(cpu) },
                 ..StackConfig::new(info.mac)
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
             let irq = queue.irq.clone();
             let shard = Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs, config.gro));
-            let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver };
             let napi = host.add_napi(binding)?;

@@ -14,7 +14,7 @@ use crate::cell::RunResult;
 use crate::check::Evidence;
 use crate::load::{Summary, Workload};
 use crate::memcached::{Store, StoreConfig, StoreMode};
-use crate::service::{Limits, OwnService};
+use crate::service::{Limits, OwnService, Silos, Steer};
 
 /// How a server is made.
 pub struct ServerConfig {
@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub address: SocketAddr,
     /// What it bounds of its clients.
     pub limits: Limits,
+    /// All workers listen on all queues, and this chooses who gets a connection; `None`: each listens on its own queues.
+    pub steer: Option<Steer>,
 }
 
 impl ServerConfig {
@@ -61,6 +63,7 @@ impl ServerConfig {
             store: StoreConfig::default(),
             address: SocketAddr::from((SERVICE_IP, PORT)),
             limits: Limits::default(),
+            steer: None,
         }
     }
 }
@@ -74,6 +77,7 @@ pub struct Server {
     store: Arc<Store>,
     /// Cores of its workers.
     workers: usize,
+    silos: Option<Arc<Silos>>,
 }
 
 /// Everything that counts, at one moment.
@@ -123,8 +127,20 @@ impl Server {
         }
         let network = Network::new(&host, device, network)?;
         let store = Arc::new(Store::new(config.store));
-        let service = OwnService::on_network(&network, config.address, store.clone(), config.limits)?;
-        Ok(Server { service, network, host, store, workers })
+        let (address, limits) = (config.address, config.limits);
+        let (service, silos) = match &config.steer {
+            None => (OwnService::on_network(&network, address, store.clone(), limits)?, None),
+            Some(steer) => {
+                let (service, silos) = OwnService::steered(&network, address, store.clone(), limits, steer)?;
+                (service, Some(silos))
+            }
+        };
+        Ok(Server { service, network, host, store, workers, silos })
+    }
+
+    /// How many connections came by a queue of their worker's; counted where all workers listen on all queues.
+    pub fn silos(&self) -> Option<&Silos> {
+        self.silos.as_deref()
     }
 
     /// Stores every record of a workload, without going through the network.

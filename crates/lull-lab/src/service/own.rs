@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lull_core::{AppPolicy, Mode};
@@ -12,6 +13,7 @@ use lull_net::{Cork, Epoll, Event, Interest, Keepalive, ListenOptions, Network, 
 use super::plane::{
     Control, EVENTS_MAX, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, LISTENER, NOTICE, Plane, Stream, Watch,
 };
+use super::steer::{Silos, Steer};
 
 /// The queues of a network that are on one CPU, with their worker.
 pub struct Own {
@@ -21,6 +23,8 @@ pub struct Own {
     epoll: Epoll,
     /// One per queue: several workers listen on the same address, each on its own queues.
     listeners: Vec<TcpListener>,
+    /// Counts connections, where all workers listen on all queues.
+    silos: Option<Arc<Silos>>,
     events: Vec<Event>,
 }
 
@@ -41,13 +45,40 @@ impl Own {
     /// A plane for each CPU that takes interrupts of `network`, listening on `address` for the connections of all
     /// queues of that CPU.
     pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Vec<(Own, OwnControl)>> {
+        let queues_by_cpu = Own::queues_by_cpu(network)?;
+        queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
+    }
+
+    /// A plane for each CPU that takes interrupts of `network`, each of which listens on all queues; `steer` chooses who gets a
+    /// connection.
+    pub(super) fn steered(
+        network: &Network,
+        address: SocketAddr,
+        steer: &Steer,
+    ) -> io::Result<(Vec<(Own, OwnControl)>, Arc<Silos>)> {
+        let silos = Arc::new(Silos::default());
+        let mut planes = Vec::new();
+        // Bound in the order of the CPUs: that is how programs number them.
+        for (cpu, queues) in Own::queues_by_cpu(network)? {
+            let listener = TcpListener::bind_with(network, None, address, listens())?;
+            let (mut plane, control) = Own::with_listeners(network, cpu, queues, vec![listener])?;
+            plane.silos = Some(silos.clone());
+            planes.push((plane, control));
+        }
+        if let (Some((first, _)), Some(program)) = (planes.first(), steer.program(planes.len())) {
+            first.listeners[0].set_reuseport_program(Some(program))?;
+        }
+        Ok((planes, silos))
+    }
+
+    fn queues_by_cpu(network: &Network) -> io::Result<BTreeMap<u16, Vec<usize>>> {
         let mut queues_by_cpu: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (queue, napi) in network.napis().into_iter().enumerate() {
             let gone = || io::Error::other("the queue has no NAPI any more");
             let cpu = network.host().napi_cpu(napi).ok_or_else(gone)?;
             queues_by_cpu.entry(cpu).or_default().push(queue);
         }
-        queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
+        Ok(queues_by_cpu)
     }
 
     /// A plane on one CPU, listening on `address` for the connections of all queues, wherever their interrupts go.
@@ -56,20 +87,41 @@ impl Own {
     }
 
     fn new(network: &Network, cpu: u16, queues: Vec<usize>, address: SocketAddr) -> io::Result<(Own, OwnControl)> {
+        let bind = |queue: &usize| TcpListener::bind_with(network, Some(*queue), address, listens());
+        let listeners = queues.iter().map(bind).collect::<io::Result<_>>()?;
+        Own::with_listeners(network, cpu, queues, listeners)
+    }
+
+    fn with_listeners(
+        network: &Network,
+        cpu: u16,
+        queues: Vec<usize>,
+        listeners: Vec<TcpListener>,
+    ) -> io::Result<(Own, OwnControl)> {
         let host = network.host();
         let worker = Worker::new(host, cpu)?;
         let epoll = Epoll::new(host);
-        let options = ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() };
-        let mut listeners = Vec::with_capacity(queues.len());
-        for queue in &queues {
-            let listener = TcpListener::bind_with(network, Some(*queue), address, options)?;
+        for listener in &listeners {
             listener.set_nonblocking(true)?;
-            epoll.add(&listener, LISTENER, Interest::READABLE)?;
-            listeners.push(listener);
+            epoll.add(listener, LISTENER, Interest::READABLE)?;
         }
         let control = OwnControl { notifier: epoll.notifier(NOTICE), epoll: epoll.clone() };
         let events = Vec::with_capacity(EVENTS_MAX);
-        Ok((Own { network: network.clone(), queues, worker, epoll, listeners, events }, control))
+        Ok((Own { network: network.clone(), queues, worker, epoll, listeners, silos: None, events }, control))
+    }
+}
+
+/// How the listeners of all workers have their address together.
+fn listens() -> ListenOptions {
+    ListenOptions { reuse_port: true, nodelay: true, ..ListenOptions::default() }
+}
+
+impl Own {
+    /// Whether the NAPI with this id is one of the worker's queues'.
+    fn has_napi(&self, id: u32) -> bool {
+        let napis = self.network.napis();
+        let of_queue = |queue: &usize| napis.get(*queue).map(|napi| self.network.host().napi_id(*napi));
+        self.queues.iter().any(|queue| of_queue(queue) == Some(id))
     }
 }
 
@@ -97,6 +149,9 @@ impl Plane for Own {
             }
         }
         let (stream, _peer) = accepted?;
+        if let Some(silos) = &self.silos {
+            silos.count(self.has_napi(stream.incoming_napi_id()));
+        }
         stream.set_nonblocking(true)?;
         if keepalive {
             stream.set_keepalive(Some(Keepalive {

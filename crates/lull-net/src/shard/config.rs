@@ -8,6 +8,7 @@ use lull_nic::frame::HEADROOM_BYTES;
 
 use super::elsewhere::Elsewhere;
 use super::error::NetError;
+use super::steer::Place;
 use super::wire;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -120,6 +121,8 @@ pub struct StackConfig {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Restricts ephemeral ports to flows whose frames come back to this shard's queue (RSS). `None`: any port.
     pub steering: Option<Steering>,
+    /// Where the shard is, for programs that are attached to reuseport groups.
+    pub place: Place,
     /// The stacks of other processes that have the same addresses.
     pub elsewhere: Option<Arc<dyn Elsewhere>>,
     /// When this stack's clock began, in nanoseconds of a clock that those stacks have, too.
@@ -150,6 +153,7 @@ impl StackConfig {
             timeouts: Timeouts::default(),
             ephemeral_ports: EPHEMERAL_PORTS,
             steering: None,
+            place: Place::default(),
             elsewhere: None,
             epoch_ns: 0,
         }

@@ -1,5 +1,7 @@
 //! How a connection ends: by the peer, by an error, in TIME-WAIT; and what is left of it.
 
+use lull_nic::Frame;
+
 use super::connection::{Flags, Phase};
 use super::demux::{Packet, Reason};
 use super::error::NetError;
@@ -170,6 +172,7 @@ impl Stack {
     pub(super) fn time_wait_input(
         &mut self,
         index: u32,
+        frame: &Frame,
         packet: &Packet,
         segment: &Segment,
         io: &mut Io<'_>,
@@ -190,7 +193,7 @@ impl Stack {
             // Beyond anything that may still be on its way (`tcp_timewait_state_process`).
             let isn = snd_nxt.wrapping_add(65_535 + 2);
             // Only if somebody would take it: otherwise TIME-WAIT keeps protecting the port.
-            let listener = self.listener_for(packet, &flow);
+            let listener = self.listener_for(frame, packet, &flow);
             if let Some(listener) = listener {
                 self.counters.time_wait_reused += 1;
                 self.time_waits.forget(index, &mut self.flows);

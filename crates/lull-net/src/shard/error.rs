@@ -66,6 +66,9 @@ pub enum NetError {
     /// A router or host asked for a protocol that the destination does not speak (`ENOPROTOOPT`).
     #[error("the destination does not speak the protocol")]
     ProtocolUnreachable,
+    /// No program is attached that could be detached (`ENOENT`).
+    #[error("no program is attached to the socket's reuseport group")]
+    NoProgram,
 }
 
 impl NetError {
@@ -92,6 +95,7 @@ impl NetError {
             NetError::NoBuffers => Errno::NOBUFS,
             NetError::NetworkDown => Errno::NETDOWN,
             NetError::ProtocolUnreachable => Errno::NOPROTOOPT,
+            NetError::NoProgram => Errno::NOENT,
         };
         errno.raw_os_error()
     }

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use lull_cbpf::Program;
 
 use super::error::NetError;
 use super::socket::{ListenOptions, Ready};
@@ -82,14 +84,56 @@ impl Binding {
     }
 }
 
+/// The sockets of one port.
+#[derive(Debug, Default)]
+struct Port {
+    /// In the order in which they were bound; of those that packets are spread over, the last one takes the place of one that
+    /// leaves (`__reuseport_detach_sock`).
+    bound: Vec<Binding>,
+    /// What chooses among the sockets of an address that packets are spread over (a reuseport group), until the last one leaves.
+    programs: Vec<(IpAddr, Arc<Program>)>,
+}
+
+impl Port {
+    fn group(&self, ip: IpAddr) -> impl DoubleEndedIterator<Item = (usize, &Binding)> {
+        self.bound.iter().enumerate().filter(move |(_, binding)| binding.sharing.spread && binding.ip == ip)
+    }
+
+    fn unbind(&mut self, index: u32) {
+        let Some(at) = self.bound.iter().position(|binding| binding.index == index) else { return };
+        let left = self.bound[at];
+        let last = self.group(left.ip).next_back().map(|(last, _)| last);
+        match last {
+            Some(last) if left.sharing.spread && last > at => {
+                self.bound[at] = self.bound[last];
+                self.bound.remove(last);
+            }
+            _ => {
+                self.bound.remove(at);
+            }
+        }
+        if self.group(left.ip).next().is_none() {
+            self.programs.retain(|(ip, _)| *ip != left.ip);
+        }
+    }
+
+    /// The socket that the program of `ip`'s group chooses: `None` without a program, and for a number that no socket has
+    /// (`reuseport_select_sock`).
+    fn steered(&self, ip: IpAddr, run: impl FnOnce(&Program) -> u32) -> Option<u32> {
+        let (_, program) = self.programs.iter().find(|(of, _)| *of == ip)?;
+        let (_, chosen) = self.group(ip).nth(run(program) as usize)?;
+        (!chosen.connected).then_some(chosen.index)
+    }
+}
+
 /// Who is bound to which port. The application chooses the ports, so their hash needs no secret.
 #[derive(Debug, Default)]
-pub(super) struct PortTable(HashMap<u16, Vec<Binding>, FixedState>);
+pub(super) struct PortTable(HashMap<u16, Port, FixedState>);
 
 impl PortTable {
     /// Binds, unless another socket has the address and not both say that they share it.
     pub(super) fn bind(&mut self, port: u16, binding: Binding) -> Result<(), NetError> {
-        let bound = self.0.entry(port).or_default();
+        let bound = &mut self.0.entry(port).or_default().bound;
         if bound.iter().any(|other| other.overlaps(&binding) && !other.sharing.with(binding.sharing)) {
             return Err(NetError::AddressInUse);
         }
@@ -98,16 +142,37 @@ impl PortTable {
     }
 
     pub(super) fn unbind(&mut self, port: u16, index: u32) {
-        if let Some(bound) = self.0.get_mut(&port) {
-            bound.retain(|binding| binding.index != index);
-            if bound.is_empty() {
+        if let Some(of_port) = self.0.get_mut(&port) {
+            of_port.unbind(index);
+            if of_port.bound.is_empty() {
                 self.0.remove(&port);
             }
         }
     }
 
+    /// Attaches a program to the reuseport group of a socket, in place of the one that it has; without one, takes that away.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: packets are not spread over the socket and others (`reuseport_attach_prog`).
+    /// [`NetError::NoProgram`]: there is none to take away (`reuseport_detach_prog`).
+    pub(super) fn set_program(&mut self, port: u16, index: u32, program: Option<Arc<Program>>) -> Result<(), NetError> {
+        let of_port = self.0.get_mut(&port).ok_or(NetError::Invalid)?;
+        let ip = of_port.bound.iter().find(|binding| binding.index == index && binding.sharing.spread).map(|b| b.ip);
+        let ip = ip.ok_or(NetError::Invalid)?;
+        let before = of_port.programs.iter().position(|(of, _)| *of == ip);
+        match (program, before) {
+            (Some(program), Some(at)) => of_port.programs[at].1 = program,
+            (Some(program), None) => of_port.programs.push((ip, program)),
+            (None, Some(at)) => {
+                of_port.programs.remove(at);
+            }
+            (None, None) => return Err(NetError::NoProgram),
+        }
+        Ok(())
+    }
+
     pub(super) fn set_connected(&mut self, port: u16, index: u32, connected: bool) {
-        let bound = self.0.get_mut(&port).into_iter().flatten();
+        let bound = self.0.get_mut(&port).into_iter().flat_map(|port| &mut port.bound);
         for binding in bound.filter(|binding| binding.index == index) {
             binding.connected = connected;
         }
@@ -118,9 +183,17 @@ impl PortTable {
     }
 
     /// The socket for a packet to `ip`: one bound to exactly that address comes before one bound to any; among equals
-    /// the one that was bound last, and if packets are spread over it and others, `hash` chooses (`udp4_lib_lookup2`).
-    pub(super) fn find(&self, ip: IpAddr, port: u16, hash: impl FnOnce() -> u64) -> Option<u32> {
-        let bound = self.0.get(&port)?;
+    /// the one that was bound last, and if packets are spread over it and others, a program that was attached to them chooses
+    /// (`steer` runs it on the packet), or else `hash` (`udp4_lib_lookup2`).
+    pub(super) fn find(
+        &self,
+        ip: IpAddr,
+        port: u16,
+        steer: impl FnOnce(&Program) -> u32,
+        hash: impl FnOnce() -> u64,
+    ) -> Option<u32> {
+        let of_port = self.0.get(&port)?;
+        let bound = &of_port.bound;
         if let [only] = bound.as_slice() {
             return only.is_found(ip).then_some(only.index);
         }
@@ -129,6 +202,9 @@ impl PortTable {
         let last = candidates().next_back()?;
         if !last.sharing.spread {
             return Some(last.index);
+        }
+        if let Some(index) = of_port.steered(last.ip, steer) {
+            return Some(index);
         }
         let spread = || candidates().filter(|binding| binding.sharing.spread);
         let count = spread().count() as u64;
@@ -152,21 +228,21 @@ mod tests {
         table.bind(80, binding(0, "0.0.0.0", true)).unwrap();
         table.bind(80, binding(1, "10.0.0.1", true)).unwrap();
         assert_eq!(table.bind(80, binding(2, "10.0.0.1", false)), Err(NetError::AddressInUse));
-        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(1));
-        assert_eq!(table.find("10.0.0.9".parse().unwrap(), 80, || 0), Some(0));
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, |_| 0, || 0), Some(1));
+        assert_eq!(table.find("10.0.0.9".parse().unwrap(), 80, |_| 0, || 0), Some(0));
         table.unbind(80, 1);
-        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(0));
-        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, || 0), None);
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, |_| 0, || 0), Some(0));
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, |_| 0, || 0), None);
     }
 
     #[test]
     fn any_ipv6_takes_ipv4_unless_told_otherwise() {
         let mut table = PortTable::default();
         table.bind(80, binding(0, "::", false)).unwrap();
-        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, || 0), Some(0));
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 80, |_| 0, || 0), Some(0));
         assert_eq!(table.bind(80, binding(1, "0.0.0.0", false)), Err(NetError::AddressInUse));
         table.bind(81, Binding { v6_only: true, ..binding(0, "::", false) }).unwrap();
-        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, || 0), None);
+        assert_eq!(table.find("10.0.0.1".parse().unwrap(), 81, |_| 0, || 0), None);
     }
 
     #[test]
@@ -177,10 +253,10 @@ mod tests {
         for index in 0..3 {
             table.bind(80, Binding { sharing, ..binding(index, "0.0.0.0", false) }).unwrap();
         }
-        assert_eq!((0..3).map(|h| table.find(ip, 80, || h)).collect::<Vec<_>>(), [Some(2); 3]);
+        assert_eq!((0..3).map(|h| table.find(ip, 80, |_| 0, || h)).collect::<Vec<_>>(), [Some(2); 3]);
         assert_eq!(table.bind(80, binding(3, "0.0.0.0", true)), Err(NetError::AddressInUse), "it says something else");
         table.unbind(80, 2);
-        assert_eq!(table.find(ip, 80, || 0), Some(1));
+        assert_eq!(table.find(ip, 80, |_| 0, || 0), Some(1));
     }
 
     #[test]
@@ -190,6 +266,46 @@ mod tests {
             table.bind(80, binding(index, "0.0.0.0", true)).unwrap();
         }
         let ip = "10.0.0.1".parse().unwrap();
-        assert_eq!((0..3).map(|h| table.find(ip, 80, || h)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+        assert_eq!((0..3).map(|h| table.find(ip, 80, |_| 0, || h)).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_program_chooses_by_the_order_of_binding_and_the_last_fills_a_hole() {
+        let mut table = PortTable::default();
+        let ip = "10.0.0.1".parse().unwrap();
+        for index in 0..4 {
+            table.bind(80, binding(index, "0.0.0.0", true)).unwrap();
+        }
+        table.bind(80, binding(9, "10.0.0.2", true)).unwrap();
+        let program = Arc::new(Program::parse("1,6 0 0 0").unwrap());
+        table.set_program(80, 2, Some(program.clone())).unwrap();
+        let chosen = |table: &PortTable| (0..5).map(|nth| table.find(ip, 80, |_| nth, || 2)).collect::<Vec<_>>();
+        assert_eq!(chosen(&table), [0, 1, 2, 3, 2].map(Some), "a number that nobody has leaves it to the hash");
+        let other = table.find("10.0.0.2".parse().unwrap(), 80, |_| unreachable!("it has no program"), || 0);
+        assert_eq!(other, Some(9));
+        table.unbind(80, 1);
+        assert_eq!(chosen(&table), [0, 3, 2, 2, 2].map(Some));
+        table.unbind(80, 2);
+        assert_eq!(chosen(&table)[..2], [0, 3].map(Some));
+        table.set_program(80, 0, None).unwrap();
+        assert_eq!(table.find(ip, 80, |_| unreachable!("it is detached"), || 1), Some(3));
+        assert_eq!(table.set_program(80, 0, None), Err(NetError::NoProgram));
+        assert_eq!(table.set_program(81, 0, Some(program.clone())), Err(NetError::Invalid));
+
+        table.set_program(80, 0, Some(program)).unwrap();
+        table.unbind(80, 0);
+        table.unbind(80, 3);
+        table.bind(80, binding(5, "0.0.0.0", true)).unwrap();
+        table.bind(80, binding(6, "0.0.0.0", true)).unwrap();
+        assert_eq!(table.find(ip, 80, |_| unreachable!("it went with the last socket"), || 1), Some(6));
+    }
+
+    #[test]
+    fn a_socket_that_shares_with_nobody_takes_no_program() {
+        let mut table = PortTable::default();
+        table.bind(80, binding(0, "0.0.0.0", false)).unwrap();
+        let program = Arc::new(Program::parse("1,6 0 0 0").unwrap());
+        assert_eq!(table.set_program(80, 0, Some(program)), Err(NetError::Invalid));
+        assert_eq!(table.set_program(80, 0, None), Err(NetError::Invalid));
     }
 }

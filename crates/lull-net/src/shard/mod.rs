@@ -80,6 +80,7 @@ mod sockets;
 mod sockets_open;
 mod sockets_options;
 mod stack;
+mod steer;
 mod tcp;
 mod time_wait;
 mod timers;
@@ -104,3 +105,4 @@ pub use socket::{
     UdpOptions,
 };
 pub use stack::{Io, Stack};
+pub use steer::Place;

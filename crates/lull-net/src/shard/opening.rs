@@ -1,5 +1,6 @@
 //! How a connection begins: a SYN for a listener, the end of its handshake, a new socket.
 
+use lull_cbpf::Program;
 use lull_nic::{Frame, FramePool};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
@@ -19,6 +20,7 @@ use super::paws::{self, Timestamps};
 use super::segment::Segment;
 use super::socket::{Ready, SocketId, SocketKind};
 use super::stack::{Io, Stack};
+use super::steer::Steered;
 use super::timers::NEVER_NS;
 use super::wire::{self, BareSegment, SYN};
 
@@ -32,9 +34,10 @@ const MSS_DEFAULT: u16 = 536;
 
 impl Stack {
     /// The listener that a SYN is for.
-    pub(super) fn listener_for(&self, packet: &Packet, flow: &FlowKey) -> Option<u32> {
+    pub(super) fn listener_for(&self, frame: &Frame, packet: &Packet, flow: &FlowKey) -> Option<u32> {
         let hash = || self.secret.hash(1, flow);
-        self.listener_ports.find(packet.destination, flow.local().port(), hash)
+        let steer = |program: &Program| program.run(&Steered::new(frame, packet, self.config.place));
+        self.listener_ports.find(packet.destination, flow.local().port(), steer, hash)
     }
 
     /// A SYN for a listener (`tcp_conn_request`). `isn`: it replaces a connection in TIME-WAIT, whose peer is real, and
@@ -109,7 +112,7 @@ impl Stack {
         segment: Segment,
         io: &mut Io<'_>,
     ) -> Option<Result<(), Reason>> {
-        let index = self.listener_for(packet, &flow)?;
+        let index = self.listener_for(frame, packet, &flow)?;
         let others_begin = self.config.elsewhere.is_some();
         if self.listeners.get(index)?.cookies_until_ns <= io.now_ns && !others_begin {
             return None;

@@ -43,7 +43,7 @@ impl Stack {
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
             Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, frame, packet, segment, io),
             Some(&Owner::TimeWait(index)) => {
-                let (listener, isn) = self.time_wait_input(index, packet, &segment, io)?;
+                let (listener, isn) = self.time_wait_input(index, frame, packet, &segment, io)?;
                 return self.accept_syn(listener, flow, frame, packet, segment, Some(isn), io);
             }
             Some(&Owner::Udp(_)) | None => {}
@@ -62,7 +62,7 @@ impl Stack {
     ) -> Result<(), Reason> {
         const NOBODY: Reason = |counters| &mut counters.drop_no_connection;
         if segment.flags & (SYN | FIN | ACK | RST) == SYN
-            && let Some(listener) = self.listener_for(packet, &flow)
+            && let Some(listener) = self.listener_for(frame, packet, &flow)
         {
             if self.begins_elsewhere(flow.local(), frame) {
                 return Ok(());
@@ -88,7 +88,7 @@ impl Stack {
         }
         // A listener ignores what neither begins nor acknowledges anything (RFC 9293 section 3.10.7.2); where nobody
         // listens, everything but a reset is reset.
-        if segment.flags & (ACK | RST) == 0 && self.listener_for(packet, &flow).is_some() {
+        if segment.flags & (ACK | RST) == 0 && self.listener_for(frame, packet, &flow).is_some() {
             return Err(INSANE);
         }
         self.reset_stranger(packet, &segment, io);

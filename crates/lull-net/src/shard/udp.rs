@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
+use lull_cbpf::Program;
 use lull_nic::{Checksum, Frame};
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
@@ -11,6 +12,7 @@ use super::flow::{FlowKey, Owner};
 use super::listener::{Binding, Sharing};
 use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
 use super::stack::{Io, Stack};
+use super::steer::Steered;
 use super::udp_socket::{Datagram, UdpSocket};
 use super::wire::{self, be16, put16};
 
@@ -288,7 +290,10 @@ impl Stack {
         let flow = FlowKey::new(wire::PROTOCOL_UDP, own, port, peer, source_port);
         let index = match self.flows.get(&flow) {
             Some(&Owner::Udp(index)) => Some(index),
-            _ => self.udp_ports.find(own, port, || self.secret.hash(3, &flow)),
+            _ => {
+                let steer = |program: &Program| program.run(&Steered::new(&frame, packet, self.config.place));
+                self.udp_ports.find(own, port, steer, || self.secret.hash(3, &flow))
+            }
         };
         let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
             self.send_port_unreachable(&frame, packet, io);
@@ -368,7 +373,7 @@ impl Stack {
         Ok(self.udp(id)?.ready())
     }
 
-    fn udp(&self, id: SocketId) -> Result<&UdpSocket, NetError> {
+    pub(super) fn udp(&self, id: SocketId) -> Result<&UdpSocket, NetError> {
         if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
             return Err(self.no_socket());
         }

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use lull_cbpf::Program;
 use lull_core::{SettingError, SocketBusy};
 
 use super::open::{Open, Part, Source};
@@ -172,6 +173,18 @@ impl TcpListener {
                 each(&|list| list.unblock());
             }
         }
+    }
+
+    /// Attaches a classic BPF program to the listener's reuseport group, which chooses among its members for each SYN
+    /// (SO_ATTACH_REUSEPORT_CBPF), in place of the one that is there; `None` takes that away (SO_DETACH_REUSEPORT_BPF). It returns
+    /// the number of a listener, in the order in which they were bound; where one was closed the last one has its number. For a
+    /// number that nobody has the 4-tuple's hash chooses. Listeners of one group are bound to the same shards.
+    ///
+    /// # Errors
+    /// `InvalidInput`: the listener was bound without `reuse_port`. `NotFound`: there is no program to take away.
+    pub fn set_reuseport_program(&self, program: Option<Arc<Program>>) -> io::Result<()> {
+        let set = |open: &Open| open.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()));
+        Ok(self.0.opens.iter().try_for_each(set)?)
     }
 
     /// How many connections may wait to be accepted on each shard from now on.

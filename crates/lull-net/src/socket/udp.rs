@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lull_cbpf::Program;
 use lull_core::{SettingError, SocketBusy};
 
 use super::addresses;
@@ -57,6 +58,15 @@ impl UdpSocket {
     /// The socket is gone.
     pub fn disconnect(&self) -> io::Result<()> {
         Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, None))?)
+    }
+
+    /// Attaches a classic BPF program to the socket's reuseport group, which chooses among its members on this shard for each
+    /// datagram, as [`TcpListener::set_reuseport_program`](crate::TcpListener::set_reuseport_program) does for connections.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_reuseport_program(&self, program: Option<Arc<Program>>) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.set_reuseport_program(id, program.clone()))?)
     }
 
     /// Sends a datagram to the peer.

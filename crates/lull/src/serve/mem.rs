@@ -31,6 +31,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
             ("--connections-max", args.connections_max.is_some()),
             ("--idle-timeout", args.idle_timeout.is_some()),
             ("--offloads", args.offloads.is_some()),
+            ("--steer", args.steer.is_some()),
         ],
         "mem",
         "the lab sets that; serve on tap:NAME to choose it",

@@ -178,6 +178,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
             },
             address: listen,
             limits: Limits { connections_max, idle_timeout: args.idle_timeout, keepalive: true },
+            steer: args.steer.clone(),
         },
     )?;
     server.set_mode(mode)?;
@@ -193,6 +194,11 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     }
     if let Some(xdp) = xdp {
         say!("lull: {}: {}", xdp.info().name, xdp::at_the_end(&xdp));
+    }
+    if let Some(silos) = server.silos() {
+        let (own, all) = (silos.own(), silos.all());
+        let percent = 100.0 * own as f64 / all.max(1) as f64;
+        outln!("{own} of {all} connections came by a queue of their worker's ({percent:.0} %)")?;
     }
     outln!("stopped")?;
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,113 @@
+//! What a program that is attached to a reuseport group sees of a packet (SO_ATTACH_REUSEPORT_CBPF).
+
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lull_cbpf::{Ancillary, Packet, Program};
+use lull_nic::Frame;
+
+use super::demux;
+use super::error::NetError;
+use super::socket::{SocketId, SocketKind};
+use super::stack::Stack;
+use super::wire;
+
+/// ARPHRD_ETHER.
+const HARDWARE_ETHERNET: u32 = 1;
+
+/// Where a shard is, as programs see it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The shard's queue on its device.
+    pub queue: u32,
+    /// The CPU of the queue's interrupt.
+    pub cpu: u32,
+}
+
+/// A received packet, as `run_bpf_filter` shows it: from the payload on, with the headers at negative offsets.
+pub(super) struct Steered<'a> {
+    frame: &'a [u8],
+    l3: usize,
+    payload: usize,
+    end: usize,
+    hash: u32,
+    is_ipv4: bool,
+    place: Place,
+}
+
+impl<'a> Steered<'a> {
+    /// The packet of a TCP segment or a UDP datagram whose headers were checked.
+    pub(super) fn new(frame: &'a Frame, packet: &demux::Packet, place: Place) -> Steered<'a> {
+        let data = frame.data();
+        let header = match packet.protocol {
+            wire::PROTOCOL_TCP => usize::from(data[packet.l4 + 12] >> 4) * 4,
+            _ => wire::UDP,
+        };
+        Steered {
+            frame: data,
+            l3: packet.l3,
+            payload: (packet.l4 + header).min(packet.end),
+            end: packet.end,
+            hash: frame.rss_hash(),
+            is_ipv4: matches!(packet.destination, IpAddr::V4(_)),
+            place,
+        }
+    }
+}
+
+impl Packet for Steered<'_> {
+    fn data(&self) -> &[u8] {
+        &self.frame[self.payload..self.end]
+    }
+
+    fn network(&self) -> Option<&[u8]> {
+        Some(&self.frame[self.l3..self.end])
+    }
+
+    fn link(&self) -> Option<&[u8]> {
+        Some(&self.frame[..self.end])
+    }
+
+    fn ancillary(&self, which: Ancillary) -> u32 {
+        match which {
+            Ancillary::Protocol if self.is_ipv4 => u32::from(wire::ETHERTYPE_IPV4),
+            Ancillary::Protocol => u32::from(wire::ETHERTYPE_IPV6),
+            // A driver that records it counts from 1 (`skb_record_rx_queue`).
+            Ancillary::Queue => self.place.queue + 1,
+            Ancillary::Cpu => self.place.cpu,
+            Ancillary::Hash => self.hash,
+            Ancillary::HardwareType => HARDWARE_ETHERNET,
+            Ancillary::Random => std::collections::hash_map::RandomState::new().build_hasher().finish() as u32,
+            Ancillary::PacketType
+            | Ancillary::Interface
+            | Ancillary::Mark
+            | Ancillary::VlanTag
+            | Ancillary::VlanTagPresent
+            | Ancillary::VlanProtocol => 0,
+        }
+    }
+}
+
+impl Stack {
+    /// Attaches a program to the reuseport group of a listener or a UDP socket, in place of the one that it has; `None` takes that
+    /// away. The program returns which socket of the group gets a SYN or a datagram, counted in the order in which they were
+    /// bound; for a number that none has the 4-tuple's hash chooses.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`]. [`NetError::Invalid`]: the socket does not share its address (`SO_REUSEPORT`).
+    /// [`NetError::NoProgram`]: there is none to take away.
+    pub fn set_reuseport_program(&mut self, id: SocketId, program: Option<Arc<Program>>) -> Result<(), NetError> {
+        match id.kind() {
+            SocketKind::Listener => {
+                let port = self.listener_mut(id)?.local.port();
+                self.listener_ports.set_program(port, id.index(), program)
+            }
+            SocketKind::Udp => {
+                let port = self.udp(id)?.local.port();
+                self.udp_ports.set_program(port, id.index(), program)
+            }
+            SocketKind::Tcp => Err(NetError::Invalid),
+        }
+    }
+}
