@@ -19,9 +19,10 @@ mod shutdown;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use libc::c_int;
+use lull_net::lull_cbpf::Program;
 use lull_net::{ListenOptions, TcpListener, TcpStream};
 
 use options::Options;
@@ -37,6 +38,7 @@ pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub use name::{getpeername, getsockname};
+pub use options::steer::steers;
 pub use options::{getsockopt, setsockopt};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;
@@ -66,6 +68,8 @@ pub(crate) struct Listener {
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
+    /// What chooses among the listeners of its address, until lull's half has it.
+    program: Mutex<Option<Arc<Program>>>,
 }
 
 /// A TCP connection.

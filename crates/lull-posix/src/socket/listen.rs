@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libc::c_int;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
-use super::options::{Options, refused};
+use super::options::{Options, refused, steer};
 use super::{Listener, datagram};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
@@ -137,9 +137,10 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
     // Port 0 has become one when the kernel listens.
     let bound = bound_stream(fd).unwrap_or(bound);
     static IDS: AtomicU64 = AtomicU64::new(0);
+    let inode = kernel::inode(fd)?;
     let file = Listener {
         id: IDS.fetch_add(1, Ordering::Relaxed),
-        inode: kernel::inode(fd)?,
+        inode,
         bound,
         asked: asked(fd, backlog, v6_only),
         backlog: AtomicUsize::new(limited(backlog)),
@@ -151,6 +152,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         options: Options::of_listener(fd),
+        program: Mutex::new(steer::take_remembered(inode)),
     };
     if !engine::listens_lazily() {
         file.real()?;
@@ -201,6 +203,9 @@ impl Listener {
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;
+        if let Some(program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            listener.set_reuseport_program(Some(program))?;
+        }
         self.asked_for();
         Ok(self.real.get_or_init(|| listener))
     }

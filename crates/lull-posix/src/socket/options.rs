@@ -5,6 +5,7 @@
 
 mod acted;
 pub(super) mod refused;
+pub(super) mod steer;
 mod tcp_info;
 
 use std::collections::HashMap;
@@ -159,13 +160,18 @@ impl Options {
 
 /// `setsockopt` on a number that is lull's.
 pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
-    let file = files::get(fd).ok_or(Errno::new(libc::EBADF))?;
+    let file = match files::get(fd) {
+        Some(file) => file,
+        None if steer::steers(level, name) => return steer::set_before(fd, (level, name), value),
+        None => return Err(Errno::new(libc::EBADF)),
+    };
     // The kernel's half of a datagram socket may have the options of IP.
     let theirs = matches!(&*file, File::Datagram(_)) && level != libc::SOL_SOCKET;
     if refused::contains((level, name)) && !theirs {
         return Err(refused::ABSENT);
     }
     match &*file {
+        File::Listener(listener) if steer::steers(level, name) => listener.steer(fd, (level, name), value),
         File::Listener(listener) => {
             // It has a socket of the kernel's to itself.
             kernel::setsockopt(fd, level, name, value)?;

@@ -3,7 +3,7 @@
 use libc::c_int;
 
 use super::Datagram;
-use crate::socket::options::{BUSY, Name, int};
+use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
 
 /// Options that change what is sent, which lull's half would not do.
@@ -41,6 +41,13 @@ impl Datagram {
     pub(in crate::socket) fn set_option(&self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
         if REFUSED.contains(&(level, name)) || !self.wildcard && KERNELS_ALONE.contains(&(level, name)) {
             return Err(Errno::new(libc::EOPNOTSUPP));
+        }
+        if steer::steers(level, name) {
+            let program = steer::asked((level, name), value)?;
+            if program.is_some() {
+                kernel::setsockopt(fd, level, name, value)?;
+            }
+            return self.sockets.steer(program.as_ref());
         }
         kernel::setsockopt(fd, level, name, value)?;
         if BUSY.contains(&(level, name)) {

@@ -2,10 +2,12 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
 
 use libc::c_int;
+use lull_net::lull_cbpf::Program;
 
 use crate::socket::options::set_busy;
 use crate::{Errno, Result};
@@ -86,6 +88,11 @@ impl Sockets {
     /// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken.
     pub(super) fn set_busy(&self, name: (c_int, c_int), value: c_int) {
         self.0.iter().for_each(|socket| set_busy!(name, value, socket));
+    }
+
+    /// Attaches a program to the group of each, or takes it away.
+    pub(super) fn steer(&self, program: Option<&Arc<Program>>) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.set_reuseport_program(program.cloned()))?)
     }
 
     /// Asks one after the other while they would block.

@@ -18,12 +18,10 @@ const TCP_AO_INFO: c_int = 40;
 /// `include/uapi/asm-generic/socket.h`: the number of SO_ATTACH_FILTER for reading.
 const SO_GET_FILTER: c_int = libc::SO_ATTACH_FILTER;
 
-const REFUSED: [Name; 20] = [
+const REFUSED: [Name; 18] = [
     (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
     (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
     (libc::SOL_SOCKET, libc::SO_LOCK_FILTER),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
     (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
     (libc::SOL_SOCKET, libc::SO_MARK),
     (libc::SOL_SOCKET, libc::SO_TXTIME),

@@ -1,0 +1,110 @@
+//! Programs that choose among the sockets of a reuseport group: SO_ATTACH_REUSEPORT_CBPF, its extended kin, and
+//! SO_DETACH_REUSEPORT_BPF.
+//!
+//! The kernel judges a program on the placeholder, so that its errors are the kernel's own; lull's group runs it. What is
+//! attached before a socket is lull's is remembered until it is.
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::{c_int, sock_fprog};
+use lull_net::lull_cbpf::{Instruction, Program};
+
+use super::Name;
+use crate::socket::Listener;
+use crate::{Errno, Result, kernel, memory};
+
+/// Programs that are remembered, at most: of more sockets that never became lull's the oldest is forgotten.
+const REMEMBERED_MAX: usize = 64;
+
+/// Whether an option is one of these.
+pub fn steers(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET
+        && matches!(
+            name,
+            libc::SO_ATTACH_REUSEPORT_CBPF | libc::SO_ATTACH_REUSEPORT_EBPF | libc::SO_DETACH_REUSEPORT_BPF
+        )
+}
+
+/// The program of an attachment, `None` of a detachment.
+pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<Arc<Program>>> {
+    match name {
+        libc::SO_DETACH_REUSEPORT_BPF => return Ok(None),
+        // There is no interpreter for it here.
+        libc::SO_ATTACH_REUSEPORT_EBPF => return Err(Errno::new(libc::EOPNOTSUPP)),
+        _ => {}
+    }
+    let invalid = Errno::new(libc::EINVAL);
+    if value.len() != size_of::<sock_fprog>() {
+        return Err(invalid);
+    }
+    // SAFETY: as many bytes as the structure has, and any bytes make one.
+    let filter = unsafe { value.as_ptr().cast::<sock_fprog>().read_unaligned() };
+    let bytes = usize::from(filter.len) * size_of::<Instruction>();
+    // SAFETY: the program vouches for its instructions, as for any pointer of a system call.
+    let bytes = unsafe { memory::if_any(filter.filter.cast_const().cast(), bytes) };
+    let instruction = |bytes: &[u8]| Instruction {
+        code: u16::from_ne_bytes([bytes[0], bytes[1]]),
+        jt: bytes[2],
+        jf: bytes[3],
+        k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+    };
+    let program = Program::new(bytes.chunks_exact(size_of::<Instruction>()).map(instruction).collect());
+    match program {
+        Ok(program) => Ok(Some(Arc::new(program))),
+        Err(lull_net::lull_cbpf::Refused::Unsupported { .. }) => Err(Errno::new(libc::EOPNOTSUPP)),
+        Err(_) => Err(invalid),
+    }
+}
+
+type Remembered = Vec<(u32, Arc<Program>)>;
+
+fn remembered() -> MutexGuard<'static, Remembered> {
+    static REMEMBERED: Mutex<Remembered> = Mutex::new(Vec::new());
+    // An entry is put in and taken out whole.
+    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of these options of a socket that is the kernel's still: the kernel has it, and lull's socket will.
+pub(super) fn set_before(fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
+    kernel::setsockopt(fd, level, name, value)?;
+    // What lull's group could not run is the kernel's alone: should the socket become lull's, the hash chooses.
+    let Ok(program) = asked((level, name), value) else { return Ok(()) };
+    let inode = kernel::inode(fd)?;
+    let mut remembered = remembered();
+    remembered.retain(|(of, _)| *of != inode);
+    if let Some(program) = program {
+        if remembered.len() == REMEMBERED_MAX {
+            remembered.remove(0);
+        }
+        remembered.push((inode, program));
+    }
+    Ok(())
+}
+
+/// What was attached to a socket before it became lull's.
+pub(in crate::socket) fn take_remembered(inode: u32) -> Option<Arc<Program>> {
+    let mut remembered = remembered();
+    let at = remembered.iter().position(|(of, _)| *of == inode)?;
+    Some(remembered.remove(at).1)
+}
+
+impl Listener {
+    /// One of these options of a listener of lull's.
+    pub(super) fn steer(&self, fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
+        let program = asked((level, name), value)?;
+        if program.is_some() {
+            kernel::setsockopt(fd, level, name, value)?;
+        } else if self.both_worlds {
+            // The kernel's half may have none of its own.
+            let _ = kernel::setsockopt(fd, level, name, value);
+        }
+        let mut kept = self.program.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.if_real() {
+            Some(real) => real.set_reuseport_program(program)?,
+            None if program.is_none() && kept.is_none() => return Err(Errno::new(libc::ENOENT)),
+            None => *kept = program,
+        }
+        Ok(())
+    }
+}
