@@ -139,10 +139,13 @@ struct Counted {
     no_room: AtomicU64,
 }
 
+/// Makes the program of a queue.
+type Make = Box<dyn FnMut(usize) -> Box<dyn FrameProgram> + Send>;
+
 /// A device with a program on each queue.
 pub struct Programmed {
     inner: Arc<dyn Device>,
-    make: Mutex<Box<dyn FnMut(usize) -> Box<dyn FrameProgram> + Send>>,
+    make: Mutex<Make>,
     counted: Arc<Counted>,
 }
 

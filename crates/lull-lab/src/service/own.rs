@@ -41,21 +41,20 @@ pub struct OwnControl {
     notifier: Notifier,
 }
 
+/// Workers' planes, with what changes and wakes each.
+type Planes = Vec<(Own, OwnControl)>;
+
 impl Own {
     /// A plane for each CPU that takes interrupts of `network`, listening on `address` for the connections of all
     /// queues of that CPU.
-    pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Vec<(Own, OwnControl)>> {
+    pub(super) fn planes(network: &Network, address: SocketAddr) -> io::Result<Planes> {
         let queues_by_cpu = Own::queues_by_cpu(network)?;
         queues_by_cpu.into_iter().map(|(cpu, queues)| Own::new(network, cpu, queues, address)).collect()
     }
 
     /// A plane for each CPU that takes interrupts of `network`, each of which listens on all queues; `steer` chooses who gets a
     /// connection.
-    pub(super) fn steered(
-        network: &Network,
-        address: SocketAddr,
-        steer: &Steer,
-    ) -> io::Result<(Vec<(Own, OwnControl)>, Arc<Silos>)> {
+    pub(super) fn steered(network: &Network, address: SocketAddr, steer: &Steer) -> io::Result<(Planes, Arc<Silos>)> {
         let silos = Arc::new(Silos::default());
         let mut planes = Vec::new();
         // Bound in the order of the CPUs: that is how programs number them.
