@@ -149,6 +149,11 @@ impl Watch {
         })
     }
 
+    /// Why polls are not counted one by one, if they are not.
+    pub fn untraced(&self) -> Option<&str> {
+        self.polls.as_ref().err().map(String::as_str)
+    }
+
     /// Waits for `interval`, or until `stop`, and tells what happened since the last sample.
     ///
     /// # Errors

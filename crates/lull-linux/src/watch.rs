@@ -67,7 +67,7 @@ pub fn watch(
 }
 
 /// Tells a service manager that waits for it (`sd_notify(3)`) that the mode is applied. Without one, nothing happens.
-fn service_is_ready() {
+pub(crate) fn service_is_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),

@@ -1,5 +1,6 @@
 //! `lull apply` and `lull diff`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,12 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use lull_figures::Source;
 use lull_figures::device::Watched;
-use lull_linux::{Applied, DeviceRequest, Session};
+use lull_linux::control::{Control, control};
+use lull_linux::{Applied, DeviceRequest, Report, Session};
 
 use crate::device_args::{RequestArgs, StateArgs};
 use crate::failure::Failure;
 use crate::metrics::MetricsArgs;
 use crate::output::{WriteError, outln, print_changes, say};
+use crate::slo_args::SloArgs;
 use crate::undo;
 use crate::units;
 
@@ -30,6 +33,13 @@ pub struct ApplyArgs {
     /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody.
     #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", value_name = "SECONDS")]
     read_back: Duration,
+    #[command(flatten)]
+    slo: SloArgs,
+    /// A socket on which the service reports its latencies, which the kernel plane cannot know: datagrams of text such as
+    /// '85us 1.2ms', one time for each answer. It is made, and goes with the command. Without it the controller has CPU
+    /// and packets alone.
+    #[arg(long, value_name = "PATH", requires = "slo")]
+    report: Option<PathBuf>,
     /// Show what would change, and change nothing.
     #[arg(long)]
     dry_run: bool,
@@ -59,7 +69,11 @@ pub struct DiffArgs {
 /// Puts a mode in force.
 pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let request = args.request.request()?;
-    if args.metrics.prometheus.is_some() && !args.watch {
+    let controller = args.slo.controller(&request.mode, request.settings()?)?;
+    if controller.is_some() && args.json {
+        return Err("cannot print JSON while a controller runs: leave --json out, and ask `lull show --json`".into());
+    }
+    if args.metrics.prometheus.is_some() && !args.watch && controller.is_none() {
         return Err(
             "cannot serve metrics: --prometheus takes --watch, because without it nobody stays to serve them".into()
         );
@@ -68,8 +82,15 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     if args.dry_run {
         return show_diff(&mut session, &request, args.json);
     }
+    let watched = || Ok(Box::new(Watched::open(&args.dev, &args.state.options())?) as Box<dyn Source>);
+    if let Some(controller) = controller {
+        let _metrics = args.metrics.serve(watched)?;
+        let report = args.report.as_deref().map(Report::bind).transpose()?;
+        let log = &mut |line: &str| say!("lull: {line}");
+        let undone = control(&mut session, &request, &mut Control { controller, report }, stop, log)?;
+        return Ok(undo::complete(&session, &undone));
+    }
     if args.watch {
-        let watched = || Ok(Box::new(Watched::open(&args.dev, &args.state.options())?) as Box<dyn Source>);
         let _metrics = args.metrics.serve(watched)?;
         let log = &mut |line: &str| say!("lull: {line}");
         let undone = lull_linux::watch::watch(&mut session, &request, args.read_back, stop, log)?;

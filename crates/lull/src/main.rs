@@ -33,6 +33,7 @@ mod show;
 mod sim;
 mod sim_control;
 mod sim_replay;
+mod slo_args;
 mod ss;
 mod stat;
 mod target;

@@ -1,0 +1,154 @@
+//! `lull apply --slo` on a veth in a network namespace: the controller changes timeouts by what is reported and seen, and
+//! what was there comes back, whatever becomes of it. What it did is read back by raw netlink.
+
+mod kernel;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kernel::World;
+
+/// How long to wait for something that happens by itself; far more than it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What the NAPI has before, so that "back" is not zero.
+const FORMER: (u64, u64, u64, u64) = (7, 30_000, 5_000_000, 0);
+
+/// A pair of one queue whose NAPI has [`FORMER`].
+fn world(test: &str) -> Option<World> {
+    let world = World::new(test, 1)?;
+    world.set_raw(world.raw()[0].id, &["defer=7", "gro=30000", "suspend=5000000"]);
+    assert_eq!(world.values(), [FORMER]);
+    std::fs::create_dir_all(&world.state).unwrap();
+    Some(world)
+}
+
+/// Packets for the near end, for as long as it lives.
+struct Packets(Child);
+
+impl Packets {
+    fn to(world: &World) -> Packets {
+        let mut ping = Command::new("ip");
+        ping.args(["netns", "exec", &world.far, "ping", "-q", "-i", "0.002", "10.99.0.1"]).stdout(Stdio::null());
+        Packets(ping.spawn().unwrap())
+    }
+}
+
+impl Drop for Packets {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service that reports its latencies, all of them of this many microseconds.
+struct Service {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    fn on(path: PathBuf, us: u64) -> Service {
+        let ends = Arc::new(AtomicBool::new(false));
+        let over = ends.clone();
+        let thread = std::thread::spawn(move || {
+            let socket = UnixDatagram::unbound().unwrap();
+            while !over.load(Ordering::Relaxed) {
+                let word = format!("{us}us ");
+                // A controller that is not there yet, or no longer, hears nothing.
+                let _ = socket.send_to(word.repeat(600).as_bytes(), &path);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Service { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Waits until the NAPI's `gro_flush_timeout` is as wanted.
+#[track_caller]
+fn timeout_becomes(world: &World, wanted: impl Fn(u64) -> bool) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let gro = world.raw()[0].gro;
+        if wanted(gro) {
+            return gro;
+        }
+        assert!(begun.elapsed() < PATIENCE, "gro_flush_timeout stayed at {gro}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn reported_latencies_move_the_timeout_silence_ends_that_and_a_killed_controller_can_be_undone() {
+    let Some(world) = world("controller with reports") else { return };
+    let (_packets, path) = (Packets::to(&world), world.state.join("report"));
+    let arguments = format!("apply va --mode suspend20 --slo p99<20ms --report {}", path.display());
+    let mut controller = world.start(&arguments);
+    controller.wait_for("latencies as they are reported");
+    // Far below the limit: the timeout becomes longer, step by step.
+    let service = Service::on(path.clone(), 1_000);
+    let long = timeout_becomes(&world, |gro| gro > 4_000_000);
+    assert!(long <= 18_000_000, "{long}");
+    // Nobody reports any more: the mode that was asked for is in force.
+    drop(service);
+    controller.wait_for("blind");
+    world.wait_for(&[kernel::SUSPEND20]);
+    controller.signal("-KILL");
+    controller.end();
+    assert_eq!(world.values(), [kernel::SUSPEND20]);
+    world.ok("undo va");
+    assert_eq!(world.values(), [FORMER]);
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn without_reports_it_has_cpu_only_and_says_so_and_gives_everything_back() {
+    let Some(world) = world("controller without latency") else { return };
+    let _packets = Packets::to(&world);
+    let mut controller = world.start("apply va --mode defer50 --slo p99<20ms");
+    let line = controller.wait_for("CPU only");
+    assert!(line.contains("--report"), "{line}");
+    // Half of the longest timeout.
+    timeout_becomes(&world, |gro| gro == 9_000_000);
+    // Somebody else's hand is found after the next window.
+    world.set_raw(world.raw()[0].id, &["gro=999"]);
+    timeout_becomes(&world, |gro| gro == 9_000_000);
+    controller.signal("-TERM");
+    let (status, said) = controller.end();
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(world.values(), [FORMER]);
+    assert_eq!(world.state_file(), None);
+}
+
+#[test]
+fn a_queue_without_packets_has_its_interrupt() {
+    let Some(world) = world("controller of an idle queue") else { return };
+    let controller = world.start("apply va --mode suspend20 --slo p99<200us");
+    world.wait_for(&[kernel::BASE]);
+    controller.signal("-TERM");
+    controller.end();
+    assert_eq!(world.values(), [FORMER]);
+}
+
+#[test]
+fn what_cannot_be_controlled_is_refused_before_anything_changes() {
+    let Some(world) = world("refused controllers") else { return };
+    world.refused("apply va --mode fullbusy --slo p99<200us", &["fullbusy", "suspend20"]);
+    world.refused("apply va --mode suspend20 --slo p98<200us", &["'p98'", "p99"]);
+    world.refused("apply va --mode suspend20 --slo p99<200us --cpu-max 0%", &["--cpu-max", "1% to 100%"]);
+    world.refused("apply va --mode suspend20 --slo p99<200us --report /nowhere/report", &["/nowhere/report"]);
+    let json = world.lull("apply va --mode suspend20 --slo p99<200us --json");
+    assert!(json.status.code() == Some(2), "{json:?}");
+    assert_eq!((world.values(), world.state_file()), (vec![FORMER], None));
+}
