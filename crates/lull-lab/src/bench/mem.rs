@@ -150,10 +150,12 @@ impl MemBench {
     }
 }
 
-/// The address of a client: each has one of its own, so that their ports cannot collide.
+/// The address of a client on the service's network: each has one of its own, so that their ports cannot collide.
 fn client_ip(index: usize) -> Ipv4Addr {
-    let [a, b, _, d] = CLIENT_IP.octets();
-    Ipv4Addr::new(a, b, index as u8, d)
+    let [a, b, c, first] = CLIENT_IP.octets();
+    // The service has the one behind the first.
+    let host = if index == 0 { first } else { first + 1 + index as u8 };
+    Ipv4Addr::new(a, b, c, host)
 }
 
 /// Runs the clients of one thread in turn, until the last has ended.
@@ -248,5 +250,30 @@ impl Drop for MemBench {
         for client in self.clients.iter_mut().flat_map(|(_, clients)| clients) {
             client.close_all(CLOSE_TIMEOUT);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cell::Load;
+    use crate::load::WorkloadConfig;
+
+    #[test]
+    fn several_generators_have_addresses_and_answers_of_their_own() {
+        assert!((0..100).all(|index| client_ip(index) != SERVICE_IP));
+        let core = lull_host::usable_cores()[0];
+        let cores = Cores { service: vec![core], generator: vec![core; 2], spare: Vec::new(), shared: true };
+        let workload = WorkloadConfig { records: 100, ..WorkloadConfig::default() };
+        let config = BenchConfig { connections: 8, workload, ..BenchConfig::default() };
+        let mut bench = MemBench::start_on(config, cores, Ok).unwrap();
+        let (mode, stop) = ("base".parse().unwrap(), AtomicBool::new(false));
+        let [warm_up, window] = [20, 200].map(Duration::from_millis);
+        let run = Run { mode: &mode, load: Load::Max, offered_qps: None, run: 0, warm_up, window, stop: &stop };
+        assert!(bench.run(&run).unwrap().qps > 0.0);
+        assert!(bench.clients.iter().all(|(_, clients)| clients.len() == 1));
     }
 }
