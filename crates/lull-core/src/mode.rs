@@ -51,6 +51,8 @@ pub struct Mode {
 pub struct GroupPolling {
     /// The last poller that is awake rests after so many nanoseconds of empty passes; `None`: it never does.
     pub rest_ns: Option<u64>,
+    /// Whether the group sends as well (§16): the transmit queues are members, and no application drains them.
+    pub transmit: bool,
 }
 
 /// Where a mode can be put in force.
@@ -80,7 +82,7 @@ pub struct CatalogueEntry {
 }
 
 /// Every mode that there is, in the order in which they are listed. Help texts, errors and parsing come from here.
-pub const CATALOGUE: [CatalogueEntry; 13] = [
+pub const CATALOGUE: [CatalogueEntry; 14] = [
     CatalogueEntry {
         form: "base",
         help: "interrupts, as Linux comes",
@@ -143,17 +145,24 @@ pub const CATALOGUE: [CatalogueEntry; 13] = [
     },
     CatalogueEntry {
         form: "group",
-        help: "a busy-polling group of CPUs polls all queues: one CPU at low load, more under pressure",
+        help: "a busy-polling group of CPUs receives and sends on all queues: one CPU at low load, more under pressure",
         planes: &[Plane::User],
         linux: None,
-        make: |name, _| Some(Mode::grouped(name, None)),
+        make: |name, _| Some(Mode::grouped(name, None, true)),
+    },
+    CatalogueEntry {
+        form: "group-rx",
+        help: "group for receiving only: applications send",
+        planes: &[Plane::User],
+        linux: None,
+        make: |name, _| Some(Mode::grouped(name, None, false)),
     },
     CatalogueEntry {
         form: "groupX",
         help: "group, whose last CPU rests after X us without a packet, with interrupts unmasked",
         planes: &[Plane::User],
         linux: None,
-        make: |name, us| (us != 0).then(|| Mode::grouped(name, Some(us))),
+        make: |name, us| (us != 0).then(|| Mode::grouped(name, Some(us), true)),
     },
     CatalogueEntry {
         form: "busyread",
@@ -276,9 +285,9 @@ impl Mode {
         }
     }
 
-    fn grouped(name: &str, rest_us: Option<u64>) -> Mode {
+    fn grouped(name: &str, rest_us: Option<u64>, transmit: bool) -> Mode {
         let mut mode = Mode::plain(name);
-        mode.group = Some(GroupPolling { rest_ns: rest_us.map(|us| us * 1_000) });
+        mode.group = Some(GroupPolling { rest_ns: rest_us.map(|us| us * 1_000), transmit });
         mode
     }
 

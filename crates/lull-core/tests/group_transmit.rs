@@ -187,7 +187,11 @@ fn random_walks_with_transmit_queues_keep_the_invariants_and_lose_nothing() {
         let rest_ns = [None, Some(0), Some(30 * US)][random(3) as usize];
         let config = GroupConfig { rest_ns, ..GroupConfig::default() };
         let mut world = World::new(config, 4, NapiSettings::default());
-        (2..4).for_each(|queue| world.transmits(queue, 4 + random(60) as u32));
+        (2..4).for_each(|queue| {
+            world.transmits(queue, 4 + random(60) as u32);
+            // Senders tell the group; a hint only brings visits forward.
+            world.queues[queue].hints = random(2) == 0;
+        });
         (0..2).for_each(|cpu| world.attach(cpu));
         (0..4).for_each(|queue| world.enter(queue).unwrap());
         for _ in 0..2_000 {

@@ -20,7 +20,7 @@
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
 //! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
-//! delivery mode on both); beside them `packet` (sockets for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
+//! delivery mode on both), `transmit` (a queueing discipline between a shard and its ring); beside them `packet` (sockets for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
 //! socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
 //!
 //! # Example: a service with two workers in the mode suspend20
@@ -139,6 +139,8 @@ pub mod shard;
 #[cfg(not(loom))]
 mod socket;
 mod sync;
+#[cfg(not(loom))]
+mod transmit;
 
 #[cfg(not(loom))]
 pub use lull_cbpf;
@@ -148,6 +150,8 @@ pub use lull_core::{self, AppPolicy, EpollOptions, EpollParams, Mode, ModeError,
 pub use lull_host::{self, Host, HostConfig, HostError, Worker};
 #[cfg(not(loom))]
 pub use lull_nic::{self, Device};
+#[cfg(not(loom))]
+pub use lull_qdisc::{self, Kind as Qdisc};
 
 #[cfg(not(loom))]
 pub use batch::{about_to_wait, forget_held_back, holds_back};
@@ -168,3 +172,5 @@ pub use shard::{
 };
 #[cfg(not(loom))]
 pub use socket::{Incoming, Part, Source, TcpListener, TcpStream, UdpSocket};
+#[cfg(not(loom))]
+pub use transmit::TransmitStats;

@@ -3,6 +3,7 @@
 mod config;
 mod error;
 mod group;
+mod transmit;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings, SocketBusy, Sysctl};
 use lull_host::{Delivery, DeviceId, GroupId, Host, HostError, NapiBinding};
 use lull_nic::{Device, DeviceEvent, Moderation};
+use lull_qdisc::Kind;
 
 use crate::mode::AppHalf;
 use crate::queue::Queue;
@@ -42,6 +44,9 @@ struct Inner {
     /// What a group of CPUs has to poll with, and the group that polls now.
     group_cpus: Option<GroupCpus>,
     group: Mutex<Option<(GroupId, GroupPolling)>>,
+    /// The discipline that was asked for, and the transmit queues that have one.
+    qdisc: Option<Kind>,
+    transmit: Mutex<Option<transmit::Transmit>>,
     /// Whether the queues are enabled. Held while they become so or cease to be.
     enabled: Mutex<bool>,
     /// Device events, handled by a thread of their own: they may be told in the middle of a poll.
@@ -155,6 +160,8 @@ impl Network {
             next_queue: AtomicUsize::new(0),
             group_cpus: config.group,
             group: Mutex::new(None),
+            qdisc: config.qdisc,
+            transmit: Mutex::new(None),
             enabled: Mutex::new(false),
             events: Arc::new(Mutex::new(None)),
         }));
@@ -262,6 +269,7 @@ impl Network {
         }
         self.leave_other_group(group)?;
         self.set_napi_all(napi)?;
+        self.set_qdisc(group)?;
         self.enter_group(group)?;
         self.0.queues.iter().for_each(|queue| queue.mode_busy.change(busy_read_usecs));
         Ok(())
@@ -361,12 +369,18 @@ impl Inner {
                 Err(error) => result = Err(error),
             }
         }
+        if let Some(transmit) = &*lock(&self.transmit) {
+            transmit.enable();
+        }
         result
     }
 
     fn disable(&self, enabled: &mut bool) {
         if !std::mem::take(enabled) {
             return;
+        }
+        if let Some(transmit) = &*lock(&self.transmit) {
+            transmit.disable();
         }
         for queue in &self.queues {
             // Refused only where `enable` failed for this queue.

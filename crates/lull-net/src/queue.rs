@@ -11,6 +11,7 @@ use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
 use crate::busy_read::ModeBusyPoll;
 use crate::ready::WaitList;
 use crate::shard::{Change, Gro, Io, Ready, SocketId, SocketKind, Stack};
+use crate::transmit::TxSide;
 
 /// Wait lists for which room is always kept.
 const LISTS_KEPT: usize = 256;
@@ -24,6 +25,12 @@ pub(crate) struct Inside {
     pub(crate) stack: Stack,
     rx: Box<dyn RxQueue>,
     tx: Box<dyn TxQueue>,
+    /// The room interrupt of `tx`. It schedules the NAPI, whose poll serves those who wait.
+    room: Arc<dyn IrqLine>,
+    /// Where a queueing discipline has the ring, and `tx` is its intake.
+    transmit: Option<Arc<TxSide>>,
+    /// Frames were pushed into the intake since the lock was taken.
+    kick: bool,
     pool: FramePool,
     changes: Vec<Change>,
     /// The frames of the present poll.
@@ -50,11 +57,33 @@ impl Inside {
     fn ring(&mut self) {
         self.transmitted = self.stack.tx_frames();
         self.unsent = self.tx.doorbell() == Doorbell::Again;
+        self.kick = self.transmit.is_some();
         self.tx.reap_sent(&mut self.pool);
     }
 
+    /// The transmit queue that is to be told of frames, once the lock is given back.
+    #[inline]
+    fn take_kick(&mut self) -> Option<Arc<TxSide>> {
+        if !std::mem::take(&mut self.kick) {
+            return None;
+        }
+        self.transmit.clone()
+    }
+
+    /// The shard sends elsewhere from now on. Returns the former ring, whose doorbell has rung.
+    pub(crate) fn swap_ring(
+        &mut self,
+        tx: Box<dyn TxQueue>,
+        room: Arc<dyn IrqLine>,
+        transmit: Option<Arc<TxSide>>,
+    ) -> Box<dyn TxQueue> {
+        self.ring();
+        (self.room, self.transmit, self.unsent) = (room, transmit, false);
+        std::mem::replace(&mut self.tx, tx)
+    }
+
     /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.
-    fn use_room(&mut self, now_ns: u64) {
+    pub(crate) fn use_room(&mut self, now_ns: u64) {
         self.tx.reap_sent(&mut self.pool);
         if self.unsent {
             self.ring();
@@ -145,8 +174,6 @@ pub(crate) struct Queue {
     /// Corks in force.
     corks: AtomicU32,
     irq: Arc<dyn IrqLine>,
-    /// The transmit ring's room interrupt. It schedules the NAPI, whose poll serves those who wait.
-    room: Arc<dyn IrqLine>,
     /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
     blocked: AtomicBool,
     /// Segments are held since the last poll by softirq. Written under the lock.
@@ -165,6 +192,9 @@ impl Queue {
                 stack,
                 rx: queue.rx,
                 tx: queue.tx,
+                room: queue.tx_irq,
+                transmit: None,
+                kick: false,
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
                 batch: Vec::with_capacity(256),
@@ -179,7 +209,6 @@ impl Queue {
             napi_id: AtomicU32::new(0),
             corks: AtomicU32::new(0),
             irq: queue.irq,
-            room: queue.tx_irq,
             blocked: AtomicBool::new(false),
             gro_held: AtomicBool::new(false),
             mode_busy: ModeBusyPoll::new(busy_read_usecs),
@@ -203,7 +232,11 @@ impl Queue {
 
     pub(crate) fn bind(&self, host: &Host, napi: u32) {
         self.napi.store(napi, Ordering::Release);
-        self.room.connect(host.room_sink(napi));
+        let guard = self.lock.lock();
+        guard.room.connect(host.room_sink(napi));
+        if guard.unlock().is_err() {
+            unreachable!("a NAPI that was never enabled has no owner");
+        }
     }
 
     /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line.
@@ -217,6 +250,16 @@ impl Queue {
             inside.stack.set_unreachable();
             inside.use_room(now_ns);
         });
+    }
+
+    /// The room interrupt of what the shard sends to.
+    pub(crate) fn room(&self, host: &Delivery) -> Arc<dyn IrqLine> {
+        self.with(host, |inside, _| inside.room.clone())
+    }
+
+    /// Who sends for the shard, if it has a queueing discipline.
+    pub(crate) fn transmit(&self, host: &Delivery) -> Option<Arc<TxSide>> {
+        self.with(host, |inside, _| inside.transmit.clone())
     }
 
     pub(crate) fn set_napi_id(&self, id: u32) {
@@ -261,12 +304,18 @@ impl Queue {
             self.tell_and_ring(host, &mut guard);
         }
         self.wait_for_room(&guard);
+        let mut kick = guard.take_kick();
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
             self.tell_and_ring(host, inside);
             self.wait_for_room(inside);
+            kick = inside.take_kick().or(kick.take());
             work
         });
+        // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.
+        if let Some(transmit) = kick {
+            transmit.kick(host);
+        }
     }
 
     /// Sees to it that whoever waits for room is told. Behind the doorbell, as the contract has it; if there is room
@@ -278,7 +327,7 @@ impl Queue {
             self.blocked.store(waits, Ordering::Relaxed);
         }
         if waits {
-            self.room.unmask();
+            inside.room.unmask();
         }
     }
 
@@ -293,7 +342,12 @@ impl Queue {
         }
         let held = inside.stack.tx_frames() - inside.transmitted;
         // A full ring ends `xmit_more`, too: room comes only behind a doorbell.
-        let corked = || self.corks.load(Ordering::Relaxed) != 0 && !inside.stack.has_blocked();
+        let corked = || {
+            self.corks.load(Ordering::Relaxed) != 0
+                && !inside.stack.has_blocked()
+                // A group holds doorbells back itself.
+                && !inside.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped())
+        };
         if held > 0 && (held >= CORKED_FRAMES_MAX || !corked()) {
             inside.ring();
         }

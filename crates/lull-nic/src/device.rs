@@ -41,7 +41,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::frame::{Frame, FramePool};
+use crate::frame::{Frame, FramePool, Sender};
 
 /// The receive half of a queue. Only the owner of the queue's NAPI touches it.
 pub trait RxQueue: Send {
@@ -76,6 +76,18 @@ pub trait TxQueue: Send {
 
     /// Frames that [`TxQueue::transmit`] would take now, at least; 0 only if there is no room.
     fn free_slots(&self) -> usize;
+
+    /// As [`TxQueue::free_slots`], for frames of this sender: a queue above a ring bounds what each sender has in it. 0 is as a
+    /// full ring, for this sender alone, and the room interrupt is for it as well.
+    fn room_for(&self, _sender: Sender) -> usize {
+        self.free_slots()
+    }
+
+    /// Frames that were transmitted and not sent yet, exactly, for a device that can tell: whoever bounds how much stands on the
+    /// ring asks for it. `None`: nobody knows, and nothing but the ring's size bounds it.
+    fn outstanding(&self) -> Option<usize> {
+        None
+    }
 
     /// Takes the frames that were sent (their completions) off the device and gives them to `pool`; returns how many.
     /// Slots become free by it on a device that counts a slot as used until then. A device whose transmit hands the

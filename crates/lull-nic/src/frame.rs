@@ -48,6 +48,17 @@ pub enum Segmentation {
     },
 }
 
+/// Who sends a frame, and how (`skb->sk`, `skb->priority`): for queueing disciplines between a stack and its ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// Its rate, in bytes a second (SO_MAX_PACING_RATE); 0: as fast as it goes.
+    pub pacing_bytes_per_s: u64,
+    /// A number that tells it from the other senders of the queue; 0: nobody in particular.
+    pub id: u32,
+    /// SO_PRIORITY.
+    pub priority: u8,
+}
+
 #[derive(Debug)]
 struct Buffer {
     head: u32,
@@ -56,6 +67,7 @@ struct Buffer {
     segmentation: Segmentation,
     rss_hash: u32,
     seen_by: u32,
+    sender: Sender,
     /// Of the size that pools keep, and of the heap.
     ordinary: bool,
     next: Option<Frame>,
@@ -72,6 +84,7 @@ impl Buffer {
             segmentation: Segmentation::None,
             rss_hash: 0,
             seen_by: 0,
+            sender: Sender::default(),
             ordinary,
             next: None,
             origin: None,
@@ -86,6 +99,7 @@ impl Buffer {
         self.segmentation = Segmentation::None;
         self.rss_hash = 0;
         self.seen_by = 0;
+        self.sender = Sender::default();
     }
 }
 
@@ -244,6 +258,18 @@ impl Frame {
         self.0.rss_hash = hash;
     }
 
+    /// Transmit: who sends it.
+    #[inline]
+    pub fn sender(&self) -> Sender {
+        self.0.sender
+    }
+
+    /// Notes who sends it.
+    #[inline]
+    pub fn set_sender(&mut self, sender: Sender) {
+        self.0.sender = sender;
+    }
+
     /// The queues whose processes could not place this frame and passed it on, a bit each ([`crate::passing`]); 0 for one that
     /// the device has just received.
     #[inline]
@@ -267,6 +293,7 @@ impl Clone for Frame {
         copy.0.checksum = self.0.checksum;
         copy.0.segmentation = self.0.segmentation;
         copy.0.rss_hash = self.0.rss_hash;
+        copy.0.sender = self.0.sender;
         copy.0.seen_by = self.0.seen_by;
         copy.0.next = self.0.next.clone();
         copy

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings};
 use lull_host::GroupOptions;
+use lull_qdisc::Kind;
 
 use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
 
@@ -58,6 +59,8 @@ pub struct NetworkConfig {
     pub socket_busy_poll_usecs: Option<u32>,
     /// Interrupt coalescing of the device, in microseconds; `None` leaves it as it is.
     pub rx_usecs: Option<u32>,
+    /// The queueing discipline of the transmit queues. `None`: none, or `pfifo_fast` while a group sends.
+    pub qdisc: Option<Kind>,
     /// Who polls in the modes of busy-polling CPU groups; without it they are refused.
     pub group: Option<GroupCpus>,
     /// Whether such a group polls from the start, and how.
@@ -107,6 +110,7 @@ impl Default for NetworkConfig {
             napi: NapiSettings::default(),
             socket_busy_poll_usecs: None,
             rx_usecs: None,
+            qdisc: None,
             group: None,
             group_polling: None,
         }

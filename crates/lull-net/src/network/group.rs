@@ -35,10 +35,11 @@ impl Network {
         options.config.rest_ns = polling.rest_ns;
         let host = &self.0.host;
         let id = host.new_group(options)?;
-        let filled =
-            given.cpus.iter().try_for_each(|cpu| host.group_attach(id, *cpu)).and_then(|()| {
-                self.0.queues.iter().try_for_each(|queue| host.group_add(id, queue.napi(), WEIGHT_DEFAULT))
-            });
+        let filled = given.cpus.iter().try_for_each(|cpu| host.group_attach(id, *cpu)).and_then(|()| {
+            let transmits = if polling.transmit { self.transmit_napis() } else { Vec::new() };
+            let receives = self.0.queues.iter().map(|queue| queue.napi());
+            receives.chain(transmits).try_for_each(|napi| host.group_add(id, napi, WEIGHT_DEFAULT))
+        });
         if let Err(error) = filled {
             host.remove_group(id)?;
             return Err(error.into());

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame, FramePool, Segmentation, TxQueue};
 use smoltcp::iface::{Config as InterfaceConfig, Interface};
 use smoltcp::phy::{self, ChecksumCapabilities, DeviceCapabilities, Medium, PacketMeta};
@@ -64,6 +65,8 @@ pub(super) enum Refused {
 pub(super) struct Exit<'a> {
     pub(super) port: Port,
     pub(super) next_hop: Option<Mac>,
+    /// Whose segments these are.
+    sender: Sender,
     /// The connection's next sequence number that was never sent.
     snd_nxt: u32,
     pub(super) tx: &'a mut dyn TxQueue,
@@ -89,14 +92,15 @@ impl<'p, 'a> Shim<'p, 'a> {
     pub(super) fn new(
         packet: Option<&'p [u8]>,
         port: Port,
-        next_hop: Option<Mac>,
+        (next_hop, sender): (Option<Mac>, Sender),
         snd_nxt: u32,
         tx: &'a mut dyn TxQueue,
         looped: &'a mut Looped,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
         let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
-        let exit = Exit { port, next_hop, snd_nxt, tx, looped, pool, frames, by_device, dropped, last, refused };
+        let exit =
+            Exit { port, next_hop, sender, snd_nxt, tx, looped, pool, frames, by_device, dropped, last, refused };
         Shim { packet, exit }
     }
 }
@@ -180,6 +184,7 @@ impl Exit<'_> {
             self.frames += 1;
             return;
         }
+        frame.set_sender(self.sender);
         match self.tx.transmit(frame) {
             Ok(()) => {
                 self.frames += 1;
@@ -222,7 +227,7 @@ impl<'a> phy::Device for Shim<'_, 'a> {
         let exit = &mut self.exit;
         if exit.next_hop.is_none() {
             exit.refused = Some(Refused::NoNeighbour);
-        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.free_slots() == 0 {
+        } else if exit.next_hop != Some(exit.port.mac) && exit.tx.room_for(exit.sender) == 0 {
             exit.refused = Some(Refused::RingFull);
         } else {
             return Some(TxToken::new(exit));

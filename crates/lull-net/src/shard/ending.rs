@@ -89,6 +89,9 @@ impl Stack {
     pub(super) fn free(&mut self, index: u32) {
         self.timers.remove(index);
         let Some(connection) = self.connections.remove(index) else { return };
+        if !self.egress.is_empty() {
+            self.egress.remove(&index);
+        }
         self.release_flow(index, &connection.flow);
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();

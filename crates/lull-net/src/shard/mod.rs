@@ -16,7 +16,7 @@
 //! | `half_open`, `half_open_input`, `cookies`, `options` | a handshake before there is a socket, and without any memory |
 //! | `connection` | what is kept of it beside smoltcp's socket |
 //! | `device` | hands exactly one packet to smoltcp, and takes what it sends |
-//! | `route` | which way a packet leaves |
+//! | `route`, `egress` | which way a packet leaves; how, by its socket's priority and rate |
 //! | `output` | polls smoltcp for segments; waits for the ring, the neighbour, the time |
 //! | `ending`, `time_wait` | a connection ends, and what is left of it |
 //! | `timers` | one deadline per connection |
@@ -50,6 +50,7 @@ mod cookies;
 mod counters;
 mod demux;
 mod device;
+mod egress;
 mod elsewhere;
 mod ending;
 mod error;
@@ -94,6 +95,7 @@ pub use config::{
     Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
+pub use egress::PRIORITY_MAX;
 pub use elsewhere::Elsewhere;
 pub use error::NetError;
 pub use gro::Gro;

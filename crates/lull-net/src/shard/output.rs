@@ -39,6 +39,7 @@ impl Stack {
         const IDLE_POLLS: u32 = 3;
         let now = instant(io.now_ns);
         let next_hop = self.next_hop(index);
+        let sender = self.sender_of(index);
         let mut idle = 0;
         let Some(connection) = self.connections.get_mut(index) else { return };
         connection.set_nagle();
@@ -59,7 +60,8 @@ impl Stack {
                 }
             }
             eager = false;
-            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+            let mut shim =
+                Shim::new(None, self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);

@@ -51,6 +51,7 @@ impl Stack {
         /// The delayed acknowledgement may be due first.
         const DEADLINES_MAX: u32 = 3;
         let next_hop = self.next_hop(index);
+        let sender = self.sender_of(index);
         for _ in 0..DEADLINES_MAX {
             let Some(connection) = self.connections.get_mut(index) else { return };
             if let Some(timestamps) = &connection.timestamps {
@@ -58,7 +59,8 @@ impl Stack {
             }
             let iface = self.iface.of(connection, io.now_ns);
             let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
-            let mut shim = Shim::new(None, self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+            let mut shim =
+                Shim::new(None, self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
             iface.poll_egress(due, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use lull_nic::Frame;
+use lull_nic::frame::Sender;
+use lull_qdisc::PRIORITY_CONTROL;
 
 use super::demux::{MALFORMED, Packet, Reason};
 use super::error::NetError;
@@ -70,6 +72,7 @@ impl Stack {
         io: &mut Io<'_>,
     ) -> Frame {
         let mut frame = wire::frame_of(io.pool, ARP);
+        frame.set_sender(Sender { priority: PRIORITY_CONTROL, ..Sender::default() });
         let arp = frame.data_mut();
         arp[..6].copy_from_slice(&[0, 1, 8, 0, 6, 4]);
         put16(arp, 6, operation);

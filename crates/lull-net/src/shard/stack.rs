@@ -1,6 +1,6 @@
 //! The shard's state and its three entries from outside: a frame, the passing of time, room in the ring.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::counters::StackCounters;
 use super::demux::{self, Inbound, Local, Packet, Reason};
 use super::device::Port;
+use super::egress::Egress;
 use super::error::NetError;
 use super::flow::{FlowTable, hash_state};
 use super::half_open::HalfOpens;
@@ -27,8 +28,8 @@ use super::timers::{NEVER_NS, Timers};
 use super::udp_socket::UdpSocket;
 use super::wire;
 
-/// What a call may use of the outside world. Only [`TxQueue::transmit`] and [`TxQueue::free_slots`] are called: the
-/// caller rings the doorbell, once per batch, and reaps what was sent.
+/// What a call may use of the outside world. Only [`TxQueue::transmit`], [`TxQueue::free_slots`] and [`TxQueue::room_for`] are
+/// called: the caller rings the doorbell, once per batch, and reaps what was sent.
 pub struct Io<'a> {
     /// The present, in nanoseconds of any clock that never runs backwards.
     pub now_ns: u64,
@@ -66,6 +67,8 @@ pub struct Stack {
     pub(super) neighbours_seen: u64,
     /// Sockets that found the transmit ring full, oldest first.
     pub(super) blocked: VecDeque<SocketId>,
+    /// What connections asked for on their way out, those few that did, by their index.
+    pub(super) egress: HashMap<u32, Egress>,
     pub(super) held_back: HeldBack,
     pub(super) looped: Looped,
     pub(super) secret: Secret,
@@ -158,6 +161,7 @@ impl Stack {
             neighbours_seen: 0,
             neighbours,
             blocked: VecDeque::new(),
+            egress: HashMap::new(),
             held_back: HeldBack::new(),
             looped: Looped::new(),
             secret: match &config.elsewhere {

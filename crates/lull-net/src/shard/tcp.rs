@@ -216,6 +216,7 @@ impl Stack {
     #[inline]
     pub(super) fn feed(&mut self, index: u32, bytes: &[u8], segment: &Segment, io: &mut Io<'_>) {
         let next_hop = self.next_hop(index);
+        let sender = self.sender_of(index);
         let Some(connection) = self.connections.get_mut(index) else { return };
         let socket = connection.socket();
         let (queued, unread, before) = (socket.send_queue(), socket.recv_queue(), socket.state());
@@ -230,7 +231,7 @@ impl Stack {
             connection.socket_mut().set_ack_delay(None);
         }
         let mut shim =
-            Shim::new(Some(bytes), self.port, next_hop, connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+            Shim::new(Some(bytes), self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
         let iface = self.iface.of(connection, io.now_ns);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;

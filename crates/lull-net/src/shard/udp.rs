@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use lull_cbpf::Program;
+use lull_nic::frame::Sender;
 use lull_nic::{Checksum, Frame};
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
+use super::egress::Egress;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
 use super::listener::{Binding, Sharing};
@@ -43,6 +45,7 @@ impl Stack {
             read_shut: false,
             write_shut: false,
             blocked: false,
+            egress: Egress::default(),
         });
         let sharing = Sharing { spread: options.reuse_port, last: options.reuse_address };
         let binding = Binding { index, ip: local.ip(), sharing, v6_only: options.v6_only, connected: false };
@@ -182,7 +185,8 @@ impl Stack {
         if !everyone && self.route(to.ip()).is_none() {
             return Err(NetError::NetworkUnreachable);
         }
-        if io.tx.free_slots() == 0 && !self.is_local(to.ip()) {
+        let sender = self.udps.get(id.index()).map_or_else(Sender::default, |socket| socket.sender(id.index()));
+        if io.tx.room_for(sender) == 0 && !self.is_local(to.ip()) {
             if let Some(socket) = self.udps.get_mut(id.index())
                 && !socket.blocked
             {
@@ -214,6 +218,7 @@ impl Stack {
                 udp[6..8].fill(0xff);
             }
         }
+        frame.set_sender(sender);
         self.send_ip(frame, to.ip(), io);
         Ok(length)
     }
@@ -380,7 +385,7 @@ impl Stack {
         self.udps.get(id.index()).ok_or(NetError::InvalidSocket)
     }
 
-    fn udp_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, NetError> {
+    pub(super) fn udp_mut(&mut self, id: SocketId) -> Result<&mut UdpSocket, NetError> {
         if id.kind() != SocketKind::Udp || self.udps.generation(id.index()) != id.generation() {
             return Err(self.no_socket());
         }

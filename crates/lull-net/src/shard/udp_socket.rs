@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use lull_nic::Frame;
+use lull_nic::frame::Sender;
 
+use super::egress::Egress;
 use super::error::NetError;
 use super::flow::FlowKey;
-use super::socket::Ready;
+use super::socket::{Ready, SocketKind};
 use super::wire;
 
 #[derive(Debug)]
@@ -33,9 +35,15 @@ pub(super) struct UdpSocket {
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
     pub(super) blocked: bool,
+    pub(super) egress: Egress,
 }
 
 impl UdpSocket {
+    #[inline]
+    pub(super) fn sender(&self, index: u32) -> Sender {
+        self.egress.sender(SocketKind::Udp, index)
+    }
+
     pub(super) fn ready(&self) -> Ready {
         let mut ready = Ready::empty();
         ready.set(Ready::READABLE, !self.datagrams.is_empty() || self.read_shut);

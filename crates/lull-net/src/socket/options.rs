@@ -114,6 +114,43 @@ macro_rules! socket_options {
                 self.0.busy().budget()
             }
 
+            /// SO_MAX_PACING_RATE, in bytes a second; `None` is as fast as it goes. In force where the network's queueing discipline
+            /// is `fq`.
+            ///
+            /// # Errors
+            /// The socket is gone; `InvalidInput` for a rate of 0.
+            pub fn set_max_pacing_rate(&self, bytes_per_s: Option<u64>) -> io::Result<()> {
+                if bytes_per_s == Some(0) {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                Ok(self.0.part.call(|stack, id, _| stack.set_pacing(id, bytes_per_s.unwrap_or(0)))?)
+            }
+
+            /// SO_MAX_PACING_RATE.
+            ///
+            /// # Errors
+            /// The socket is gone.
+            pub fn max_pacing_rate(&self) -> io::Result<Option<u64>> {
+                let rate = self.0.part.call(|stack, id, _| stack.pacing(id))?;
+                Ok((rate != 0).then_some(rate))
+            }
+
+            /// SO_PRIORITY, 0 to 6. In force where the network's queueing discipline is `pfifo_fast`.
+            ///
+            /// # Errors
+            /// `InvalidInput` for more; the socket is gone.
+            pub fn set_priority(&self, priority: u8) -> io::Result<()> {
+                Ok(self.0.part.call(|stack, id, _| stack.set_priority(id, priority))?)
+            }
+
+            /// SO_PRIORITY.
+            ///
+            /// # Errors
+            /// The socket is gone.
+            pub fn priority(&self) -> io::Result<u8> {
+                Ok(self.0.part.call(|stack, id, _| stack.priority(id))?)
+            }
+
             /// Takes the pending error (SO_ERROR).
             ///
             /// # Errors

@@ -147,6 +147,10 @@ impl Lane {
         if self.room > 0 { self.room } else { self.producer.slots() - self.staged.len() }
     }
 
+    fn outstanding(&self) -> usize {
+        self.producer.buffer().capacity() - self.producer.slots() + self.staged.len()
+    }
+
     #[inline]
     fn has_room(&mut self) -> bool {
         if self.room == 0 {
@@ -311,6 +315,10 @@ impl TxQueue for MemTx {
             0 if !self.shared.keeps_waiting() => self.shared.ports[self.side].info.tx_ring,
             free => free,
         }
+    }
+
+    fn outstanding(&self) -> Option<usize> {
+        Some(self.lanes.iter().map(Lane::outstanding).sum())
     }
 
     // Nothing to reap: the peer keeps the buffers, and frames received from it feed the pool.

@@ -1,0 +1,173 @@
+//! Queueing disciplines of a network's transmit queues (§16): each queue with one has a NAPI of its own for sending, on a second
+//! device of the host, `NAME-tx`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lull_core::mode::GroupPolling;
+use lull_host::{Delivery, DeviceId, Host, NapiBinding};
+use lull_qdisc::Kind;
+
+use super::{Network, NetworkError, lock};
+use crate::queue::Queue;
+use crate::transmit::{RingRoom, TransmitStats, TxSide};
+
+/// How long a queue that loses its discipline may take to send what is in it. What is then left (a wire that takes nothing, a
+/// flow that is paced) is dropped, and counted.
+const DRAIN_MAX: Duration = Duration::from_millis(200);
+
+/// The transmit queues with a discipline.
+pub(super) struct Transmit {
+    host: Host,
+    delivery: Arc<Delivery>,
+    device_id: DeviceId,
+    kind: Kind,
+    sides: Vec<Arc<TxSide>>,
+}
+
+impl Drop for Transmit {
+    fn drop(&mut self) {
+        for side in &self.sides {
+            // Refused where it is disabled already.
+            let _ = self.host.disable(side.napi());
+            send_out(side, &self.delivery);
+        }
+        // Refused only where an operator enabled one by hand, past the network.
+        let _ = self.host.remove_device(self.device_id);
+    }
+}
+
+impl Transmit {
+    pub(super) fn enable(&self) {
+        for side in &self.sides {
+            // Refused for a queue that a panic took down: it stays down.
+            let _ = self.host.enable(side.napi());
+            side.look(&self.delivery);
+        }
+    }
+
+    pub(super) fn disable(&self) {
+        for side in &self.sides {
+            let _ = self.host.disable(side.napi());
+        }
+    }
+
+    fn napis(&self) -> Vec<u32> {
+        self.sides.iter().map(|side| side.napi()).collect()
+    }
+}
+
+impl Network {
+    /// The discipline of the transmit queues.
+    pub fn qdisc(&self) -> Kind {
+        lock(&self.0.transmit).as_ref().map_or(Kind::NoQueue, |transmit| transmit.kind)
+    }
+
+    /// What the transmit queues did since they got their discipline, one each; none without.
+    pub fn transmit_stats(&self) -> Vec<TransmitStats> {
+        let transmit = lock(&self.0.transmit);
+        transmit.iter().flat_map(|transmit| &transmit.sides).map(|side| side.stats()).collect()
+    }
+
+    /// The instances of the transmit queues: places in the host's table; none without a discipline, as the shards then send
+    /// themselves.
+    pub fn transmit_napis(&self) -> Vec<u32> {
+        lock(&self.0.transmit).as_ref().map_or_else(Vec::new, Transmit::napis)
+    }
+
+    /// The discipline that a way of polling needs: with a group that sends there is one.
+    fn wanted_qdisc(&self, group: Option<GroupPolling>) -> Option<Kind> {
+        let by_group = group.is_some_and(|group| group.transmit);
+        match self.0.qdisc {
+            // Linux's default for devices.
+            None if by_group => Some(Kind::PfifoFast),
+            Some(Kind::NoQueue) if by_group => Some(Kind::NoQueue),
+            Some(Kind::NoQueue) | None => None,
+            kind => kind,
+        }
+    }
+
+    /// Puts the discipline in force that goes with this way of polling. The queues are in no group.
+    pub(super) fn set_qdisc(&self, group: Option<GroupPolling>) -> Result<(), NetworkError> {
+        let wanted = self.wanted_qdisc(group);
+        let enabled = lock(&self.0.enabled);
+        let mut current = lock(&self.0.transmit);
+        if current.as_ref().map(|transmit| transmit.kind) == wanted {
+            return Ok(());
+        }
+        if let Some(former) = current.take() {
+            // No group polls it any more, and no softirq: from here on senders run, and then the shards send themselves.
+            former.disable();
+            self.0.queues.iter().for_each(|queue| queue.take_back_ring(&self.0.host, &self.0.delivery));
+        }
+        if let Some(kind) = wanted {
+            *current = Some(self.queues_with(kind, *enabled)?);
+        }
+        Ok(())
+    }
+
+    fn queues_with(&self, kind: Kind, enabled: bool) -> Result<Transmit, NetworkError> {
+        let (host, info) = (&self.0.host, self.0.device.info());
+        let device_id = host.add_device(&format!("{}-tx", info.name), self.0.queues.len(), true);
+        let mut transmit =
+            Transmit { host: host.clone(), delivery: self.0.delivery.clone(), device_id, kind, sides: Vec::new() };
+        let mut intakes = Vec::new();
+        for (index, queue) in self.0.queues.iter().enumerate() {
+            let (side, intake) = TxSide::new(kind, info.mtu_bytes, queue.napi(), queue.room(&self.0.delivery));
+            let cpu = host.napi_cpu(queue.napi()).unwrap_or(0);
+            let irq = Arc::new(RingRoom::new(&side));
+            let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver: side.clone() };
+            side.bind(host.add_napi(binding)?);
+            transmit.sides.push(side);
+            intakes.push(intake);
+        }
+        for ((queue, side), intake) in self.0.queues.iter().zip(&transmit.sides).zip(intakes) {
+            queue.give_ring(host, &self.0.delivery, side.clone(), intake);
+        }
+        if enabled {
+            transmit.enable();
+        }
+        Ok(transmit)
+    }
+}
+
+/// Sends what waits, as far as the wire takes it in time. Nobody else polls the queue.
+fn send_out(side: &TxSide, delivery: &Delivery) {
+    let began = Instant::now();
+    loop {
+        side.kick(delivery);
+        if side.is_empty() || began.elapsed() > DRAIN_MAX {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+impl Queue {
+    /// Its transmit side sends for it from now on.
+    fn give_ring(&self, host: &Host, delivery: &Delivery, side: Arc<TxSide>, intake: crate::transmit::Intake) {
+        use lull_nic::IrqLine;
+        side.room().connect(host.room_sink(self.napi()));
+        self.with(delivery, |inside, now_ns| {
+            let ring = inside.swap_ring(Box::new(intake), side.room(), Some(side.clone()));
+            side.put_ring(delivery, ring);
+            inside.use_room(now_ns);
+        });
+    }
+
+    /// It sends itself from now on.
+    fn take_back_ring(&self, host: &Host, delivery: &Delivery) {
+        let Some(side) = self.transmit(delivery) else { return };
+        send_out(&side, delivery);
+        let ring_room = side.ring_room();
+        self.with(delivery, |inside, now_ns| {
+            // Before the ring is the shard's again: its room is the shard's to hear of.
+            ring_room.mask();
+            ring_room.connect(host.room_sink(self.napi()));
+            if let Some(ring) = side.take_ring(now_ns) {
+                let _ = inside.swap_ring(ring, ring_room, None);
+            }
+            inside.use_room(now_ns);
+        });
+    }
+}

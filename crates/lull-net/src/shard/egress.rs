@@ -1,0 +1,104 @@
+//! How a socket's frames are to leave: priority and rate, which queueing disciplines heed.
+//!
+//! Few sockets ask for either, and a connection has no room for what few have: those of connections are in a table of their own.
+
+use lull_nic::frame::Sender;
+
+use super::error::NetError;
+use super::socket::{SocketId, SocketKind};
+use super::stack::Stack;
+
+/// The largest priority that takes no privilege (`sk_setsockopt`: 0 to 6 without CAP_NET_ADMIN).
+pub const PRIORITY_MAX: u8 = 6;
+
+/// What a socket asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Egress {
+    pub(super) pacing_bytes_per_s: u64,
+    pub(super) priority: u8,
+}
+
+impl Egress {
+    #[inline]
+    pub(super) fn sender(self, kind: SocketKind, index: u32) -> Sender {
+        let Egress { pacing_bytes_per_s, priority } = self;
+        // Not 0, which is nobody.
+        let id = (index << 1 | u32::from(kind == SocketKind::Udp)).wrapping_add(2);
+        Sender { pacing_bytes_per_s, id, priority }
+    }
+}
+
+impl Stack {
+    /// Who the frames of a connection are sent by.
+    #[inline]
+    pub(super) fn sender_of(&self, index: u32) -> Sender {
+        let egress = if self.egress.is_empty() { Egress::default() } else { self.egress_of(index) };
+        egress.sender(SocketKind::Tcp, index)
+    }
+
+    #[cold]
+    fn egress_of(&self, index: u32) -> Egress {
+        self.egress.get(&index).copied().unwrap_or_default()
+    }
+
+    fn egress(&self, id: SocketId) -> Result<Egress, NetError> {
+        match id.kind() {
+            SocketKind::Udp => Ok(self.udp(id)?.egress),
+            SocketKind::Tcp => self.connection(id).map(|_| self.egress_of(id.index())),
+            SocketKind::Listener => Err(NetError::InvalidSocket),
+        }
+    }
+
+    fn set_egress(&mut self, id: SocketId, egress: Egress) -> Result<(), NetError> {
+        match id.kind() {
+            SocketKind::Udp => self.udp_mut(id)?.egress = egress,
+            SocketKind::Tcp if egress == Egress::default() => {
+                self.connection(id)?;
+                self.egress.remove(&id.index());
+            }
+            SocketKind::Tcp => {
+                self.connection(id)?;
+                self.egress.insert(id.index(), egress);
+            }
+            SocketKind::Listener => return Err(NetError::InvalidSocket),
+        }
+        Ok(())
+    }
+
+    /// SO_MAX_PACING_RATE, in bytes a second; 0: none. In force where the queue has the discipline `fq`.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_pacing(&mut self, id: SocketId, bytes_per_s: u64) -> Result<(), NetError> {
+        let egress = self.egress(id)?;
+        self.set_egress(id, Egress { pacing_bytes_per_s: bytes_per_s, ..egress })
+    }
+
+    /// SO_MAX_PACING_RATE; 0: none.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn pacing(&self, id: SocketId) -> Result<u64, NetError> {
+        Ok(self.egress(id)?.pacing_bytes_per_s)
+    }
+
+    /// SO_PRIORITY. In force where the queue has the discipline `pfifo_fast`.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`]; [`NetError::Invalid`]: above [`PRIORITY_MAX`].
+    pub fn set_priority(&mut self, id: SocketId, priority: u8) -> Result<(), NetError> {
+        if priority > PRIORITY_MAX {
+            return Err(NetError::Invalid);
+        }
+        let egress = self.egress(id)?;
+        self.set_egress(id, Egress { priority, ..egress })
+    }
+
+    /// SO_PRIORITY.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn priority(&self, id: SocketId) -> Result<u8, NetError> {
+        Ok(self.egress(id)?.priority)
+    }
+}

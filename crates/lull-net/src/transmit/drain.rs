@@ -1,0 +1,176 @@
+//! The ring with its discipline, of whoever runs.
+
+use std::sync::Arc;
+
+use lull_core::group::Transmitted;
+use lull_core::tx::TxLeft;
+use lull_nic::{Doorbell, Frame, FramePool, TxQueue};
+use lull_qdisc::{Dequeued, Kind, Packet, Qdisc, QdiscStats};
+
+use super::byte_limit::ByteLimit;
+use super::intake::{INTAKE_FRAMES, Senders};
+
+/// Frames of memory that are kept of those that were sent.
+const POOL_FRAMES_MAX: usize = 64;
+
+/// See the [module](self).
+pub(crate) struct Drain {
+    /// None before it is given, and after it was taken back.
+    tx: Option<Box<dyn TxQueue>>,
+    pool: FramePool,
+    frames: rtrb::Consumer<Frame>,
+    qdisc: Qdisc<Frame>,
+    senders: Arc<Senders>,
+    /// The last doorbell left frames on the ring.
+    unsent: bool,
+    limit: ByteLimit,
+    /// A group polls it, so that the byte limit has somebody who looks again.
+    polled: bool,
+    /// Senders of the frames that the last batch sent.
+    last_batch: Vec<u32>,
+}
+
+impl Drain {
+    pub(super) fn new(kind: Kind, mtu_bytes: usize, frames: rtrb::Consumer<Frame>, senders: Arc<Senders>) -> Drain {
+        Drain {
+            tx: None,
+            pool: FramePool::new(POOL_FRAMES_MAX),
+            frames,
+            qdisc: Qdisc::new(kind, mtu_bytes as u32 + 14),
+            senders,
+            unsent: false,
+            limit: ByteLimit::default(),
+            polled: false,
+            last_batch: Vec::with_capacity(64),
+        }
+    }
+
+    pub(super) fn put_ring(&mut self, tx: Box<dyn TxQueue>) {
+        self.limit = ByteLimit::default();
+        self.tx = Some(tx);
+    }
+
+    pub(super) fn take_ring(&mut self) -> Option<Box<dyn TxQueue>> {
+        let mut tx = self.tx.take()?;
+        let _ = tx.doorbell();
+        Some(tx)
+    }
+
+    pub(super) fn polled_by_group(&mut self, polled: bool) {
+        if self.polled != polled {
+            (self.polled, self.limit) = (polled, ByteLimit::default());
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty() && self.qdisc.is_empty()
+    }
+
+    pub(super) fn is_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    pub(super) fn stats(&self) -> QdiscStats {
+        self.qdisc.stats()
+    }
+
+    /// Drops what waits; returns how many frames that were.
+    pub(super) fn clear(&mut self) -> u64 {
+        let mut dropped = 0;
+        while let Ok(frame) = self.frames.pop() {
+            self.senders.completed(frame.sender().id, frame.chain_len() as u32);
+            dropped += 1;
+        }
+        for packet in self.qdisc.drain() {
+            self.senders.completed(packet.frame.sender().id, packet.bytes);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Frames of the last batch whose sender was another.
+    pub(super) fn sent_for_others(&self, own: Option<u32>) -> u32 {
+        own.map_or(0, |own| self.last_batch.iter().filter(|sender| **sender != own).count() as u32)
+    }
+
+    pub(super) fn ring(&mut self) {
+        if let Some(tx) = &mut self.tx {
+            self.unsent = tx.doorbell() == Doorbell::Again;
+        }
+    }
+
+    /// Moves a frame from the intake into the discipline. False if there is none, or no place for it.
+    fn take_in(&mut self, now_ns: u64) -> bool {
+        if !self.qdisc.takes() {
+            return false;
+        }
+        let Ok(frame) = self.frames.pop() else { return false };
+        let (sender, bytes) = (frame.sender(), frame.chain_len() as u32);
+        let packet = Packet {
+            bytes,
+            flow: u64::from(sender.id),
+            priority: sender.priority,
+            rate_bytes_per_s: (sender.pacing_bytes_per_s != 0).then_some(sender.pacing_bytes_per_s),
+            frame,
+        };
+        if let Err(packet) = self.qdisc.enqueue(packet, now_ns) {
+            // Counted by the discipline.
+            self.senders.completed(sender.id, bytes);
+            self.pool.recycle(packet.frame);
+        }
+        true
+    }
+
+    /// Reaps what was sent, moves the intake into the discipline, and from there at most `budget` frames to the ring.
+    pub(super) fn send(&mut self, budget: u32, now_ns: u64) -> Transmitted {
+        self.last_batch.clear();
+        let Some(mut tx) = self.tx.take() else {
+            return Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };
+        };
+        tx.reap_sent(&mut self.pool);
+        if self.unsent {
+            self.unsent = tx.doorbell() == Doorbell::Again;
+        }
+        // A sender may push as fast as this takes in.
+        let _ = (0..INTAKE_FRAMES).take_while(|_| self.take_in(now_ns)).count();
+        let sent = self.to_ring(&mut *tx, budget, now_ns);
+        self.tx = Some(tx);
+        sent
+    }
+
+    fn to_ring(&mut self, tx: &mut dyn TxQueue, budget: u32, now_ns: u64) -> Transmitted {
+        let (mut frames, mut bytes) = (0, 0u32);
+        if self.polled {
+            self.limit.look(tx.outstanding(), now_ns);
+        }
+        let left = loop {
+            if self.qdisc.is_empty() && !self.take_in(now_ns) {
+                break TxLeft::Nothing;
+            }
+            if frames == budget {
+                break TxLeft::More;
+            }
+            if tx.free_slots() == 0 || self.polled && self.limit.is_reached() {
+                break TxLeft::Room;
+            }
+            match self.qdisc.dequeue(now_ns) {
+                Dequeued::Packet(Packet { frame, bytes: length, flow, priority, rate_bytes_per_s }) => {
+                    let sender = frame.sender();
+                    if let Err(frame) = tx.transmit(frame) {
+                        self.qdisc.put_back(Packet { frame, bytes: length, flow, priority, rate_bytes_per_s });
+                        break TxLeft::Room;
+                    }
+                    self.senders.completed(sender.id, length);
+                    if self.polled {
+                        self.limit.sent(length);
+                    }
+                    self.last_batch.push(sender.id);
+                    (frames, bytes) = (frames + 1, bytes.saturating_add(length));
+                }
+                Dequeued::Throttled { until_ns } => break TxLeft::Until { until_ns },
+                Dequeued::Empty => break TxLeft::Nothing,
+            }
+        };
+        Transmitted { frames, bytes, left }
+    }
+}

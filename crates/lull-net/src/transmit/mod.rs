@@ -1,0 +1,372 @@
+//! A transmit queue with a discipline (§16), between a shard and its device's ring.
+//!
+//! Without one (`noqueue`, the default) a shard puts its frames on the ring itself, and nothing of this exists. With one the
+//! shard has an [`intake::Intake`] in the ring's place, under the same contract ([`lull_nic::device`]), and a [`TxSide`] has the
+//! ring: whoever is RUNNING there (a sender, the queue's own NAPI, a group's poller) moves frames from the one to the other
+//! through the discipline, without the shard's lock.
+
+mod byte_limit;
+mod drain;
+mod intake;
+mod line;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use lull_core::Owner;
+use lull_core::group::Transmitted;
+use lull_core::tx::{Enqueued, TxDrain, TxEnd, TxLeft, TxOwned, TxRun, TxSent, TxWord};
+use lull_host::{Delivery, Receiver, Transmitter, TryPoll};
+use lull_nic::{IrqLine, TxQueue};
+use lull_qdisc::Kind;
+
+pub(crate) use drain::Drain;
+pub(crate) use intake::Intake;
+use intake::Senders;
+pub(crate) use line::{IntakeRoom, RingRoom};
+
+/// No instance yet.
+const NO_NAPI: u32 = u32::MAX;
+
+/// What a transmit queue with a discipline did since it got it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransmitStats {
+    /// Frames that reached the ring.
+    pub frames: u64,
+    /// Frames that the discipline dropped.
+    pub dropped: u64,
+    /// Doorbells that rang.
+    pub doorbells: u64,
+    /// Runs by senders and by the queue's own NAPI.
+    pub runs: u64,
+    /// Nanoseconds that senders spent in their runs on frames of others: a run's time by the share of those.
+    pub trapped_ns: u64,
+    /// Times that the discipline put a flow off (`fq`).
+    pub throttled: u64,
+}
+
+macro_rules! live {
+    ($($name:ident),*) => {
+        /// The same, live; written by whoever runs.
+        #[derive(Default)]
+        struct Live { $($name: AtomicU64),* }
+
+        impl Live {
+            fn snapshot(&self) -> TransmitStats {
+                TransmitStats { $($name: self.$name.load(Ordering::Relaxed)),* }
+            }
+        }
+    };
+}
+live!(frames, dropped, doorbells, runs, trapped_ns, throttled);
+
+#[inline]
+fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}
+
+/// The half of a transmit queue that has the ring.
+pub(crate) struct TxSide {
+    word: TxWord,
+    /// Of whoever runs: the word excludes all others, and the lock is never waited for.
+    inside: Mutex<Drain>,
+    /// Its place in the host's table.
+    napi: AtomicU32,
+    /// That of the shard's instance.
+    shard_napi: u32,
+    /// The ring's room interrupt.
+    ring_room: Arc<dyn IrqLine>,
+    /// Frames wait for room in the ring.
+    blocked: AtomicBool,
+    /// A panic took it down: frames are dropped.
+    is_down: AtomicBool,
+    room: Arc<IntakeRoom>,
+    senders: Arc<Senders>,
+    live: Live,
+}
+
+impl TxSide {
+    /// A side without a ring yet, and the intake that the shard gets in its place.
+    pub(crate) fn new(
+        kind: Kind,
+        mtu_bytes: usize,
+        shard_napi: u32,
+        ring_room: Arc<dyn IrqLine>,
+    ) -> (Arc<TxSide>, Intake) {
+        let senders = Arc::new(Senders::new(mtu_bytes));
+        let room = Arc::new(IntakeRoom::default());
+        let (intake, frames) = Intake::new(senders.clone(), room.clone());
+        let side = Arc::new(TxSide {
+            word: TxWord::new(),
+            inside: Mutex::new(Drain::new(kind, mtu_bytes, frames, senders.clone())),
+            napi: AtomicU32::new(NO_NAPI),
+            shard_napi,
+            ring_room,
+            blocked: AtomicBool::new(false),
+            is_down: AtomicBool::new(false),
+            room,
+            senders,
+            live: Live::default(),
+        });
+        (side, intake)
+    }
+
+    /// Its instance is known.
+    pub(crate) fn bind(&self, napi: u32) {
+        self.napi.store(napi, Ordering::Release);
+    }
+
+    pub(crate) fn napi(&self) -> u32 {
+        self.napi.load(Ordering::Acquire)
+    }
+
+    /// The room interrupt for the shard.
+    pub(crate) fn room(&self) -> Arc<IntakeRoom> {
+        self.room.clone()
+    }
+
+    /// The ring's own.
+    pub(crate) fn ring_room(&self) -> Arc<dyn IrqLine> {
+        self.ring_room.clone()
+    }
+
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.word.is_grouped()
+    }
+
+    pub(crate) fn stats(&self) -> TransmitStats {
+        self.live.snapshot()
+    }
+
+    /// Gives it the ring. The shard's lock is held, so no sender is in between.
+    pub(crate) fn put_ring(&self, host: &Delivery, tx: Box<dyn TxQueue>) {
+        self.as_runner(|drain| drain.put_ring(tx));
+        self.kick(host);
+    }
+
+    /// Takes the ring back, with what is left put on it as far as there is room; the rest is dropped. The shard's lock is held.
+    pub(crate) fn take_ring(&self, now_ns: u64) -> Option<Box<dyn TxQueue>> {
+        self.as_runner(|drain| {
+            let _ = drain.send(u32::MAX, now_ns);
+            let dropped = drain.clear();
+            add(&self.live.dropped, dropped);
+            drain.take_ring()
+        })
+    }
+
+    /// Whether nothing waits in intake and discipline. For an operator, who may be a runner's successor.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.as_runner(|drain| drain.is_empty())
+    }
+
+    /// Runs `f` as the only runner. Whoever runs just now is waited for: a run is a quota at most.
+    fn as_runner<R>(&self, f: impl FnOnce(&mut Drain) -> R) -> R {
+        let run = loop {
+            match self.word.begin() {
+                Enqueued::Run(run) => break run,
+                _ => std::thread::yield_now(),
+            }
+        };
+        let result = f(&mut self.inside());
+        let mut drain = TxDrain::new(run);
+        // What came meanwhile is looked at by the next run, which the caller sees to.
+        loop {
+            let _ = drain.look(&self.word);
+            match drain.sent(&self.word, 0, TxLeft::Nothing) {
+                TxSent::Again(again) => drain = again,
+                TxSent::Ended(_) => return result,
+            }
+        }
+    }
+
+    /// A sender has pushed frames, and holds no lock any more.
+    #[inline]
+    pub(crate) fn kick(&self, host: &Delivery) {
+        match self.word.enqueued() {
+            Enqueued::Run(run) => {
+                self.run(host, run, Some(self.senders.last()));
+            }
+            Enqueued::Noted => {}
+            Enqueued::Group => host.enqueued(self.napi()),
+        }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Drain> {
+        match self.inside.try_lock() {
+            Ok(inside) => inside,
+            // A panic took the queue down; what is in it is dropped.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => unreachable!("I15: two run one transmit queue"),
+        }
+    }
+
+    /// One run (`__qdisc_run`), by a sender or by the queue's NAPI. Returns the frames that it sent, and whether there is more.
+    fn run(&self, host: &Delivery, run: TxRun, own: Option<u32>) -> (u32, bool) {
+        let goes_down = GoesDown(self, host);
+        let began_ns = host.now_ns();
+        let (mut drain, mut frames, mut others) = (TxDrain::new(run), 0, 0);
+        let end = loop {
+            let budget = drain.look(&self.word);
+            let (sent, left) = {
+                let mut inside = self.inside();
+                let sent = inside.send(budget, began_ns);
+                others += inside.sent_for_others(own);
+                let unsent = self.ring_inside(&mut inside, sent.frames);
+                self.count(&mut inside, sent.frames);
+                (sent, if unsent { TxLeft::Room } else { sent.left })
+            };
+            frames += sent.frames;
+            self.blocked.store(left == TxLeft::Room, Ordering::Relaxed);
+            match drain.sent(&self.word, sent.frames, left) {
+                TxSent::Again(again) => drain = again,
+                TxSent::Ended(end) => break end,
+            }
+        };
+        std::mem::forget(goes_down);
+        add(&self.live.runs, 1);
+        if own.is_some() && others != 0 {
+            let took_ns = host.now_ns().saturating_sub(began_ns);
+            add(&self.live.trapped_ns, took_ns * u64::from(others) / u64::from(frames.max(1)));
+        }
+        self.room.made();
+        match end {
+            TxEnd::Idle => {}
+            TxEnd::Schedule if own.is_some() => host.schedule(self.napi()),
+            TxEnd::Schedule => {}
+            TxEnd::Room => self.ring_room.unmask(),
+            TxEnd::Until { until_ns } => host.set_exact_receiver_deadline(self.napi(), until_ns),
+        }
+        (frames, end == TxEnd::Schedule)
+    }
+
+    /// Rings for frames that were sent. Returns whether the device left some for another doorbell.
+    fn ring_inside(&self, inside: &mut Drain, frames: u32) -> bool {
+        if frames != 0 {
+            add(&self.live.doorbells, 1);
+            inside.ring();
+        }
+        inside.is_unsent()
+    }
+
+    fn count(&self, inside: &mut Drain, frames: u32) {
+        add(&self.live.frames, u64::from(frames));
+        let stats = inside.stats();
+        self.live.dropped.store(stats.dropped, Ordering::Relaxed);
+        self.live.throttled.store(stats.throttled, Ordering::Relaxed);
+    }
+
+    /// The instance was enabled: what came while it was not is sent now.
+    pub(crate) fn look(&self, host: &Delivery) {
+        host.schedule(self.napi());
+    }
+
+    /// Whether a visit would find something. A hint.
+    fn pending(&self) -> bool {
+        self.word.is_missed() || self.blocked.load(Ordering::Relaxed) && self.ring_room.pending() != Some(false)
+    }
+
+    /// A panic in the ring or the discipline: senders are told that frames go, and they do, to nowhere.
+    fn go_down(&self) {
+        self.is_down.store(true, Ordering::Release);
+        self.senders.go_down();
+        self.room.made();
+    }
+}
+
+/// Takes the queue down if a run panics outside the host's own calls.
+struct GoesDown<'a>(&'a TxSide, &'a Delivery);
+
+impl Drop for GoesDown<'_> {
+    fn drop(&mut self) {
+        self.0.go_down();
+        self.1.take_down_queue(self.0.napi(), "a run of its transmit queue");
+    }
+}
+
+impl Receiver for TxSide {
+    /// A transmit interrupt: completions are reaped and the discipline is run.
+    fn try_poll(&self, host: &Delivery, owner: Owner, _cpu: u16, budget: u32) -> TryPoll {
+        TryPoll::Polled(owner, self.poll(host, budget))
+    }
+
+    fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
+        Some(self.poll(host, budget))
+    }
+
+    /// A run is not bounded by the budget, but by its own quota. A full budget says that there is more.
+    fn poll(&self, host: &Delivery, budget: u32) -> u32 {
+        if self.is_down.load(Ordering::Acquire) {
+            return 0;
+        }
+        match self.word.begin() {
+            Enqueued::Run(run) => match self.run(host, run, None) {
+                (_, true) => budget,
+                (frames, false) => frames.min(budget.saturating_sub(1)),
+            },
+            Enqueued::Noted => 0,
+            Enqueued::Group => {
+                host.enqueued(self.napi());
+                0
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.pending()
+    }
+
+    /// What the discipline had put off is due (`qdisc_watchdog`).
+    fn timers(&self, host: &Delivery, _now_ns: u64) -> bool {
+        host.schedule(self.napi());
+        true
+    }
+
+    fn transmitter(&self) -> Option<&dyn Transmitter> {
+        Some(self)
+    }
+
+    fn failed(&self, host: &Delivery) {
+        self.go_down();
+        // Its sockets could send nothing any more.
+        host.take_down_queue(self.shard_napi, "its transmit queue");
+    }
+}
+
+impl Transmitter for TxSide {
+    fn group_enter(&self) -> Result<(), TxOwned> {
+        self.word.group_enter()
+    }
+
+    fn group_leave(&self, host: &Delivery) {
+        let run = self.word.group_leave();
+        self.inside().polled_by_group(false);
+        let (_, more) = self.run(host, run, None);
+        if more {
+            host.schedule(self.napi());
+        }
+    }
+
+    fn visit(&self, host: &Delivery, budget: u32) -> Transmitted {
+        self.word.look();
+        let sent = {
+            let mut inside = self.inside();
+            inside.polled_by_group(true);
+            let sent = inside.send(budget, host.now_ns());
+            self.count(&mut inside, sent.frames);
+            sent
+        };
+        self.blocked.store(sent.left == TxLeft::Room, Ordering::Relaxed);
+        self.room.made();
+        sent
+    }
+
+    fn ring(&self, _host: &Delivery) {
+        let mut inside = self.inside();
+        add(&self.live.doorbells, 1);
+        inside.ring();
+        if inside.is_unsent() {
+            // The device wants another doorbell once it has room: the next visit rings.
+            self.blocked.store(true, Ordering::Relaxed);
+        }
+    }
+}

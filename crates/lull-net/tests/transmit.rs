@@ -1,0 +1,277 @@
+//! Transmit queues with a discipline (§16): the same sockets, the same contract, and another who sends.
+
+mod pair;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use lull_host::{GroupOptions, Host, HostConfig};
+use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpSocket};
+use lull_nic::mem::{self, MemConfig, MemPort};
+use lull_nic::{Device, Frame, FramePool, Queue};
+use pair::{CLIENT, SERVER, until};
+
+const PORT: u16 = 9;
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+fn address(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+/// CPUs 2 and 3 may be a group's.
+fn host() -> Host {
+    Host::new(HostConfig { cpus: vec![None; 4], ..HostConfig::default() }).unwrap()
+}
+
+fn group() -> Option<GroupCpus> {
+    let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+    Some(GroupCpus { cpus: vec![2, 3], options })
+}
+
+/// Two networks of ours with this discipline each; the server's is in this mode.
+fn networks(qdisc: Option<Qdisc>, mode: &str, slots: usize) -> (Network, Network) {
+    let (server, client) = mem::pair(MemConfig { ring_slots: slots, ..MemConfig::default() });
+    let host = host();
+    let mode: Mode = mode.parse().unwrap();
+    let config = |ip, cpu| NetworkConfig { qdisc, group: group(), ..pair::config(ip, vec![cpu]) };
+    let server = Network::new(&host, Arc::new(server), config(SERVER, 0).with_mode(&mode)).unwrap();
+    let client = Network::new(&host, Arc::new(client), config(CLIENT, 1)).unwrap();
+    (server, client)
+}
+
+/// Sends and receives `bytes` on so many connections at once, and compares.
+fn streams(server: &Network, client: &Network, connections: u8, bytes: usize) {
+    let listener = TcpListener::bind(server, address(SERVER, PORT)).unwrap();
+    thread::scope(|scope| {
+        for nth in 0..connections {
+            let mut sends = TcpStream::connect(client, address(SERVER, PORT)).unwrap();
+            let (mut echoes, _) = listener.accept().unwrap();
+            let mut receives = sends.clone();
+            scope.spawn(move || {
+                let mut buffer = vec![0; 8_000];
+                let mut rest = bytes;
+                while rest > 0 {
+                    let count = echoes.read(&mut buffer).unwrap();
+                    assert!(count > 0);
+                    echoes.write_all(&buffer[..count]).unwrap();
+                    rest -= count;
+                }
+            });
+            scope.spawn(move || {
+                let data: Vec<u8> = (0..bytes).map(|at| (at / 7) as u8 ^ nth).collect();
+                data.chunks(3_000).for_each(|chunk| sends.write_all(chunk).unwrap());
+            });
+            scope.spawn(move || {
+                let mut got = vec![0; bytes];
+                receives.read_exact(&mut got).unwrap();
+                assert!(got.iter().enumerate().all(|(at, byte)| *byte == (at / 7) as u8 ^ nth), "connection {nth}");
+            });
+        }
+    });
+}
+
+#[test]
+fn streams_are_whole_with_every_discipline_whoever_sends() {
+    for qdisc in [None, Some(Qdisc::NoQueue), Some(Qdisc::PfifoFast), Some(Qdisc::Fq)] {
+        for mode in ["base", "threaded", "group-rx", "group", "group50"] {
+            let (server, client) = networks(qdisc, mode, 64);
+            streams(&server, &client, 3, 100_000);
+            let in_force = match qdisc {
+                None if mode == "group" || mode == "group50" => Qdisc::PfifoFast,
+                other => other.unwrap_or_default(),
+            };
+            assert_eq!(server.qdisc(), in_force, "{qdisc:?} {mode}");
+            let stats = server.transmit_stats();
+            let sends_there = in_force != Qdisc::NoQueue || mode == "group" || mode == "group50";
+            assert_eq!(stats.len(), usize::from(sends_there), "{qdisc:?} {mode}");
+            for stats in stats {
+                assert!(stats.frames > 0 && stats.doorbells > 0, "{qdisc:?} {mode}: {stats:?}");
+                if mode == "group" || mode == "group50" {
+                    assert!(stats.runs <= 2, "senders ran beside a group: {stats:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mode_takes_transmitting_over_and_gives_it_back_under_load() {
+    let (server, client) = networks(None, "base", 64);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (server, client, over) = (&server, &client, &over);
+        scope.spawn(move || {
+            for mode in ["group", "base", "group-rx", "group50", "suspend20", "group", "base"].iter().cycle().take(28) {
+                // No context waits here: there is no application's half.
+                let _ = server.set_mode(&mode.parse().unwrap()).unwrap();
+                assert_eq!(server.transmit_napis().is_empty(), !matches!(*mode, "group" | "group50"), "{mode}");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        scope.spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                streams(server, client, 2, 60_000);
+            }
+        });
+    });
+    streams(&server, &client, 2, 60_000);
+}
+
+/// A network of ours at one end of a wire whose other end the test holds: it alone decides when there is room.
+struct Bench {
+    _peer: MemPort,
+    queue: Queue,
+    network: Network,
+    pool: FramePool,
+}
+
+impl Bench {
+    fn new(qdisc: Qdisc, mode: &str, slots: usize) -> Bench {
+        let (peer, port) = mem::pair(MemConfig { ring_slots: slots, ..MemConfig::default() });
+        let host = host();
+        let config = NetworkConfig {
+            neighbours: vec![(SERVER.parse().unwrap(), PEER_MAC)],
+            qdisc: Some(qdisc),
+            group: group(),
+            ..pair::config(CLIENT, vec![0])
+        };
+        let mode: Mode = mode.parse().unwrap();
+        let network = Network::new(&host, Arc::new(port), config.with_mode(&mode)).unwrap();
+        Bench { queue: peer.take_queue(0).unwrap(), _peer: peer, network, pool: FramePool::new(64) }
+    }
+
+    fn socket(&self, port: u16) -> UdpSocket {
+        UdpSocket::bind(&self.network, address(CLIENT, port)).unwrap()
+    }
+
+    fn take(&mut self, budget: usize) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        self.queue.rx.poll(budget, &mut self.pool, &mut |frame, _| frames.push(frame));
+        frames
+    }
+
+    /// The UDP datagrams that come until so many have: source port and payload's first byte.
+    fn datagrams(&mut self, count: usize) -> Vec<(u16, u8)> {
+        let mut got = Vec::new();
+        until("the datagrams", || {
+            for frame in self.take(64) {
+                let data = frame.data();
+                // Ethernet, IPv4, UDP.
+                if data.len() > 42 && data[12..14] == [8, 0] && data[23] == 17 {
+                    got.push((u16::from_be_bytes([data[34], data[35]]), data[42]));
+                }
+            }
+            got.len() >= count
+        });
+        got
+    }
+}
+
+#[test]
+fn senders_that_find_no_room_go_on_when_there_is_some_and_nothing_is_lost() {
+    for qdisc in [Qdisc::NoQueue, Qdisc::PfifoFast, Qdisc::Fq] {
+        for mode in ["base", "group", "group50"] {
+            if qdisc == Qdisc::NoQueue && mode == "base" {
+                // Nobody is between the shard and its ring: `full_ring.rs`.
+                continue;
+            }
+            let mut bench = Bench::new(qdisc, mode, 32);
+            let socket = bench.socket(1000);
+            let flood = thread::spawn(move || {
+                (0..5_000u32)
+                    .for_each(|nth| assert_eq!(socket.send_to(&[nth as u8; 900], address(SERVER, PORT)).unwrap(), 900));
+            });
+            // What is above a discipline's limit is dropped by it, and counted.
+            let mut got = Vec::new();
+            let dropped = |bench: &Bench| bench.network.transmit_stats()[0].dropped as usize;
+            while got.len() + dropped(&bench) < 5_000 {
+                got.extend(bench.datagrams(1));
+                thread::yield_now();
+            }
+            flood.join().unwrap();
+            if qdisc == Qdisc::NoQueue {
+                assert_eq!(dropped(&bench), 0);
+            }
+            let numbers: Vec<u8> = got.iter().map(|(_, number)| *number).collect();
+            assert!(qdisc != Qdisc::NoQueue || numbers.iter().enumerate().all(|(nth, number)| *number == nth as u8));
+            assert_eq!(got.len() + dropped(&bench), 5_000, "{qdisc} {mode}");
+        }
+    }
+}
+
+#[test]
+fn a_socket_has_no_more_below_it_than_its_limit_and_is_told_when_it_has_less() {
+    let mut bench = Bench::new(Qdisc::Fq, "base", 4);
+    let socket = bench.socket(1000);
+    // Paced, so that two frames are its limit.
+    socket.set_max_pacing_rate(Some(1_000_000)).unwrap();
+    assert_eq!(socket.max_pacing_rate().unwrap(), Some(1_000_000));
+    socket.set_nonblocking(true).unwrap();
+    let sent = (0..).take_while(|_| socket.send_to(&[7; 1_000], address(SERVER, PORT)).is_ok()).count();
+    // The ring has four, and whatever is below the limit waits above it.
+    assert!((4..=16).contains(&sent), "{sent} frames below a paced socket");
+    assert!(!socket.ready().contains(Ready::WRITABLE));
+    // Another socket is not held up by it.
+    let other = bench.socket(1001);
+    other.send_to(&[8; 100], address(SERVER, PORT)).unwrap();
+    let got = bench.datagrams(sent + 1);
+    assert_eq!(got.iter().filter(|(port, _)| *port == 1001).count(), 1);
+    until("the socket writable", || socket.ready().contains(Ready::WRITABLE));
+}
+
+#[test]
+fn a_paced_socket_keeps_its_rate_whoever_sends() {
+    for mode in ["base", "group", "group50"] {
+        let mut bench = Bench::new(Qdisc::Fq, mode, 256);
+        let socket = bench.socket(1000);
+        socket.set_max_pacing_rate(Some(2_000_000)).unwrap();
+        let began = Instant::now();
+        let sender = thread::spawn(move || {
+            (0..100u8).for_each(|nth| assert!(socket.send_to(&[nth; 958], address(SERVER, PORT)).is_ok()));
+        });
+        let got = bench.datagrams(100);
+        sender.join().unwrap();
+        assert!(got.iter().enumerate().all(|(nth, (_, number))| *number == nth as u8), "in order");
+        // 100 KB at 2 MB/s take 50 ms, less the first turn of ten frames of the longest kind; they may always take longer.
+        assert!(began.elapsed().as_millis() >= 35, "{mode}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_priority_passes_what_floods_in_its_band() {
+    let mut bench = Bench::new(Qdisc::PfifoFast, "base", 8);
+    let (flood, urgent) = (bench.socket(1000), bench.socket(1001));
+    urgent.set_priority(6).unwrap();
+    assert_eq!(urgent.priority().unwrap(), 6);
+    assert!(urgent.set_priority(7).is_err(), "that takes a privilege");
+    (0..200).for_each(|_| assert!(flood.send_to(&[1; 100], address(SERVER, PORT)).is_ok()));
+    urgent.send_to(&[2; 100], address(SERVER, PORT)).unwrap();
+    let got = bench.datagrams(201);
+    let place = got.iter().position(|(port, _)| *port == 1001).unwrap();
+    assert!(place <= 8, "it came {place}th, behind those that were on the ring");
+}
+
+#[test]
+fn a_reset_and_the_end_of_the_network_leave_nothing_waiting() {
+    for mode in ["base", "group"] {
+        let (server, client) = networks(Some(Qdisc::Fq), mode, 64);
+        streams(&server, &client, 1, 50_000);
+        server.device().reset().unwrap();
+        until("enabled again", || server.transmit_napis().iter().all(|napi| server.host().napi_id(*napi) != 0));
+        let (server_too, client_too) = (server.clone(), client.clone());
+        // Connections outlive a reset; new ones find a queue that sends.
+        until("a connection after the reset", || {
+            let listener = TcpListener::bind(&server_too, address(SERVER, PORT)).unwrap();
+            let stream = TcpStream::connect(&client_too, address(SERVER, PORT));
+            drop(listener);
+            stream.is_ok()
+        });
+        let socket = UdpSocket::bind(&server, address(SERVER, 5)).unwrap();
+        drop((server_too, server));
+        assert!(socket.send_to(b"x", address(CLIENT, 5)).is_err(), "its network is gone");
+    }
+}
