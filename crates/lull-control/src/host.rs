@@ -100,6 +100,7 @@ impl Answers {
             thread: info.thread,
             scheduling: info.thread.and_then(|thread| sched::scheduling(thread).ok()),
             former_scheduling: former.and_then(|former| former.thread.clone()),
+            qdisc: info.qdisc.map(str::to_owned),
             interrupts: host.napi_irqs(info.index),
             stats: info.stats,
         }

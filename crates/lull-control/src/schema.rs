@@ -254,6 +254,8 @@ pub struct Napi {
     pub scheduling: Option<Scheduling>,
     /// Where and how it ran before the first change of that over the socket, if there was one.
     pub former_scheduling: Option<Scheduling>,
+    /// The queueing discipline, if it sends for the queue of the same number of the device without `-tx` at its name's end.
+    pub qdisc: Option<String>,
     /// Interrupts that were taken.
     pub interrupts: u64,
     /// What happened on it so far.

@@ -12,15 +12,30 @@ use crate::{Cpu, Error, Figures, Napi, Poller, Source, Subject};
 /// alone.
 pub fn mode_of(napi: &schema::Napi, shown: &Shown) -> Recognised {
     if let Some(group) = group_of(napi, shown) {
-        let mode = group.rest_ns.map_or("group".to_owned(), |ns| format!("group{}", ns / 1_000));
+        let outside = napi.qdisc.is_none() && !is_sent_by_group(napi, shown);
+        let mode = match group.rest_ns {
+            None if outside => "group-rx".to_owned(),
+            None => "group".to_owned(),
+            Some(ns) => format!("group{}", ns / 1_000),
+        };
         let cores = group.pollers.iter().map(|it| it.core.map_or("any".to_owned(), |core| core.to_string()));
         let cores = cores.collect::<Vec<_>>().join(",");
-        let note = format!("group {} polls it, on core {cores}: nothing suspends or defers it meanwhile", group.index);
+        let does = if napi.qdisc.is_some() { "sends from it" } else { "polls it" };
+        let tx = if outside { "; tx outside: applications send" } else { "" };
+        let index = group.index;
+        let note = format!("group {index} {does}, on core {cores}: nothing suspends or defers it meanwhile{tx}");
         return Recognised { mode, note: Some(note) };
     }
     let there = shown.contexts.iter().filter(|context| context.sockets.contains_key(&napi.id));
     let polling = there.map(|context| context.params).filter(|params| *params != EpollParams::default());
     recognise(&napi.settings, &Programs { polling: polling.collect(), some_hidden: false, busy_poll_usecs: 0 })
+}
+
+/// Whether the transmit queue beside a NAPI's queue is a member of a group.
+fn is_sent_by_group(napi: &schema::Napi, shown: &Shown) -> bool {
+    let sends =
+        |it: &&schema::Napi| it.qdisc.is_some() && it.queue == napi.queue && it.device == format!("{}-tx", napi.device);
+    shown.napis.iter().find(sends).is_some_and(|sends| group_of(sends, shown).is_some())
 }
 
 /// The group that polls a NAPI.

@@ -189,6 +189,9 @@ pub trait Transmitter: Send + Sync {
 
     /// Rings the doorbell, for the holder of the claim.
     fn ring(&self, host: &Delivery);
+
+    /// The name of its queueing discipline, for those who list instances.
+    fn qdisc(&self) -> &'static str;
 }
 
 /// A queue that is to become an instance.

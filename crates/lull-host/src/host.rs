@@ -268,6 +268,7 @@ impl Host {
             state: instance.napi.snapshot(),
             stats: instance.napi.stats(),
             thread: instance.thread.get().map(|thread| thread.tid),
+            qdisc: instance.receiver.transmitter().map(|transmitter| transmitter.qdisc()),
             failure: instance.failure().map(str::to_owned),
         };
         self.inner().instances.iter().map(|instance| info(&instance)).collect()

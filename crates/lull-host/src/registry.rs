@@ -28,6 +28,8 @@ pub struct NapiInfo {
     pub stats: Stats,
     /// The kernel's thread id of its NAPI thread, if it has one.
     pub thread: Option<i32>,
+    /// The queueing discipline, if it is the instance of a transmit queue.
+    pub qdisc: Option<&'static str>,
     /// Why its queue was taken down, if it was: a panic above it.
     pub failure: Option<String>,
 }

@@ -56,6 +56,8 @@ pub struct BenchConfig {
     pub moderation: Option<Moderation>,
     /// The CPUs that poll in group modes, and what bounds them; without it those modes are refused.
     pub group: Option<GroupSetup>,
+    /// The queueing discipline of the service's transmit queues; `None` is as the mode has it.
+    pub qdisc: Option<lull_net::Qdisc>,
     /// Requests that a connection has outstanding.
     pub depth: u16,
     /// Inter-arrival times of the open loop.
@@ -85,6 +87,7 @@ impl Default for BenchConfig {
             epoll: EpollOptions::strict_linux(),
             moderation: None,
             group: None,
+            qdisc: None,
             depth: 1,
             arrivals: crate::load::Arrivals::Exponential,
         }

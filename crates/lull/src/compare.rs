@@ -240,6 +240,7 @@ fn bench_config(args: &Compare) -> Result<BenchConfig, Failure> {
         epoll: args.epoll.unwrap_or_default().into(),
         moderation: moderation(args)?,
         group: None,
+        qdisc: None,
         depth: args.depth,
         arrivals: args.arrivals,
     })

@@ -134,13 +134,16 @@ pub fn print(group: &Group) -> Result<(), WriteError> {
         let core = poller.core.map_or("any".to_owned(), |core| core.to_string());
         let stats = &poller.stats;
         outln!(
-            "  core {core} (thread {}): {}; {} polls, {} of them stray, {} found a lock held; {:.1} ms busy, {:.1} ms empty; \
-             woke others {} times, parked {}, rested {}, yielded {}",
+            "  core {core} (thread {}): {}; {} polls, {} of them stray, {} found a lock held; {} transmits of {} frames, {} \
+             doorbells; {:.1} ms busy, {:.1} ms empty; woke others {} times, parked {}, rested {}, yielded {}",
             poller.thread,
             poller.state,
             stats.polls,
             stats.strays,
             stats.locked,
+            stats.transmits,
+            stats.tx_frames,
+            stats.doorbells,
             stats.busy_ns as f64 / 1e6,
             stats.empty_ns as f64 / 1e6,
             stats.wakes,

@@ -89,6 +89,10 @@ impl Process {
         if let Some(note) = &mode.note {
             outln!("  queue {queue}: {note}")?;
         }
+        if let Some(qdisc) = &napi.qdisc {
+            let of = napi.device.strip_suffix("-tx").unwrap_or(&napi.device);
+            outln!("  queue {queue}: sends for {of}:{} through {qdisc}", napi.queue)?;
+        }
         if napi.former.is_some() {
             let pid = self.shown.pid;
             outln!(

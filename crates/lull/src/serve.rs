@@ -110,6 +110,10 @@ pub struct Serve {
     steer: Option<Steer>,
     #[command(flatten)]
     group: GroupArgs,
+    /// The queueing discipline of the transmit queues: noqueue (the application sends at once), pfifo_fast (three bands by
+    /// SO_PRIORITY) or fq (sockets in turn, paced by SO_MAX_PACING_RATE) [default: noqueue; pfifo_fast where a group sends].
+    #[arg(long, value_name = "NAME")]
+    qdisc: Option<lull_net::Qdisc>,
     /// Ask for SCHED_FIFO for the interrupt threads.
     #[arg(long)]
     realtime: bool,

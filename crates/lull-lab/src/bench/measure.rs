@@ -50,6 +50,7 @@ impl ServerConfig {
             rx_buffer_bytes: config.buffer_bytes,
             tx_buffer_bytes: config.buffer_bytes,
             connections_max: config.connections + 64,
+            qdisc: config.qdisc,
             ..NetworkConfig::default()
         };
         ServerConfig {

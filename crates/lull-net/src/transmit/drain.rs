@@ -133,12 +133,12 @@ impl Drain {
         }
         // A sender may push as fast as this takes in.
         let _ = (0..INTAKE_FRAMES).take_while(|_| self.take_in(now_ns)).count();
-        let sent = self.to_ring(&mut *tx, budget, now_ns);
+        let sent = self.fill_ring(&mut *tx, budget, now_ns);
         self.tx = Some(tx);
         sent
     }
 
-    fn to_ring(&mut self, tx: &mut dyn TxQueue, budget: u32, now_ns: u64) -> Transmitted {
+    fn fill_ring(&mut self, tx: &mut dyn TxQueue, budget: u32, now_ns: u64) -> Transmitted {
         let (mut frames, mut bytes) = (0, 0u32);
         if self.polled {
             self.limit.look(tx.outstanding(), now_ns);

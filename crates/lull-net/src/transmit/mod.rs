@@ -70,6 +70,7 @@ pub(crate) struct TxSide {
     word: TxWord,
     /// Of whoever runs: the word excludes all others, and the lock is never waited for.
     inside: Mutex<Drain>,
+    kind: Kind,
     /// Its place in the host's table.
     napi: AtomicU32,
     /// That of the shard's instance.
@@ -99,6 +100,7 @@ impl TxSide {
         let side = Arc::new(TxSide {
             word: TxWord::new(),
             inside: Mutex::new(Drain::new(kind, mtu_bytes, frames, senders.clone())),
+            kind,
             napi: AtomicU32::new(NO_NAPI),
             shard_napi,
             ring_room,
@@ -358,6 +360,10 @@ impl Transmitter for TxSide {
         self.blocked.store(sent.left == TxLeft::Room, Ordering::Relaxed);
         self.room.made();
         sent
+    }
+
+    fn qdisc(&self) -> &'static str {
+        self.kind.name()
     }
 
     fn ring(&self, _host: &Delivery) {

@@ -46,6 +46,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
         realtime: args.realtime,
         after_resume: args.after_resume.into(),
         group: args.group.setup(std::slice::from_ref(mode))?,
+        qdisc: args.qdisc,
         ..BenchConfig::default()
     };
     let connections = config.connections;

@@ -164,6 +164,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
                 connections_max: connections_max + REFUSALS_ROOM,
                 rx_buffer_bytes: args.buffer_bytes,
                 tx_buffer_bytes: args.buffer_bytes,
+                qdisc: args.qdisc,
                 ..NetworkConfig::default()
             },
             realtime: args.realtime,
