@@ -12,6 +12,7 @@
 //! | [`batch_limit`] | two services on one queue: the batch limit of the first, and how long the second waits |
 //! | [`tcp_rr`] | one connection, a byte each way: interrupts with coalescing against busy polling |
 //! | [`many_queues`] | the same load on more and more queues |
+//! | [`tx_trap`] | two workers of one transmit queue, of whom one floods: who drains it for the other |
 
 pub mod batch_limit;
 pub mod cores;
@@ -20,6 +21,7 @@ pub mod many_queues;
 pub mod run;
 pub mod tcp_rr;
 mod text;
+pub mod tx_trap;
 
 use serde::Serialize;
 

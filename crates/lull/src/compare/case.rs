@@ -10,6 +10,7 @@ use lull_lab::case::batch_limit::BatchLimit;
 use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
 use lull_lab::case::tcp_rr::TcpRr;
+use lull_lab::case::tx_trap::TxTrap;
 use lull_lab::case::{CaseTable, Effort};
 use lull_lab::cell::Load;
 use lull_lab::plan::WARM_UP_DEFAULT;
@@ -29,6 +30,9 @@ pub enum Case {
     TcpRr,
     /// The same load on more and more queues (--queues 1,4,16,44): packets per poll, interrupts, softirq.
     ManyQueues,
+    /// Two workers of one transmit queue, of whom one floods and one sends a datagram each millisecond: how long the
+    /// other's send calls take, by who drains the queueing discipline (--qdisc noqueue,pfifo_fast,fq).
+    TxTrap,
 }
 
 /// Options of single cases.
@@ -40,12 +44,15 @@ pub struct CaseArgs {
     /// --case batch-limit: requests a second that the second service gets [default: 2000].
     #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
     second_load: Option<u64>,
+    /// --case tx-trap: queueing disciplines of the transmit queue [default: noqueue,pfifo_fast,fq].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    qdisc: Option<Vec<lull_net::Qdisc>>,
 }
 
 /// What every case takes, by the names of the arguments.
 const OF_ALL: [&str; 9] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html", "modes"];
 /// What only cases take.
-const OF_CASES: [&str; 2] = ["events_max", "second_load"];
+const OF_CASES: [&str; 3] = ["events_max", "second_load", "qdisc"];
 
 impl Case {
     /// What this case takes besides.
@@ -53,6 +60,7 @@ impl Case {
         match self {
             Case::BatchLimit => &["events_max", "second_load", "connections"],
             Case::TcpRr => &["rx_usecs"],
+            Case::TxTrap => &["qdisc"],
             Case::ManyQueues => &[
                 "queues",
                 "loads",
@@ -167,6 +175,10 @@ pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> R
         }
         Case::TcpRr => tcp_rr(args, cores)?.run(&effort)?,
         Case::ManyQueues => many_queues(args, cores)?.run(&effort)?,
+        Case::TxTrap => {
+            let qdiscs = args.case_args.qdisc.clone().unwrap_or_else(|| lull_net::lull_qdisc::Kind::ALL.to_vec());
+            TxTrap { qdiscs, modes: modes(args, &["base", "group-rx", "group"])?, cores }.run(&effort)?
+        }
     };
     table.command = command_line();
     out!("{}", table.render(TableStyle::for_stdout()))?;
