@@ -11,12 +11,14 @@
 //! asked for was in force), [`cell`] and [`stats`] (results and their intervals), [`table`], [`csv`], [`json`],
 //! [`html`]. [`case`] has the workloads beside the comparison, each with its own table, as [`flood`] and [`forward`] have.
 //! [`simulated`] makes the same report of a world that is simulated, [`tuning`] tells which mode and timeout meet an
-//! objective there, [`control`] shows a controller at work on one, and [`published`] holds simulated tables against
+//! objective there, [`mod@calibrate`] makes such a world of measurements, [`predicted`] holds its predictions beside a measured
+//! report, [`control`] shows a controller at work on one, and [`published`] holds simulated tables against
 //! published ones. Whatever is written to
 //! files is a [`document::Document`].
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod calibrate;
 pub mod case;
 pub mod cell;
 pub mod check;
@@ -34,6 +36,7 @@ pub mod machine;
 pub mod memcached;
 pub mod plan;
 pub mod polled;
+pub mod predicted;
 pub mod progress;
 pub mod published;
 pub mod service;

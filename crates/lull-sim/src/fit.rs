@@ -6,6 +6,8 @@
 //! parameters of this table are found by reweighted Gauss-Newton steps from a start that was perturbed; the small fits
 //! of the other tables take CMA-ES, seeded.
 
+use std::collections::BTreeMap;
+
 use cmaes::{CMAESOptions, DVector};
 use lull_core::Mode;
 
@@ -130,7 +132,7 @@ pub fn fit(
 
 /// Reweighted Gauss-Newton steps: the residuals' slopes are taken one parameter after the other, and the linear model
 /// that they make is solved for the step, with large residuals counting less, as in the function that is minimised.
-struct Descent<P> {
+pub(crate) struct Descent<P> {
     names: Vec<(String, [f64; 2])>,
     best: (f64, Params),
     residuals: Vec<f64>,
@@ -140,13 +142,14 @@ struct Descent<P> {
 }
 
 impl<P: FnMut(usize, f64)> Descent<P> {
-    fn new(start: &Params, most: usize, progress: P) -> Descent<P> {
+    /// `progress` is told every evaluation's number and the best value so far; there are `most` at the most.
+    pub(crate) fn new(start: &Params, most: usize, progress: P) -> Descent<P> {
         let free = start.iter().filter(|(_, param)| param.range[1] > param.range[0]);
         let names = free.map(|(name, param)| (name.to_owned(), param.range)).collect();
         Descent { names, best: (f64::MAX, start.clone()), residuals: Vec::new(), evaluations: 0, most, progress }
     }
 
-    fn run(mut self, evaluate: impl Fn(&Params) -> Result<Vec<f64>, RunError>) -> Result<Fit, RunError> {
+    pub(crate) fn run(mut self, evaluate: impl Fn(&Params) -> Result<Vec<f64>, RunError>) -> Result<Fit, RunError> {
         self.residuals = evaluate(&self.best.1)?;
         let before = sum(&self.residuals);
         self.best.0 = before;
@@ -223,6 +226,30 @@ impl<P: FnMut(usize, f64)> Descent<P> {
         }
         self.best.0 < before
     }
+}
+
+/// How far each parameter may be off (95 %): what the residuals at the best leave open, from how they depend on the
+/// parameters there. One that no residual depends on has its whole range.
+pub(crate) fn intervals(
+    best: &Params,
+    residuals: &[f64],
+    evaluate: impl Fn(&Params) -> Result<Vec<f64>, RunError>,
+) -> BTreeMap<String, f64> {
+    let mut descent = Descent::new(best, usize::MAX, |_, _| ());
+    descent.residuals = residuals.to_vec();
+    let Some(slopes) = descent.slopes(SLOPES[1], &evaluate) else { return BTreeMap::new() };
+    let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+    let normal: Vec<Vec<f64>> = slopes.iter().map(|a| slopes.iter().map(|b| product(a, b)).collect()).collect();
+    let freedom = residuals.len().saturating_sub(slopes.len()).max(1) as f64;
+    // Residuals are in units of what is known of the measurements: they may be larger than that, and are not smaller.
+    let scale = (residuals.iter().map(|residual| residual * residual).sum::<f64>() / freedom).max(1.0);
+    let count = slopes.len();
+    let spread = |place: usize| {
+        let unit: Vec<f64> = (0..count).map(|other| if other == place { 1.0 } else { 0.0 }).collect();
+        1.96 * (solve(&normal, &unit, 0.0)[place].max(0.0) * scale).sqrt()
+    };
+    let parameters = descent.names.iter().enumerate();
+    parameters.map(|(place, (name, [low, high]))| (name.clone(), spread(place).min(1.0) * (high - low))).collect()
 }
 
 /// The steepest slope that is believed, in units of what counts as one over a whole range.

@@ -21,6 +21,7 @@
 //! | [`random`] | random worlds above the engine: generator, script, invariants, shrinking, timeline |
 //! | [`published`], [`params`], [`fit`] | published tables as worlds, and their calibration |
 //! | [`worldfile`], [`profile`] | a machine and a service from a file |
+//! | [`calibration`] | a world file from measurements of a machine |
 //! | [`predict`] | what it does in a mode under a load |
 //! | [`tune`] | the mode and timeout for an objective |
 //! | [`control`] | a controller that keeps an objective under changing load, and its score |
@@ -42,6 +43,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod calibration;
 pub mod control;
 pub mod costs;
 pub mod engine;

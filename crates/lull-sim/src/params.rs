@@ -85,6 +85,16 @@ impl Params {
         Ok(params)
     }
 
+    /// A set of them.
+    ///
+    /// # Errors
+    /// The first value outside its range.
+    pub fn new(params: BTreeMap<String, Param>) -> Result<Params, ParamsError> {
+        let params = Params(params);
+        params.check()?;
+        Ok(params)
+    }
+
     /// Checks the ranges.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::apply::{ApplyArgs, DiffArgs};
 use crate::attach::{AttachArgs, DetachArgs};
+use crate::calibrate::Calibrate;
 use crate::compare::Compare;
 use crate::doctor::DoctorArgs;
 use crate::flood::FloodArgs;
@@ -52,6 +53,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Measures AF_XDP request/response by who polls, on lull's packet sockets or the kernel's AF_XDP sockets.
     XskRr(XskRrArgs),
+    /// Measures what this machine's operations take, and writes a file that describes it for `predict` and `tune`.
+    Calibrate(Calibrate),
     /// Predicts every delivery mode for a machine and a service described in a file, by simulation.
     Predict(Predict),
     /// Finds the mode and timeout that meet a latency objective at the least CPU, by simulation.

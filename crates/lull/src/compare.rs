@@ -2,6 +2,7 @@
 
 mod case;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,53 +10,26 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lull_core::{EpollOptions, Mode, mode};
-use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench, XdpBench};
+use lull_lab::bench::BenchConfig;
 use lull_lab::cell::Load;
 use lull_lab::compare::{Comparison, compare};
 use lull_lab::load::{Arrivals, WorkloadConfig};
 use lull_lab::plan::{Asked, LIMIT_DEFAULT, MODES_DEFAULT, Plan};
+use lull_lab::predicted;
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::{self, TableStyle};
 use lull_nic::Moderation;
+use lull_sim::WorldFile;
 
 use crate::after_resume::AfterResume;
+use crate::benches::{Nic, Over, Plane, Service};
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
+use crate::predict::threads;
 use crate::units;
-
-/// The NIC under the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Nic {
-    /// In-memory: both ends in this process. No root, no NIC.
-    Mem,
-    /// TAP: the load comes from the kernel's sockets, in a private network namespace.
-    Tap,
-    /// AF_XDP: the load comes from the kernel's sockets over a veth pair between two network namespaces (root).
-    Xdp,
-}
-
-/// Whose delivery is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Plane {
-    /// lull's own stack.
-    User,
-    /// Linux's own, over a veth pair between two network namespaces (root).
-    Kernel,
-}
-
-/// The service on the kernel plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Service {
-    /// memcached if it is installed, else lull's own.
-    Auto,
-    /// memcached.
-    Memcached,
-    /// lull's own, over the kernel's sockets.
-    Own,
-}
 
 /// Which NAPIs an epoll context attends to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -158,6 +132,9 @@ pub struct Compare {
     /// stack only [default: interrupt].
     #[arg(long, value_enum)]
     after_resume: Option<AfterResume>,
+    /// Show beside each measured cell what this world file of `lull calibrate` predicts for it, and how far they are apart.
+    #[arg(long, value_name = "MACHINE.toml")]
+    predict: Option<PathBuf>,
     #[command(flatten)]
     outputs: Outputs,
     /// What is shown while it runs: auto (a bar on a terminal), plain (a line per run) or off.
@@ -167,6 +144,11 @@ pub struct Compare {
 
 /// Runs the comparison and writes what was asked for.
 pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
+    if let (Some(_), Some(_)) = (args.case, &args.predict) {
+        return Err(
+            "cannot use --predict with --case: a calibrated world has the service of the plain comparison".into()
+        );
+    }
     if let Some(case) = args.case {
         return case::run(case, &args, given, stop);
     }
@@ -182,23 +164,12 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     let plan = Plan::fit(modes, loads, asked, limit)?;
     args.outputs.check()?;
     let config = BenchConfig { group, ..bench_config(&args)? };
-    let nic = args.nic.unwrap_or(Nic::Mem);
-    let mut bench: Box<dyn Bench> = match nic {
-        _ if args.plane == Plane::Kernel => {
-            let service = match args.service.unwrap_or(Service::Auto) {
-                Service::Auto => ServiceKind::Auto,
-                Service::Memcached => ServiceKind::Memcached,
-                Service::Own => ServiceKind::Own,
-            };
-            Box::new(KernelBench::start(config, service)?)
-        }
-        Nic::Mem => Box::new(MemBench::start(config)?),
-        Nic::Tap => {
-            lull_nic::namespace::enter_private()?;
-            Box::new(TapBench::start(config)?)
-        }
-        Nic::Xdp => Box::new(XdpBench::start(config)?),
+    let over = match args.plane {
+        Plane::Kernel => Over::Kernel(args.service.unwrap_or(Service::Auto).into()),
+        Plane::User => Over::User(args.nic.unwrap_or(Nic::Mem)),
     };
+    let machine = args.predict.as_deref().map(|path| machine(path, &args)).transpose()?;
+    let mut bench = over.start(config)?;
     let exempt = args.runs.is_some() && args.seconds.is_some() && args.limit.is_none();
     let report = compare(
         &mut *bench,
@@ -208,12 +179,7 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
             progress: args.progress,
             stop,
             command: command_line(),
-            nic: match nic {
-                _ if args.plane == Plane::Kernel => "veth (kernel plane)",
-                Nic::Mem => "mem",
-                Nic::Tap => "tap",
-                Nic::Xdp => "veth (AF_XDP)",
-            },
+            nic: over.name(),
             workers: args.workers,
             connections: args.connections,
             tsc_hz: lull_host::Clock::new().tsc_khz().map(|khz| khz * 1_000),
@@ -222,6 +188,10 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     drop(bench);
     out!("{}", table::render(&report, TableStyle::for_stdout()))?;
     args.outputs.write(&report)?;
+    if let Some(file) = machine {
+        let predicted = predicted::predict(&file, &report, threads(None), stop)?;
+        out!("{}", predicted.render(COLUMNS))?;
+    }
     // As a shell reports a command that a signal ended.
     Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
@@ -276,6 +246,27 @@ fn modes(args: &Compare) -> Vec<String> {
     }
     let kernel: &[&str] = if args.plane == Plane::Kernel { &["threaded", "threaded-busy"] } else { &[] };
     MODES_DEFAULT.iter().chain(kernel).map(ToString::to_string).collect()
+}
+
+/// How wide the prose beside predictions is.
+const COLUMNS: usize = 120;
+
+/// The world file that is to be held against what is measured, if it describes that.
+fn machine(path: &Path, args: &Compare) -> Result<WorldFile, Failure> {
+    let file = WorldFile::read(path)?;
+    predicted::fits(&file, args.plane == Plane::User, args.workers, args.connections)?;
+    // What the file does not describe must not look as if it did.
+    let others = [
+        ("--depth", args.depth != 1),
+        ("--queues", args.queues.iter().any(|&queues| queues != args.workers)),
+        ("--rx-usecs", !args.rx_usecs.is_empty()),
+        ("--after-resume", args.after_resume.is_some()),
+        ("--epoll", args.epoll == Some(EpollRule::EveryNapi)),
+    ];
+    match others.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(format!("cannot use {option} with --predict: a calibrated world has none").into()),
+        None => Ok(file),
+    }
 }
 
 /// Refuses options of the other plane.

@@ -16,7 +16,8 @@ use lull_lab::progress::ProgressMode;
 use lull_lab::table::TableStyle;
 use lull_linux::sched::ThreadPolicy;
 
-use crate::compare::{Plane, command_line};
+use crate::benches::Plane;
+use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
 use crate::output::out;

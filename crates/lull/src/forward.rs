@@ -20,7 +20,8 @@ use lull_lab::table::TableStyle;
 use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
 
-use crate::compare::{Plane, command_line};
+use crate::benches::Plane;
+use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
 use crate::output::{out, outln};

@@ -6,6 +6,8 @@
 mod after_resume;
 mod apply;
 mod attach;
+mod benches;
+mod calibrate;
 mod cli;
 mod compare;
 mod device_args;
@@ -124,6 +126,7 @@ fn run_command(cli: Cli, given: &[String]) -> Result<ExitCode, Failure> {
         Command::Load(args) => load::run(args, &stop),
         Command::Merge(args) => merge::run(&args),
         Command::XskRr(args) => xsk_rr::run(&args, &stop),
+        Command::Calibrate(args) => calibrate::run(args, &stop),
         Command::Predict(args) => predict::run(args, &stop),
         Command::Tune(args) => tune::run(args, &stop),
         Command::Sim(args) => sim::run(args, &stop),

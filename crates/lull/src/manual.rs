@@ -22,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         &["doctor", "run", "apply", "diff", "attach", "detach", "prepare"],
     ),
     ("Both planes: a device, or a process with a user plane", &["show", "stat", "top", "set", "undo"]),
-    ("Simulated plane: before touching production", &["predict", "tune", "sim"]),
+    ("Simulated plane: before touching production", &["calibrate", "predict", "tune", "sim"]),
     ("This command itself", &["man", "completions", "help"]),
 ];
 

@@ -1,0 +1,405 @@
+//! A measured table beside the one that a world file predicts for it, and how far they are apart.
+//!
+//! An error says something where the measurement is sharper than the goal, and nothing where it is not: medians go over the
+//! cells whose measured interval is narrower than the goal, and with fewer than three quarters of the cells nothing is
+//! said of the whole.
+
+use std::sync::atomic::AtomicBool;
+
+use lull_core::Mode;
+use lull_sim::predict::{Job, Offered};
+use lull_sim::{Outcome, PredictError, WorldFile};
+
+use crate::cell::{CellSummary, Enforcement, Load, Report};
+use crate::simulated::run_all;
+use crate::stats::{Estimate, median, spearman};
+use crate::table::grid::{Align, Grid, wrap};
+
+/// Seeds of a predicted cell.
+const SEEDS: u64 = 3;
+/// Requests that a predicted run answers, about, and the bounds of its window in nanoseconds.
+const REQUESTS: f64 = 30_000.0;
+const WINDOW_NS: (f64, f64) = (20e6, 500e6);
+/// The share of the cells that have to be measured sharply enough, or nothing is said of the whole: 36 of 48.
+const QUALIFY: (usize, usize) = (3, 4);
+/// The rank correlation that counts as the same order.
+const RANK_GOAL: f64 = 0.95;
+
+/// A predicted column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Answers per second at the maximum.
+    Max,
+    /// Mean latency.
+    Avg,
+    /// 99th percentile of latency.
+    P99,
+    /// CPU.
+    Cpu,
+}
+
+impl Column {
+    /// All of them.
+    pub const ALL: [Column; 4] = [Column::Max, Column::Avg, Column::P99, Column::Cpu];
+
+    /// The error that it may have: percent, of CPU points.
+    pub fn goal(self) -> f64 {
+        match self {
+            Column::Max => 10.0,
+            Column::Avg => 15.0,
+            Column::P99 => 25.0,
+            Column::Cpu => 6.0,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Column::Max => "throughput at MAX",
+            Column::Avg => "average latency",
+            Column::P99 => "p99",
+            Column::Cpu => "CPU",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        if self == Column::Cpu { "points" } else { "%" }
+    }
+
+    fn measured(self, cell: &CellSummary) -> Option<Estimate> {
+        match self {
+            Column::Max => (cell.load == Load::Max).then_some(cell.qps),
+            Column::Avg => cell.avg_latency_us,
+            Column::P99 => cell.p99_latency_us,
+            Column::Cpu => cell.cpu_percent,
+        }
+    }
+
+    /// A difference to what was measured: in points, or in percent of it.
+    fn of(self, difference: f64, measured: f64) -> f64 {
+        if self == Column::Cpu { difference } else { 100.0 * difference / measured }
+    }
+}
+
+/// A figure of a cell, measured and predicted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// Which.
+    pub column: Column,
+    /// What was measured.
+    pub measured: Estimate,
+    /// What was predicted, mean over seeds.
+    pub predicted: f64,
+}
+
+impl Pair {
+    /// The error, in percent or CPU points.
+    pub fn error(&self) -> f64 {
+        self.column.of(self.predicted - self.measured.value, self.measured.value)
+    }
+
+    /// Whether the measured interval is narrower than the goal. A single run has none.
+    pub fn qualifies(&self) -> bool {
+        let Some(interval) = self.measured.interval else { return false };
+        let farther = (interval.high - self.measured.value).max(self.measured.value - interval.low);
+        self.column.of(farther, self.measured.value).abs() <= self.column.goal()
+    }
+}
+
+/// A cell, measured and predicted.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The mode.
+    pub mode: String,
+    /// The load.
+    pub load: Load,
+    /// Its figures.
+    pub pairs: Vec<Pair>,
+    /// Why there are none.
+    pub missing: Option<String>,
+}
+
+impl Row {
+    /// Whether all of its figures were measured sharply enough.
+    pub fn qualifies(&self) -> bool {
+        !self.pairs.is_empty() && self.pairs.iter().all(Pair::qualifies)
+    }
+}
+
+/// A table beside its prediction.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// The world's description.
+    pub world: String,
+    /// A row for each planned cell, in the table's order.
+    pub rows: Vec<Row>,
+}
+
+/// What comes of a column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// Which.
+    pub column: Column,
+    /// Cells that were measured sharply enough, of those that have the column.
+    pub cells: (usize, usize),
+    /// The median of their errors' absolute values.
+    pub error: Option<f64>,
+    /// Spearman's rank correlation over them.
+    pub rank: Option<f64>,
+}
+
+/// Why nothing can be predicted of a report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PredictedError {
+    /// The world is another machine's.
+    #[error("cannot hold {world} against this: it has {what}; calibrate again with the same options")]
+    Other {
+        /// The world.
+        world: String,
+        /// What differs.
+        what: String,
+    },
+    /// A mode that does not exist.
+    #[error(transparent)]
+    Mode(#[from] lull_core::ModeError),
+}
+
+/// Whether a world describes what is compared, so that this is said before anything is measured.
+///
+/// # Errors
+/// What differs.
+pub fn fits(file: &WorldFile, user_plane: bool, workers: usize, connections: usize) -> Result<(), PredictedError> {
+    let other = |what: String| Err(PredictedError::Other { world: file.name.clone(), what });
+    if file.host.is_some() != user_plane {
+        return other(if user_plane { "the kernel plane" } else { "the user plane" }.to_owned());
+    }
+    if usize::from(file.workers) != workers {
+        return other(format!("{} workers instead of {workers}", file.workers));
+    }
+    if file.connections as usize != connections {
+        return other(format!("{} connections instead of {connections}", file.connections));
+    }
+    Ok(())
+}
+
+/// Predicts every cell of a report, at the load that was offered.
+///
+/// # Errors
+/// A mode that does not exist.
+pub fn predict(
+    file: &WorldFile,
+    report: &Report,
+    threads: usize,
+    stop: &AtomicBool,
+) -> Result<Predicted, PredictedError> {
+    let mut rows = Vec::new();
+    let (mut jobs, mut of_row) = (Vec::new(), Vec::new());
+    for (name, load, cell) in report.rows() {
+        let mode: Mode = name.parse()?;
+        let missing = match cell {
+            None => Some("not measured".to_owned()),
+            Some(cell) => match &cell.verdict {
+                Enforcement::Refused { reason } | Enforcement::NotInForce { reason } => Some(reason.clone()),
+                _ => file.can_run(&mode).err(),
+            },
+        };
+        if let (Some(cell), None) = (cell, &missing) {
+            let per_s = cell.offered_qps.unwrap_or(cell.qps.value).max(1.0);
+            let window_ns = (REQUESTS / per_s * 1e9).clamp(WINDOW_NS.0, WINDOW_NS.1) as u64;
+            let offered = cell.offered_qps.map_or(Offered::Max, Offered::PerSecond);
+            for seed in 1..=SEEDS {
+                jobs.push(Job { mode: mode.clone(), offered, seed, window_ns });
+                of_row.push(rows.len());
+            }
+        }
+        rows.push(Row { mode: name.to_owned(), load, pairs: Vec::new(), missing });
+    }
+    let mut outcomes: Vec<Vec<Outcome>> = rows.iter().map(|_| Vec::new()).collect();
+    for (row, outcome) in of_row.into_iter().zip(run_all(file, &jobs, threads, stop)) {
+        match outcome {
+            Some(Ok(outcome)) => outcomes[row].push(outcome),
+            Some(Err(error)) => rows[row].missing = Some(why(&error)),
+            None => rows[row].missing = Some("stopped before it was predicted".to_owned()),
+        }
+    }
+    for ((row, outcomes), (_, _, cell)) in rows.iter_mut().zip(outcomes).zip(report.rows()) {
+        if let (Some(cell), None) = (cell, &row.missing) {
+            row.pairs = pairs(cell, &outcomes);
+        }
+    }
+    Ok(Predicted { world: file.describe(), rows })
+}
+
+fn why(error: &PredictError) -> String {
+    format!("not predicted: {error}")
+}
+
+fn pairs(cell: &CellSummary, outcomes: &[Outcome]) -> Vec<Pair> {
+    let mean = |of: fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / outcomes.len().max(1) as f64;
+    let predicted = |column: Column| match column {
+        Column::Max => mean(Outcome::qps),
+        Column::Avg => mean(Outcome::latency_mean_us),
+        Column::P99 => mean(|outcome| outcome.latency_us(99.0)),
+        Column::Cpu => mean(|outcome| outcome.cpu.percent()),
+    };
+    let pair = |column: Column| Some(Pair { column, measured: column.measured(cell)?, predicted: predicted(column) });
+    Column::ALL.into_iter().filter_map(pair).collect()
+}
+
+impl Predicted {
+    /// How many cells were measured sharply enough, of how many.
+    pub fn qualifying(&self) -> (usize, usize) {
+        (self.rows.iter().filter(|row| row.qualifies()).count(), self.rows.len())
+    }
+
+    /// Whether too few of them were.
+    pub fn is_void(&self) -> bool {
+        let (enough, all) = self.qualifying();
+        QUALIFY.1 * enough < QUALIFY.0 * all
+    }
+
+    /// What comes of a column.
+    pub fn judge(&self, column: Column) -> Judged {
+        let all: Vec<Pair> =
+            self.rows.iter().flat_map(|row| &row.pairs).filter(|pair| pair.column == column).copied().collect();
+        let sharp: Vec<&Pair> = all.iter().filter(|pair| pair.qualifies()).collect();
+        let errors: Vec<f64> = sharp.iter().map(|pair| pair.error().abs()).collect();
+        let (measured, predicted): (Vec<f64>, Vec<f64>) =
+            sharp.iter().map(|pair| (pair.measured.value, pair.predicted)).unzip();
+        Judged {
+            column,
+            cells: (sharp.len(), all.len()),
+            error: median(&errors).map(|median| median.value),
+            rank: spearman(&measured, &predicted),
+        }
+    }
+
+    /// As text: the cells side by side, and what comes of them.
+    pub fn render(&self, columns: usize) -> String {
+        let mut out = format!("\nPredicted beside measured, by {}:\n\n", self.world);
+        let mut grid = Grid::default();
+        grid.column("testcase", Align::Left);
+        grid.column("load", Align::Left);
+        for head in ["QPS", "avg", "p99", "CPU_percent"] {
+            grid.column(head, Align::Right);
+            grid.column("predicted", Align::Right);
+            grid.column("error", Align::Right);
+        }
+        grid.column("sharp", Align::Left);
+        let mut last = None;
+        for row in &self.rows {
+            if last.replace(row.load).is_some_and(|last| last != row.load) {
+                grid.gap();
+            }
+            let mut texts = vec![row.mode.clone(), row.load.to_string()];
+            for column in Column::ALL {
+                texts.extend(texts_of(row.pairs.iter().find(|pair| pair.column == column)));
+            }
+            texts.push(match (&row.missing, row.qualifies()) {
+                (Some(missing), _) => missing.clone(),
+                (None, true) => "yes".to_owned(),
+                (None, false) => "no".to_owned(),
+            });
+            grid.row(texts);
+        }
+        out += &grid.to_string();
+        out.push('\n');
+        for sentence in self.sentences() {
+            out += &wrap(&sentence, columns, "");
+        }
+        out
+    }
+
+    fn sentences(&self) -> Vec<String> {
+        let (enough, all) = self.qualifying();
+        let mut sentences = vec![format!(
+            "{enough} of {all} cells are sharp: each of their intervals is narrower than the goal (throughput at MAX 10 %, \
+             average 15 %, p99 25 %, CPU 6 points)."
+        )];
+        if self.is_void() {
+            sentences.push(format!(
+                "This run is void: {} are needed. Measure for longer (--runs, --seconds), or on a machine that does nothing \
+                 else.",
+                (QUALIFY.0 * all).div_ceil(QUALIFY.1)
+            ));
+        }
+        for column in Column::ALL {
+            let Judged { cells: (sharp, of), error, rank, .. } = self.judge(column);
+            let Some(error) = error else {
+                sentences.push(format!("{}: none of {of} cells is sharp.", column.name()));
+                continue;
+            };
+            let goal = column.goal();
+            let met = if error <= goal { "met" } else { "missed" };
+            let unit = column.unit();
+            let rank = rank.map_or(String::new(), |rank| {
+                let met = if rank >= RANK_GOAL { "met" } else { "missed" };
+                format!("; rank correlation {rank:.3} (goal {RANK_GOAL}: {met})")
+            });
+            sentences.push(format!(
+                "{}: median error {error:.1} {unit} over {sharp} of {of} cells (goal {goal:.0} {unit}: {met}){rank}.",
+                column.name()
+            ));
+        }
+        sentences
+    }
+}
+
+/// Measured, predicted, error.
+fn texts_of(pair: Option<&Pair>) -> [String; 3] {
+    let Some(pair) = pair else { return [const { String::new() }; 3] };
+    let value = |value: f64| match pair.column {
+        Column::Max => format!("{value:.0}"),
+        _ => format!("{value:.1}"),
+    };
+    let mark = if pair.qualifies() { "" } else { "?" };
+    let error = match pair.column {
+        Column::Cpu => format!("{:+.1}", pair.error()),
+        _ => format!("{:+.0}%", pair.error()),
+    };
+    [format!("{}{mark}", value(pair.measured.value)), value(pair.predicted), error]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Interval;
+
+    fn pair(column: Column, measured: f64, half: f64, predicted: f64) -> Pair {
+        let interval = Interval { low: measured - half, high: measured + half, coverage: 0.95 };
+        Pair { column, measured: Estimate { value: measured, interval: Some(interval), count: 3 }, predicted }
+    }
+
+    fn row(pairs: Vec<Pair>) -> Row {
+        Row { mode: "base".to_owned(), load: Load::Max, pairs, missing: None }
+    }
+
+    #[test]
+    fn an_interval_as_wide_as_the_goal_says_something_and_a_wider_one_nothing() {
+        assert!(pair(Column::Avg, 100.0, 15.0, 0.0).qualifies() && !pair(Column::Avg, 100.0, 15.1, 0.0).qualifies());
+        assert!(pair(Column::Cpu, 3.0, 6.0, 0.0).qualifies() && !pair(Column::Cpu, 90.0, 6.1, 0.0).qualifies());
+        let single = Pair { measured: Estimate::exact(5.0), ..pair(Column::Avg, 5.0, 0.0, 5.0) };
+        assert!(!single.qualifies());
+        assert!(!row(Vec::new()).qualifies());
+    }
+
+    #[test]
+    fn medians_go_over_sharp_cells_and_a_run_with_too_few_is_void() {
+        let sharp = |error: f64| row(vec![pair(Column::Avg, 100.0, 1.0, 100.0 + error)]);
+        let blurred = row(vec![pair(Column::Avg, 100.0, 50.0, 900.0)]);
+        let mut held =
+            Predicted { world: String::new(), rows: vec![sharp(1.0), sharp(-3.0), sharp(20.0), blurred.clone()] };
+        assert_eq!(held.qualifying(), (3, 4));
+        assert!(!held.is_void());
+        let judged = held.judge(Column::Avg);
+        assert_eq!((judged.cells, judged.error), ((3, 4), Some(3.0)));
+        assert!(
+            held.render(100).contains("median error 3.0 % over 3 of 4 cells (goal 15 %: met)"),
+            "{}",
+            held.render(100)
+        );
+        held.rows.push(blurred);
+        assert!(held.is_void() && held.render(100).contains("This run is void: 4 are needed"), "{}", held.render(100));
+        assert!(held.render(100).contains("p99: none of 0 cells is sharp."));
+    }
+}

@@ -1,0 +1,219 @@
+//! The search for the values with which the simulated cells are the measured ones.
+
+use std::collections::BTreeMap;
+
+use super::text::{quantity, render};
+use super::values::{KEYS, Key, key};
+use super::{Cell, Column, Measured, Setup};
+use crate::RunError;
+use crate::engine::metrics::Outcome;
+use crate::engine::sim::Sim;
+use crate::fit::Descent;
+use crate::params::{Param, Params};
+use crate::world::Traffic;
+use crate::worldfile::{WorldFile, WorldFileError};
+
+/// Requests that a simulated cell answers, about.
+const REQUESTS: f64 = 8_000.0;
+/// The shortest and the longest window of a simulated cell, in nanoseconds.
+const WINDOW_NS: (f64, f64) = (15e6, 300e6);
+/// The name of the file that is being found, in errors.
+const NAME: &str = "MACHINE.toml";
+/// How far a key that was not measured may be from its start until that counts as one: the logarithm of a factor of 5.
+const LOOSE: f64 = 1.6;
+/// The seed of the search's runs. All evaluations have the same, so that slopes are not noise.
+const SEED: u64 = 1;
+
+/// A value that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Its key.
+    pub key: &'static Key,
+    /// The value, in the key's unit.
+    pub value: f64,
+    /// How far it may be off (95 %): of a fitted value from how the cells depend on it.
+    pub interval: f64,
+    /// What was measured of it alone, if it was.
+    pub measured: Option<f64>,
+}
+
+impl Found {
+    /// Its interval, in words.
+    pub fn interval_text(&self) -> String {
+        match self.key.unit {
+            "share" => format!("± {:.1}%", 100.0 * self.interval),
+            _ => format!("± {}", lull_units::time_text(self.interval.round() as u64)),
+        }
+    }
+
+    /// Where it comes from, in words.
+    pub fn how(&self) -> String {
+        match self.measured {
+            Some(measured) => format!("measured ({}) and fitted", quantity(self.key.unit, measured)),
+            None => "fitted".to_owned(),
+        }
+    }
+}
+
+/// What is told of a search: evaluations so far, and at the most.
+pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
+
+/// The outcome of a calibration.
+#[derive(Clone, Debug)]
+pub struct Calibrated {
+    /// The values, in the order of [`KEYS`].
+    pub found: Vec<Found>,
+    /// The world file.
+    pub text: String,
+    /// The same, read.
+    pub file: WorldFile,
+    /// The mean square of the cells' errors, in units of what counts as one, before and after.
+    pub error: (f64, f64),
+}
+
+/// Finds the values. `evaluations` bounds the search.
+///
+/// # Errors
+/// A file that is refused, which is an error here, or a cell that cannot be simulated at the start.
+pub fn calibrate(
+    setup: &Setup,
+    measured: &[Measured],
+    cells: &[Cell],
+    evaluations: usize,
+    progress: Progress<'_>,
+) -> Result<Calibrated, CalibrateError> {
+    let search = Search { setup, measured, cells };
+    let start = search.start()?;
+    let residuals = |params: &Params| search.residuals(params);
+    let before = residuals(&start)?;
+    let fit = Descent::new(&start, evaluations, |done, _| progress(done, evaluations)).run(residuals)?;
+    let after = residuals(&fit.params)?;
+    let intervals = crate::fit::intervals(&fit.params, &after, residuals);
+    let found = search.found(&fit.params, &intervals);
+    let text = render(setup, &found);
+    let file = WorldFile::parse(NAME, &text)?;
+    let of_cells = |residuals: &[f64]| {
+        let count = residuals.len() - found.len();
+        residuals[..count].iter().map(|residual| residual * residual).sum::<f64>() / count.max(1) as f64
+    };
+    let error = (of_cells(&before), of_cells(&after));
+    Ok(Calibrated { found, text, file, error })
+}
+
+/// Why there is no calibration.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CalibrateError {
+    /// The file that was found is refused.
+    #[error(transparent)]
+    File(#[from] WorldFileError),
+    /// A run hit a bound.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A value that was given is outside of what is plausible.
+    #[error(transparent)]
+    Value(#[from] crate::params::ParamsError),
+}
+
+/// The figures of a simulated cell.
+///
+/// # Errors
+/// The bound that the run hit.
+pub fn simulate(file: &WorldFile, cell: &Cell, seed: u64) -> Result<Vec<(Column, f64)>, RunError> {
+    let traffic = cell.per_s.map_or(Traffic::Closed, |per_s| Traffic::Open { per_s });
+    let measured = cell.figures.iter().find(|(column, _)| *column == Column::PerS).map(|(_, figure)| figure.value);
+    let per_s = cell.per_s.or(measured).unwrap_or(100_000.0).max(1.0);
+    let window_ns = (REQUESTS / per_s * 1e9).clamp(WINDOW_NS.0, WINDOW_NS.1) as u64;
+    let outcome = Sim::new(&file.seeded_world(&cell.mode, traffic, window_ns, seed), seed).run()?;
+    Ok(Column::ALL.iter().map(|&column| (column, figure(&outcome, column))).collect())
+}
+
+fn figure(outcome: &Outcome, column: Column) -> f64 {
+    let answered = outcome.counts.answered.max(1) as f64;
+    let calls = outcome.counts.epoll_calls.max(1) as f64;
+    match column {
+        Column::PerS => outcome.qps(),
+        Column::AvgUs => outcome.latency_mean_us(),
+        Column::P50Us => outcome.latency_us(50.0),
+        Column::P99Us => outcome.latency_us(99.0),
+        Column::CpuPercent => outcome.cpu.percent(),
+        Column::Interrupts => outcome.counts.irqs as f64 / answered,
+        Column::Polls => outcome.napi.polls as f64 / answered,
+        Column::Events => outcome.counts.epoll_events as f64 / calls,
+    }
+}
+
+struct Search<'a> {
+    setup: &'a Setup,
+    measured: &'a [Measured],
+    cells: &'a [Cell],
+}
+
+impl Search<'_> {
+    fn keys(&self) -> impl Iterator<Item = &'static Key> {
+        let (user_plane, generator) = (self.setup.user_plane, self.setup.generator);
+        KEYS.iter().filter(move |key| key.is_of(user_plane) && (generator || !key.name.starts_with("load.")))
+    }
+
+    fn measured(&self, key: &Key) -> Option<&Measured> {
+        self.measured.iter().find(|measured| measured.key == key.name)
+    }
+
+    /// Where the search begins: at what was measured, or at round figures.
+    fn start(&self) -> Result<Params, CalibrateError> {
+        let params = self.keys().map(|key| {
+            let value = self.measured(key).map_or(key.start, |measured| measured.value);
+            let (unit, meaning) = (key.unit.to_owned(), key.meaning.to_owned());
+            let value = value.clamp(key.range[0], key.range[1]);
+            // A parameter's step is a share of its range: it has to be its own scale, not all that a machine can be.
+            let range = [(value / 12.0).max(key.range[0]).min(value), (value * 12.0 + 20.0).min(key.range[1])];
+            let range = if key.unit == "share" { key.range } else { range };
+            (key.name.to_owned(), Param { value, unit, range, meaning })
+        });
+        Ok(Params::new(params.collect::<BTreeMap<_, _>>())?)
+    }
+
+    /// The errors of all cells, then how far each value is from what was measured of it, or from its start.
+    fn residuals(&self, params: &Params) -> Result<Vec<f64>, RunError> {
+        let found = self.found(params, &BTreeMap::new());
+        // What is within the ranges can be described.
+        let Ok(file) = WorldFile::parse(NAME, &render(self.setup, &found)) else {
+            return Err(RunError::TooManyEvents { bound: 0, at_ns: 0 });
+        };
+        let mut residuals = Vec::new();
+        let simulated = std::thread::scope(|scope| {
+            let file = &file;
+            let runs: Vec<_> = self.cells.iter().map(|cell| scope.spawn(move || simulate(file, cell, SEED))).collect();
+            runs.into_iter()
+                .map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect::<Vec<_>>()
+        });
+        for (cell, simulated) in self.cells.iter().zip(simulated) {
+            let simulated = simulated?;
+            for &(column, measured) in &cell.figures {
+                let found = simulated.iter().find(|(of, _)| *of == column).map_or(f64::NAN, |(_, value)| *value);
+                residuals.push(column.error(measured, found));
+            }
+        }
+        for found in &found {
+            let ratio = |start: f64| libm::log((found.value + 1.0) / (start + 1.0));
+            residuals.push(match self.measured(found.key) {
+                Some(measured) => {
+                    (found.value - measured.value) / measured.interval.max(0.15 * measured.value).max(1e-3)
+                }
+                None if found.key.unit == "share" => (found.value - found.key.start) / 0.02,
+                None => ratio(found.key.start) / LOOSE,
+            });
+        }
+        Ok(residuals)
+    }
+
+    fn found(&self, params: &Params, intervals: &BTreeMap<String, f64>) -> Vec<Found> {
+        let found = |key: &'static Key| Found {
+            key,
+            value: params.get(key.name),
+            interval: intervals.get(key.name).copied().unwrap_or(0.0),
+            measured: self.measured(key).map(|measured| measured.value),
+        };
+        self.keys().filter_map(|known| key(known.name)).map(found).collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! The world file of a set-up and the values that were found.
+
+use std::fmt::Write as _;
+
+use super::Setup;
+use super::fit::Found;
+
+/// The sections that have keys besides those that are found, with these in the order of the file.
+const SECTIONS: [&str; 5] = ["network", "load", "service", "costs", "run"];
+
+/// The file's text.
+pub(super) fn render(setup: &Setup, found: &[Found]) -> String {
+    let mut out = String::new();
+    for line in &setup.head {
+        let _ = writeln!(out, "# {line}");
+    }
+    let plane = if setup.user_plane { "user" } else { "kernel" };
+    let Setup { workers, connections, hz, .. } = setup;
+    let ghz = *hz as f64 / 1e9;
+    let _ = write!(
+        out,
+        "\n[machine]\ncores = {workers}\nplane = \"{plane}\"\nfrequency = \"{ghz}GHz\"\nidle = \"shallow\"\n\n[nic]\nqueues = \
+         {workers}\nspeed = \"1000Gbit/s\"\nrx_usecs = \"0us\"\nring = 8192\nrss = \"even\"\ntx_completions = false\n"
+    );
+    for section in SECTIONS {
+        let fixed = match section {
+            "load" => "acks = false\n".to_owned(),
+            "service" => format!(
+                "kind = \"epoll\"\nworkers = {workers}\nconnections = {connections}\nuser_share = \"{:.1}%\"\n",
+                setup.user_percent
+            ),
+            "costs" => format!("profile = \"{}\"\ncache_requests = 48\n", profile(setup)),
+            "run" => "warmup = \"8ms\"\n".to_owned(),
+            _ => String::new(),
+        };
+        let _ = write!(out, "\n[{section}]\n{fixed}");
+        for found in found.iter().filter(|found| found.key.name.starts_with(&format!("{section}."))) {
+            let name = &found.key.name[section.len() + 1..];
+            let assignment = format!("{name} = \"{}\"", quantity(found.key.unit, found.value));
+            let (text, how) = (found.interval_text(), found.how());
+            let _ = writeln!(out, "{assignment:<32} # {text} {how}: {}", found.key.meaning);
+        }
+        if section == "network" {
+            out.push_str("slow_from = \"0us\"\n");
+        }
+    }
+    out
+}
+
+fn profile(setup: &Setup) -> &'static str {
+    if setup.user_plane { "lull-user" } else { "round" }
+}
+
+/// A value as the file has it.
+pub(super) fn quantity(unit: &str, value: f64) -> String {
+    match unit {
+        "share" => format!("{:.1}%", 100.0 * value),
+        _ => format!("{}ns", value.round() as u64),
+    }
+}

@@ -1,0 +1,149 @@
+//! Calibration against machines whose costs are known: simulated ones.
+
+use lull_core::Mode;
+use lull_sim::WorldFile;
+use lull_sim::calibration::{Calibrated, Cell, Column, Figure, KEYS, Measured, Setup, calibrate, simulate};
+
+/// The truth: one core of lull's own stack, in costs that no start of the search has.
+const TRUTH: &str = r#"[machine]
+cores = 1
+plane = "user"
+[nic]
+speed = "1000Gbit/s"
+rx_usecs = "0us"
+rss = "even"
+ring = 8192
+[network]
+latency = "2500ns"
+jitter = "400ns"
+slow_share = "2%"
+slow_from = "0us"
+slow_to = "40us"
+[load]
+generator_send = "310ns"
+generator_answer = "150ns"
+generator_raise = "7us"
+[service]
+kind = "epoll"
+connections = 64
+request_cost_own = "1300ns"
+user_share = "95%"
+[costs]
+profile = "lull-user"
+cache_requests = 48
+irq = "9us"
+timer_irq = "9us"
+timer_late = "22us"
+poll = "90ns"
+rx_request = "340ns"
+epoll_call = "120ns"
+epoll_sleep = "7us"
+epoll_event = "30ns"
+busy_round = "110ns"
+idle_shallow_exit = "24us"
+cold_packet = "0ns"
+cold_request = "0ns"
+[run]
+warmup = "20ms"
+"#;
+
+fn setup() -> Setup {
+    Setup {
+        head: vec!["A test's.".to_owned()],
+        user_plane: true,
+        workers: 1,
+        connections: 64,
+        hz: 2_600_000_000,
+        generator: true,
+        user_percent: 95.0,
+    }
+}
+
+fn cell(mode: &str, per_s: Option<f64>) -> Cell {
+    Cell { mode: mode.parse::<Mode>().unwrap(), per_s, figures: Vec::new() }
+}
+
+/// What a measurement of the truth shows, 1 % sharp; no seed of the search's is its own.
+fn measured(truth: &WorldFile, mode: &str, per_s: Option<f64>) -> Cell {
+    let mut cell = cell(mode, per_s);
+    let shown = simulate(truth, &cell, 77).unwrap();
+    cell.figures =
+        shown.into_iter().map(|(column, value)| (column, Figure { value, interval: 0.01 * value })).collect();
+    cell
+}
+
+fn of(cell: &[(Column, f64)], column: Column) -> f64 {
+    cell.iter().find(|(of, _)| *of == column).unwrap().1
+}
+
+fn value(calibrated: &Calibrated, key: &str) -> f64 {
+    calibrated.found.iter().find(|found| found.key.name == key).unwrap().value
+}
+
+#[test]
+fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used() {
+    let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
+    let max = of(&simulate(&truth, &cell("base", None), 5).unwrap(), Column::PerS);
+    let low = Some(0.25 * max);
+    let cells: Vec<Cell> = [("base", None), ("fullbusy", None), ("base", low), ("fullbusy", low), ("defer200", low)]
+        .into_iter()
+        .map(|(mode, per_s)| measured(&truth, mode, per_s))
+        .collect();
+    // What micro-benchmarks see, a little off.
+    let micro = [("costs.irq", 8_000.0), ("costs.idle_shallow_exit", 22_000.0), ("costs.timer_late", 24_000.0)];
+    let micro = micro.map(|(key, value)| Measured { key, value, interval: 0.15 * value });
+    let mut told = 0;
+    let calibrated = calibrate(&setup(), &micro, &cells, 75, &mut |done, most| {
+        assert!(done <= most);
+        told += 1;
+    })
+    .unwrap();
+    assert!(told > 20, "{told}");
+    let (before, after) = calibrated.error;
+    assert!(after < before / 4.0 && after < 1.5, "{before} {after}");
+    // What the maximum is made of: receiving, and the application's part.
+    let sum = value(&calibrated, "costs.rx_request") + value(&calibrated, "service.request_cost_own");
+    assert!((sum / 1_640.0 - 1.0).abs() < 0.12, "{sum}");
+    let exit = value(&calibrated, "costs.idle_shallow_exit");
+    assert!((exit / 24_000.0 - 1.0).abs() < 0.2, "{exit}");
+    // Cells that it did not see.
+    for (mode, share) in [("suspend20", 0.5), ("suspend200", 0.25), ("napibusy", 0.75), ("defer20", 0.5)] {
+        let unseen = cell(mode, Some(share * max));
+        let (shown, true_one) =
+            (simulate(&calibrated.file, &unseen, 9).unwrap(), simulate(&truth, &unseen, 9).unwrap());
+        for column in [Column::AvgUs, Column::P99Us] {
+            let error = of(&shown, column) / of(&true_one, column) - 1.0;
+            assert!(error.abs() < 0.2, "{mode} at {share}, {}: {error}", column.name());
+        }
+        let points = of(&shown, Column::CpuPercent) - of(&true_one, Column::CpuPercent);
+        assert!(points.abs() < 6.0, "{mode} at {share}: {points} points of CPU");
+    }
+    // The file is what was predicted with, and every value stands in it with its interval.
+    let read = WorldFile::parse("m.toml", &calibrated.text).unwrap();
+    assert_eq!(
+        (read.costs, read.net, read.host),
+        (calibrated.file.costs.clone(), calibrated.file.net.clone(), calibrated.file.host)
+    );
+    for found in &calibrated.found {
+        let name = found.key.name.split('.').nth(1).unwrap();
+        let line = calibrated.text.lines().find(|line| line.starts_with(&format!("{name} = "))).unwrap();
+        assert!(line.contains("# ±") && line.contains(found.key.meaning), "{line}");
+        assert!(found.interval.is_finite() && found.interval >= 0.0, "{found:?}");
+    }
+}
+
+#[test]
+fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little_is_known() {
+    let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
+    let cells = [measured(&truth, "fullbusy", None)];
+    // A closed loop of busy polling never sleeps.
+    let micro = [Measured { key: "costs.epoll_sleep", value: 6_000.0, interval: 600.0 }];
+    let calibrated = calibrate(&setup(), &micro, &cells, 40, &mut |_, _| ()).unwrap();
+    assert!((value(&calibrated, "costs.epoll_sleep") - 6_000.0).abs() < 1_500.0);
+    let found = |key: &str| calibrated.found.iter().find(|found| found.key.name == key).unwrap();
+    assert_eq!(found("costs.epoll_sleep").measured, Some(6_000.0));
+    assert!(found("costs.epoll_sleep").how().starts_with("measured (6000ns)"));
+    let timer = found("costs.timer_late");
+    assert!(timer.measured.is_none() && timer.interval > 0.5 * timer.value, "{timer:?}");
+    assert!(KEYS.iter().filter(|key| key.is_of(true)).count() == calibrated.found.len());
+}
