@@ -1,5 +1,6 @@
 //! `lull tune` for people: the search over threads, and its answer in words and tables.
 
+pub mod confirm;
 pub mod words;
 
 use std::fmt::Write as _;

@@ -232,3 +232,28 @@ fn a_load_beyond_the_wire_is_refused() {
     let error = tune(&asked, &mut |jobs| Some(run(&file, jobs))).unwrap_err().to_string();
     assert!(error.contains("50K requests per second do not fit the wire") && error.contains("nic.speed"), "{error}");
 }
+
+#[test]
+fn the_candidates_begin_with_the_recommendation_and_go_on_by_cpu() {
+    let asked = objective("p99<150us", 50_000.0, None);
+    let answer = search(&small(), &asked);
+    let candidates = answer.candidates(4);
+    assert_eq!(candidates.len(), 4);
+    assert_eq!(candidates[0].setting, answer.recommended.as_ref().unwrap().setting);
+    let settings: Vec<String> = candidates.iter().map(|tried| tried.setting.to_string()).collect();
+    let mut once = settings.clone();
+    once.dedup();
+    assert_eq!(once, settings);
+    // Those that meet the objective come before those that do not, and of these the cheaper.
+    let meets = |tried: &&lull_sim::tune::Tried| tried.excess(&asked) < 1.0;
+    let others = &candidates[1..];
+    let meeting = others.iter().take_while(|tried| meets(tried)).count();
+    assert!(!others[meeting..].iter().any(meets));
+    let cpu = |tried: &lull_sim::tune::Tried| tried.mean(|run| run.cpu_percent);
+    assert!(others[..meeting].windows(2).all(|pair| cpu(pair[0]) <= cpu(pair[1])));
+    // Where nothing meets it, what comes nearest is first.
+    let impossible = objective("p99<21us", 50_000.0, None);
+    let answer = search(&small(), &impossible);
+    let nearest = answer.candidates(2);
+    assert!(nearest[0].excess(&impossible) <= nearest[1].excess(&impossible));
+}

@@ -7,14 +7,19 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
+use lull_lab::bench::BenchConfig;
 use lull_lab::cell::Load;
+use lull_lab::load::Arrivals;
+use lull_lab::tuning::confirm;
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
 use lull_sim::tune::{Objective, TuneError};
+use lull_sim::worldfile::Arrivals as WorldArrivals;
 use lull_slo::Slo;
 use lull_units::share_permille;
 
+use crate::benches::{Nic, Over, Service};
 use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::output::{out, say};
@@ -53,6 +58,13 @@ pub struct Tune {
     /// Threads to spread runs over; by default as many as there are CPUs.
     #[arg(long)]
     threads: Option<usize>,
+    /// Measure the first three candidates on this machine, with the lab's service and load: the world file has to be that of
+    /// `lull calibrate`.
+    #[arg(long)]
+    measure: bool,
+    /// With --measure: the NIC under the service in lull's own stack [default: mem].
+    #[arg(long, value_enum, requires = "measure")]
+    nic: Option<Nic>,
     /// The device's name in the lines to type.
     #[arg(long, default_value = "DEV")]
     dev: String,
@@ -74,6 +86,7 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let spare_percent = percent("--spare", &args.spare, 0, 900)?;
     args.outputs.check()?;
     let file = WorldFile::read(&args.world)?;
+    let measured = if args.measure { Some(bench_of(&file, args.nic)?) } else { None };
     let objective = Objective {
         slo,
         per_s,
@@ -94,10 +107,40 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     out!("{}", render(&file, &answer, &args.dev, COLUMNS))?;
     let command = command_line();
     args.outputs.write(&Tuned { file: &file, answer: &answer, dev: &args.dev, command: &command })?;
+    if let Some((over, config)) = measured {
+        let confirmed = confirm::confirm(&mut *over.start(config)?, &answer, stop, &mut |what| say!("lull: {what}"))?;
+        out!("{}", confirm::render(&answer, &confirmed, COLUMNS))?;
+    }
     match answer.recommended {
         Some(_) => Ok(ExitCode::SUCCESS),
         None => Err(refusal(&answer).into()),
     }
+}
+
+/// The lab's service that a world file describes.
+fn bench_of(file: &WorldFile, nic: Option<Nic>) -> Result<(Over, BenchConfig), Failure> {
+    let unlike = |what: &str| -> Failure {
+        let name = &file.name;
+        format!("cannot measure {name} with the lab: {what}; use a file of `lull calibrate`").into()
+    };
+    if file.upstream.is_some() || file.xdp.is_some() {
+        return Err(unlike("its service is another than the lab's"));
+    }
+    if file.cores != file.workers || file.queues != file.workers {
+        return Err(unlike("the lab has a core and a queue for each worker"));
+    }
+    let arrivals = match file.arrivals {
+        WorldArrivals::Poisson => Arrivals::Exponential,
+        WorldArrivals::Facebook => Arrivals::Facebook,
+        WorldArrivals::Trace(_) => return Err(unlike("the lab replays no traces")),
+    };
+    let over = match (file.host, nic) {
+        (Some(_), nic) => Over::User(nic.unwrap_or(Nic::Mem)),
+        (None, None) => Over::Kernel(Service::Auto.into()),
+        (None, Some(_)) => return Err("cannot use --nic: the file describes the kernel plane".into()),
+    };
+    let (workers, connections) = (usize::from(file.workers), file.connections as usize);
+    Ok((over, BenchConfig { workers, connections, arrivals, ..BenchConfig::default() }))
 }
 
 /// A share in percent, within limits in thousandths.

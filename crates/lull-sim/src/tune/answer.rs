@@ -69,6 +69,20 @@ impl Answer {
         carrying
     }
 
+    /// The first settings to try on a real machine: the recommendation, then what else met the objective in the search, the
+    /// cheapest first, then what comes nearest to it.
+    pub fn candidates(&self, most: usize) -> Vec<&Tried> {
+        let cpu = |tried: &Tried| tried.mean(|run| run.cpu_percent);
+        let excess = |tried: &Tried| tried.excess(&self.objective);
+        let is_recommended = |tried: &Tried| self.recommended.as_ref().is_some_and(|one| one.setting == tried.setting);
+        let others = self.tried.iter().filter(|tried| tried.carries() && !is_recommended(tried));
+        let others = others.filter(|tried| !self.refuted.contains(&tried.setting));
+        let (mut meeting, mut near): (Vec<&Tried>, Vec<&Tried>) = others.partition(|tried| excess(tried) < 1.0);
+        meeting.sort_by(|a, b| cpu(a).total_cmp(&cpu(b)));
+        near.sort_by(|a, b| excess(a).total_cmp(&excess(b)));
+        self.recommended.iter().chain(meeting).chain(near).take(most).collect()
+    }
+
     /// The cheapest setting that meets the objective (by the search's own runs) at the load and at every other that was
     /// tried: what to take if the load moves that far. `None` if there is none, or no other load was tried.
     pub fn steady(&self) -> Option<&Tried> {

@@ -1,0 +1,100 @@
+//! `lull calibrate`, `lull compare --predict` and `lull tune --measure` on this machine, in memory. What is asserted is
+//! structure: how sharp and how near the figures are depends on what else the machine does.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use lull_sim::WorldFile;
+
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn lull(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lull")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn a_machine_is_calibrated_held_against_measurements_and_tuned() {
+    if lull_host::usable_cores().len() < 2 {
+        println!("SKIP: calibration takes two cores");
+        return;
+    }
+    let directory = Directory(std::env::temp_dir().join(format!("lull-calibrate-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let path = directory.0.join("machine.toml").display().to_string();
+    let output = lull(&["calibrate", "--limit", "5", "--out", &path]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    for part in
+        ["system call", "costs.irq", "base at MAX", "defer200 at 25%", "suspend20 at 50% was not used", "--predict"]
+    {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let file = WorldFile::read(path.as_ref()).unwrap();
+    assert!(file.host.is_some() && file.workers == 1 && file.connections == 64);
+    assert!(file.net.generator.is_some() && file.overridden.contains(&"idle_shallow_exit"));
+
+    let output = lull(&[
+        "compare",
+        "--predict",
+        &path,
+        "--modes",
+        "base,suspend20",
+        "--loads",
+        "2K,MAX",
+        "--runs",
+        "2",
+        "--seconds",
+        "0.3",
+    ]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("Predicted beside measured, by machine: lull's own stack on 1 core"), "{text}");
+    assert!(text.contains("of 4 cells are sharp"), "{text}");
+
+    let output = lull(&["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"]);
+    let text = said(&output);
+    assert!(text.contains("Measured on this machine at 2K requests per second"), "{text}");
+    assert!(text.contains("met in "), "{text}");
+}
+
+#[test]
+fn a_world_that_describes_something_else_is_refused_before_anything_is_measured() {
+    let directory = Directory(std::env::temp_dir().join(format!("lull-calibrate-other-{}", std::process::id())));
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let path = directory.0.join("w.toml").display().to_string();
+    let world = "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"2us\"\n[service]\n\
+                 kind = \"epoll\"\nconnections = 32\nrequest_cost_own = \"2us\"\n";
+    let refused = |text: &str, arguments: &[&str], says: &str| {
+        std::fs::write(&path, text).unwrap();
+        let output = lull(arguments);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(says), "{says} is not in\n{text}");
+    };
+    let compare = ["compare", "--predict", &path];
+    refused(world, &compare, "cannot hold w against this: it has 32 connections instead of 64");
+    let kernel = world.replace("plane = \"user\"\n", "");
+    refused(&kernel, &compare, "cannot hold w against this: it has the kernel plane");
+    let deep = [&compare[..], &["--connections", "32", "--depth", "4"]].concat();
+    refused(world, &deep, "cannot use --depth with --predict");
+    let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");
+    let tune = ["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"];
+    refused(&two, &tune, "cannot measure w with the lab: the lab has a core and a queue for each worker");
+    refused(
+        world,
+        &["calibrate", "--nic", "mem", "--plane", "kernel", "--out", &path],
+        "cannot use --nic on the kernel plane",
+    );
+    let nowhere = directory.0.join("none").join("m.toml").display().to_string();
+    refused(world, &["calibrate", "--out", &nowhere], "is not a directory; make it first");
+}
