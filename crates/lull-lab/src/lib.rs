@@ -28,6 +28,7 @@ pub mod csv;
 pub mod document;
 pub mod flood;
 pub mod forward;
+pub mod group_cases;
 pub mod hardware;
 pub mod html;
 pub mod json;

@@ -20,6 +20,7 @@
 //! | [`engine`] | a world in time: what a request passes on its way, part by part |
 //! | [`random`] | random worlds above the engine: generator, script, invariants, shrinking, timeline |
 //! | [`published`], [`params`], [`fit`] | published tables as worlds, and their calibration |
+//! | [`groups`] | busy-polling CPU groups on more cores than most machines have |
 //! | [`worldfile`], [`profile`] | a machine and a service from a file |
 //! | [`calibration`] | a world file from measurements of a machine |
 //! | [`predict`] | what it does in a mode under a load |
@@ -48,6 +49,7 @@ pub mod control;
 pub mod costs;
 pub mod engine;
 pub mod fit;
+pub mod groups;
 pub mod params;
 pub mod predict;
 pub mod profile;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Subcommand, ValueEnum};
 use lull_core::Mode;
+use lull_lab::group_cases::GroupCase;
 use lull_lab::published;
 use lull_sim::fit::{Fit, FitBudget, fit, perturbed};
 use lull_sim::params::Params;
@@ -40,6 +41,11 @@ enum SimCommand {
     Fit(FitArgs),
     /// Shows the random world of a seed: what there is, what happened, and whether every invariant held.
     Replay(Replay),
+    /// Simulates busy-polling CPU groups on more cores than most machines have.
+    ///
+    /// Cases: parking (load that steps from nothing to six cores and back), fairness (one flooded member of eight), many-queues (44
+    /// cores and queues, 100,000 connections, 40 Gbit/s of small packets, by interrupts and by groups).
+    Groups(GroupsArgs),
     /// Runs random worlds, with the invariants of delivery looked at after every step.
     Worlds(Worlds),
     /// Runs a controller on a described machine under load that changes at random, and scores it.
@@ -51,6 +57,29 @@ enum SimCommand {
     Control(Control),
     /// Lists the commented world files that ship, or prints one: a start for one's own, for lull predict and lull tune.
     Example(Example),
+}
+
+/// A case of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Case {
+    /// Pollers that are woken and parked as load comes and goes.
+    Parking,
+    /// One flooded member of eight.
+    Fairness,
+    /// 44 queues, by interrupts and by groups.
+    ManyQueues,
+}
+
+#[derive(Args)]
+struct GroupsArgs {
+    /// Which case; by default all, one after the other.
+    #[arg(long, value_enum)]
+    case: Option<Case>,
+    #[command(flatten)]
+    outputs: Outputs,
+    /// Seed of the runs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -152,6 +181,7 @@ pub fn run(args: SimArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         SimCommand::Published(args) => published(&args),
         SimCommand::Fit(args) => calibrate(&args),
         SimCommand::Replay(args) => sim_replay::replay(&args),
+        SimCommand::Groups(args) => groups(&args),
         SimCommand::Worlds(args) => sim_replay::worlds(&args, stop),
         SimCommand::Control(args) => sim_control::control(&args, stop),
         SimCommand::Example(args) => example(args.name.as_deref()),
@@ -201,6 +231,24 @@ fn published(args: &PublishedArgs) -> Result<ExitCode, Failure> {
         };
         outln!("{}", simulated.text.trim_end())?;
         args.outputs.write(&simulated)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn groups(args: &GroupsArgs) -> Result<ExitCode, Failure> {
+    if args.case.is_none() && args.outputs.any() {
+        return Err("a file has one case: name it with --case parking, fairness or many-queues".into());
+    }
+    args.outputs.check()?;
+    let cases = args.case.map_or_else(|| vec![Case::Parking, Case::Fairness, Case::ManyQueues], |case| vec![case]);
+    for case in cases {
+        let table = match case {
+            Case::Parking => lull_sim::groups::parking(args.seed)?,
+            Case::Fairness => lull_sim::groups::fairness(args.seed)?,
+            Case::ManyQueues => lull_sim::groups::many_queues(args.seed)?,
+        };
+        outln!("{}", table.text())?;
+        args.outputs.write(&GroupCase(table))?;
     }
     Ok(ExitCode::SUCCESS)
 }

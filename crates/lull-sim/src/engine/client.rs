@@ -202,6 +202,11 @@ impl Clients {
         env.agenda.push(at_ns.max(env.now_ns), Event::Issue { source });
     }
 
+    /// From its next arrival on a source sends this.
+    pub(crate) fn set_traffic(&mut self, source: SourceId, traffic: Traffic) {
+        self.sources[source].traffic = traffic;
+    }
+
     fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
         self.sources[source].arriving = per_s > 0.0;
         if per_s <= 0.0 {

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use hdrhistogram::Histogram;
 use lull_core::event::EventKind;
 use lull_core::{Napi, Stats};
 
@@ -131,6 +132,8 @@ pub(crate) struct Queue {
     /// Since when packets lie in the ring that no poll has looked at; the longest such time so far.
     unseen_since_ns: Option<u64>,
     pub(crate) unseen_max_ns: u64,
+    /// Each such time, for whoever asks for them.
+    pub(crate) waits: Option<Histogram<u64>>,
     /// Completions that are held up between release and settling, with their CPU.
     pub(crate) unsettled: VecDeque<(lull_core::Release, CpuId)>,
     /// Packets that a reset of the device dropped from the ring.
@@ -156,6 +159,7 @@ impl Queue {
             thread: None,
             unseen_since_ns: None,
             unseen_max_ns: 0,
+            waits: None,
             unsettled: VecDeque::new(),
             flushed: 0,
             rung_since_ns: 0,
@@ -202,6 +206,9 @@ impl Queue {
     pub(crate) fn looked_at(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.unseen_since_ns.take() {
             self.unseen_max_ns = self.unseen_max_ns.max(now_ns - since_ns);
+            if let Some(waits) = &mut self.waits {
+                waits.saturating_record(now_ns - since_ns);
+            }
         }
     }
 

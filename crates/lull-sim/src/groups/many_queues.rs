@@ -1,0 +1,115 @@
+//! Many queues: a machine of 44 cores and 44 queues with 100,000 connections, whose small packets fill 40 Gbit/s: what
+//! delivery takes of all cores, in `base` and by groups.
+
+use lull_core::GroupConfig;
+
+use super::CaseTable;
+use crate::costs::Costs;
+use crate::engine::error::RunError;
+use crate::engine::sim::Sim;
+use crate::world::{ConnectionsSpec, ContextSpec, GroupSpec, ModerationSpec, QueueSpec, Traffic, WorkerSpec, World};
+
+const CORES: u16 = 44;
+const CONNECTIONS: u32 = 100_000;
+/// 10 million packets of 500 bytes a second, a request and an acknowledgement each.
+const REQUESTS_PER_S: f64 = 5e6;
+const GROUPS: [u16; 6] = [1, 2, 4, 8, 12, 16];
+/// Long enough for adaptive moderation to find its rung, and for what came before pollers were awake to be served.
+const WARMUP_NS: u64 = 60_000_000;
+const WINDOW_NS: u64 = 30_000_000;
+/// What the paper says of softirq, in percent of all cores.
+const SOFTIRQ_PERCENT: (f64, f64) = (20.0, 30.0);
+/// A group carries the load if so much of it is answered.
+const CARRIED: f64 = 0.99;
+
+/// The 44 queues, by interrupts and by groups.
+///
+/// # Errors
+/// A world that hit its bound.
+pub fn many_queues(seed: u64) -> Result<CaseTable, RunError> {
+    let (base, softirq) = row(0, seed)?;
+    let answered = |row: &[f64]| row[0] * 1e6 / REQUESTS_PER_S;
+    let mut rows = vec![("base".to_owned(), base.clone())];
+    let mut smallest = None;
+    for cores in GROUPS {
+        let (values, _) = row(cores, seed)?;
+        if smallest.is_none() && answered(&values) >= CARRIED {
+            smallest = Some((cores, values[1]));
+        }
+        let enough = if answered(&values) >= CARRIED { "" } else { ", not enough cores" };
+        rows.push((format!("group of {cores}{enough}"), values));
+    }
+    let (low, high) = SOFTIRQ_PERCENT;
+    let carried = smallest.map_or_else(
+        || "none of these groups".to_owned(),
+        |(cores, percent)| format!("a group of {cores}, at {percent:.1} % of all cores,"),
+    );
+    let statements = vec![
+        (
+            (low..=high).contains(&softirq),
+            format!("base spends {low} to {high} % of all cores in softirq, as the paper says: {softirq:.1} %"),
+        ),
+        (
+            smallest.is_some_and(|(_, percent)| percent < base[1]),
+            format!("{carried} carries the load with less than the {:.1} % of base", base[1]),
+        ),
+    ];
+    Ok(CaseTable {
+        title: format!(
+            "Many queues: {CORES} cores and queues, {CONNECTIONS} connections, {} M requests a second (10 M packets of 500 bytes, \
+             40 Gbit/s), adaptive moderation; a group's cores run no worker",
+            REQUESTS_PER_S / 1e6
+        ),
+        columns: vec!["answered M/s", "delivery %", "busy %", "packets/poll", "interrupts K/s", "p50 us", "p99 us"],
+        rows,
+        statements,
+    })
+}
+
+/// A row's figures, and the share of all cores that softirq takes.
+fn row(group: u16, seed: u64) -> Result<(Vec<f64>, f64), RunError> {
+    let outcome = Sim::new(&world(group), seed).run()?;
+    let all_ns = outcome.window_ns as f64 * f64::from(CORES);
+    let softirq = 100.0 * outcome.cpu.softirq_ns as f64 / all_ns;
+    // A group's cores do nothing else, and spin where they do not poll.
+    let delivery = if group == 0 { softirq } else { softirq + 100.0 * f64::from(group) / f64::from(CORES) };
+    let values = vec![
+        outcome.qps() / 1e6,
+        delivery,
+        100.0 * outcome.cpu.busy_ns() as f64 / all_ns,
+        outcome.napi.work as f64 / outcome.napi.polls.max(1) as f64,
+        outcome.counts.irqs as f64 * 1e6 / outcome.window_ns as f64,
+        outcome.latency_us(50.0),
+        outcome.latency_us(99.0),
+    ];
+    Ok((values, softirq))
+}
+
+fn world(group: u16) -> World {
+    let workers = u32::from(CORES - group);
+    let per_queue = CONNECTIONS / u32::from(CORES);
+    let connections = |queue: u32| ConnectionsSpec {
+        count: per_queue,
+        queue,
+        context: queue % workers,
+        traffic: Traffic::Open { per_s: REQUESTS_PER_S / f64::from(CORES) },
+    };
+    // The first cores are the group's; workers have the others.
+    let worker =
+        |context: u32| WorkerSpec { cpu: group + context as u16, context, timeout_ns: None, events_max: 4_096 };
+    let spec = || GroupSpec::new((0..group).collect(), 0..u32::from(CORES), GroupConfig::default());
+    let queue = |cpu| QueueSpec { rx: ModerationSpec::Adaptive, tx: ModerationSpec::Adaptive, ..QueueSpec::new(cpu) };
+    World {
+        cpus: vec![true; usize::from(CORES)],
+        queues: (0..CORES).map(queue).collect(),
+        contexts: (0..workers).map(|_| ContextSpec::default()).collect(),
+        workers: (0..workers).map(worker).collect(),
+        connections: (0..u32::from(CORES)).map(connections).collect(),
+        groups: if group == 0 { Vec::new() } else { vec![spec()] },
+        // The paper counts cycles, which see what interrupts out of idle do.
+        costs: Costs { uncharged_in_idle: 0, ..Costs::default() },
+        warmup_ns: WARMUP_NS,
+        window_ns: WINDOW_NS,
+        ..World::default()
+    }
+}
