@@ -637,6 +637,54 @@ fn acknowledgements_pass_a_closed_window() {
     }
 }
 
+/// What probes a closed window counts as sent. A bare acknowledgement that is numbered so lies beyond the window, where Linux
+/// discards it with the news that ours has opened; two full peers would wait for each other for ever.
+#[test]
+fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
+    let mut host = Host::server();
+    let listener = host.listen(80);
+    let mut peer = Peer::new(4000);
+    let id = host.establish(listener, &mut peer);
+    // Nobody reads on either side.
+    let closed = (0..200).find_map(|_| {
+        peer.send(&mut host, ACK, &[7; 1_000]);
+        host.segments().into_iter().rfind(|segment| segment.window == 0)
+    });
+    peer.seq = closed.expect("our window closes").ack;
+    peer.window = 0;
+    peer.send(&mut host, ACK, &[]);
+    host.sent();
+    host.send(id, &[5; 1000]).unwrap();
+    let mut probes = Vec::new();
+    for _ in 0..60 {
+        host.run_for(1_000_000_000);
+        probes.extend(host.segments().into_iter().filter(|segment| !segment.payload.is_empty()));
+        if !probes.is_empty() {
+            break;
+        }
+    }
+    let probe = probes.first().expect("the window is probed");
+    assert_eq!((probe.seq, probe.payload.len()), (peer.ack, 1));
+    // The application reads: the window opens, and the peer is told where it can hear it.
+    while host.recv(id).is_ok_and(|read| !read.is_empty()) {}
+    let told = host.segments();
+    let update = told.iter().find(|segment| segment.payload.is_empty()).expect("the window's opening is told");
+    assert!(update.window > 0);
+    assert_eq!(update.seq, peer.ack, "it is within the peer's window");
+    // And once more to its own probe, which lies before our window (`tcp_xmit_probe_skb`).
+    let probe = Tcp { seq: update.ack.wrapping_sub(1), ..peer.segment(ACK, b"") };
+    host.receive(probe.frame());
+    let answer = host.segments();
+    assert_eq!(answer.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [peer.ack], "the answer, too");
+    // The peer's window opens: what waited is sent.
+    peer.window = 2_000;
+    peer.seq = update.ack;
+    peer.send(&mut host, ACK, &[]);
+    let rest = host.segments();
+    assert_eq!(rest[0].seq, peer.ack);
+    assert_eq!(rest.iter().map(|segment| segment.payload.len()).sum::<usize>(), 1000, "{rest:?}");
+}
+
 /// The stale id of a closed socket is never another socket.
 #[test]
 fn a_stale_id_is_an_error() {

@@ -55,7 +55,7 @@ impl Connection {
             source_port: own.port(),
             destination: peer.ip(),
             destination_port: peer.port(),
-            seq: self.snd_nxt,
+            seq: self.acceptable_seq(self.snd_una),
             ack: self.rcv_nxt(),
             flags: ACK,
             window: (offered.saturating_sub(self.unanswered) >> self.rcv_scale) as u16,

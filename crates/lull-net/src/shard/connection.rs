@@ -198,6 +198,21 @@ impl Connection {
         ready
     }
 
+    /// The number of a bare acknowledgement (`tcp_acceptable_seq`), when the peer has acknowledged `acked`.
+    ///
+    /// It is SND.NXT (RFC 9293 section 3.10.7.4). After a timeout smoltcp counts from the oldest unacknowledged byte again, in
+    /// bare acknowledgements too; the peer finds such a one below its window and discards it, and if it does the same,
+    /// neither ever hears what the other has received. But it must not lie beyond a window that is closed: what smoltcp
+    /// probes it with counts as sent, and Linux discards all that comes behind its window, so that it would never hear of
+    /// ours having opened.
+    #[inline]
+    pub(super) fn acceptable_seq(&self, acked: u32) -> u32 {
+        if self.peer_window != 0 {
+            return self.snd_nxt;
+        }
+        if seq_lt(self.snd_una, acked) { acked } else { self.snd_una }
+    }
+
     /// Whether smoltcp's retransmission timer may have expired: it was started, at the latest, by the last progress.
     #[inline]
     pub(super) fn may_send_again(&self, now_ns: u64) -> bool {

@@ -67,8 +67,10 @@ pub(super) struct Exit<'a> {
     pub(super) next_hop: Option<Mac>,
     /// Whose segments these are.
     sender: Sender,
-    /// The connection's next sequence number that was never sent.
-    snd_nxt: u32,
+    /// What bare acknowledgements of the connection are numbered with ([`Connection::acceptable_seq`]).
+    ///
+    /// [`Connection::acceptable_seq`]: super::connection::Connection::acceptable_seq
+    acceptable_seq: u32,
     pub(super) tx: &'a mut dyn TxQueue,
     /// Where frames to own addresses go.
     looped: &'a mut Looped,
@@ -93,14 +95,26 @@ impl<'p, 'a> Shim<'p, 'a> {
         packet: Option<&'p [u8]>,
         port: Port,
         (next_hop, sender): (Option<Mac>, Sender),
-        snd_nxt: u32,
+        acceptable_seq: u32,
         tx: &'a mut dyn TxQueue,
         looped: &'a mut Looped,
         pool: &'a mut FramePool,
     ) -> Shim<'p, 'a> {
         let (frames, by_device, dropped, last, refused) = (0, 0, 0, Sent::default(), None);
-        let exit =
-            Exit { port, next_hop, sender, snd_nxt, tx, looped, pool, frames, by_device, dropped, last, refused };
+        let exit = Exit {
+            port,
+            next_hop,
+            sender,
+            acceptable_seq,
+            tx,
+            looped,
+            pool,
+            frames,
+            by_device,
+            dropped,
+            last,
+            refused,
+        };
         Shim { packet, exit }
     }
 }
@@ -153,12 +167,9 @@ impl Exit<'_> {
         let l4 = if v4 { wire::IPV4 } else { wire::IPV6 };
         let tcp = &mut packet[l4..];
         let mut sent = Sent::read(tcp);
-        if sent.flags == wire::ACK && !sent.occupied && wire::seq_lt(wire::be32(tcp, 4), self.snd_nxt) {
-            // After a timeout smoltcp counts from the oldest unacknowledged byte again, in bare acknowledgements too.
-            // The peer finds such a one below its window and discards it; if it does the same, neither ever hears
-            // what the other has received. A bare acknowledgement has SEG.SEQ = SND.NXT (RFC 9293 section 3.10.7.4).
-            wire::put32(tcp, 4, self.snd_nxt);
-            sent.seq_end = self.snd_nxt;
+        if sent.flags == wire::ACK && !sent.occupied && wire::be32(tcp, 4) != self.acceptable_seq {
+            wire::put32(tcp, 4, self.acceptable_seq);
+            sent.seq_end = self.acceptable_seq;
         }
         self.last = sent;
         let addresses = if v4 { 12..20 } else { 8..40 };

@@ -60,8 +60,15 @@ impl Stack {
                 }
             }
             eager = false;
-            let mut shim =
-                Shim::new(None, self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+            let mut shim = Shim::new(
+                None,
+                self.port,
+                (next_hop, sender),
+                connection.acceptable_seq(connection.snd_una),
+                io.tx,
+                &mut self.looped,
+                io.pool,
+            );
             iface.poll_egress(now, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);

@@ -59,8 +59,15 @@ impl Stack {
             }
             let iface = self.iface.of(connection, io.now_ns);
             let Some(due) = iface.poll_at(instant(io.now_ns), &connection.sockets) else { break };
-            let mut shim =
-                Shim::new(None, self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+            let mut shim = Shim::new(
+                None,
+                self.port,
+                (next_hop, sender),
+                connection.acceptable_seq(connection.snd_una),
+                io.tx,
+                &mut self.looped,
+                io.pool,
+            );
             iface.poll_egress(due, &mut shim, &mut connection.sockets);
             let exit = shim.exit;
             exit.count(&mut self.counters);

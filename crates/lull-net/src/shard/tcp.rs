@@ -230,8 +230,15 @@ impl Stack {
         if several {
             connection.socket_mut().set_ack_delay(None);
         }
-        let mut shim =
-            Shim::new(Some(bytes), self.port, (next_hop, sender), connection.snd_nxt, io.tx, &mut self.looped, io.pool);
+        let mut shim = Shim::new(
+            Some(bytes),
+            self.port,
+            (next_hop, sender),
+            connection.acceptable_seq(segment.ack),
+            io.tx,
+            &mut self.looped,
+            io.pool,
+        );
         let iface = self.iface.of(connection, io.now_ns);
         iface.poll_ingress_single(instant(io.now_ns), &mut shim, &mut connection.sockets);
         let exit = shim.exit;
