@@ -19,7 +19,7 @@ use lull_lab::predicted;
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::{self, TableStyle};
 use lull_nic::Moderation;
-use lull_sim::WorldFile;
+use lull_sim::{WorldFile, worldfile as sim};
 
 use crate::after_resume::AfterResume;
 use crate::benches::{Nic, Over, Plane, Service};
@@ -255,6 +255,17 @@ const COLUMNS: usize = 120;
 fn machine(path: &Path, args: &Compare) -> Result<WorldFile, Failure> {
     let file = WorldFile::read(path)?;
     predicted::fits(&file, args.plane == Plane::User, args.workers, args.connections)?;
+    let same_arrivals = matches!(
+        (args.arrivals, &file.arrivals),
+        (Arrivals::Exponential, sim::Arrivals::Poisson) | (Arrivals::Facebook, sim::Arrivals::Facebook)
+    );
+    if !same_arrivals {
+        let path = path.display();
+        return Err(format!(
+            "cannot compare with what {path} predicts: its clients send at other times; give --arrivals what its load.arrivals says"
+        )
+        .into());
+    }
     // What the file does not describe must not look as if it did.
     let others = [
         ("--depth", args.depth != 1),

@@ -87,6 +87,8 @@ fn a_world_that_describes_something_else_is_refused_before_anything_is_measured(
     refused(&kernel, &compare, "cannot hold w against this: it has the kernel plane");
     let deep = [&compare[..], &["--connections", "32", "--depth", "4"]].concat();
     refused(world, &deep, "cannot use --depth with --predict");
+    let bursts = [&compare[..], &["--connections", "32", "--arrivals", "facebook"]].concat();
+    refused(world, &bursts, "give --arrivals what its load.arrivals says");
     let two = world.replace("cores = 1", "cores = 2").replace("kind", "workers = 1\nkind");
     let tune = ["tune", &path, "--slo", "p99<1s", "--load", "2K", "--measure"];
     refused(&two, &tune, "cannot measure w with the lab: the lab has a core and a queue for each worker");
