@@ -556,6 +556,12 @@ impl Group {
         self.slot_of(cpu).is_some_and(|slot| self.watch.look().is_awake(slot))
     }
 
+    /// For checking I12: what homes hang on, the generation of the members and the pollers that are awake by their places. A
+    /// poller that was detached goes on until it has drained.
+    pub fn homes_hang_on(&self) -> (u32, u32) {
+        (self.generation(), self.watch.look().awake())
+    }
+
     /// For checking I16: whether others are awake beside the poller of this CPU of whom none ended a pass within the last
     /// window. It goes on beside them, whatever the budget.
     pub fn watches_alone(&self, cpu: u16, now_ns: u64) -> bool {

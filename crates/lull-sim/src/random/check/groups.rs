@@ -54,6 +54,8 @@ pub(super) struct GroupChecker {
     pollers: Table<GroupId, Vec<Poller>>,
     /// When an operator last changed something, and how many changes there were then.
     changed: (u64, u32),
+    /// What the homes in each group hung on when a member was last visited.
+    views: Table<GroupId, (u32, u32)>,
     /// How often a group began to rest in a period, with the period's number.
     rests: Table<GroupId, (u64, u64)>,
 }
@@ -64,6 +66,7 @@ impl GroupChecker {
             members: (0..queues).map(|_| Member::default()).collect(),
             pollers: (0..groups).map(|_| vec![Poller::default(); cpus]).collect(),
             changed: (0, 0),
+            views: (0..groups).map(|_| (0, 0)).collect(),
             rests: (0..groups).map(|_| (0, 0)).collect(),
         }
     }
@@ -101,6 +104,8 @@ impl GroupChecker {
                 if !it.grouped || it.claimed.is_some() {
                     return broken("I9", "is visited while another serves it, or as no member");
                 }
+                self.follow_homes(sim);
+                let it = &mut self.members[QueueId::new(napi)];
                 it.claimed = Some(cpu);
                 it.waits_since_ns = None;
                 it.home = if stray { it.home } else { Some(cpu) };
@@ -210,6 +215,20 @@ impl GroupChecker {
         // Homes move.
         self.members.iter_mut().for_each(|member| member.home = None);
         Ok(transition)
+    }
+
+    /// Homes move also when a poller that was detached has drained, which nobody tells: turns begin anew in that group.
+    fn follow_homes(&mut self, sim: &Sim) {
+        for (id, it) in sim.nic.groups.table.rows() {
+            let view = it.group.homes_hang_on();
+            if self.views[id] == view {
+                continue;
+            }
+            self.views[id] = view;
+            for (queue, _) in sim.nic.queues.rows().filter(|(_, queue)| queue.group.is_some_and(|(of, _)| of == id)) {
+                self.members[queue].home = None;
+            }
+        }
     }
 
     /// Somebody came or went: turns begin anew.
