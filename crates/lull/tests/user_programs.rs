@@ -52,7 +52,7 @@ fn a_mode_is_what_it_says_or_is_refused_by_name() {
     let needs = "command -v python3 && command -v pgrep && command -v ip";
     for entry in lull_core::mode::CATALOGUE {
         let mode = entry.form.replace('X', "20");
-        let refused = if ["coalesce-X", "group", "groupX"].contains(&entry.form) { "refused" } else { "" };
+        let refused = if ["coalesce-X", "group", "groupX", "group-rx"].contains(&entry.form) { "refused" } else { "" };
         run("modes", needs, &mode, refused);
     }
 }
