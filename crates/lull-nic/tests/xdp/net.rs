@@ -286,6 +286,14 @@ fn one_cpu() -> libc::cpu_set_t {
     }
 }
 
+/// Frames that the kernel was to send on an interface of this thread's namespace, and dropped (proc_net(5)).
+pub fn sent_and_dropped(name: &str) -> usize {
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = devices.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':')).unwrap();
+    // Eight columns of receiving; then bytes, packets, errs, drop.
+    line.split_ascii_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
 /// From now on no ordinary thread runs on the CPU of [`threaded_napi`] while this one does.
 pub fn take_the_cpu() {
     let cpus = one_cpu();
