@@ -119,3 +119,42 @@ fn a_program_sees_a_datagram_from_its_payload_on_and_its_headers_below() {
     let heard: HashSet<usize> = (0..8).map(|_| hears(&[1])).collect();
     assert_eq!(heard, HashSet::from([0]));
 }
+
+/// A client whose first SYN comes while the group is bound: it meets no member, or all of them and the program.
+#[test]
+fn a_group_that_is_bound_at_once_has_no_connection_that_its_program_did_not_steer() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
+    let ids: Vec<u32> = pair.server.napis().into_iter().map(|napi| pair.host.napi_id(napi)).collect();
+    for port in 100..400 {
+        let client = pair.client.clone();
+        let begun = std::sync::Arc::new(std::sync::Barrier::new(2));
+        let connects = std::thread::spawn({
+            let begun = begun.clone();
+            move || {
+                begun.wait();
+                // A port without a listener refuses.
+                loop {
+                    if let Ok(stream) = TcpStream::connect(&client, address(SERVER, port)) {
+                        return stream;
+                    }
+                }
+            }
+        });
+        begun.wait();
+        let program = Some(Arc::new(steer::by_queue(QUEUES as u32)));
+        let group = TcpListener::bind_group(&pair.server, QUEUES, address(SERVER, port), options, program).unwrap();
+        group.iter().for_each(|listener| listener.set_nonblocking(true).unwrap());
+        let stream = connects.join().unwrap();
+        let mut accepted = None;
+        until("the connection", || {
+            accepted = (0..QUEUES).find_map(|nth| Some((nth, group[nth].accept().ok()?.0)));
+            accepted.is_some()
+        });
+        let (nth, accepted) = accepted.unwrap();
+        assert_eq!(ids[nth], accepted.incoming_napi_id(), "port {port}");
+        drop(stream);
+    }
+    let alone = TcpListener::bind_group(&pair.server, 2, address(SERVER, 99), ListenOptions::default(), None);
+    assert_eq!(alone.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+}

@@ -56,16 +56,15 @@ impl Own {
     /// connection.
     pub(super) fn steered(network: &Network, address: SocketAddr, steer: &Steer) -> io::Result<(Planes, Arc<Silos>)> {
         let silos = Arc::new(Silos::default());
-        let mut planes = Vec::new();
+        let queues_by_cpu = Own::queues_by_cpu(network)?;
+        let workers = queues_by_cpu.len();
         // Bound in the order of the CPUs: that is how programs number them.
-        for (cpu, queues) in Own::queues_by_cpu(network)? {
-            let listener = TcpListener::bind_with(network, None, address, listens())?;
+        let listeners = TcpListener::bind_group(network, workers, address, listens(), steer.program(workers))?;
+        let mut planes = Vec::new();
+        for ((cpu, queues), listener) in queues_by_cpu.into_iter().zip(listeners) {
             let (mut plane, control) = Own::with_listeners(network, cpu, queues, vec![listener])?;
             plane.silos = Some(silos.clone());
             planes.push((plane, control));
-        }
-        if let (Some((first, _)), Some(program)) = (planes.first(), steer.program(planes.len())) {
-            first.listeners[0].set_reuseport_program(Some(program))?;
         }
         Ok((planes, silos))
     }

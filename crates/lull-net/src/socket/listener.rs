@@ -27,6 +27,12 @@ struct Listening {
     nonblocking: AtomicBool,
 }
 
+/// Listeners that are bound together.
+struct Group {
+    members: usize,
+    program: Option<Arc<Program>>,
+}
+
 impl TcpListener {
     /// One listener over all shards of the network. Of several addresses each is tried in turn.
     ///
@@ -54,21 +60,51 @@ impl TcpListener {
             None => queues,
             Some(index) => queues.get(index..=index).ok_or(NetError::Invalid)?,
         };
+        let mut group = TcpListener::open_at(network, queues, local, options, &Group { members: 1, program: None })?;
+        Ok(group.remove(0))
+    }
+
+    /// A reuseport group of so many listeners over all shards, among which `program` chooses from the first SYN on (see
+    /// [`TcpListener::set_reuseport_program`]): a SYN that comes between a bind and an attachment would be anybody's.
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind_with`]; `InvalidInput` without a member, or without `reuse_port` in `options`.
+    pub fn bind_group(
+        network: &Network,
+        members: usize,
+        local: SocketAddr,
+        options: ListenOptions,
+        program: Option<Arc<Program>>,
+    ) -> io::Result<Vec<TcpListener>> {
+        if members == 0 || !options.reuse_port {
+            return Err(NetError::Invalid.into());
+        }
+        TcpListener::open_at(network, network.queues(), local, options, &Group { members, program })
+    }
+
+    fn open_at(
+        network: &Network,
+        queues: &[Arc<Queue>],
+        local: SocketAddr,
+        options: ListenOptions,
+        group: &Group,
+    ) -> io::Result<Vec<TcpListener>> {
         if local.port() != 0 {
-            return TcpListener::open(network, queues, local, options);
+            return TcpListener::open(network, queues, local, options, group);
         }
         // Any start will do; a random one keeps listeners that are made anew from having the same port.
         let first = std::collections::hash_map::RandomState::new().build_hasher().finish() as usize;
         let ports = usize::from(EPHEMERAL_PORTS.end() - EPHEMERAL_PORTS.start()) + 1;
+        let alone = Group { members: 1, program: None };
         for step in 0..ports {
             let port = EPHEMERAL_PORTS.start() + ((first + step) % ports) as u16;
             let at = SocketAddr::new(local.ip(), port);
             // A port that others share is not free either.
-            match TcpListener::open(network, queues, at, ListenOptions { reuse_port: false, ..options }) {
+            match TcpListener::open(network, queues, at, ListenOptions { reuse_port: false, ..options }, &alone) {
                 Ok(listener) if !options.reuse_port => return Ok(listener),
-                Ok(alone) => {
-                    drop(alone);
-                    return TcpListener::open(network, queues, at, options);
+                Ok(listener) => {
+                    drop(listener);
+                    return TcpListener::open(network, queues, at, options, group);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(error),
@@ -82,18 +118,32 @@ impl TcpListener {
         queues: &[Arc<Queue>],
         local: SocketAddr,
         options: ListenOptions,
-    ) -> io::Result<TcpListener> {
+        group: &Group,
+    ) -> io::Result<Vec<TcpListener>> {
         let host = network.delivery();
-        let open = |queue: &Arc<Queue>| {
-            let part = queue.with(host, |inside, _| {
-                let id = inside.stack.tcp_listen(local, options)?;
-                Ok::<Part, NetError>(Part::new(queue, host, id, inside))
-            })?;
-            Ok(Open::new(part, SocketBusy::new(network.sysctl())))
+        let mut members: Vec<Vec<Open>> = (0..group.members).map(|_| Vec::with_capacity(queues.len())).collect();
+        for queue in queues {
+            let mut parts = Vec::with_capacity(group.members);
+            let opened = queue.with(host, |inside, _| {
+                for _ in 0..group.members {
+                    let id = inside.stack.tcp_listen(local, options)?;
+                    parts.push(Part::new(queue, host, id, inside));
+                }
+                match (parts.first(), &group.program) {
+                    (Some(part), Some(program)) => inside.stack.set_reuseport_program(part.id, Some(program.clone())),
+                    _ => Ok(()),
+                }
+            });
+            for (opens, part) in members.iter_mut().zip(parts) {
+                opens.push(Open::new(part, SocketBusy::new(network.sysctl())));
+            }
+            // A failure part-way drops, and so closes, those that were opened.
+            opened?;
+        }
+        let listener = |opens| {
+            TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) }))
         };
-        // A failure part-way drops, and so closes, those that were opened.
-        let opens = queues.iter().map(open).collect::<io::Result<Vec<Open>>>()?;
-        Ok(TcpListener(Arc::new(Listening { opens, turn: AtomicUsize::new(0), nonblocking: AtomicBool::new(false) })))
+        Ok(members.into_iter().map(listener).collect())
     }
 
     /// Another handle of the same listener, as `clone` gives.
