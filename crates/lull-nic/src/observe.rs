@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::device::{Doorbell, Queue, RxQueue, TxQueue};
-use crate::frame::{Frame, FramePool};
+use crate::frame::{Frame, FramePool, Sender};
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,14 @@ impl TxQueue for ObservedTx {
 
     fn free_slots(&self) -> usize {
         self.inner.free_slots()
+    }
+
+    fn room_for(&self, sender: Sender) -> usize {
+        self.inner.room_for(sender)
+    }
+
+    fn outstanding(&self) -> Option<usize> {
+        self.inner.outstanding()
     }
 
     fn reap_sent(&mut self, pool: &mut FramePool) -> usize {

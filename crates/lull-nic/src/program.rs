@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::device::{Device, DeviceError, Doorbell, IrqLine, IrqSink, Queue, RxQueue, TxQueue};
-use crate::frame::{Frame, FramePool};
+use crate::frame::{Frame, FramePool, Sender};
 use crate::observe;
 
 /// What becomes of a frame.
@@ -261,6 +261,15 @@ impl TxQueue for Tx {
 
     fn free_slots(&self) -> usize {
         lock(&self.0).free_slots()
+    }
+
+    fn room_for(&self, sender: Sender) -> usize {
+        lock(&self.0).room_for(sender)
+    }
+
+    /// The program's frames are on the ring as well.
+    fn outstanding(&self) -> Option<usize> {
+        lock(&self.0).outstanding()
     }
 
     fn reap_sent(&mut self, pool: &mut FramePool) -> usize {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::Counters;
 
-/// Counters of one queue; each is written by the owner of one half.
+/// Counters of one queue. Each is written by the owner of one half, but for `rx_errors` of a TAP: a reset adds to it as well.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) rx_frames: AtomicU64,

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lull_nic::fault::{Disturbance, Fault, FaultConfig, FaultStats, Rates};
+use lull_nic::frame::Sender;
 use lull_nic::mem::{self, MemConfig};
 use lull_nic::pcap::Pcap;
+use lull_nic::program::{Action, Programmed};
 use lull_nic::trace::{Direction, Trace};
 use lull_nic::{Checksum, Device, DeviceError, DeviceEvent, EventFdSink, Frame, FramePool, IrqSink, Link, Queue};
 
@@ -352,6 +354,23 @@ fn a_reset_loses_held_frames_and_counts_them() {
     fault.reset().unwrap();
     assert!(receive(&mut qa, 64).is_empty());
     assert_eq!((fault.stats().delayed, fault.stats().reset_lost), (2, 2));
+}
+
+/// Whoever bounds what stands on a ring (`dql_avail`) sees through all of them.
+#[test]
+fn what_stands_on_the_ring_is_told_through_decorators() {
+    let (a, b) = mem::pair(MemConfig::default());
+    let a = Trace::new(Arc::new(a), |_| ());
+    let a = Fault::new(Arc::new(a), FaultConfig::default()).unwrap();
+    let a = Programmed::new(Arc::new(a), |_| Box::new(|_: &mut Frame| Action::Pass));
+    let a = Pcap::new(Arc::new(a), io::sink());
+    let (mut qa, mut qb) = (a.take_queue(0).unwrap(), b.take_queue(0).unwrap());
+    assert_eq!(qa.tx.outstanding(), Some(0));
+    send(&mut qa, [numbered(1), numbered(2)]);
+    assert_eq!(qa.tx.outstanding(), Some(2));
+    assert_eq!(qa.tx.room_for(Sender::default()), qa.tx.free_slots());
+    assert_eq!(receive(&mut qb, 64).len(), 2);
+    assert_eq!(qa.tx.outstanding(), Some(0));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::line::{FaultLine, NEVER};
 use super::room::FaultRoom;
 use super::shared::{Shared, lock};
 use crate::device::{DeviceError, Doorbell, Queue, RxQueue, TxQueue};
-use crate::frame::{Frame, FramePool};
+use crate::frame::{Frame, FramePool, Sender};
 
 pub(super) fn wrap(shared: &Arc<Shared>, queue: Queue) -> Result<Queue, DeviceError> {
     let Queue { index, rx, tx, irq, tx_irq } = queue;
@@ -184,6 +184,17 @@ impl TxQueue for FaultTx {
     fn free_slots(&self) -> usize {
         let state = lock(&self.transmitter.state);
         state.inner.free_slots().saturating_sub(state.injector.ready())
+    }
+
+    fn room_for(&self, sender: Sender) -> usize {
+        let state = lock(&self.transmitter.state);
+        state.inner.room_for(sender).saturating_sub(state.injector.ready())
+    }
+
+    /// A frame that is delayed is on a wire that is slow, and one that waits for room is on the ring.
+    fn outstanding(&self) -> Option<usize> {
+        let state = lock(&self.transmitter.state);
+        state.inner.outstanding().map(|count| count + state.injector.ready())
     }
 
     fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
