@@ -38,7 +38,7 @@ pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvmmsg, recvmsg, sendmmsg, sendmsg};
 pub use name::{getpeername, getsockname};
-pub use options::steer::steers;
+pub use options::steer::may_steer;
 pub use options::{getsockopt, setsockopt};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;

@@ -125,6 +125,24 @@ fn what_is_no_program_for_the_kernel_is_none_here() {
     close(alone);
 }
 
+/// As a listener's.
+#[test]
+fn one_that_was_attached_before_a_datagram_socket_was_bound_is_in_force_when_it_is() {
+    peers();
+    let fds = [sharing(udp()), sharing(udp())];
+    attach(fds[0], &always(1)).unwrap();
+    socket::bind(fds[0], &bytes(&format!("{OWN}:0"))).unwrap();
+    let address = name(fds[0]);
+    socket::bind(fds[1], &bytes(&address.to_string())).unwrap();
+    for _ in 0..6 {
+        // Each from a port of its own, which a hash would spread.
+        let peer = UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap();
+        peer.send_to(b"x", address).unwrap();
+        assert_eq!(recv(fds[1], 0).unwrap(), b"x");
+    }
+    fds.into_iter().for_each(close);
+}
+
 #[test]
 fn a_program_chooses_among_datagram_sockets_by_the_payload() {
     let first = sharing(udp());

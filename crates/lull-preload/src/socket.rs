@@ -71,7 +71,7 @@ taken_over! {
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int,
-        if is_lull(fd) || lulls::steers(level, name) => {
+        if is_lull(fd) || lulls::may_steer(level, name) => {
             let value = memory::bytes(value, length as usize);
             answer::done(|| lulls::setsockopt(fd, level, name, value))
         };

@@ -20,7 +20,7 @@ use self::control::Wanted;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
 use super::listen::bind_own;
-use super::options::Options;
+use super::options::{Options, steer};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, engine, epoll, flags, kernel};
 
@@ -181,6 +181,8 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
         connected: AtomicBool::new(false),
         turn: AtomicU32::new(0),
     };
+    let program = steer::take_remembered(kernel::inode(fd)?, local);
+    program.map_or(Ok(()), |program| datagram.sockets.steer(Some(&program)))?;
     datagram.options.busy().for_each(|(name, value)| datagram.sockets.set_busy(name, value));
     epoll::becomes_lulls(fd, || files::put(fd, File::Datagram(datagram)))
 }

@@ -152,7 +152,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         options: Options::of_listener(fd),
-        program: Mutex::new(steer::take_remembered(inode)),
+        program: Mutex::new(steer::take_remembered(inode, bound)),
     };
     if !engine::listens_lazily() {
         file.real()?;
@@ -203,11 +203,13 @@ impl Listener {
         let engine = engine::engine_with(if self.is_inherited() { Share::One } else { Share::All })?;
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;
-        if let Some(program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            listener.set_reuseport_program(Some(program))?;
-        }
         self.asked_for();
-        Ok(self.real.get_or_init(|| listener))
+        let real = self.real.get_or_init(|| listener);
+        // Behind it: whoever attaches a program meanwhile either finds the listener or leaves the program to be found here.
+        if let Some(program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            real.set_reuseport_program(Some(program))?;
+        }
+        Ok(real)
     }
 
     /// Where it listens.

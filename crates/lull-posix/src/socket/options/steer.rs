@@ -5,20 +5,28 @@
 //! attached before a socket is lull's is remembered until it is.
 #![allow(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::{c_int, sock_fprog};
+use lull_fd::say;
 use lull_net::lull_cbpf::{Instruction, Program};
 
 use super::Name;
 use crate::socket::Listener;
-use crate::{Errno, Result, kernel, memory};
+use crate::{Errno, Result, is_engaged, kernel, memory};
 
 /// Programs that are remembered, at most: of more sockets that never became lull's the oldest is forgotten.
 const REMEMBERED_MAX: usize = 64;
 
+/// Whether an option of a socket of the kernel's is one of these, in a process where that may become lull's.
+#[inline]
+pub fn may_steer(level: c_int, name: c_int) -> bool {
+    steers(level, name) && is_engaged()
+}
+
 /// Whether an option is one of these.
-pub fn steers(level: c_int, name: c_int) -> bool {
+pub(in crate::socket) fn steers(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET
         && matches!(
             name,
@@ -57,7 +65,8 @@ pub(in crate::socket) fn asked((_, name): Name, value: &[u8]) -> Result<Option<A
     }
 }
 
-type Remembered = Vec<(u32, Arc<Program>)>;
+/// By inode; nothing in the place of a program that lull cannot run.
+type Remembered = Vec<(u32, Option<Arc<Program>>)>;
 
 fn remembered() -> MutexGuard<'static, Remembered> {
     static REMEMBERED: Mutex<Remembered> = Mutex::new(Vec::new());
@@ -68,25 +77,31 @@ fn remembered() -> MutexGuard<'static, Remembered> {
 /// One of these options of a socket that is the kernel's still: the kernel has it, and lull's socket will.
 pub(super) fn set_before(fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
     kernel::setsockopt(fd, level, name, value)?;
-    // What lull's group could not run is the kernel's alone: should the socket become lull's, the hash chooses.
-    let Ok(program) = asked((level, name), value) else { return Ok(()) };
     let inode = kernel::inode(fd)?;
     let mut remembered = remembered();
     remembered.retain(|(of, _)| *of != inode);
-    if let Some(program) = program {
-        if remembered.len() == REMEMBERED_MAX {
-            remembered.remove(0);
-        }
-        remembered.push((inode, program));
+    let program = match asked((level, name), value) {
+        Ok(None) => return Ok(()),
+        asked => asked.ok().flatten(),
+    };
+    if remembered.len() == REMEMBERED_MAX {
+        remembered.remove(0);
     }
+    remembered.push((inode, program));
     Ok(())
 }
 
-/// What was attached to a socket before it became lull's.
-pub(in crate::socket) fn take_remembered(inode: u32) -> Option<Arc<Program>> {
+/// What was attached to a socket before it became lull's, bound to `at`. One that lull cannot run is the kernel's alone.
+pub(in crate::socket) fn take_remembered(inode: u32, at: SocketAddr) -> Option<Arc<Program>> {
     let mut remembered = remembered();
-    let at = remembered.iter().position(|(of, _)| *of == inode)?;
-    Some(remembered.remove(at).1)
+    let nth = remembered.iter().position(|(of, _)| *of == inode)?;
+    let (_, program) = remembered.remove(nth);
+    if program.is_none() {
+        say::line(format_args!(
+            "the program that was attached to the sockets of {at} is none of classic BPF: a hash chooses among them in lull"
+        ));
+    }
+    program
 }
 
 impl Listener {
@@ -106,5 +121,16 @@ impl Listener {
             None => *kept = program,
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_addresses_of_lulls_every_option_is_the_kernels_alone() {
+        let name = libc::SO_ATTACH_REUSEPORT_CBPF;
+        assert!(steers(libc::SOL_SOCKET, name) && !may_steer(libc::SOL_SOCKET, name));
     }
 }
