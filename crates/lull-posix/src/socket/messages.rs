@@ -8,8 +8,8 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t,
 use super::{Message, Receive, Room, Send, recv_message, send_message, sends_by_lull};
 use crate::{Errno, Result, is_engaged, is_lull, memory};
 
-/// As in the kernel, no more messages of a call are looked at (`__sys_sendmmsg`).
-const MESSAGES_MAX: c_uint = 1024;
+/// As in the kernel, no more messages of a call are sent (`__sys_sendmmsg`). Receiving has no such limit (`do_recvmmsg`).
+const SENT_MAX: c_uint = 1024;
 
 /// Whether a message goes by lull: the socket is lull's, or becomes so by where it sends to.
 ///
@@ -96,7 +96,7 @@ pub unsafe fn recvmmsg(
 /// The program vouches for the messages.
 pub unsafe fn sendmmsg(messages: *mut mmsghdr, count: c_uint, mut send: impl FnMut(*mut msghdr) -> ssize_t) -> c_int {
     // SAFETY: as above.
-    unsafe { each(messages, count, |_| true, |_, message| send(message)) }
+    unsafe { each(messages, count.min(SENT_MAX), |_| true, |_, message| send(message)) }
 }
 
 /// One call for each message, until one fails; how many did not, or -1 if that was the first.
@@ -109,7 +109,7 @@ unsafe fn each(
     goes_on: impl Fn(usize) -> bool,
     mut call: impl FnMut(usize, *mut msghdr) -> ssize_t,
 ) -> c_int {
-    let count = count.min(MESSAGES_MAX) as usize;
+    let count = count as usize;
     for nth in 0..count {
         if !goes_on(nth) {
             return nth as c_int;
@@ -145,6 +145,17 @@ mod tests {
             // SAFETY: as many messages as it says.
             assert_eq!(unsafe { sendmmsg(messages.as_mut_ptr(), 3, send) }, told);
             assert_eq!(messages.map(|message| message.msg_len), lengths);
+        }
+    }
+
+    #[test]
+    fn more_messages_are_received_at_once_than_are_sent() {
+        // SAFETY: plain data, for which zeroes are a value.
+        let mut messages: Vec<mmsghdr> = (0..1030).map(|_| unsafe { std::mem::zeroed() }).collect();
+        // SAFETY: as many messages as it says.
+        unsafe {
+            assert_eq!(recvmmsg(messages.as_mut_ptr(), 1030, 0, None, |_, _| 1), 1030);
+            assert_eq!(sendmmsg(messages.as_mut_ptr(), 1030, |_| 1), 1024);
         }
     }
 
