@@ -131,6 +131,20 @@ fn first_word(mask: &libc::sigset_t) -> u64 {
     unsafe { (mask as *const libc::sigset_t).cast::<u64>().read_unaligned() }
 }
 
+/// A set of the kernel's, as a system call is given one; nothing without.
+///
+/// # Safety
+/// The program vouches for its pointer.
+pub unsafe fn kernels_set(at: *const u64) -> Option<libc::sigset_t> {
+    // SAFETY: as above.
+    let word = unsafe { at.as_ref() }?;
+    // SAFETY: plain data, for which zeroes are a value.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as in `first_word`.
+    unsafe { (&raw mut set).cast::<u64>().write_unaligned(*word) };
+    Some(set)
+}
+
 fn set_mask(how: c_int, mask: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: sets of the kernel's size.

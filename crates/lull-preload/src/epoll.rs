@@ -126,7 +126,13 @@ taken_over! {
 ///
 /// # Safety
 /// As `epoll_wait`.
-unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: i64, mask: Option<&sigset_t>) -> c_int {
+pub(crate) unsafe fn waited(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout_ns: i64,
+    mask: Option<&sigset_t>,
+) -> c_int {
     let Ok(room) = usize::try_from(max) else { return answer::refused(libc::EINVAL) };
     if events.is_null() {
         return answer::refused(libc::EFAULT);

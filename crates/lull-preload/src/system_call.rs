@@ -1,6 +1,8 @@
 //! `syscall`: calls by number that are lull's, past the C library's names.
 
 use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
+use lull_fd::time;
+use lull_posix::signals::kernels_set;
 use lull_posix::{is_engaged, is_lull};
 
 use crate::taken_over::taken_over;
@@ -63,8 +65,11 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_accept => socket::accept(fd, b as *mut _, c as *mut _) as c_long,
             libc::SYS_accept4 => socket::accept4(fd, b as *mut _, c as *mut _, d as c_int) as c_long,
             libc::SYS_close => number::close(fd) as c_long,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => epoll::epoll_wait(fd, b as *mut _, c as c_int, d as c_int) as c_long,
             libc::SYS_epoll_pwait => {
-                epoll::epoll_pwait(fd, b as *mut _, c as c_int, d as c_int, core::ptr::null()) as c_long
+                let (timeout_ns, mask) = (time::of_ms(d as c_int), kernels_set(e as *const u64));
+                epoll::waited(fd, b as *mut _, c as c_int, timeout_ns, mask.as_ref()) as c_long
             }
             _ => return None,
         }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -172,6 +173,28 @@ static void closes_and_duplicates(const char *address) {
     CHECK(write(kept, "x", 1) == -1 && errno == EBADF);
 }
 
+static volatile sig_atomic_t handled;
+
+static void on_signal(int signal) { handled = signal; }
+
+// A signal that is blocked comes in the wait alone, whose set of signals is the kernel's, of one word.
+static void waits_by_number(int fd) {
+    struct epoll_event event = {.events = EPOLLIN};
+    unsigned long none = 0;
+    sigset_t blocked;
+    int epfd = epoll_create1(0);
+    CHECK(epfd >= 0 && syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, fd, &event) == 0);
+#ifdef SYS_epoll_wait
+    CHECK(syscall(SYS_epoll_wait, epfd, &event, 1, 0) == 0);
+#endif
+    signal(SIGUSR1, on_signal);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0 && raise(SIGUSR1) == 0 && handled == 0);
+    CHECK(syscall(SYS_epoll_pwait, epfd, &event, 1, 60000, &none, sizeof none) == -1 && errno == EINTR);
+    CHECK(handled == SIGUSR1 && close(epfd) == 0);
+}
+
 static void calls_by_number(const char *address) {
     int listener = serve(address);
     int fd = syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC);
@@ -184,6 +207,7 @@ static void calls_by_number(const char *address) {
     CHECK(syscall(SYS_read, other, letters, 5) == 5);
     CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == 5);
     CHECK(syscall(SYS_fcntl, other, F_GETFL) == O_RDWR);
+    waits_by_number(other);
     CHECK(syscall(SYS_shutdown, other, SHUT_WR) == 0);
     CHECK(syscall(SYS_sendto, other, letters, 5, MSG_NOSIGNAL, NULL, 0) == -1 && errno == EPIPE);
     CHECK(syscall(SYS_close_range, other, other, 0) == 0);
