@@ -478,15 +478,6 @@ fn who_waits_for_a_connection_waits_on_when_the_number_is_closed() {
     [fd, other, got].into_iter().for_each(close);
 }
 
-/// Whether a thread sleeps, and goes on sleeping.
-fn sleeps(thread: libc::pid_t) -> bool {
-    (0..20).all(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
-    })
-}
-
 fn is_over(fd: c_int) -> bool {
     let mut polled = [libc::pollfd { fd, events: 0, revents: 0 }];
     lull_posix::poll::poll(&mut polled, Some(NOW)) == Ok(1) && polled[0].revents & libc::POLLHUP != 0

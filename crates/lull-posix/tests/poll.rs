@@ -36,8 +36,14 @@ fn urgent_data_of_the_kernels_ends_a_call_beside_sockets_of_lulls() {
     let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (near, _) = listener.accept().unwrap();
     let asked = [(fd, POLLIN), (near.as_raw_fd(), POLLPRI)];
-    let sleeper = thread::spawn(move || polled(&asked, LOST));
-    thread::sleep(Duration::from_millis(20));
+    let (tell, told) = std::sync::mpsc::channel();
+    let sleeper = thread::spawn(move || {
+        // SAFETY: always there.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        polled(&asked, LOST)
+    });
+    let asleep = told.recv().unwrap();
+    until("the thread waits", || sleeps(asleep));
     // SAFETY: a byte.
     assert_eq!(unsafe { libc::send(far.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
     assert_eq!(sleeper.join().unwrap(), [0, POLLPRI]);

@@ -218,3 +218,12 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Whether a thread sleeps, and goes on sleeping.
+pub fn sleeps(thread: libc::pid_t) -> bool {
+    (0..20).all(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+    })
+}
