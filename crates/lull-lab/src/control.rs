@@ -71,7 +71,7 @@ pub fn prove(
             if nth >= proving.traces {
                 return;
             }
-            let seed = proving.seed + nth;
+            let seed = proving.seed.wrapping_add(nth);
             let trace = Trace::random(seed, proving.max_per_s, proving.file.queues);
             let result = score(proving.file, proving.mode, proving.slo, &trace, seed);
             let result = result.map(|score| Proven { seed, trace, score });

@@ -63,6 +63,7 @@ pub fn control(
         let seen = eyes.window(session, request, control, stop).and_then(|window| {
             let Some(reading) = window else { return Ok(()) };
             keeping.look(session, "a window", log);
+            told.unread(control.report.as_mut(), log);
             let standing = control.controller.decide(&reading);
             let changed = put_in_force(session, request, &control.controller)?;
             told.standing(standing, &reading, &changed, log);
@@ -235,9 +236,22 @@ impl Ticks {
 struct Told {
     standing: Option<Standing>,
     complaint: Option<String>,
+    unread: bool,
 }
 
 impl Told {
+    /// A service that reports in words of its own would wait for ever for something to happen.
+    fn unread(&mut self, report: Option<&mut Report>, log: &mut dyn FnMut(&str)) {
+        let Some(report) = report else { return };
+        let words = report.take_unread();
+        if words > 0 && !std::mem::replace(&mut self.unread, true) {
+            log(&format!(
+                "{words} words on {} are no latency and are passed over: send times with their units, such as 85us 1.2ms",
+                report.path().display()
+            ));
+        }
+    }
+
     fn standing(&mut self, standing: Standing, reading: &Reading, changed: &[String], log: &mut dyn FnMut(&str)) {
         self.complaint = None;
         // Moving and met take turns as it settles; the changes tell that.

@@ -2,8 +2,8 @@
 //! cannot know them.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, ErrorKind::ConnectionRefused};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,15 +26,16 @@ pub struct Report {
     path: PathBuf,
     ns: Vec<u64>,
     heard: Option<Instant>,
-    /// Words that were no latency.
+    /// Words that were no latency, since somebody asked.
     unread: u64,
 }
 
 impl Report {
-    /// Makes the socket. Whoever can reach the file may report: the rights of its directory decide.
+    /// Makes the socket. Whoever can reach the file may report: the rights of its directory decide. A socket that a killed
+    /// controller has left there is replaced.
     ///
     /// # Errors
-    /// The file cannot be made there, for one because it is there already.
+    /// The file cannot be made there, for one because another file has the name, or somebody listens there.
     pub fn bind(path: &Path) -> Result<Report> {
         let failed = |source: io::Error| Error::Os {
             what: format!("make the socket {} for reports of latency", path.display()),
@@ -42,6 +43,9 @@ impl Report {
             source,
             said: None,
         };
+        if is_left_over(path) {
+            fs::remove_file(path).map_err(failed)?;
+        }
         let socket = UnixDatagram::bind(path).map_err(failed)?;
         let report = Report { socket, path: path.to_owned(), ns: Vec::new(), heard: None, unread: 0 };
         report.socket.set_nonblocking(true).map_err(failed)?;
@@ -76,9 +80,9 @@ impl Report {
         }
     }
 
-    /// Words so far that were no latency.
-    pub fn unread(&self) -> u64 {
-        self.unread
+    /// Words since the last call that were no latency.
+    pub fn take_unread(&mut self) -> u64 {
+        std::mem::take(&mut self.unread)
     }
 
     /// The latencies since the last call; nothing where nobody reports, or no longer.
@@ -101,6 +105,13 @@ impl Report {
     }
 }
 
+/// Whether a file is a socket on which nobody listens any more.
+fn is_left_over(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let refused = |probe: UnixDatagram| probe.connect(path).is_err_and(|error| error.kind() == ConnectionRefused);
+    is_socket && UnixDatagram::unbound().is_ok_and(refused)
+}
+
 impl Drop for Report {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
@@ -120,7 +131,7 @@ mod tests {
         let words: String = (1..=100).map(|us| format!("{us}us ")).collect();
         service.send_to(words.as_bytes(), &path).unwrap();
         service.send_to(b"20 fast\n", &path).unwrap();
-        assert_eq!((report.drain(), report.unread()), (100, 2));
+        assert_eq!((report.drain(), report.take_unread(), report.take_unread()), (100, 2, 0));
         let latency = report.take().unwrap();
         let ns = (latency.avg_ns, latency.p50_ns, latency.p95_ns, latency.p99_ns);
         assert_eq!((latency.answers, ns), (100, (50_500, 50_000, 95_000, 99_000)));
@@ -129,5 +140,19 @@ mod tests {
         assert!(Report::bind(&path).unwrap_err().to_string().contains("name a file"));
         drop(report);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_killed_controller_left_is_replaced_and_other_files_are_not() {
+        let path = std::env::temp_dir().join(format!("lull-report-left-{}", std::process::id()));
+        // Its file stays, as after SIGKILL.
+        drop(UnixDatagram::bind(&path).unwrap());
+        let report = Report::bind(&path).unwrap();
+        UnixDatagram::unbound().unwrap().send_to(b"1us", &path).unwrap();
+        drop(report);
+        fs::write(&path, "somebody's").unwrap();
+        assert!(Report::bind(&path).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -1,8 +1,13 @@
 //! Calibration against machines whose costs are known: simulated ones.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lull_core::Mode;
-use lull_sim::WorldFile;
-use lull_sim::calibration::{Calibrated, Cell, Column, Figure, KEYS, Measured, Setup, calibrate, simulate};
+use lull_sim::calibration::{
+    CalibrateError, Calibrated, Cell, Column, Figure, KEYS, Measured, Setup, calibrate, simulate,
+};
+
+use lull_sim::{RunError, WorldFile};
 
 /// The truth: one core of lull's own stack, in costs that no start of the search has.
 const TRUTH: &str = r#"[machine]
@@ -93,7 +98,7 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
     let micro = [("costs.irq", 8_000.0), ("costs.idle_shallow_exit", 22_000.0), ("costs.timer_late", 24_000.0)];
     let micro = micro.map(|(key, value)| Measured { key, value, interval: 0.15 * value });
     let mut told = 0;
-    let calibrated = calibrate(&setup(), &micro, &cells, 75, &mut |done, most| {
+    let calibrated = calibrate(&setup(), &micro, &cells, 75, &AtomicBool::new(false), &mut |done, most| {
         assert!(done <= most);
         told += 1;
     })
@@ -138,7 +143,7 @@ fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little
     let cells = [measured(&truth, "fullbusy", None)];
     // A closed loop of busy polling never sleeps.
     let micro = [Measured { key: "costs.epoll_sleep", value: 6_000.0, interval: 600.0 }];
-    let calibrated = calibrate(&setup(), &micro, &cells, 40, &mut |_, _| ()).unwrap();
+    let calibrated = calibrate(&setup(), &micro, &cells, 40, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     assert!((value(&calibrated, "costs.epoll_sleep") - 6_000.0).abs() < 1_500.0);
     let found = |key: &str| calibrated.found.iter().find(|found| found.key.name == key).unwrap();
     assert_eq!(found("costs.epoll_sleep").measured, Some(6_000.0));
@@ -146,4 +151,12 @@ fn a_key_that_no_cell_depends_on_stays_where_it_was_measured_and_says_how_little
     let timer = found("costs.timer_late");
     assert!(timer.measured.is_none() && timer.interval > 0.5 * timer.value, "{timer:?}");
     assert!(KEYS.iter().filter(|key| key.is_of(true)).count() == calibrated.found.len());
+}
+
+#[test]
+fn a_search_that_is_stopped_finds_nothing() {
+    let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
+    let (cells, stop) = ([measured(&truth, "fullbusy", None)], AtomicBool::new(false));
+    let found = calibrate(&setup(), &[], &cells, 40, &stop, &mut |done, _| stop.store(done >= 3, Ordering::Relaxed));
+    assert_eq!(found.map(|_| ()), Err(CalibrateError::Run(RunError::Stopped)));
 }

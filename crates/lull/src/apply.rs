@@ -30,8 +30,8 @@ pub struct ApplyArgs {
     /// Stay, apply again after a link flap, a change of queues or a reset, and undo at SIGTERM or SIGINT.
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody.
-    #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", value_name = "SECONDS")]
+    /// With --watch: seconds between read-backs, for drivers that lose settings and tell nobody. With --slo every window is one.
+    #[arg(long, value_parser = units::seconds, default_value = "2", requires = "watch", conflicts_with = "slo", value_name = "SECONDS")]
     read_back: Duration,
     #[command(flatten)]
     slo: SloArgs,
@@ -41,7 +41,7 @@ pub struct ApplyArgs {
     #[arg(long, value_name = "PATH", requires = "slo")]
     report: Option<PathBuf>,
     /// Show what would change, and change nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["prometheus", "report"])]
     dry_run: bool,
     /// Print JSON.
     #[arg(long)]

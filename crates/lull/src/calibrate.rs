@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use lull_lab::bench::{BenchConfig, Cores};
 use lull_lab::calibrate::{Calibration, Error, calibrate, render};
 use lull_lab::csv::atomic;
@@ -129,14 +129,22 @@ fn same_options(args: &Calibrate) -> String {
     if args.plane == Plane::Kernel {
         options += " --plane kernel";
     }
-    if let Some(nic) = args.nic.filter(|nic| *nic != Nic::Mem) {
-        options += if nic == Nic::Tap { " --nic tap" } else { " --nic xdp" };
-    }
+    let mut value = |option: &str, value: Option<clap::builder::PossibleValue>| {
+        if let Some(value) = value {
+            options += &format!(" {option} {}", value.get_name());
+        }
+    };
+    value("--nic", args.nic.and_then(|nic| nic.to_possible_value()));
+    value("--service", args.service.and_then(|service| service.to_possible_value()));
     if args.workers != 1 {
         options += &format!(" --workers {}", args.workers);
     }
     if args.connections != 64 {
         options += &format!(" --connections {}", args.connections);
+    }
+    if let Some(cores) = &args.cores {
+        let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();
+        options += &format!(" --cores {}", cores.join(","));
     }
     options
 }

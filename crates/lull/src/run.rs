@@ -59,7 +59,7 @@ pub struct RunArgs {
     #[arg(long, short)]
     quiet: bool,
     /// Show what would be done, and do nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "prometheus")]
     dry_run: bool,
     #[command(flatten)]
     metrics: MetricsArgs,

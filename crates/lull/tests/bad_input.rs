@@ -157,6 +157,17 @@ fn wrong_addresses_and_nics() {
 }
 
 #[test]
+fn what_a_controller_or_a_dry_run_would_ignore_is_refused() {
+    let apply = "apply lo --mode suspend20";
+    refused(&format!("{apply} --watch --read-back 1 --slo p99<1ms"), &["--slo", "--read-back"]);
+    refused(&format!("{apply} --report /tmp/x"), &["--slo"]);
+    refused(&format!("{apply} --cpu-max 60%"), &["--slo"]);
+    refused(&format!("{apply} --dry-run --watch --prometheus 127.0.0.1:0"), &["--dry-run", "--prometheus"]);
+    refused(&format!("{apply} --dry-run --slo p99<1ms --report /tmp/x"), &["--dry-run", "--report"]);
+    refused("run --dev lo --mode base --dry-run --prometheus 127.0.0.1:0 -- true", &["--dry-run", "--prometheus"]);
+}
+
+#[test]
 fn a_signal_ends_a_comparison_with_its_partial_table() {
     let arguments =
         "compare --modes base,suspend50 --loads MAX --runs 100 --seconds 0.2 --records 1000 --progress plain";

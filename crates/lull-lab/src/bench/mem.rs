@@ -82,6 +82,12 @@ impl MemBench {
         let generators = cores.generator.len();
         // A client's ports are its connections', so that very many take several clients.
         let clients = generators.max(config.connections.div_ceil(CONNECTIONS_MAX));
+        if clients > CLIENTS_MAX {
+            return Err(BenchError::Invalid(format!(
+                "cannot make {clients} generators: their network has {CLIENTS_MAX} addresses; give fewer cores (--cores) or \
+                 connections"
+            )));
+        }
         let (service_port, client_port) = mem::pair(MemConfig {
             queues: config.queues(),
             peer_queues: Some(clients),
@@ -149,6 +155,9 @@ impl MemBench {
         &self.server
     }
 }
+
+/// Clients that have addresses on the service's network, whose prefix has 24 bits.
+const CLIENTS_MAX: usize = 253;
 
 /// The address of a client on the service's network: each has one of its own, so that their ports cannot collide.
 fn client_ip(index: usize) -> Ipv4Addr {
@@ -264,7 +273,7 @@ mod tests {
 
     #[test]
     fn several_generators_have_addresses_and_answers_of_their_own() {
-        assert!((0..100).all(|index| client_ip(index) != SERVICE_IP));
+        assert!((0..CLIENTS_MAX).all(|index| client_ip(index) != SERVICE_IP));
         let core = lull_host::usable_cores()[0];
         let cores = Cores { service: vec![core], generator: vec![core; 2], spare: Vec::new(), shared: true };
         let workload = WorkloadConfig { records: 100, ..WorkloadConfig::default() };

@@ -45,26 +45,26 @@ pub struct Micro {
     pub ns: Estimate,
 }
 
-/// Measures everything on the core of a service and that of a generator, which may be the same.
+/// Measures everything on the core of a service and that of a generator, which may be the same, until `stop` is set.
 ///
 /// # Errors
-/// A descriptor that the system refuses, or a core.
-pub fn measure(service: usize, generator: usize) -> io::Result<Vec<Micro>> {
+/// A descriptor that the system refuses, or a core; [`io::ErrorKind::Interrupted`] if it was stopped.
+pub fn measure(service: usize, generator: usize, stop: &AtomicBool) -> io::Result<Vec<Micro>> {
     // A core that cannot be used is said before a thread waits for another.
     on(service, || Ok(()))?;
     on(generator, || Ok(()))?;
     let mut all = vec![
-        micro("system call", None, &on(service, system_calls)?),
-        micro("copying 1 KiB, warm", None, &on(service, || Ok(copies(COPY_BYTES)))?),
-        micro("copying 1 KiB, cold", None, &on(service, || Ok(copies(COLD_BYTES)))?),
-        micro("switch between threads of a core", Some("costs.switch"), &switches(service)?),
-        micro("starting a kernel timer", Some("costs.timer_start"), &on(service, timer_starts)?),
-        micro("lateness of a timer of 20 us", Some("costs.timer_late"), &on(service, timer_lateness)?),
+        micro("system call", None, &on(service, || system_calls(stop))?),
+        micro("copying 1 KiB, warm", None, &on(service, || copies(COPY_BYTES, stop))?),
+        micro("copying 1 KiB, cold", None, &on(service, || copies(COLD_BYTES, stop))?),
+        micro("switch between threads of a core", Some("costs.switch"), &switches(service, stop)?),
+        micro("starting a kernel timer", Some("costs.timer_start"), &on(service, || timer_starts(stop))?),
+        micro("lateness of a timer of 20 us", Some("costs.timer_late"), &on(service, || timer_lateness(stop))?),
     ];
     if service == generator {
         return Ok(all);
     }
-    let woken = wakes(service, generator)?;
+    let woken = wakes(service, generator, stop)?;
     all.push(micro(
         "waking a thread of another core: the waker's time (doorbell in memory)",
         Some("costs.wake"),
@@ -72,9 +72,14 @@ pub fn measure(service: usize, generator: usize) -> io::Result<Vec<Micro>> {
     ));
     all.push(micro("until it runs", Some("costs.idle_shallow_exit"), &woken.latency));
     all.push(micro("CPU time of sleeping and being woken", Some("costs.epoll_sleep"), &[woken.sleep_ns]));
-    let broken = interruptions(service, generator)?;
+    let broken = interruptions(service, generator, stop)?;
     all.push(micro("a thread that wakes on a busy core: what it takes from the other", Some("costs.irq"), &broken));
     Ok(all)
+}
+
+/// Refuses to go on once it is to stop.
+fn goes_on(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
 }
 
 fn micro(what: &'static str, key: Option<&'static str>, samples: &[f64]) -> Micro {
@@ -88,24 +93,26 @@ fn on<T: Send>(core: usize, work: impl FnOnce() -> io::Result<T> + Send) -> io::
 }
 
 /// Nanoseconds an operation, batch by batch.
-fn batches(operations: usize, mut each: impl FnMut()) -> Vec<f64> {
+fn batches(operations: usize, stop: &AtomicBool, mut each: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
     let mut batch = || {
+        goes_on(stop)?;
         let start = Instant::now();
-        (0..operations).for_each(|_| each());
-        start.elapsed().as_nanos() as f64 / operations as f64
+        (0..operations).try_for_each(|_| each())?;
+        Ok(start.elapsed().as_nanos() as f64 / operations as f64)
     };
-    batch();
+    batch()?;
     (0..BATCHES).map(|_| batch()).collect()
 }
 
-fn system_calls() -> io::Result<Vec<f64>> {
-    Ok(batches(OPERATIONS, || {
+fn system_calls(stop: &AtomicBool) -> io::Result<Vec<f64>> {
+    batches(OPERATIONS, stop, || {
         black_box(rustix::process::getppid());
-    }))
+        Ok(())
+    })
 }
 
 /// Copies out of a buffer of `from_bytes`, in turn: nanoseconds a KiB.
-fn copies(from_bytes: usize) -> Vec<f64> {
+fn copies(from_bytes: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let from = vec![1u8; from_bytes];
     let mut to = vec![0u8; COPY_BYTES];
     let mut at = 0;
@@ -113,8 +120,10 @@ fn copies(from_bytes: usize) -> Vec<f64> {
         to.copy_from_slice(black_box(&from[at..at + COPY_BYTES]));
         black_box(&mut to);
         at = (at + COPY_BYTES) % from_bytes;
+        Ok(())
     };
-    batches(OPERATIONS, each).into_iter().map(|ns| ns * 1_024.0 / COPY_BYTES as f64).collect()
+    let of_a_kib = |ns: f64| ns * 1_024.0 / COPY_BYTES as f64;
+    Ok(batches(OPERATIONS, stop, each)?.into_iter().map(of_a_kib).collect())
 }
 
 fn event() -> io::Result<OwnedFd> {
@@ -132,30 +141,39 @@ fn wait(event: &OwnedFd) -> io::Result<()> {
 }
 
 /// Two threads of a core wake each other in turn: half a round is a wake-up, a sleep and a switch.
-fn switches(core: usize) -> io::Result<Vec<f64>> {
-    let rounds = OPERATIONS / 4;
-    let (there, back) = (event()?, event()?);
-    std::thread::scope(|scope| {
-        let answering = scope.spawn(|| -> io::Result<()> {
-            pin_thread(&[core])?;
-            // One batch more, which warms up.
-            for _ in 0..(BATCHES + 1) * rounds {
-                wait(&there)?;
-                signal(&back)?;
+fn switches(core: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
+    let (there, back, over) = (event()?, event()?, AtomicBool::new(false));
+    let answer = || -> io::Result<()> {
+        pin_thread(&[core])?;
+        loop {
+            wait(&there)?;
+            if over.load(Ordering::Acquire) {
+                return Ok(());
             }
-            Ok(())
-        });
-        let asked = on(core, || {
-            let mut failed = None;
-            let samples = batches(rounds, || {
-                if let Err(error) = signal(&there).and_then(|()| wait(&back)) {
-                    failed = Some(error);
-                }
-            });
-            failed.map_or(Ok(samples), Err)
-        });
-        let answered = answering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        answered.and(asked).map(|samples| samples.into_iter().map(|ns| ns / 2.0).collect())
+            signal(&back)?;
+        }
+    };
+    let ask = || on(core, || batches(OPERATIONS / 4, stop, || signal(&there).and_then(|()| wait(&back))));
+    let ((), samples) = beside(answer, ask, &over, &there)?;
+    Ok(samples.into_iter().map(|ns| ns / 2.0).collect())
+}
+
+/// Runs `sleeps` in a thread of its own until `work` is done; what `event` wakes it for then is that it is over.
+fn beside<S: Send, W>(
+    sleeps: impl FnOnce() -> io::Result<S> + Send,
+    work: impl FnOnce() -> io::Result<W>,
+    over: &AtomicBool,
+    event: &OwnedFd,
+) -> io::Result<(S, W)> {
+    std::thread::scope(|scope| {
+        let sleeping = scope.spawn(sleeps);
+        let worked = work();
+        over.store(true, Ordering::Release);
+        signal(event)?;
+        let slept = sleeping.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // What the work met comes first: a sleeper that is stopped has met nothing of its own.
+        let worked = worked?;
+        Ok((slept?, worked))
     })
 }
 
@@ -174,21 +192,21 @@ fn set(timer: &OwnedFd, ns: i64) -> io::Result<()> {
 }
 
 /// Moves a timer between two near times: each write goes to the clock event device.
-fn timer_starts() -> io::Result<Vec<f64>> {
+fn timer_starts(stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let timer = timer()?;
     set(&timer, 1_000_000)?;
     let mut near = false;
-    Ok(batches(OPERATIONS / 4, || {
+    batches(OPERATIONS / 4, stop, || {
         near = !near;
-        // It was accepted above.
-        let _ = set(&timer, if near { 500_000 } else { 1_000_000 });
-    }))
+        set(&timer, if near { 500_000 } else { 1_000_000 })
+    })
 }
 
-fn timer_lateness() -> io::Result<Vec<f64>> {
+fn timer_lateness(stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let timer = timer()?;
     let mut late = Vec::with_capacity(WAKES);
     for _ in 0..WAKES {
+        goes_on(stop)?;
         let start = Instant::now();
         set(&timer, TIMER_NS)?;
         wait(&timer)?;
@@ -214,89 +232,111 @@ fn spin(time: Duration) {
 }
 
 /// A thread of one core wakes one that sleeps on another.
-fn wakes(sleeper: usize, waker: usize) -> io::Result<Wakes> {
+fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
     let (event, start, awake_ns) = (event()?, Instant::now(), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
     let now_ns = || start.elapsed().as_nanos() as u64;
-    std::thread::scope(|scope| {
-        let sleeping = scope.spawn(|| -> io::Result<f64> {
-            pin_thread(&[sleeper])?;
-            let before_ns = thread_cpu_ns(thread_id())?;
-            for _ in 0..WAKES {
-                wait(&event)?;
-                awake_ns.store(now_ns(), Ordering::Release);
+    let sleep = || -> io::Result<f64> {
+        pin_thread(&[sleeper])?;
+        let (before_ns, mut woken) = (thread_cpu_ns(thread_id())?, 0u32);
+        loop {
+            wait(&event)?;
+            if over.load(Ordering::Acquire) {
+                return Ok((thread_cpu_ns(thread_id())? - before_ns) as f64 / f64::from(woken.max(1)));
             }
-            Ok((thread_cpu_ns(thread_id())? - before_ns) as f64 / WAKES as f64)
-        });
-        let (waking, latency) = on(waker, || {
-            let (mut waking, mut latency) = (Vec::with_capacity(WAKES), Vec::with_capacity(WAKES));
-            for _ in 0..WAKES {
-                spin(PAUSE);
-                let at_ns = now_ns();
-                signal(&event)?;
-                waking.push((now_ns() - at_ns) as f64);
-                while awake_ns.load(Ordering::Acquire) < at_ns {
-                    std::hint::spin_loop();
-                }
-                latency.push(awake_ns.load(Ordering::Acquire).saturating_sub(at_ns) as f64);
+            woken += 1;
+            awake_ns.store(now_ns(), Ordering::Release);
+        }
+    };
+    let wake = || {
+        let (mut waking, mut latency) = (Vec::with_capacity(WAKES), Vec::with_capacity(WAKES));
+        for _ in 0..WAKES {
+            spin(PAUSE);
+            let at_ns = now_ns();
+            signal(&event)?;
+            waking.push((now_ns() - at_ns) as f64);
+            while awake_ns.load(Ordering::Acquire) < at_ns {
+                goes_on(stop)?;
+                std::hint::spin_loop();
             }
-            Ok((waking, latency))
-        })?;
-        let sleep_ns = sleeping.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(Wakes { waker: waking, latency, sleep_ns })
-    })
+            latency.push(awake_ns.load(Ordering::Acquire).saturating_sub(at_ns) as f64);
+        }
+        Ok((waking, latency))
+    };
+    let (sleep_ns, (waking, latency)) = beside(sleep, || on(waker, wake), &over, &event)?;
+    Ok(Wakes { waker: waking, latency, sleep_ns })
 }
 
 /// A thread computes while another one of its core is woken from outside, looks, and sleeps again: what that takes from
 /// the first.
-fn interruptions(core: usize, waker: usize) -> io::Result<Vec<f64>> {
+fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {
     let (event, start, over) = (event()?, Instant::now(), AtomicBool::new(false));
     let now_ns = || start.elapsed().as_nanos() as u64;
-    std::thread::scope(|scope| {
-        let (ready, computing) = mpsc::channel();
-        let computer = scope.spawn(|| -> io::Result<Vec<(u64, u64)>> {
-            let ready = ready;
-            pin_thread(&[core])?;
-            let mut gaps = Vec::new();
-            // The waker waits for it.
-            let _ = ready.send(());
-            let mut last_ns = now_ns();
-            while !over.load(Ordering::Relaxed) {
-                let at_ns = now_ns();
-                if at_ns - last_ns > GAP_NS {
-                    gaps.push((at_ns, at_ns - last_ns));
-                }
-                last_ns = at_ns;
+    let sleep = || -> io::Result<()> {
+        pin_thread(&[core])?;
+        // Wake-ups that come before it runs are one, so it cannot count them.
+        while !over.load(Ordering::Acquire) {
+            wait(&event)?;
+        }
+        Ok(())
+    };
+    let (ready, computing) = mpsc::channel();
+    let compute = || -> io::Result<Vec<(u64, u64)>> {
+        let ready = ready;
+        pin_thread(&[core])?;
+        let mut gaps = Vec::new();
+        // The waker waits for it.
+        let _ = ready.send(());
+        let mut last_ns = now_ns();
+        while !over.load(Ordering::Relaxed) {
+            let at_ns = now_ns();
+            if at_ns - last_ns > GAP_NS {
+                gaps.push((at_ns, at_ns - last_ns));
             }
-            Ok(gaps)
-        });
-        let sleeping = scope.spawn(|| -> io::Result<()> {
-            pin_thread(&[core])?;
-            // Wake-ups that come before it runs are one, so it cannot count them.
-            while !over.load(Ordering::Acquire) {
-                wait(&event)?;
-            }
-            Ok(())
-        });
+            last_ns = at_ns;
+        }
+        Ok(gaps)
+    };
+    let wake = || {
+        let computing = computing;
         let _ = computing.recv();
-        let woken = on(waker, || {
-            let mut woken = Vec::with_capacity(WAKES);
-            for _ in 0..WAKES {
-                spin(PAUSE);
-                woken.push(now_ns());
-                signal(&event)?;
-            }
+        let mut woken = Vec::with_capacity(WAKES);
+        for _ in 0..WAKES {
+            goes_on(stop)?;
             spin(PAUSE);
-            Ok(woken)
-        });
-        over.store(true, Ordering::Release);
-        signal(&event)?;
-        let slept = sleeping.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let gaps = computer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        slept?;
-        let taken = |at_ns: u64| {
-            let of_it = gaps.iter().filter(|(end_ns, _)| (at_ns..at_ns + AFTER_NS).contains(end_ns));
-            of_it.map(|(_, gap_ns)| *gap_ns).sum::<u64>() as f64
-        };
-        Ok(woken?.into_iter().map(taken).collect())
-    })
+            woken.push(now_ns());
+            signal(&event)?;
+        }
+        spin(PAUSE);
+        Ok(woken)
+    };
+    let (gaps, woken) = std::thread::scope(|scope| {
+        let computer = scope.spawn(compute);
+        let woken = beside(sleep, || on(waker, wake), &over, &event);
+        let gaps = computer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let ((), woken) = woken?;
+        Ok::<_, io::Error>((gaps?, woken))
+    })?;
+    let taken = |at_ns: u64| {
+        let of_it = gaps.iter().filter(|(end_ns, _)| (at_ns..at_ns + AFTER_NS).contains(end_ns));
+        of_it.map(|(_, gap_ns)| *gap_ns).sum::<u64>() as f64
+    };
+    Ok(woken.into_iter().map(taken).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_stops_it_waits_for_no_thread() {
+        let cores = lull_host::usable_cores();
+        let (service, generator) = (cores[0], cores[cores.len() - 1]);
+        let stopped = AtomicBool::new(true);
+        let interrupted = |done: io::Result<usize>| assert_eq!(done.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        interrupted(measure(service, generator, &stopped).map(|all| all.len()));
+        interrupted(switches(service, &stopped).map(|all| all.len()));
+        interrupted(timer_lateness(&stopped).map(|all| all.len()));
+        interrupted(interruptions(service, generator, &stopped).map(|all| all.len()));
+    }
 }

@@ -7,11 +7,13 @@
 pub mod micro;
 mod words;
 
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lull_core::Mode;
-use lull_sim::calibration::{self, Calibrated, Cell, Column, Figure, Measured, Setup};
+use lull_sim::RunError;
+use lull_sim::calibration::{self, CalibrateError, Calibrated, Cell, Column, Figure, Measured, Setup};
 
 use crate::bench::{Bench, BenchError, Run};
 use crate::cell::{CellSummary, Enforcement, Load, RunResult};
@@ -104,7 +106,11 @@ pub enum Error {
 /// See [`enum@Error`].
 pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Result<Outcome, Error> {
     (calibration.tell)("measuring what operations take");
-    let micro = micro::measure(calibration.cores.0, calibration.cores.1)?;
+    let stop = calibration.stop;
+    let micro = micro::measure(calibration.cores.0, calibration.cores.1, stop).map_err(|error| match error.kind() {
+        ErrorKind::Interrupted if stop.load(Ordering::Relaxed) => Error::Stopped,
+        _ => Error::Micro(error),
+    })?;
     let cells = measure_cells(bench, &mut calibration)?;
     let (held_out, fitted) = cells.split_last().ok_or(Error::Stopped)?;
     let measured = measured(&micro, fitted, &calibration.setup);
@@ -114,13 +120,20 @@ pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Res
     let tell = calibration.tell;
     let mut told = 0;
     let mut progress = |done: usize, most: usize| {
-        if 10 * done / most > told {
+        if 10 * done / most > told && !stop.load(Ordering::Relaxed) {
             told = 10 * done / most;
             tell(&format!("fitting: {done} of at most {most} simulated sets of cells"));
         }
     };
-    let calibrated = calibration::calibrate(&calibration.setup, &measured, &targets, evaluations, &mut progress)?;
+    let fit = calibration::calibrate(&calibration.setup, &measured, &targets, evaluations, stop, &mut progress);
+    let calibrated = fit.map_err(|error| match error {
+        CalibrateError::Run(RunError::Stopped) => Error::Stopped,
+        error => Error::Fit(error),
+    })?;
     let shown = |(load, summary): &(Load, CellSummary)| -> Result<Shown, Error> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         let cell = cell(summary)?;
         let simulated = simulated(&calibrated, &cell)?;
         let note = Some(summary.note()).filter(|note| !note.is_empty());

@@ -1,6 +1,7 @@
 //! The search for the values with which the simulated cells are the measured ones.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::text::{quantity, render};
 use super::values::{KEYS, Key, key};
@@ -71,24 +72,27 @@ pub struct Calibrated {
     pub error: (f64, f64),
 }
 
-/// Finds the values. `evaluations` bounds the search.
+/// Finds the values. `evaluations` bounds the search, and `stop` ends it after the cells that are being simulated.
 ///
 /// # Errors
-/// A file that is refused, which is an error here, or a cell that cannot be simulated at the start.
+/// A file that is refused, which is an error here, a cell that cannot be simulated at the start, or
+/// [`RunError::Stopped`].
 pub fn calibrate(
     setup: &Setup,
     measured: &[Measured],
     cells: &[Cell],
     evaluations: usize,
+    stop: &AtomicBool,
     progress: Progress<'_>,
 ) -> Result<Calibrated, CalibrateError> {
-    let search = Search { setup, measured, cells };
+    let search = Search { setup, measured, cells, stop };
     let start = search.start()?;
     let residuals = |params: &Params| search.residuals(params);
     let before = residuals(&start)?;
     let fit = Descent::new(&start, evaluations, |done, _| progress(done, evaluations)).run(residuals)?;
     let after = residuals(&fit.params)?;
     let intervals = crate::fit::intervals(&fit.params, &after, residuals);
+    search.goes_on()?;
     let found = search.found(&fit.params, &intervals);
     let text = render(setup, &found);
     let file = WorldFile::parse(NAME, &text)?;
@@ -146,9 +150,14 @@ struct Search<'a> {
     setup: &'a Setup,
     measured: &'a [Measured],
     cells: &'a [Cell],
+    stop: &'a AtomicBool,
 }
 
 impl Search<'_> {
+    fn goes_on(&self) -> Result<(), RunError> {
+        if self.stop.load(Ordering::Relaxed) { Err(RunError::Stopped) } else { Ok(()) }
+    }
+
     fn keys(&self) -> impl Iterator<Item = &'static Key> {
         let (user_plane, generator) = (self.setup.user_plane, self.setup.generator);
         KEYS.iter().filter(move |key| key.is_of(user_plane) && (generator || !key.name.starts_with("load.")))
@@ -174,6 +183,8 @@ impl Search<'_> {
 
     /// The errors of all cells, then how far each value is from what was measured of it, or from its start.
     fn residuals(&self, params: &Params) -> Result<Vec<f64>, RunError> {
+        // A search that is stopped asks on for what it has planned, and gets to its end at once.
+        self.goes_on()?;
         let found = self.found(params, &BTreeMap::new());
         // What is within the ranges can be described.
         let Ok(file) = WorldFile::parse(NAME, &render(self.setup, &found)) else {

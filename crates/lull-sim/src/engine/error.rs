@@ -3,6 +3,9 @@
 /// How a run ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
+    /// Whoever asked for it wants it no longer.
+    #[error("the simulation was stopped before it was done: start it again")]
+    Stopped,
     /// It took more events than the world allows.
     #[error(
         "the world took its bound of {bound} events by {} ms of virtual time: raise events_max or shorten the window",
