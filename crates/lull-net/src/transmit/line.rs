@@ -49,8 +49,11 @@ impl IrqLine for RingRoom {
 pub(crate) struct IntakeRoom {
     armed: AtomicBool,
     progress: AtomicU64,
-    /// The progress that the shard knew of when it last found no room. Written under the shard's lock.
+    /// The progress that the shard knew of when it first found no room since it last armed the interrupt: a sender that
+    /// looked before another one may have been made room for in between. Written under the shard's lock.
     seen: AtomicU64,
+    /// The shard has found no room since it last armed the interrupt. Written under the shard's lock.
+    found_none: AtomicBool,
     sink: OnceLock<Arc<dyn IrqSink>>,
 }
 
@@ -64,12 +67,12 @@ impl IntakeRoom {
         }
     }
 
-    /// What `look` says of the room, with a note of the moment if it is none.
+    /// What `look` says of the room, with a note of the moment if it is the first time that there is none.
     #[inline]
     pub(super) fn look(&self, look: impl FnOnce() -> usize) -> usize {
         let progress = self.progress.load(Ordering::SeqCst);
         let room = look();
-        if room == 0 {
+        if room == 0 && !self.found_none.swap(true, Ordering::Relaxed) {
             self.seen.store(progress, Ordering::Relaxed);
         }
         room
@@ -96,8 +99,46 @@ impl IrqLine for IntakeRoom {
 
     fn unmask(&self) {
         self.armed.store(true, Ordering::SeqCst);
+        self.found_none.store(false, Ordering::Relaxed);
         if self.progress.load(Ordering::SeqCst) != self.seen.load(Ordering::Relaxed) {
             self.fire();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Raised(AtomicU64);
+
+    impl IrqSink for Raised {
+        fn raise(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn room_that_was_made_for_one_sender_before_another_found_none_is_told() {
+        let (room, raised) = (IntakeRoom::default(), Arc::new(Raised::default()));
+        room.connect(raised.clone());
+        let times = || raised.0.load(Ordering::Relaxed);
+        // Under one hold of the shard's lock: the first sender finds its own limit reached, its frames leave, and the second
+        // sender finds its limit reached.
+        assert_eq!(room.look(|| 0), 0);
+        room.made();
+        assert_eq!(room.look(|| 0), 0);
+        room.unmask();
+        assert_eq!(times(), 1, "the first sender has room");
+
+        // Both look again, in the poll that this brings, and nothing happens meanwhile.
+        assert_eq!((room.look(|| 0), room.look(|| 0)), (0, 0));
+        room.unmask();
+        assert_eq!(times(), 1, "there is nothing to tell");
+        room.made();
+        assert_eq!(times(), 2);
+        room.made();
+        assert_eq!(times(), 2, "it was told, and nobody has armed it again");
     }
 }
