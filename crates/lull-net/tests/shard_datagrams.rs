@@ -62,6 +62,20 @@ fn udp_both_ways_over_both_families() {
 }
 
 #[test]
+fn a_program_that_steers_sees_no_more_than_the_datagram() {
+    let mut host = Host::server();
+    let options = UdpOptions { reuse_port: true, ..UdpOptions::default() };
+    let group: Vec<SocketId> = (0..4).map(|_| host.stack.udp_bind(at(SERVER, 53), options).unwrap()).collect();
+    // ld len; ret a: the socket whose number is the payload's length.
+    let length = lull_net::lull_cbpf::Program::parse("2,128 0 0 0,22 0 0 0").unwrap();
+    host.stack.set_reuseport_program(group[0], Some(Arc::new(length))).unwrap();
+    let mut padded = udp(at(CLIENT, 9), at(SERVER, 53), b"x");
+    padded.extend([7, 7]);
+    host.receive(ip_packet(ip(CLIENT), ip(SERVER), 17, 0, &[], &padded));
+    assert_eq!(recv(&mut host, group[1]).unwrap().0, b"x", "two bytes of the packet are behind the datagram");
+}
+
+#[test]
 fn truncated_datagrams_lose_their_rest() {
     let mut host = Host::server();
     let id = bind(&mut host, "0.0.0.0", 53);

@@ -39,16 +39,17 @@ pub(super) struct Steered<'a> {
 impl<'a> Steered<'a> {
     /// The packet of a TCP segment or a UDP datagram whose headers were checked.
     pub(super) fn new(frame: &'a Frame, packet: &demux::Packet, place: Place) -> Steered<'a> {
-        let data = frame.data();
-        let header = match packet.protocol {
-            wire::PROTOCOL_TCP => usize::from(data[packet.l4 + 12] >> 4) * 4,
-            _ => wire::UDP,
+        let (data, l4) = (frame.data(), packet.l4);
+        let (header, end) = match packet.protocol {
+            wire::PROTOCOL_TCP => (usize::from(data[l4 + 12] >> 4) * 4, packet.end),
+            // What the IP packet has behind the datagram was cut off before (`pskb_trim_rcsum` in `__udp4_lib_rcv`).
+            _ => (wire::UDP, l4 + usize::from(wire::be16(data, l4 + 4))),
         };
         Steered {
             frame: data,
             l3: packet.l3,
-            payload: (packet.l4 + header).min(packet.end),
-            end: packet.end,
+            payload: (l4 + header).min(end),
+            end,
             hash: frame.rss_hash(),
             is_ipv4: matches!(packet.destination, IpAddr::V4(_)),
             place,
