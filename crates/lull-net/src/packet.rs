@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lull_core::{NapiSettings, SocketBusy};
-use lull_nic::Frame;
+use lull_nic::{Frame, wire};
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::network::NetworkError;
@@ -86,6 +86,8 @@ struct Open {
     device: Arc<Inner>,
     queue: Arc<PacketQueue>,
     rings: Mutex<Rings>,
+    /// The longest frame that the device sends.
+    frame_bytes_max: usize,
     busy: SocketBusy,
     nonblocking: AtomicBool,
     read_timeout_ns: AtomicU64,
@@ -175,11 +177,13 @@ impl PacketSocket {
         let (received_in, received) = RingBuffer::new(options.ring_slots);
         let (returned, returned_out) = RingBuffer::new(options.ring_slots);
         let inner = device.inner();
+        let frame_bytes_max = inner.frame_bytes_max();
         let queue = inner.bind(queue, options, |queue| PacketQueue::new(queue, received_in, returned_out))?;
         Ok(PacketSocket(Arc::new(Open {
             busy: SocketBusy::new(inner.host.sysctl()),
             device: inner.clone(),
             queue,
+            frame_bytes_max,
             rings: Mutex::new(Rings { received, returned }),
             nonblocking: AtomicBool::new(false),
             read_timeout_ns: AtomicU64::new(FOR_EVER),
@@ -235,9 +239,15 @@ impl PacketSocket {
     /// doorbell. It sleeps for room unless the socket is nonblocking.
     ///
     /// # Errors
-    /// `WouldBlock` if the transmit ring is full; `NetworkDown` when the device is gone.
+    /// `InvalidInput` for what is no frame: it has an Ethernet header, and as much behind it as the device's MTU was when the
+    /// socket was bound. `WouldBlock` if the transmit ring is full; `NetworkDown` when the device is gone.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let open = &self.0;
+        if !(wire::ETHERNET..=open.frame_bytes_max).contains(&frame.len()) {
+            let (bytes, least, most) = (frame.len(), wire::ETHERNET, open.frame_bytes_max);
+            let what = format!("cannot send a frame of {bytes} bytes: the device takes {least} to {most}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         open.busy_poll(true);
         loop {
             open.check_up()?;

@@ -180,6 +180,22 @@ fn what_does_not_fit_the_buffer_is_cut_off() {
 
 /// The far end of the wire is the test's own: it alone takes frames off the ring.
 #[test]
+fn what_is_no_frame_is_refused_and_not_counted_as_sent() {
+    let pair = Pair::new(MemConfig { mtu_bytes: 1_500, ..MemConfig::default() }, &PacketOptions::default());
+    for bytes in [0, 13, 1_519, 100_000] {
+        let refused = pair.near.send(&vec![0; bytes]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{bytes} bytes");
+        assert!(refused.to_string().contains("14 to 1518"), "{refused}");
+    }
+    let mut buffer = [0; 1_518];
+    for bytes in [14, 1_518] {
+        pair.near.send(&vec![1; bytes]).unwrap();
+        assert_eq!(pair.far.recv(&mut buffer).unwrap(), bytes);
+    }
+    assert_eq!(pair.near.counters().sent, 2);
+}
+
+#[test]
 fn a_sender_that_finds_the_transmit_ring_full_goes_on_when_there_is_room() {
     const SLOTS: usize = 8;
     let (near, far) = mem::pair(MemConfig { ring_slots: SLOTS, ..MemConfig::default() });

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lull_host::{Delivery, DeviceId, Host, HostError, NapiBinding};
-use lull_nic::{Device, DeviceEvent};
+use lull_nic::{Device, DeviceEvent, wire};
 
 use super::PacketOptions;
 use super::queue::PacketQueue;
@@ -124,10 +124,21 @@ impl Inner {
         let binding = NapiBinding { device: self.id, queue: index, cpu: options.cpu, irq, receiver: queue.clone() };
         let napi = self.host.add_napi(binding)?;
         queue.bind(&self.host, napi);
-        self.host.set_napi(napi, &options.napi)?;
-        queue.set_napi_id(self.host.enable(napi)?);
+        match self.host.set_napi(napi, &options.napi).and_then(|()| self.host.enable(napi)) {
+            Ok(id) => queue.set_napi_id(id),
+            Err(error) => {
+                // It was never enabled, so nothing stands against it.
+                let _ = self.host.remove_napi(napi);
+                return Err(error.into());
+            }
+        }
         bound.push(queue.clone());
         Ok(queue)
+    }
+
+    /// The longest frame that the device sends: its MTU behind an Ethernet header with a VLAN tag.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        wire::ETHERNET + wire::VLAN_TAG + self.device.info().mtu_bytes
     }
 
     /// The socket is closed.
