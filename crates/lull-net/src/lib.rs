@@ -20,8 +20,9 @@
 //!
 //! The modules in the order that a packet meets them: `queue` (a shard behind its lock, polled by NAPI), `shard` (demux,
 //! neighbours, TCP, UDP, ICMP), `ready` (who waits for a socket), `epoll`, `socket`, `network`, `mode` and `busy_read` (a
-//! delivery mode on both), `transmit` (a queueing discipline between a shard and its ring); beside them `packet` (sockets for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one another: a
-//! socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
+//! delivery mode on both), `transmit` (a queueing discipline between a shard and its ring); beside them `packet` (sockets
+//! for whole frames, without a stack). `ready`, `queue`, the open file of a socket and the context of an epoll know one
+//! another: a socket tells the contexts that wait for it, and a context takes itself off the wait lists of its sockets.
 //!
 //! # Example: a service with two workers in the mode suspend20
 //!
