@@ -55,6 +55,15 @@ pub struct Session {
     written_unreported: u64,
 }
 
+/// A retrieval whose keys are not all looked up yet.
+#[derive(Clone, Copy, Debug)]
+struct Keys {
+    retrieval: Retrieval,
+    expires_s: u32,
+    /// The line has ended: no more keys follow.
+    complete: bool,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// Waiting for the end of a command line.
@@ -64,8 +73,8 @@ enum State {
     Value(Header),
     /// Skipping this many bytes of a refused value, its line end included.
     Swallow { left: usize },
-    /// Working on the keys in `line`; more of the same command follow unless it is complete.
-    Keys { retrieval: Retrieval, expires_s: u32, complete: bool },
+    /// Working on the keys in `line`.
+    Keys(Keys),
     /// Skipping to the end of a line that was answered with an error.
     SkipLine,
     /// Nothing is taken any more.
@@ -113,7 +122,7 @@ impl Session {
                 break false;
             }
             if out.len() >= OUTPUT_PAUSE_BYTES {
-                break at < input.len() || matches!(self.state, State::Keys { .. });
+                break at < input.len() || matches!(self.state, State::Keys(_));
             }
             match self.step(&input[at..], out, store, now_s) {
                 Step::Used(bytes) => at += bytes,
@@ -149,9 +158,7 @@ impl Session {
                 self.state = if skipped == left { State::Line } else { State::Swallow { left: left - skipped } };
                 if skipped == left { Step::Used(skipped) } else { Step::Starved }
             }
-            State::Keys { retrieval, expires_s, complete } => {
-                self.take_keys(retrieval, expires_s, complete, input, out, store, now_s)
-            }
+            State::Keys(keys) => self.take_keys(keys, input, out, store, now_s),
             State::SkipLine => match memchr::memchr(b'\n', input) {
                 Some(end) => {
                     self.state = State::Line;

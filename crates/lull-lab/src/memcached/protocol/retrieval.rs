@@ -5,7 +5,7 @@ use super::super::command::{self, BAD_EXPTIME, BAD_FORMAT, Retrieval, next_token
 use super::super::item::{KEY_BYTES_MAX, expiry_s};
 use super::super::reply::look_up;
 use super::super::store::Store;
-use super::{LINE_BYTES_MAX, OUTPUT_PAUSE_BYTES, Session, State, Step, trim_cr};
+use super::{Keys, LINE_BYTES_MAX, OUTPUT_PAUSE_BYTES, Session, State, Step, trim_cr};
 
 /// Blanks before a retrieval that is longer than a line.
 const LEADING_BLANKS_MAX: usize = 100;
@@ -40,7 +40,7 @@ impl Session {
             }
         }
         self.line.drain(..at);
-        self.state = State::Keys { retrieval, expires_s, complete: false };
+        self.state = State::Keys(Keys { retrieval, expires_s, complete: false });
     }
 
     #[inline]
@@ -71,7 +71,7 @@ impl Session {
         while let Some((key, rest)) = next_token(keys) {
             if out.len() >= OUTPUT_PAUSE_BYTES {
                 self.line = keys.to_vec();
-                self.state = State::Keys { retrieval, expires_s, complete: true };
+                self.state = State::Keys(Keys { retrieval, expires_s, complete: true });
                 return;
             }
             look_up(retrieval, key, expires_s, out, store, now_s);
@@ -81,12 +81,9 @@ impl Session {
     }
 
     /// Goes on with a retrieval whose keys are in `line`.
-    #[allow(clippy::too_many_arguments)] // the state's fields and the four things that every step gets
     pub(super) fn take_keys(
         &mut self,
-        retrieval: Retrieval,
-        expires_s: u32,
-        mut complete: bool,
+        Keys { retrieval, expires_s, mut complete }: Keys,
         input: &[u8],
         out: &mut Vec<u8>,
         store: &Store,
@@ -127,7 +124,7 @@ impl Session {
             out.extend_from_slice(b"END\r\n");
             self.state = State::Line;
         } else {
-            self.state = State::Keys { retrieval, expires_s, complete };
+            self.state = State::Keys(Keys { retrieval, expires_s, complete });
             if !blank {
                 self.line = keys.to_vec();
             }
