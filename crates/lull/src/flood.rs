@@ -1,28 +1,21 @@
 //! `lull flood`.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use lull_core::Mode;
-use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
-use lull_lab::case::{CaseTable, Effort};
 use lull_lab::flood::crowd::Crowd;
 use lull_lab::flood::fairness::Fairness;
 use lull_lab::flood::{Flood, FloodMode, Path};
-use lull_lab::plan::WARM_UP_DEFAULT;
-use lull_lab::progress::ProgressMode;
-use lull_lab::table::TableStyle;
 use lull_linux::sched::ThreadPolicy;
 
 use crate::benches::Plane;
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
-use crate::output::out;
-use crate::outputs::Outputs;
-use crate::units;
+use crate::measure_args::MeasureArgs;
+use crate::{modes, units};
 
 /// What is flooded on lull's own stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -84,14 +77,8 @@ pub struct FloodArgs {
     /// Seconds measured per run [default: 1].
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
-    /// Runs of each row [default: 3].
-    #[arg(long)]
-    runs: Option<u32>,
     #[command(flatten)]
-    outputs: Outputs,
-    /// What is shown while it runs: auto and plain (a line per run) or off.
-    #[arg(long, default_value = "auto")]
-    progress: ProgressMode,
+    measure: MeasureArgs,
 }
 
 /// Sizes and flows of the published table.
@@ -101,31 +88,19 @@ const TABLE_FLOWS: [usize; 5] = [1, 25, 50, 100, 200];
 /// Floods, and writes what was asked for.
 pub fn run(args: &FloodArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     args.refuse_of_others()?;
-    args.outputs.check()?;
-    let effort = Effort {
-        runs: args.runs.unwrap_or(RUNS_DEFAULT),
-        warm_up: WARM_UP_DEFAULT,
-        window: args.seconds.unwrap_or(WINDOW_DEFAULT),
-        stop,
-        progress: args.progress,
-    };
-    effort.check()?;
     let cores = args.cores.clone().unwrap_or_default();
-    let mut table: CaseTable = match args.case {
-        None => args.flood(cores)?.run(&effort)?,
-        Some(FloodCase::Fairness) => Fairness { modes: args.modes(&["softirq", "group"])?, cores }.run(&effort)?,
-        Some(FloodCase::Crowd) => {
-            let applications = or(&args.applications, &[1, 2, 4, 8]);
-            let per_second = args.rate.unwrap_or(20_000);
-            Crowd { applications, modes: args.modes(&["softirq", "fullbusy", "group"])?, per_second, cores }
-                .run(&effort)?
-        }
-    };
-    table.command = command_line();
-    out!("{}", table.render(TableStyle::for_stdout()))?;
-    args.outputs.write(&table)?;
-    // As a shell reports a command that a signal ended.
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    args.measure.run(args.seconds, stop, |effort| {
+        Ok(match args.case {
+            None => args.flood(cores)?.run(effort)?,
+            Some(FloodCase::Fairness) => Fairness { modes: args.modes(&["softirq", "group"])?, cores }.run(effort)?,
+            Some(FloodCase::Crowd) => {
+                let applications = or(&args.applications, &[1, 2, 4, 8]);
+                let per_second = args.rate.unwrap_or(20_000);
+                Crowd { applications, modes: args.modes(&["softirq", "fullbusy", "group"])?, per_second, cores }
+                    .run(effort)?
+            }
+        })
+    })
 }
 
 /// What was named, or the default.
@@ -163,10 +138,8 @@ impl FloodArgs {
 
     /// Modes of a case; softirq is base.
     fn modes(&self, default: &[&str]) -> Result<Vec<Mode>, Failure> {
-        let named = self.modes.iter().map(String::as_str);
-        let names: Vec<&str> = if self.modes.is_empty() { default.to_vec() } else { named.collect() };
-        let mode = |name: &&str| if *name == "softirq" { "base".parse() } else { name.parse() };
-        Ok(names.iter().map(mode).collect::<Result<_, _>>()?)
+        let mode = |name: &str| if name == "softirq" { "base".parse() } else { name.parse() };
+        Ok(modes::named(&self.modes, default).into_iter().map(mode).collect::<Result<_, _>>()?)
     }
 
     fn flood(&self, cores: Vec<usize>) -> Result<Flood, Failure> {
@@ -174,9 +147,8 @@ impl FloodArgs {
             Plane::User => &["softirq-fifo", "softirq", "threaded", "group"],
             Plane::Kernel => &["softirq", "threaded", "threaded-busy"],
         };
-        let named = self.modes.iter().map(String::as_str);
-        let names: Vec<&str> = if self.modes.is_empty() { default.to_vec() } else { named.collect() };
-        let modes: Vec<FloodMode> = names.iter().map(|name| name.parse()).collect::<Result<_, String>>()?;
+        let names = modes::named(&self.modes, default);
+        let modes: Vec<FloodMode> = names.into_iter().map(str::parse).collect::<Result<_, String>>()?;
         let core_modes: Vec<Mode> = modes.iter().map(|mode| mode.mode().clone()).collect();
         let group = if self.group.given().is_empty() { None } else { self.group.setup(&core_modes)? };
         let path = match (self.plane, self.nic) {

@@ -9,24 +9,18 @@ use clap::Args;
 use lull_core::{Mode, Stats};
 use lull_host::{Host, HostConfig, usable_cores};
 use lull_lab::bench::{GroupSetup, check_cores};
-use lull_lab::case::Effort;
-use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
 use lull_lab::flood::FloodMode;
 use lull_lab::forward::Forward;
 use lull_lab::forward::link::Link;
-use lull_lab::plan::WARM_UP_DEFAULT;
-use lull_lab::progress::ProgressMode;
-use lull_lab::table::TableStyle;
 use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
 
 use crate::benches::Plane;
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
-use crate::output::{out, outln};
-use crate::outputs::Outputs;
-use crate::units;
+use crate::measure_args::MeasureArgs;
+use crate::output::outln;
+use crate::{modes, units};
 
 /// What one line of figures covers.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
@@ -68,14 +62,8 @@ pub struct ForwardArgs {
     /// Seconds measured per run [default: 1]; between TAPs, seconds until it ends by itself.
     #[arg(long, value_parser = units::seconds, allow_negative_numbers = true)]
     seconds: Option<Duration>,
-    /// Runs of each row [default: 3].
-    #[arg(long)]
-    runs: Option<u32>,
     #[command(flatten)]
-    outputs: Outputs,
-    /// What is shown while it measures: auto and plain (a line per run) or off.
-    #[arg(long, default_value = "auto")]
-    progress: ProgressMode,
+    measure: MeasureArgs,
 }
 
 /// A device's name.
@@ -127,15 +115,13 @@ fn measured(args: &ForwardArgs, kernel: bool, stop: &AtomicBool) -> Result<ExitC
         "where forwarding is measured (--modes names modes)",
         &[("--mode", args.mode.is_some()), ("--queues", args.queues.is_some())],
     )?;
-    args.outputs.check()?;
     let default: &[&str] = if kernel {
         &["softirq", "threaded", "threaded-busy"]
     } else {
         &["softirq", "threaded", "threaded-busy", "group"]
     };
-    let named = args.modes.iter().map(String::as_str);
-    let names: Vec<&str> = if args.modes.is_empty() { default.to_vec() } else { named.collect() };
-    let modes = names.iter().map(|name| name.parse()).collect::<Result<Vec<FloodMode>, String>>()?;
+    let names = modes::named(&args.modes, default);
+    let modes = names.into_iter().map(str::parse).collect::<Result<Vec<FloodMode>, String>>()?;
     let core_modes: Vec<Mode> = modes.iter().map(|mode| mode.mode().clone()).collect();
     let group = if args.group.given().is_empty() { None } else { args.group.setup(&core_modes)? };
     let forward = Forward {
@@ -146,18 +132,7 @@ fn measured(args: &ForwardArgs, kernel: bool, stop: &AtomicBool) -> Result<ExitC
         cores: args.cores.clone().unwrap_or_default(),
         group,
     };
-    let mut table = forward.run(&Effort {
-        runs: args.runs.unwrap_or(RUNS_DEFAULT),
-        warm_up: WARM_UP_DEFAULT,
-        window: args.seconds.unwrap_or(WINDOW_DEFAULT),
-        stop,
-        progress: args.progress,
-    })?;
-    table.command = command_line();
-    out!("{}", table.render(TableStyle::for_stdout()))?;
-    args.outputs.write(&table)?;
-    // As a shell reports a command that a signal ended.
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    args.measure.run(args.seconds, stop, |effort| Ok(forward.run(effort)?))
 }
 
 /// Forwards between two TAPs: a line of figures a second, until a signal comes.
@@ -168,8 +143,8 @@ fn between(args: &ForwardArgs, from: &str, to: &str, stop: &AtomicBool) -> Resul
             ("--modes", !args.modes.is_empty()),
             ("--bytes", !args.bytes.is_empty()),
             ("--rate", args.rate.is_some()),
-            ("--runs", args.runs.is_some()),
-            ("--csv, --json or --html", args.outputs.any()),
+            ("--runs", args.measure.runs.is_some()),
+            ("--csv, --json or --html", args.measure.outputs.any()),
         ],
     )?;
     if from == to {

@@ -19,6 +19,7 @@ mod group;
 mod group_args;
 mod load;
 mod manual;
+mod measure_args;
 mod merge;
 mod metrics;
 mod modes;

@@ -12,6 +12,11 @@ pub fn long(what: &str, plane: Plane) -> String {
     format!("{what}, X in microseconds:\n\n{}", mode::help(plane))
 }
 
+/// The names that were given, or else the default.
+pub fn named<'a>(given: &'a [String], default: &[&'a str]) -> Vec<&'a str> {
+    if given.is_empty() { default.to_vec() } else { given.iter().map(String::as_str).collect() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,25 +1,21 @@
 //! `lull compare --case`: workloads with a table of their own.
 
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
 use lull_core::{Mode, ModeError};
 use lull_lab::bench::BenchConfig;
 use lull_lab::case::batch_limit::BatchLimit;
 use lull_lab::case::many_queues::ManyQueues;
-use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
 use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::tx_trap::TxTrap;
-use lull_lab::case::{CaseTable, Effort};
 use lull_lab::cell::Load;
-use lull_lab::plan::WARM_UP_DEFAULT;
-use lull_lab::table::TableStyle;
 use lull_nic::Moderation;
 
-use super::{Compare, LOADS_DEFAULT, command_line};
+use super::{Compare, LOADS_DEFAULT};
 use crate::failure::Failure;
-use crate::output::out;
+use crate::{measure_args, modes as names};
 
 /// The workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -125,9 +121,17 @@ fn one_mode(args: &Compare, default: &str) -> Result<Mode, Failure> {
 
 /// The modes that were named, or those that the case is about.
 fn modes(args: &Compare, default: &[&str]) -> Result<Vec<Mode>, Failure> {
-    let named = args.modes.iter().map(String::as_str);
-    let names: Vec<&str> = if args.modes.is_empty() { default.to_vec() } else { named.collect() };
-    Ok(names.iter().map(|name| name.parse()).collect::<Result<_, ModeError>>()?)
+    Ok(names::named(&args.modes, default).into_iter().map(str::parse).collect::<Result<_, ModeError>>()?)
+}
+
+fn batch_limit(args: &Compare, cores: Vec<usize>) -> Result<BatchLimit, Failure> {
+    Ok(BatchLimit {
+        events_max: args.case_args.events_max.clone().unwrap_or_else(|| vec![1, 8, 64]),
+        mode: one_mode(args, "suspend20")?,
+        connections: args.connections,
+        second_qps: args.case_args.second_load.unwrap_or(2_000) as f64,
+        cores,
+    })
 }
 
 fn tcp_rr(args: &Compare, cores: Vec<usize>) -> Result<TcpRr, Failure> {
@@ -152,37 +156,16 @@ fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure>
 /// Runs the case and writes what was asked for.
 pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> Result<ExitCode, Failure> {
     refuse_of_others(case, given)?;
-    args.outputs.check()?;
-    let effort = Effort {
-        runs: args.runs.unwrap_or(RUNS_DEFAULT),
-        warm_up: WARM_UP_DEFAULT,
-        window: args.seconds.unwrap_or(WINDOW_DEFAULT),
-        stop,
-        progress: args.progress,
-    };
-    effort.check()?;
     let cores = args.cores.clone().unwrap_or_default();
-    let mut table: CaseTable = match case {
-        Case::BatchLimit => {
-            let case = BatchLimit {
-                events_max: args.case_args.events_max.clone().unwrap_or_else(|| vec![1, 8, 64]),
-                mode: one_mode(args, "suspend20")?,
-                connections: args.connections,
-                second_qps: args.case_args.second_load.unwrap_or(2_000) as f64,
-                cores,
-            };
-            case.run(&effort)?
-        }
-        Case::TcpRr => tcp_rr(args, cores)?.run(&effort)?,
-        Case::ManyQueues => many_queues(args, cores)?.run(&effort)?,
-        Case::TxTrap => {
-            let qdiscs = args.case_args.qdisc.clone().unwrap_or_else(|| lull_net::lull_qdisc::Kind::ALL.to_vec());
-            TxTrap { qdiscs, modes: modes(args, &["base", "group-rx", "group"])?, cores }.run(&effort)?
-        }
-    };
-    table.command = command_line();
-    out!("{}", table.render(TableStyle::for_stdout()))?;
-    args.outputs.write(&table)?;
-    // As a shell reports a command that a signal ended.
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    measure_args::run((args.runs, args.seconds, args.progress), &args.outputs, stop, |effort| {
+        Ok(match case {
+            Case::BatchLimit => batch_limit(args, cores)?.run(effort)?,
+            Case::TcpRr => tcp_rr(args, cores)?.run(effort)?,
+            Case::ManyQueues => many_queues(args, cores)?.run(effort)?,
+            Case::TxTrap => {
+                let qdiscs = args.case_args.qdisc.clone().unwrap_or_else(|| lull_net::lull_qdisc::Kind::ALL.to_vec());
+                TxTrap { qdiscs, modes: modes(args, &["base", "group-rx", "group"])?, cores }.run(effort)?
+            }
+        })
+    })
 }

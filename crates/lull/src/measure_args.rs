@@ -1,0 +1,66 @@
+//! What every command that measures a workload of its own shares: how much it measures, and what becomes of the table.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use lull_lab::case::run::{RUNS_DEFAULT, WINDOW_DEFAULT};
+use lull_lab::case::{CaseTable, Effort};
+use lull_lab::plan::WARM_UP_DEFAULT;
+use lull_lab::progress::ProgressMode;
+use lull_lab::table::TableStyle;
+
+use crate::compare::command_line;
+use crate::failure::Failure;
+use crate::output::out;
+use crate::outputs::Outputs;
+
+/// Options of `flood` and `forward`.
+#[derive(Args)]
+pub struct MeasureArgs {
+    /// Runs of each row [default: 3].
+    #[arg(long)]
+    pub runs: Option<u32>,
+    #[command(flatten)]
+    pub outputs: Outputs,
+    /// What is shown while it measures: auto and plain (a line per run) or off.
+    #[arg(long, default_value = "auto")]
+    pub progress: ProgressMode,
+}
+
+impl MeasureArgs {
+    /// Measures, once it is known that the files can be written; prints the table and writes it.
+    pub fn run(
+        &self,
+        window: Option<Duration>,
+        stop: &AtomicBool,
+        measure: impl FnOnce(&Effort<'_>) -> Result<CaseTable, Failure>,
+    ) -> Result<ExitCode, Failure> {
+        run((self.runs, window, self.progress), &self.outputs, stop, measure)
+    }
+}
+
+/// As [`MeasureArgs::run`], for the runs, window and progress that were asked for.
+pub fn run(
+    (runs, window, progress): (Option<u32>, Option<Duration>, ProgressMode),
+    outputs: &Outputs,
+    stop: &AtomicBool,
+    measure: impl FnOnce(&Effort<'_>) -> Result<CaseTable, Failure>,
+) -> Result<ExitCode, Failure> {
+    outputs.check()?;
+    let effort = Effort {
+        runs: runs.unwrap_or(RUNS_DEFAULT),
+        warm_up: WARM_UP_DEFAULT,
+        window: window.unwrap_or(WINDOW_DEFAULT),
+        stop,
+        progress,
+    };
+    effort.check()?;
+    let mut table = measure(&effort)?;
+    table.command = command_line();
+    out!("{}", table.render(TableStyle::for_stdout()))?;
+    outputs.write(&table)?;
+    // As a shell reports a command that a signal ended.
+    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
