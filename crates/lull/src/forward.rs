@@ -153,6 +153,12 @@ fn between(args: &ForwardArgs, from: &str, to: &str, stop: &AtomicBool) -> Resul
     let mode: Mode = args.mode.as_deref().unwrap_or("base").parse()?;
     let setup = args.group.setup(std::slice::from_ref(&mode))?.unwrap_or_default();
     let cores = args.cores.clone().unwrap_or_default();
+    if cores.len() > 1 {
+        let count = cores.len();
+        return Err(
+            format!("cannot forward between TAPs on {count} cores: one forwards, so name one with --cores").into()
+        );
+    }
     check_cores(&cores)?;
     let core = cores.first().copied().or_else(|| usable_cores().first().copied());
     let GroupSetup { cores: pollers, options } = setup;
@@ -173,8 +179,14 @@ fn between(args: &ForwardArgs, from: &str, to: &str, stop: &AtomicBool) -> Resul
     let mut before = counted();
     while !is_over() {
         let line = std::time::Instant::now();
-        while line.elapsed() < LINE_INTERVAL && !is_over() {
+        while line.elapsed() < LINE_INTERVAL && !is_over() && link.gone().is_none() {
             std::thread::sleep(STOP_INTERVAL);
+        }
+        if let Some(device) = link.gone() {
+            return Err(format!(
+                "cannot forward between {from} and {to} any more: {device} was deleted; start again to make it anew"
+            )
+            .into());
         }
         let now = counted();
         outln!("{}", figures(&before, &now, line.elapsed()))?;

@@ -1,13 +1,13 @@
 //! Two devices joined: each queue of the one with the queue of the same number of the other, both ways. A frame that finds
 //! the other's ring full is dropped and counted, as a bridge does.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use lull_core::settings::WEIGHT_DEFAULT;
 use lull_core::{Mode, Stats};
 use lull_host::{DeviceId, GroupOptions, Host, NapiBinding};
-use lull_nic::{Device, Doorbell, FramePool, IrqLine, Queue, RxQueue, TxQueue};
+use lull_nic::{Device, DeviceEvent, Doorbell, FramePool, IrqLine, Queue, RxQueue, TxQueue};
 
 use crate::bench::BenchError;
 use crate::polled::{Polled, Ring};
@@ -23,6 +23,8 @@ pub struct Link {
     napis: [Vec<u32>; 2],
     /// Frames that found the other's ring full, by the device that they came in at.
     dropped: [Arc<AtomicU64>; 2],
+    /// The device that went away first.
+    gone: Arc<OnceLock<String>>,
     /// A device goes away with its last owner.
     _devices: [Arc<dyn Device>; 2],
 }
@@ -85,8 +87,18 @@ impl Link {
             devices: ids,
             napis: [Vec::new(), Vec::new()],
             dropped: [Arc::default(), Arc::default()],
+            gone: Arc::default(),
             _devices: devices.clone(),
         };
+        for (device, info) in devices.iter().zip(&info) {
+            let (gone, name) = (link.gone.clone(), info.name.clone());
+            device.watch(Box::new(move |event| {
+                if event == DeviceEvent::Gone {
+                    // The first one is what is told.
+                    let _ = gone.set(name.clone());
+                }
+            }));
+        }
         for queue in 0..info[0].queues {
             let [there, back] = [devices[0].take_queue(queue)?, devices[1].take_queue(queue)?];
             let Queue { rx: rx_there, tx: tx_there, irq: irq_there, tx_irq: room_there, .. } = there;
@@ -156,6 +168,11 @@ impl Link {
     /// What the queues of a side counted, the first device being side 0.
     pub fn stats(&self, side: usize) -> Stats {
         self.napis[side].iter().fold(Stats::default(), |all, napi| all + self.host.napi_stats(*napi))
+    }
+
+    /// The device that went away, if one did: nothing is forwarded any more.
+    pub fn gone(&self) -> Option<&str> {
+        self.gone.get().map(String::as_str)
     }
 
     /// Frames that came in at a side and found the other's ring full.
