@@ -1,5 +1,7 @@
 //! Workloads with tables of their own: each row shows what it names, and the table can be written in every form.
 
+mod shown;
+
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -10,13 +12,12 @@ use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::{CaseTable, Effort};
 use lull_lab::cell::{Enforcement, Load};
 use lull_lab::document::Document;
-use lull_lab::progress::ProgressMode;
 use lull_lab::table::TableStyle;
 use lull_nic::Moderation;
 
+/// An effort for what is refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
-    let [warm_up, window] = [50, 400].map(Duration::from_millis);
-    Effort { runs: 1, warm_up, window, stop, progress: ProgressMode::Off }
+    shown::effort(stop, Duration::from_millis(10))
 }
 
 fn ours(table: &CaseTable, row: usize, measure: &str) -> f64 {
@@ -42,7 +43,6 @@ fn is_written_in_every_form(table: &CaseTable) {
 
 #[test]
 fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() {
-    let stop = AtomicBool::new(false);
     let case = BatchLimit {
         events_max: vec![1, 64],
         mode: "suspend20".parse().unwrap(),
@@ -50,7 +50,7 @@ fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() 
         second_qps: 2_000.0,
         cores: Vec::new(),
     };
-    let table = case.run(&effort(&stop)).unwrap();
+    let table = shown::table(&["second_p99_us", "first_kqps"], |effort| case.run(effort).unwrap());
     assert_eq!(table.rows.len(), 4);
     for row in 0..4 {
         assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
@@ -75,7 +75,8 @@ fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_r
     };
     let refused = case(&["base", "suspend20"]).run(&effort(&stop)).unwrap_err().to_string();
     assert!(refused.contains("suspend20") && refused.contains("epoll"), "{refused}");
-    let table = case(&["base", "busyread"]).run(&effort(&stop)).unwrap();
+    let measure = |effort: &Effort<'_>| case(&["base", "busyread"]).run(effort).unwrap();
+    let table = shown::table(&["transactions_per_s"], measure);
     let published: Vec<f64> = table.rows.iter().map(|row| row.values[0].published.unwrap()).collect();
     assert_eq!(published, [17_500.0, 77_000.0, 37_000.0, 77_000.0]);
     for row in 0..4 {
@@ -98,7 +99,7 @@ fn a_service_serves_the_same_load_on_more_queues() {
         load: Load::Max,
         bench: BenchConfig { connections: 64, buffer_bytes: 2_048, ..BenchConfig::default() },
     };
-    let table = case.run(&effort(&stop)).unwrap();
+    let table = shown::table(&["kqps", "packets_per_poll"], |effort| case.run(effort).unwrap());
     for row in 0..2 {
         assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
         assert!(

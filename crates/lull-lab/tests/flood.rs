@@ -1,6 +1,8 @@
 //! Floods: every datagram is received or dropped where it is said to be, each mode delivers as it is named, and a flooded
 //! member of a group makes the others wait for no more than the weights.
 
+mod shown;
+
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -9,11 +11,10 @@ use lull_lab::cell::Enforcement;
 use lull_lab::flood::crowd::Crowd;
 use lull_lab::flood::fairness::Fairness;
 use lull_lab::flood::{Flood, FloodMode, Path};
-use lull_lab::progress::ProgressMode;
 
+/// An effort for what is refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
-    let [warm_up, window] = [50, 400].map(Duration::from_millis);
-    Effort { runs: 1, warm_up, window, stop, progress: ProgressMode::Off }
+    shown::effort(stop, Duration::from_millis(10))
 }
 
 fn modes(names: &[&str]) -> Vec<FloodMode> {
@@ -37,25 +38,25 @@ fn ours(table: &CaseTable, row: usize, measure: &str) -> Option<f64> {
     table.rows[row].values[table.measure_at(measure)].ours.map(|ours| ours.value)
 }
 
+/// Floods until every row delivers.
 #[track_caller]
-fn delivers(table: &CaseTable) {
+fn floods(flood: &Flood) -> CaseTable {
+    let table = shown::table(&["goodput_kpps"], |effort| flood.run(effort).unwrap());
     for row in 0..table.rows.len() {
         assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
-        assert!(ours(table, row, "goodput_kpps").unwrap() > 0.0, "{:?}", table.rows[row]);
-        let share = ours(table, row, "share_of_peak").unwrap();
+        assert!(ours(&table, row, "goodput_kpps").unwrap() > 0.0, "{:?}", table.rows[row]);
+        let share = ours(&table, row, "share_of_peak").unwrap();
         assert!(share > 0.0 && share <= 1.0, "{:?}", table.rows[row]);
     }
     assert!(!table.interrupted, "{:?}", table.notes);
+    table
 }
 
 /// Each run fails if a datagram that the ring took is neither received nor counted as dropped.
 #[test]
 fn every_datagram_is_received_or_dropped_and_counted_in_every_mode() {
-    let stop = AtomicBool::new(false);
-    let table =
-        flood(Path::Mem, &["softirq", "threaded", "threaded-busy", "group", "group50"]).run(&effort(&stop)).unwrap();
+    let table = floods(&flood(Path::Mem, &["softirq", "threaded", "threaded-busy", "group", "group50"]));
     assert_eq!(table.rows.len(), 10);
-    delivers(&table);
 }
 
 #[test]
@@ -63,8 +64,7 @@ fn a_rate_bounds_the_flood_and_threads_have_their_policy() {
     let stop = AtomicBool::new(false);
     let policy = Some("other:5".parse().unwrap());
     let slow = Flood { per_second: Some(500.0), policy, flows: vec![2], ..flood(Path::Mem, &["threaded"]) };
-    let table = slow.run(&effort(&stop)).unwrap();
-    delivers(&table);
+    floods(&slow);
     let without = Flood { modes: modes(&["softirq"]), ..slow };
     let refused = without.run(&effort(&stop)).unwrap_err().to_string();
     assert!(refused.contains("thread policy") && refused.contains("threaded"), "{refused}");
@@ -87,8 +87,7 @@ fn over_a_tap_the_kernels_datagrams_arrive() {
         return;
     }
     lull_nic::namespace::enter_private().unwrap();
-    let stop = AtomicBool::new(false);
-    delivers(&flood(Path::Tap, &["softirq", "threaded"]).run(&effort(&stop)).unwrap());
+    floods(&flood(Path::Tap, &["softirq", "threaded"]));
 }
 
 #[test]
@@ -98,7 +97,7 @@ fn on_the_kernels_plane_softirq_and_threads_deliver_and_groups_are_refused() {
         return;
     }
     let stop = AtomicBool::new(false);
-    delivers(&flood(Path::Kernel, &["softirq", "threaded"]).run(&effort(&stop)).unwrap());
+    floods(&flood(Path::Kernel, &["softirq", "threaded"]));
     let refused = flood(Path::Kernel, &["group"]).run(&effort(&stop)).unwrap();
     let reason = refused.rows[0].verdict.as_ref().unwrap().reason().unwrap().to_owned();
     assert!(reason.contains("threaded-busy"), "{reason}");
@@ -107,9 +106,8 @@ fn on_the_kernels_plane_softirq_and_threads_deliver_and_groups_are_refused() {
 /// In packets, which no scheduler changes: a poller visits a full member again only after all others.
 #[test]
 fn the_others_of_a_flooded_member_wait_for_twice_the_weights_at_most() {
-    let stop = AtomicBool::new(false);
     let case = Fairness { modes: vec!["group".parse().unwrap()], cores: Vec::new() };
-    let table = case.run(&effort(&stop)).unwrap();
+    let table = shown::table(&["wait_p50_us"], |effort| case.run(effort).unwrap());
     for row in 0..2 {
         assert_eq!(table.rows[row].verdict, Some(Enforcement::InForce), "{:?}", table.rows[row]);
     }
@@ -129,7 +127,7 @@ fn a_crowd_is_served_in_every_mode() {
         per_second: 2_000,
         cores: Vec::new(),
     };
-    let table = case(3).run(&effort(&stop)).unwrap();
+    let table = shown::table(&["kqps"], |effort| case(3).run(effort).unwrap());
     for row in &table.rows {
         assert_eq!(row.verdict, Some(Enforcement::InForce), "{row:?}");
     }

@@ -1,24 +1,25 @@
 //! Forwarding: every frame arrives or is dropped where it is counted, in every mode, and a device that comes too late for its
 //! doorbell is rung again.
 
+mod shown;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lull_host::{GroupOptions, Host, HostConfig};
-use lull_lab::case::{CaseTable, Effort};
+use lull_lab::case::Effort;
 use lull_lab::cell::Enforcement;
 use lull_lab::forward::Forward;
 use lull_lab::forward::link::Link;
-use lull_lab::progress::ProgressMode;
 use lull_nic::mem::{self, MemConfig};
 use lull_nic::{Device, Frame, FramePool};
 
 const LOST: Duration = Duration::from_secs(60);
 
+/// An effort for what is refused.
 fn effort(stop: &AtomicBool) -> Effort<'_> {
-    let [warm_up, window] = [50, 400].map(Duration::from_millis);
-    Effort { runs: 1, warm_up, window, stop, progress: ProgressMode::Off }
+    shown::effort(stop, Duration::from_millis(10))
 }
 
 fn forward(kernel: bool, modes: &[&str]) -> Forward {
@@ -26,8 +27,10 @@ fn forward(kernel: bool, modes: &[&str]) -> Forward {
     Forward { bytes: vec![64], modes, kernel, per_second: None, cores: Vec::new(), group: None }
 }
 
+/// Forwards until frames arrive in every row.
 #[track_caller]
-fn arrives(table: &CaseTable) {
+fn forwards(forward: &Forward) {
+    let table = shown::table(&["forwarded_kpps"], |effort| forward.run(effort).unwrap());
     for row in &table.rows {
         assert_eq!(row.verdict, Some(Enforcement::InForce), "{row:?}");
         assert!(row.values[table.measure_at("forwarded_kpps")].ours.unwrap().value > 0.0, "{row:?}");
@@ -39,9 +42,7 @@ fn arrives(table: &CaseTable) {
 #[test]
 fn every_frame_arrives_or_is_counted_in_every_mode() {
     let stop = AtomicBool::new(false);
-    arrives(
-        &forward(false, &["softirq", "threaded", "threaded-busy", "group", "group50"]).run(&effort(&stop)).unwrap(),
-    );
+    forwards(&forward(false, &["softirq", "threaded", "threaded-busy", "group", "group50"]));
     let large = Forward { bytes: vec![1_473], ..forward(false, &["softirq"]) };
     assert!(large.run(&effort(&stop)).unwrap_err().to_string().contains("1 to 1472"));
 }
@@ -55,7 +56,7 @@ fn linux_forwards_between_veth_pairs_and_nothing_of_it_is_left() {
     let stop = AtomicBool::new(false);
     let setting = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap();
     let before = setting();
-    arrives(&forward(true, &["softirq", "threaded"]).run(&effort(&stop)).unwrap());
+    forwards(&forward(true, &["softirq", "threaded"]));
     assert_eq!(setting(), before, "the namespace has a setting of its own");
     let refused = forward(true, &["group"]).run(&effort(&stop)).unwrap();
     assert!(refused.rows[0].verdict.as_ref().unwrap().reason().unwrap().contains("threaded-busy"));

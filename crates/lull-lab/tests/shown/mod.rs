@@ -1,0 +1,35 @@
+//! Tables of cases, measured for as long as it takes until every row shows what it names: on a busy machine a thread may not
+//! run once in a short window.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lull_lab::case::{CaseRow, CaseTable, Effort};
+use lull_lab::cell::Enforcement;
+use lull_lab::progress::ProgressMode;
+
+const WINDOW_FIRST: Duration = Duration::from_millis(400);
+/// A table that shows nothing in a window of this length or more is returned as it is, for the test to fail.
+const WINDOW_LAST: Duration = Duration::from_secs(20);
+
+/// One run of 50 ms to settle and a window.
+pub fn effort(stop: &AtomicBool, window: Duration) -> Effort<'_> {
+    Effort { runs: 1, warm_up: Duration::from_millis(50), window, stop, progress: ProgressMode::Off }
+}
+
+/// What `run` measures, in longer and longer windows, until every row is in force and has a positive value of each measure.
+pub fn table(measures: &[&str], run: impl Fn(&Effort<'_>) -> CaseTable) -> CaseTable {
+    let stop = AtomicBool::new(false);
+    let mut window = WINDOW_FIRST;
+    loop {
+        let table = run(&effort(&stop, window));
+        let has = |row: &CaseRow, name: &&str| row.values[table.measure_at(name)].ours.is_some_and(|it| it.value > 0.0);
+        let shows = |row: &CaseRow| {
+            row.verdict == Some(Enforcement::InForce) && measures.iter().all(|measure| has(row, measure))
+        };
+        if window >= WINDOW_LAST || table.rows.iter().all(shows) {
+            return table;
+        }
+        window *= 4;
+    }
+}
