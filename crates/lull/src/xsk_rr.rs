@@ -10,7 +10,7 @@ use lull_lab::bench::check_cores;
 use lull_lab::cell::Enforcement;
 use lull_lab::xsk_rr::table::{self, TableConfig, Where};
 use lull_lab::xsk_rr::user::{self, Shown, Wire};
-use lull_lab::xsk_rr::{Outcome, Percentiles, Placement, Polling, Report, Settings, kernel};
+use lull_lab::xsk_rr::{Here, Outcome, Percentiles, Placement, Polling, Report, Settings, kernel};
 use lull_nic::Device;
 use lull_nic::tap::{Tap, TapConfig};
 
@@ -75,7 +75,7 @@ pub struct XskRrArgs {
     #[arg(long, value_parser = units::seconds, default_value = "2")]
     seconds: Duration,
     /// The machine's cores to use, such as 0,2-5, by default all: the client's, the server's, the sending thread's, then
-    /// the pollers' (client, server), then those of interrupts.
+    /// the pollers' (client, server), then those of interrupts. An end that another program is takes none.
     #[arg(long, value_parser = units::List::parse)]
     cores: Option<units::List>,
     /// Run also what lacks cores: threads that spin then share one, and the scheduler decides about the figures.
@@ -179,7 +179,12 @@ pub fn run(args: &XskRrArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
     {
         return Err(format!("cannot poll by {}: {reason}", args.mode.name()).into());
     }
-    let placement = Placement::new(&settings, &cores, args.oversubscribe)
+    let here = match (&nic, args.serve) {
+        (Nic::Both(_), _) => Here::Both,
+        (_, true) => Here::Server,
+        (_, false) => Here::Client,
+    };
+    let placement = Placement::new(&settings, here, &cores, args.oversubscribe)
         .map_err(|lacking| format!("{lacking}; --oversubscribe runs it nevertheless"))?;
     let json = args.json;
     let mut unwritten = None;
@@ -305,11 +310,12 @@ fn print_run(
     shown: &Shown,
     words: Option<&str>,
 ) -> Result<(), WriteError> {
-    let Outcome { sent, answered, lost, corrupt, unexpected, foreign, seconds, .. } = &shown.outcome;
+    let Outcome { sent, answered, lost, unsent, corrupt, unexpected, foreign, seconds, .. } = &shown.outcome;
     let on = words.map_or_else(|| args.nic.clone(), |words| format!("{}, {words}", args.nic));
     outln!("{} over {on}: {}", args.mode.name(), table::State::from(shown.verdict.clone()))?;
-    let rate = *answered as f64 / seconds;
-    outln!("requests         {sent} sent, {answered} answered, {lost} lost, {rate:.0} answers/s")?;
+    // Stopped before its window, a run has no rate.
+    let rate = if *answered > 0 { *answered as f64 / seconds } else { 0.0 };
+    outln!("requests         {sent} sent, {answered} answered, {lost} lost, {unsent} never sent, {rate:.0} answers/s")?;
     if settings.verify || corrupt + unexpected + foreign > 0 {
         outln!("frames           {corrupt} corrupt, {unexpected} unexpected, {foreign} of others")?;
     }

@@ -1,6 +1,6 @@
 //! `lull xsk-rr` over each kind of socket: every answer is the right one, and each cell says whether it is what it says.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -86,7 +86,11 @@ fn closed_loops_threads_and_payloads_are_as_asked_for() {
     }
     let output = lull(&["-P", "2ms", "-l", "0.1", "--seconds", "0.35", "--oversubscribe"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.lines().filter(|line| line.contains("answers, p5")).count() >= 2, "{text}");
+    let before = |text: &str, what: &str| -> Option<u64> { text.split(what).next()?.rsplit(' ').next()?.parse().ok() };
+    let reports: Vec<&str> = text.lines().filter(|line| line.contains("answers, p5")).collect();
+    let reported: u64 = reports.iter().map(|report| before(report, " answers, p5").unwrap()).sum();
+    let sum = text.lines().find(|line| line.contains(" answered, ")).unwrap();
+    assert!(!reports.is_empty() && Some(reported) == before(sum, " answered, "), "{text}");
     assert!(text.contains("interrupts over mem: in force") && text.contains("from intended"), "{text}");
 }
 
@@ -108,6 +112,7 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["--server-mac", "02:00"], "no Ethernet address");
     refused(&["--cores", "0,4096"], "cannot use core 4096");
     refused(&["--cores", "0", "--mode", "separate"], "not enough cores: it takes 4, and there are 1; --oversubscribe");
+    refused(&["--nic", "tap:x", "--cores", "0", "--mode", "group"], "it takes 2, and there are 1");
     refused(&["--nic", "xdp:nothere0"], "find the interface");
     refused(&["--nic", "xdp:lo", "--mode", "group"], "the nearest is threaded-busy");
 }
@@ -157,6 +162,16 @@ fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
     refused(&["--nic", "veth", "--mode", "group", "--oversubscribe"], "Linux has no busy-polling groups");
 }
 
+/// A program that ends with the test, whatever comes of it.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The server is lull's, on a TAP; the client is an AF_XDP socket of the kernel's on the interface behind it.
 #[test]
 fn the_two_ends_may_be_two_programs_on_two_planes() {
@@ -165,11 +180,12 @@ fn the_two_ends_may_be_two_programs_on_two_planes() {
         return;
     }
     lull_nic::namespace::enter_private().unwrap();
-    let mut server = Command::new(env!("CARGO_BIN_EXE_lull"))
+    let server = Command::new(env!("CARGO_BIN_EXE_lull"))
         .args(["xsk-rr", "-h", "--nic", "tap:lull-one", "--oversubscribe"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    let mut server = Ends(server);
     let up = || Command::new("ip").args(["link", "set", "lull-one", "up"]).stderr(Stdio::null()).status().unwrap();
     let begin = Instant::now();
     while !up().success() {
@@ -179,8 +195,8 @@ fn the_two_ends_may_be_two_programs_on_two_planes() {
     let args = [&["--nic", "xdp:lull-one", "-P", "5ms"], &SHORT[..]].concat();
     let run = ran(&args);
     // SIGTERM ends the server cleanly.
-    Command::new("kill").arg(server.id().to_string()).status().unwrap();
-    assert!(server.wait().unwrap().success());
+    Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
+    assert!(server.0.wait().unwrap().success());
     is_sound(&args, &run);
     assert!(run["device"].as_str().unwrap().contains("AF_XDP"), "{run}");
 }

@@ -10,9 +10,9 @@ use super::flight::{Flight, Sent};
 use super::record::{Percentiles, ReceiveTimes, Report, histogram};
 use super::{RawSocket, Settings, frame};
 
-/// A closed loop gives up on an answer after so long.
+/// A closed loop that has heard nothing for so long gives up on all answers that it waits for.
 const GIVE_UP_NS: u64 = 1_000_000_000;
-/// Answers are waited for so long after the window.
+/// For so long after the window its requests are sent that could not be sent in time, and its answers are waited for.
 const GRACE_NS: u64 = 2_000_000_000;
 
 /// What sender and receiver share.
@@ -25,18 +25,38 @@ pub(super) struct Shared<'a, S> {
     pub(super) sent: AtomicU64,
     /// Requests that are answered or given up.
     pub(super) done: AtomicU64,
-    /// Requests of the window.
+    /// Requests of the window that were sent.
     pub(super) counted: AtomicU64,
+    /// Requests of the window that were due and were never sent; known when the sender has ended.
+    pub(super) unsent: AtomicU64,
+    /// The sender has ended: no request follows.
+    pub(super) all_sent: AtomicBool,
     /// Begin of the window and its end.
     pub(super) window_ns: (u64, u64),
     pub(super) stop: &'a AtomicBool,
-    /// Several threads that spin have a core: they let one another run.
+    /// Threads that spin share a core, so they let one another run.
     pub(super) yields: bool,
 }
 
-impl<S> Shared<'_, S> {
-    fn counts(&self, intended_ns: u64) -> bool {
-        (self.window_ns.0..self.window_ns.1).contains(&intended_ns)
+impl<'a, S> Shared<'a, S> {
+    pub(super) fn new(
+        (socket, settings, clock): (&'a S, &'a Settings, &'a Clock),
+        window_ns: (u64, u64),
+        stop: &'a AtomicBool,
+        yields: bool,
+    ) -> Shared<'a, S> {
+        let (flight, all_sent) = (Flight::new(), AtomicBool::new(false));
+        let [sent, done, counted, unsent] = [(); 4].map(|()| AtomicU64::new(0));
+        Shared { socket, settings, clock, flight, sent, done, counted, unsent, all_sent, window_ns, stop, yields }
+    }
+
+    fn counts(&self, at_ns: u64) -> bool {
+        (self.window_ns.0..self.window_ns.1).contains(&at_ns)
+    }
+
+    /// Whether even what comes late is waited for no longer.
+    fn is_past_grace(&self, now_ns: u64) -> bool {
+        now_ns >= self.window_ns.1 + GRACE_NS
     }
 
     pub(super) fn pause(&self) {
@@ -48,7 +68,7 @@ impl<S> Shared<'_, S> {
     }
 }
 
-/// Who sends.
+/// Sends the requests, in a thread of its own or in the receiver's.
 pub(super) struct Sender<'a, S> {
     shared: &'a Shared<'a, S>,
     request: Vec<u8>,
@@ -59,7 +79,8 @@ pub(super) struct Sender<'a, S> {
 impl<'a, S: RawSocket> Sender<'a, S> {
     pub(super) fn new(shared: &'a Shared<'a, S>, addresses: frame::Addresses) -> Sender<'a, S> {
         let request = frame::request(addresses, shared.settings.payload_bytes);
-        Sender { shared, request, due_ns: shared.clock.now_ns() }
+        // One that starts late owes the window's requests nevertheless.
+        Sender { shared, request, due_ns: shared.clock.now_ns().min(shared.window_ns.0) }
     }
 
     /// Sends the next request if it is due; whether it did.
@@ -88,11 +109,27 @@ impl<'a, S: RawSocket> Sender<'a, S> {
         Ok(true)
     }
 
-    /// A thread that does nothing else.
+    /// Ends the sending when no request of the window is due any more, or what could not be sent is given up; whether it did.
+    /// What a full ring or a slow program kept back is sent late, as its latency from the intended send has to show.
+    fn try_end(&self, now_ns: u64) -> bool {
+        let Shared { settings, window_ns, unsent, all_sent, .. } = self.shared;
+        let is_through = settings.period_ns.map_or(now_ns, |_| self.due_ns) >= window_ns.1;
+        if !is_through && !self.shared.is_past_grace(now_ns) {
+            return false;
+        }
+        if let Some(period_ns) = settings.period_ns {
+            let due_before = |ns: u64| ns.saturating_sub(self.due_ns).div_ceil(period_ns);
+            unsent.store(due_before(window_ns.1) - due_before(window_ns.0), Ordering::Relaxed);
+        }
+        all_sent.store(true, Ordering::Release);
+        true
+    }
+
+    /// Sends whatever is due, and does nothing else.
     pub(super) fn run(mut self) -> io::Result<()> {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let now_ns = self.shared.clock.now_ns();
-            if now_ns >= self.shared.window_ns.1 {
+            if self.try_end(now_ns) {
                 break;
             }
             if !self.step(now_ns)? {
@@ -116,11 +153,14 @@ pub(super) struct Received {
     pub(super) foreign: u64,
 }
 
-/// Who receives; it sends, too, unless another thread does.
+/// Takes the answers, and sends the requests, too, unless another thread does.
 pub(super) struct Receiver<'a, S> {
     shared: &'a Shared<'a, S>,
+    /// `None` when another thread sends, or when all is sent.
     sender: Option<Sender<'a, S>>,
     seen: Received,
+    /// The last request that was given up, and all before it that had no answer.
+    given_up: u64,
     /// Until when it does not look at its ring: the application's delay.
     blind_until_ns: u64,
     /// When something was answered last, or given up.
@@ -143,6 +183,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
         Receiver {
             sender,
             seen,
+            given_up: 0,
             blind_until_ns: 0,
             progress_ns: shared.clock.now_ns(),
             interval: histogram(),
@@ -158,7 +199,13 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
         loop {
             let now_ns = clock.now_ns();
             if stop.load(Ordering::Relaxed) || self.is_over(now_ns) {
+                if settings.report.is_some() && !self.interval.is_empty() {
+                    self.report(on_report);
+                }
                 return Ok(self.seen);
+            }
+            if self.sender.as_ref().is_some_and(|sender| sender.try_end(now_ns)) {
+                self.sender = None;
             }
             if let Some(sender) = &mut self.sender {
                 sender.step(now_ns)?;
@@ -174,7 +221,10 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
                 if calls {
                     let begin_ns = clock.now_ns();
                     socket.receive_call();
-                    self.seen.receive_times.add(clock.now_ns().saturating_sub(begin_ns));
+                    // The window's last answers are waited for as the others are.
+                    if begin_ns >= self.shared.window_ns.0 {
+                        self.seen.receive_times.add(clock.now_ns().saturating_sub(begin_ns));
+                    }
                 }
                 self.shared.pause();
                 self.give_up(now_ns);
@@ -183,9 +233,9 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
-        let Shared { sent, done, window_ns, .. } = self.shared;
-        let answered = sent.load(Ordering::Acquire) == done.load(Ordering::Relaxed);
-        now_ns >= window_ns.1 && (answered || now_ns >= window_ns.1 + GRACE_NS)
+        let Shared { sent, done, all_sent, .. } = self.shared;
+        let is_answered = || sent.load(Ordering::Acquire) == done.load(Ordering::Relaxed);
+        all_sent.load(Ordering::Acquire) && (is_answered() || self.shared.is_past_grace(now_ns))
     }
 
     fn took(&mut self, received: &[u8]) {
@@ -195,7 +245,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
             self.seen.foreign += 1;
             return;
         };
-        let Some(sent) = flight.end(number) else {
+        let Some(sent) = flight.end(number).filter(|_| number > self.given_up) else {
             self.seen.unexpected += 1;
             return;
         };
@@ -203,7 +253,7 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
             self.seen.corrupt += 1;
         }
         done.fetch_add(1, Ordering::Release);
-        (self.progress_ns, self.blind_until_ns) = (at_ns, at_ns + settings.delay_ns);
+        (self.progress_ns, self.blind_until_ns) = (at_ns, at_ns.saturating_add(settings.delay_ns));
         if self.shared.counts(sent.intended_ns) {
             // The clocks of two cores may be a little apart.
             let from_send_ns = at_ns.saturating_sub(sent.sent_ns).max(1);
@@ -216,15 +266,143 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
     fn report(&mut self, on_report: &mut dyn FnMut(Report)) {
         on_report(Report { answered: self.interval.len(), from_send_ns: Percentiles::of(&self.interval) });
         self.interval.reset();
-        self.report_at_ns += self.shared.settings.report.map_or(u64::MAX, |report| report.as_nanos() as u64);
+        let report_ns = self.shared.settings.report.map_or(u64::MAX, |report| report.as_nanos() as u64);
+        self.report_at_ns = self.report_at_ns.saturating_add(report_ns);
     }
 
     /// A closed loop whose answers are lost would stand still.
     fn give_up(&mut self, now_ns: u64) {
         let Shared { settings, sent, done, .. } = self.shared;
         if settings.period_ns.is_none() && now_ns.saturating_sub(self.progress_ns) > GIVE_UP_NS {
-            done.store(sent.load(Ordering::Acquire), Ordering::Release);
+            self.given_up = sent.load(Ordering::Acquire);
+            done.store(self.given_up, Ordering::Release);
             self.progress_ns = now_ns;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::xsk_rr::Polling;
+
+    const MS: u64 = 1_000_000;
+    const ADDRESSES: frame::Addresses = frame::Addresses { from: [2; 6], to: [4; 6] };
+
+    /// Keeps what is sent, as long as it has room; nothing comes back by itself.
+    struct Keeps {
+        room: AtomicBool,
+        sent: Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl Keeps {
+        fn new(room: bool) -> Keeps {
+            Keeps { room: AtomicBool::new(room), sent: Mutex::default() }
+        }
+
+        fn frame(&self, at: usize) -> Vec<u8> {
+            self.sent.lock().unwrap()[at].clone()
+        }
+    }
+
+    impl RawSocket for Keeps {
+        fn send(&self, frame: &[u8]) -> io::Result<bool> {
+            let room = self.room.load(Ordering::Relaxed);
+            if room {
+                self.sent.lock().unwrap().push(frame.to_vec());
+            }
+            Ok(room)
+        }
+
+        fn try_recv(&self, _: &mut [u8]) -> Option<usize> {
+            None
+        }
+
+        fn receive_call(&self) {}
+    }
+
+    /// Begins a run whose window of 10 ms begins now.
+    fn run_of(settings: &Settings, room: bool, check: impl FnOnce(&Shared<'_, Keeps>, u64)) {
+        let (socket, clock, stop) = (Keeps::new(room), Clock::new(), AtomicBool::new(false));
+        let now_ns = clock.now_ns();
+        check(&Shared::new((&socket, settings, &clock), (now_ns, now_ns + 10 * MS), &stop, false), now_ns);
+    }
+
+    #[test]
+    fn an_answer_to_what_was_given_up_is_unexpected_and_a_closed_loop_goes_on() {
+        run_of(&Settings::new(Polling::Interrupts), true, |shared, now_ns| {
+            let mut sender = Sender::new(shared, ADDRESSES);
+            let mut receiver = Receiver::new(shared, None);
+            assert!(sender.step(now_ns).unwrap() && !sender.step(now_ns).unwrap(), "one is outstanding");
+            receiver.give_up(receiver.progress_ns + GIVE_UP_NS + 1);
+            assert!(sender.step(now_ns).unwrap());
+            receiver.took(&shared.socket.frame(0));
+            assert_eq!((receiver.seen.unexpected, receiver.seen.from_send.len()), (1, 0));
+            assert!(!sender.step(now_ns).unwrap(), "one is outstanding");
+            receiver.took(&shared.socket.frame(1));
+            assert_eq!((receiver.seen.unexpected, receiver.seen.from_send.len()), (1, 1));
+            assert!(sender.step(now_ns).unwrap());
+        });
+    }
+
+    fn open_loop() -> Settings {
+        Settings { period_ns: Some(MS), ..Settings::new(Polling::Interrupts) }
+    }
+
+    #[test]
+    fn what_had_no_room_in_the_window_is_sent_behind_it_and_its_wait_counts() {
+        run_of(&open_loop(), false, |shared, now_ns| {
+            let mut sender = Sender::new(shared, ADDRESSES);
+            let mut receiver = Receiver::new(shared, None);
+            let behind_ns = now_ns + 20 * MS;
+            assert!(!sender.step(now_ns + 9 * MS).unwrap() && !sender.try_end(behind_ns));
+            assert!(!receiver.is_over(behind_ns), "requests of the window are owed");
+            shared.socket.room.store(true, Ordering::Relaxed);
+            let sent = (0..).take_while(|_| sender.step(behind_ns).unwrap()).count();
+            assert_eq!(sent, 10);
+            assert!(sender.try_end(behind_ns) && !receiver.is_over(behind_ns), "answers are owed");
+            // The last was due 9 ms after the first.
+            while shared.clock.now_ns() < now_ns + 9 * MS {
+                std::hint::spin_loop();
+            }
+            (0..10).for_each(|at| receiver.took(&shared.socket.frame(at)));
+            assert!(receiver.is_over(behind_ns));
+            assert_eq!((receiver.seen.from_intended.len(), shared.unsent.load(Ordering::Relaxed)), (10, 0));
+            let spread_ns = receiver.seen.from_intended.max() - receiver.seen.from_intended.min();
+            assert!(spread_ns > 8 * MS, "{spread_ns} ns between a wait of 9 ms more and none");
+        });
+    }
+
+    #[test]
+    fn what_was_never_sent_is_counted() {
+        run_of(&open_loop(), true, |shared, now_ns| {
+            let mut sender = Sender::new(shared, ADDRESSES);
+            assert!((0..4).all(|_| sender.step(now_ns + 5 * MS).unwrap()));
+            assert!(sender.try_end(now_ns + 10 * MS + GRACE_NS));
+            assert_eq!(shared.counted.load(Ordering::Relaxed) + shared.unsent.load(Ordering::Relaxed), 10);
+        });
+    }
+
+    #[test]
+    fn only_the_window_counts_and_a_report_has_what_came_since_the_last() {
+        let settings = Settings {
+            warm_up: Duration::ZERO,
+            report: Some(Duration::from_secs(60)),
+            ..Settings::new(Polling::Interrupts)
+        };
+        run_of(&settings, true, |shared, now_ns| {
+            let mut receiver = Receiver::new(shared, None);
+            assert!(shared.counts(now_ns) && !shared.counts(now_ns - 1) && !shared.counts(now_ns + 10 * MS));
+            Sender::new(shared, ADDRESSES).step(now_ns).unwrap();
+            receiver.took(&shared.socket.frame(0));
+            shared.all_sent.store(true, Ordering::Relaxed);
+            let mut reported = Vec::new();
+            // It ends at once: everything is answered.
+            let received = receiver.run(&mut |report| reported.push(report.answered)).unwrap();
+            assert_eq!((reported, received.receive_times.calls()), (vec![1], 0));
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! The requests under way: when each was sent, and when it should have been.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Requests that can be remembered.
 pub(super) const SLOTS: usize = 1 << 16;
@@ -31,6 +31,9 @@ impl Flight {
     /// Remembers request `number`, from 1. What had its place is forgotten: it counts as lost.
     pub(super) fn begin(&self, number: u64, sent: Sent) {
         let slot = &self.0[number as usize % SLOTS];
+        // Whoever reads one of the new times finds the old number gone.
+        slot.number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         slot.intended_ns.store(sent.intended_ns, Ordering::Relaxed);
         slot.sent_ns.store(sent.sent_ns, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
@@ -46,7 +49,8 @@ impl Flight {
             intended_ns: slot.intended_ns.load(Ordering::Relaxed),
             sent_ns: slot.sent_ns.load(Ordering::Relaxed),
         };
-        // The sender may have given the place to another request meanwhile.
+        // The sender may have given the place to another request meanwhile; the times are then no pair.
+        fence(Ordering::Acquire);
         let taken = slot.number.compare_exchange(number, 0, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then_some(sent)
     }

@@ -4,7 +4,7 @@
 //! a fixed rate whatever comes back, or keeps so many outstanding; the server sends each back; after an answer the client
 //! does not look at its ring for the application's delay. Here frames are numbered, where the posted tool matches answers in
 //! order, so that a lost frame is a lost frame; and latency is measured from the actual send, as published, and from the
-//! moment at which it should have been sent.
+//! moment at which it should have been sent. What a full ring or a slow program kept back is sent late, and counts.
 //!
 //! It runs on any [`RawSocket`]: on lull's own packet sockets over the in-memory NIC and TAP ([`user`]), and on AF_XDP
 //! sockets of the kernel ([`kernel`]). [`table`] puts the published cells beside ours.
@@ -26,7 +26,7 @@ use std::time::Duration;
 use lull_core::Mode;
 
 use crate::bench::BenchError;
-pub use placement::{NotEnoughCores, Placement};
+pub use placement::{Here, NotEnoughCores, Placement};
 pub use record::{Percentiles, ReceiveTimes, Report};
 pub use run::{Ends, Outcome, run};
 pub use socket::RawSocket;

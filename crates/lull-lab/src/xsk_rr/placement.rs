@@ -19,8 +19,19 @@ pub struct Placement {
     pub client_irq: usize,
     /// Interrupts of the server's queue.
     pub server_irq: usize,
-    /// Some core has several of these that spin, so that the scheduler decides about the figures.
+    /// Threads that spin share a core, so that the scheduler decides about the figures.
     pub oversubscribed: bool,
+}
+
+/// Which ends run in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Here {
+    /// Client and server.
+    Both,
+    /// The client; the server is another program.
+    Client,
+    /// The server; the client is another program.
+    Server,
 }
 
 /// A cell that this machine cannot show.
@@ -34,28 +45,40 @@ pub struct NotEnoughCores {
 }
 
 impl Placement {
-    /// Deals out `cores`. The letter's interrupts have cores of their own: so here, where some are left.
+    /// Deals out `cores` to both ends, or to the one that runs here. The letter's interrupts have cores of their own: so here,
+    /// where some are left.
     ///
     /// # Errors
     /// There are too few, and they are not to be shared (`oversubscribe`).
-    pub fn new(settings: &Settings, cores: &[usize], oversubscribe: bool) -> Result<Placement, NotEnoughCores> {
+    pub fn new(
+        settings: &Settings,
+        here: Here,
+        cores: &[usize],
+        oversubscribe: bool,
+    ) -> Result<Placement, NotEnoughCores> {
+        let (has_client, has_server) = (here != Here::Server, here != Here::Client);
         let pollers = settings.polling.has_poller() || settings.receive_thread;
-        let needs = 2 + usize::from(settings.send_thread) + 2 * usize::from(pollers);
+        let send_thread = has_client && settings.send_thread;
+        let ends = usize::from(has_client) + usize::from(has_server);
+        let needs = ends + usize::from(send_thread) + ends * usize::from(pollers);
         let oversubscribed = cores.len() < needs;
         if cores.is_empty() || (oversubscribed && !oversubscribe) {
             return Err(NotEnoughCores { needs, has: cores.len() });
         }
         let mut dealt = 0;
-        let mut next = || {
-            dealt += 1;
-            cores[(dealt - 1) % cores.len()]
+        let mut next = |wanted: bool| {
+            dealt += usize::from(wanted);
+            wanted.then(|| cores[(dealt - 1) % cores.len()])
         };
-        let (client, server) = (next(), next());
-        let sender = settings.send_thread.then(&mut next);
-        let (client_poller, server_poller) = (pollers.then(&mut next), pollers.then(&mut next));
-        let spare = cores.len() >= needs + 2 && !pollers;
-        let (client_irq, server_irq) =
-            if spare { (next(), next()) } else { (client_poller.unwrap_or(client), server_poller.unwrap_or(server)) };
+        let (client, server) = (next(has_client), next(has_server));
+        let sender = next(send_thread);
+        let (client_poller, server_poller) = (next(pollers && has_client), next(pollers && has_server));
+        let spare = cores.len() >= needs + ends && !pollers;
+        let irqs = (next(spare && has_client), next(spare && has_server));
+        // An end that is not here runs nothing, wherever it is said to be.
+        let (client, server) = (client.or(server).unwrap_or(cores[0]), server.or(client).unwrap_or(cores[0]));
+        let client_irq = irqs.0.or(client_poller).unwrap_or(client);
+        let server_irq = irqs.1.or(server_poller).unwrap_or(server);
         Ok(Placement { client, sender, client_poller, server, server_poller, client_irq, server_irq, oversubscribed })
     }
 
@@ -78,7 +101,7 @@ mod tests {
     fn what_spins_has_a_core_of_its_own_or_is_refused() {
         let four: Vec<usize> = (10..14).collect();
         let place = |polling, send_thread, cores: &[usize], oversubscribe| {
-            Placement::new(&Settings { send_thread, ..Settings::new(polling) }, cores, oversubscribe)
+            Placement::new(&Settings { send_thread, ..Settings::new(polling) }, Here::Both, cores, oversubscribe)
         };
         let inline = place(Polling::Inline, false, &four[..2], false).unwrap();
         assert_eq!((inline.client, inline.server, inline.client_irq, inline.oversubscribed), (10, 11, 10, false));
@@ -93,5 +116,19 @@ mod tests {
             assert!(place(polling, true, &four, true).unwrap().oversubscribed);
         }
         assert!(place(Polling::Inline, false, &[], true).is_err());
+    }
+
+    #[test]
+    fn one_end_takes_the_cores_of_one() {
+        let settings = Settings { send_thread: true, ..Settings::new(Polling::Group) };
+        let server = Placement::new(&settings, Here::Server, &[4, 5], false).unwrap();
+        assert_eq!((server.server, server.server_poller, server.server_irq), (4, Some(5), 5));
+        assert_eq!((server.sender, server.client_poller), (None, None));
+        let lacking = Placement::new(&settings, Here::Client, &[4, 5], false).unwrap_err();
+        assert_eq!(lacking, NotEnoughCores { needs: 3, has: 2 });
+        let client = Placement::new(&settings, Here::Client, &[4, 5, 6], false).unwrap();
+        assert_eq!((client.client, client.sender, client.client_poller, client.client_irq), (4, Some(5), Some(6), 6));
+        let interrupts = Placement::new(&Settings::new(Polling::Interrupts), Here::Server, &[4, 5], false).unwrap();
+        assert_eq!((interrupts.server, interrupts.server_irq), (4, 5));
     }
 }

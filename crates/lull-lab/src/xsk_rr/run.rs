@@ -2,18 +2,21 @@
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use lull_host::{Clock, pin_thread, thread_id};
 use serde::Serialize;
 
 use super::client::{Received, Receiver, Sender, Shared};
-use super::flight::Flight;
 use super::frame::Addresses;
 use super::record::{Percentiles, ReceiveTimes, Report};
 use super::{Placement, RawSocket, Settings, server};
 use crate::bench::BenchError;
+
+/// How often it is looked whether somebody stops the run.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What there is to run on: both ends, or one whose other end is another program's.
 #[derive(Clone, Copy, Debug)]
@@ -37,19 +40,21 @@ pub struct Outcome {
     pub answered: u64,
     /// Those that were not.
     pub lost: u64,
+    /// Requests of an open loop's window that were due and were never sent, as there was no room or no time for them.
+    pub unsent: u64,
     /// Answers that differ from what was sent; looked for with `-v` alone.
     pub corrupt: u64,
     /// Answers to nothing that is under way.
     pub unexpected: u64,
     /// Received frames that are none of this program's.
     pub foreign: u64,
-    /// Seconds of the window.
+    /// Seconds of the window, as far as it ran.
     pub seconds: f64,
     /// Latency from the actual send, in nanoseconds.
     pub from_send_ns: Percentiles,
     /// Latency from when a request should have been sent, in nanoseconds.
     pub from_intended_ns: Percentiles,
-    /// Time inside the client's receive calls.
+    /// Time inside the client's receive calls, from the window's begin until its last answer.
     pub receive_calls: ReceiveTimes,
     /// Requests that the server answered, the warm-up's included.
     pub served: u64,
@@ -58,12 +63,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(counted: u64, seconds: f64, received: Received, served: u64) -> Outcome {
+    fn new([counted, unsent]: [u64; 2], seconds: f64, received: Received, served: u64) -> Outcome {
         let answered = received.from_send.len();
         Outcome {
             sent: counted,
             answered,
             lost: counted.saturating_sub(answered),
+            unsent,
             corrupt: received.corrupt,
             unexpected: received.unexpected,
             foreign: received.foreign,
@@ -87,6 +93,7 @@ impl Outcome {
         self.sent += other.sent;
         self.answered += other.answered;
         self.lost += other.lost;
+        self.unsent += other.unsent;
         self.corrupt += other.corrupt;
         self.unexpected += other.unexpected;
         self.foreign += other.foreign;
@@ -104,6 +111,62 @@ impl Drop for EndsAll<'_> {
     }
 }
 
+/// What all threads of a run go by.
+#[derive(Clone, Copy)]
+struct Stage<'a> {
+    settings: &'a Settings,
+    placement: &'a Placement,
+    /// The run ends.
+    over: &'a AtomicBool,
+}
+
+type Handle<'scope, T> = std::thread::ScopedJoinHandle<'scope, io::Result<T>>;
+
+impl Stage<'_> {
+    /// What a thread that spins does when it finds nothing to do.
+    fn pause(&self) {
+        if self.placement.oversubscribed {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Makes receive calls on `core`, and does nothing else.
+    fn poll<S: RawSocket>(&self, socket: &S, core: usize) -> io::Result<()> {
+        pin_thread(&[core])?;
+        while !self.over.load(Ordering::Relaxed) {
+            socket.receive_call();
+            self.pause();
+        }
+        Ok(())
+    }
+}
+
+/// Starts the server's threads: the one that polls, if there is one, and the one that answers.
+fn serve<'scope, 'env, S: RawSocket>(
+    scope: &'scope std::thread::Scope<'scope, 'env>,
+    (socket, own): (&'env S, [u8; 6]),
+    ids: &'env Mutex<Vec<i32>>,
+    stage: Stage<'env>,
+) -> (Option<Handle<'scope, ()>>, Handle<'scope, u64>) {
+    let Stage { settings, placement, over } = stage;
+    let tell = move || ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread_id());
+    let polling = settings.receive_thread.then(|| {
+        scope.spawn(move || {
+            tell();
+            stage.poll(socket, placement.server_poller.unwrap_or(placement.server))
+        })
+    });
+    let serving = scope.spawn(move || {
+        let _ends = EndsAll(over);
+        pin_thread(&[placement.server])?;
+        tell();
+        server::serve(socket, own, settings, over, || stage.pause())
+    });
+    (polling, serving)
+}
+
 /// Runs the threads of `ends`, each on its core. Without a client it serves until `stop`, and measures nothing.
 ///
 /// # Errors
@@ -117,57 +180,20 @@ pub fn run<S: RawSocket>(
 ) -> Result<Option<Outcome>, BenchError> {
     settings.check()?;
     let clock = Clock::new();
-    let begin_ns = clock.now_ns();
-    let from_ns = begin_ns + settings.warm_up.as_nanos() as u64;
+    let from_ns = clock.now_ns() + settings.warm_up.as_nanos() as u64;
     let window_ns = (from_ns, from_ns + settings.window.as_nanos() as u64);
-    let over = AtomicBool::new(false);
-    let over = &over;
-    let pause = || if placement.oversubscribed { std::thread::yield_now() } else { std::hint::spin_loop() };
-    let poller = |socket: &S, core: usize| -> io::Result<()> {
-        pin_thread(&[core])?;
-        while !over.load(Ordering::Relaxed) {
-            socket.receive_call();
-            pause();
-        }
-        Ok(())
-    };
+    let over = &AtomicBool::new(false);
+    let stage = Stage { settings, placement, over };
     std::thread::scope(|scope| {
-        let serving = ends.server.map(|socket| {
-            let threads = ends.server_threads;
-            let tell = move || threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(thread_id());
-            let polling = settings.receive_thread.then(|| {
-                scope.spawn(move || {
-                    tell();
-                    poller(socket, placement.server_poller.unwrap_or(placement.server))
-                })
-            });
-            let serving = scope.spawn(move || {
-                let _ends = EndsAll(over);
-                pin_thread(&[placement.server])?;
-                tell();
-                server::serve(socket, ends.addresses.to, settings, over, pause)
-            });
-            (polling, serving)
-        });
+        let serving = ends.server.map(|socket| serve(scope, (socket, ends.addresses.to), ends.server_threads, stage));
         let measured = match ends.client {
             Some(socket) => {
-                let shared = Shared {
-                    socket,
-                    settings,
-                    clock: &clock,
-                    flight: Flight::new(),
-                    sent: AtomicU64::new(0),
-                    done: AtomicU64::new(0),
-                    counted: AtomicU64::new(0),
-                    window_ns,
-                    stop: over,
-                    yields: placement.oversubscribed,
-                };
-                Some(measure(&shared, ends.addresses, placement, (stop, over), &poller, on_report))
+                let shared = Shared::new((socket, settings, &clock), window_ns, over, placement.oversubscribed);
+                Some(measure(&shared, ends.addresses, stage, stop, on_report))
             }
             None => {
                 while !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(WATCH_INTERVAL);
                 }
                 None
             }
@@ -175,30 +201,30 @@ pub fn run<S: RawSocket>(
         over.store(true, Ordering::Relaxed);
         let mut served = 0;
         if let Some((polling, serving)) = serving {
-            if let Some(polling) = polling {
-                joined(polling)?;
-            }
+            polling.map_or(Ok(()), joined)?;
             served = joined(serving)?;
         }
         let Some(measured) = measured else { return Ok(None) };
-        let (counted, received) = measured?;
-        Ok(Some(Outcome::new(counted, settings.window.as_secs_f64(), received, served)))
+        let (counts, received) = measured?;
+        // Whoever stops the run cuts its window short.
+        let window_ns = clock.now_ns().clamp(window_ns.0, window_ns.1) - window_ns.0;
+        Ok(Some(Outcome::new(counts, window_ns as f64 / 1e9, received, served)))
     })
 }
 
-fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
+fn joined<T>(thread: Handle<'_, T>) -> io::Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The client's threads; the requests of the window, and what came back.
+/// Runs the client's threads: how many requests of the window were sent and how many were not, and what came back.
 fn measure<S: RawSocket>(
     shared: &Shared<'_, S>,
     addresses: Addresses,
-    placement: &Placement,
-    (stop, over): (&AtomicBool, &AtomicBool),
-    poller: &(impl Fn(&S, usize) -> io::Result<()> + Sync),
+    stage: Stage<'_>,
+    stop: &AtomicBool,
     on_report: &mut (dyn FnMut(Report) + Send),
-) -> io::Result<(u64, Received)> {
+) -> io::Result<([u64; 2], Received)> {
+    let Stage { placement, over, .. } = stage;
     std::thread::scope(|scope| {
         let apart = shared.settings.send_thread;
         let sending = apart.then(|| {
@@ -210,7 +236,7 @@ fn measure<S: RawSocket>(
         });
         let polling = shared.settings.receive_thread.then(|| {
             let core = placement.client_poller.unwrap_or(placement.client);
-            scope.spawn(move || poller(shared.socket, core))
+            scope.spawn(move || stage.poll(shared.socket, core))
         });
         let receiving = scope.spawn(move || {
             let _ends = EndsAll(over);
@@ -222,15 +248,11 @@ fn measure<S: RawSocket>(
             if stop.load(Ordering::Relaxed) {
                 over.store(true, Ordering::Relaxed);
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(WATCH_INTERVAL);
         }
         let received = joined(receiving)?;
-        if let Some(sending) = sending {
-            joined(sending)?;
-        }
-        if let Some(polling) = polling {
-            joined(polling)?;
-        }
-        Ok((shared.counted.load(Ordering::Relaxed), received))
+        sending.map_or(Ok(()), joined)?;
+        polling.map_or(Ok(()), joined)?;
+        Ok(([&shared.counted, &shared.unsent].map(|count| count.load(Ordering::Relaxed)), received))
     })
 }

@@ -9,7 +9,7 @@ use lull_sim::published::xsk_rr::{CSV, POINTS};
 use serde::Serialize;
 
 use super::user::{Shown, Wire, both};
-use super::{NotEnoughCores, POLLINGS, Placement, Polling, ReceiveTimes, Settings, kernel};
+use super::{Here, NotEnoughCores, POLLINGS, Placement, Polling, ReceiveTimes, Settings, kernel};
 use crate::bench::BenchError;
 use crate::cell::Enforcement;
 
@@ -126,6 +126,8 @@ pub struct Row {
     pub published_ns: Option<[u64; 4]>,
     /// Requests without an answer.
     pub lost: u64,
+    /// Requests that were due and were never sent.
+    pub unsent: u64,
     /// Time inside the client's receive calls.
     pub receive_calls: ReceiveTimes,
 }
@@ -191,7 +193,7 @@ impl TableConfig {
         {
             return Ok(Err(State::Refused { reason }));
         }
-        match Placement::new(&settings, &self.cores, self.oversubscribe) {
+        match Placement::new(&settings, Here::Both, &self.cores, self.oversubscribe) {
             Ok(placement) => self.shown(&settings, &placement, stop).map(Ok),
             Err(NotEnoughCores { needs, has }) => Ok(Err(State::NotEnoughCores { needs, has })),
         }
@@ -206,8 +208,8 @@ impl TableConfig {
         let (first, second) = self.cores.split_at(has / 2);
         let (first, second) = if first.is_empty() { (second, second) } else { (first, second) };
         let run = |cores: &[usize]| -> Result<Shown, BenchError> {
-            let placement =
-                Placement::new(&settings, cores, true).map_err(|lacking| BenchError::Invalid(lacking.to_string()))?;
+            let placement = Placement::new(&settings, Here::Both, cores, true)
+                .map_err(|lacking| BenchError::Invalid(lacking.to_string()))?;
             self.shown(&settings, &placement, stop)
         };
         let (first, second) = std::thread::scope(|scope| {
@@ -242,6 +244,10 @@ pub fn run(config: &TableConfig, stop: &AtomicBool, each: &mut dyn FnMut(&Row)) 
             RowKind::Polling(polling) => config.pair(polling, point, stop)?,
             RowKind::TwoInterruptPairs => config.two_pairs(point, stop)?,
         };
+        // A row that was cut short shows nothing.
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
         let row = row(point, kind, cell);
         each(&row);
         rows.push(row);
@@ -263,6 +269,7 @@ fn row(point: (u32, u64), kind: RowKind, cell: Cell) -> Row {
         ours_from_intended_ns: outcome.as_ref().map(|outcome| outcome.from_intended_ns.row()),
         published_ns: kind.published_column().and_then(|column| published(point, column)),
         lost: outcome.as_ref().map_or(0, |outcome| outcome.lost),
+        unsent: outcome.as_ref().map_or(0, |outcome| outcome.unsent),
         receive_calls: outcome.map(|outcome| outcome.receive_calls).unwrap_or_default(),
     }
 }
@@ -273,7 +280,7 @@ pub fn heading() -> String {
     for percentile in ["p5", "p50", "p95", "p99"] {
         let _ = write!(text, " {:>21}", format!("{percentile} us ours/publ."));
     }
-    text + "  lost"
+    text + "  lost unsent"
 }
 
 /// A row as text: each percentile as ours, published, and their ratio.
@@ -291,8 +298,8 @@ pub fn line(row: &Row) -> String {
         };
         let _ = write!(text, " {cell:>21}");
     }
-    let lost = if row.ours_ns.is_some() { row.lost.to_string() } else { "-".to_owned() };
-    text + &format!(" {lost:>5}  {}", row.state)
+    let count = |count: u64| if row.ours_ns.is_some() { count.to_string() } else { "-".to_owned() };
+    text + &format!(" {:>5} {:>6}  {}", count(row.lost), count(row.unsent), row.state)
 }
 
 /// Receive times as text, with the published ones beside them where there are some.

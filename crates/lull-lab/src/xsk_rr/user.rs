@@ -34,7 +34,7 @@ pub enum Wire {
 pub struct Shown {
     /// The figures.
     pub outcome: Outcome,
-    /// Whether it was in force at both ends.
+    /// Whether it was in force: at both ends of lull's sockets, and at the server's of the kernel's.
     pub verdict: Enforcement,
     /// Why interrupts do not go before ordinary threads, if that was asked for.
     pub realtime_refused: Option<String>,
