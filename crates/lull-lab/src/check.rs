@@ -34,8 +34,9 @@ pub struct Evidence {
 /// How often NAPI threads had nothing to do, as far as a plane shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadsRest {
-    /// lull's own stack shows the interrupts that were taken: a thread that busy polls leaves them masked.
-    Interrupts(u64),
+    /// lull's own stack shows how often an instance was scheduled: a thread that busy polls never gives its instance up, so
+    /// that nobody can. (An interrupt that was raised before may still be taken, and find the thread there.)
+    Schedules(u64),
     /// The kernel shows how often they went to sleep, and how many of their polls found nothing. A thread that busy
     /// polls never sleeps (`napi_threaded_poll_loop`), and where it did, for a lock of a real-time kernel, it still
     /// polls in vain for most of the time. A thread that is woken for its work finds some, and sleeps after it.
@@ -49,14 +50,14 @@ pub enum ThreadsRest {
 
 impl Evidence {
     /// What the core's own counters say, run by threads or simulated.
-    pub fn of_core(stats: &Stats, interrupts: u64, lateness_ns: Option<u64>, queries: u64) -> Evidence {
+    pub fn of_core(stats: &Stats, lateness_ns: Option<u64>, queries: u64) -> Evidence {
         Evidence {
             queries,
             busy_polls: stats.busy_polls,
             thread_polls: stats.thread_polls,
             softirq_polls: stats.softirq_polls,
             group_polls: stats.group_polls,
-            threads_rest: ThreadsRest::Interrupts(interrupts),
+            threads_rest: ThreadsRest::Schedules(stats.schedules),
             // As the trace of the kernel counts them: every start, but for those with a suspension's time.
             deferrals: stats.timer_arms.saturating_sub(stats.suspends),
             suspensions: stats.suspends,
@@ -67,7 +68,7 @@ impl Evidence {
     /// Whether the NAPI threads may have been polling without pause.
     fn threads_may_busy_poll(&self) -> bool {
         match self.threads_rest {
-            ThreadsRest::Interrupts(interrupts) => interrupts == 0,
+            ThreadsRest::Schedules(schedules) => schedules == 0,
             ThreadsRest::Sleeps { sleeps, empty_polls } => sleeps == 0 || self.in_vain(empty_polls),
         }
     }
@@ -75,7 +76,7 @@ impl Evidence {
     /// Whether they must have been: they polled in vain and never slept.
     fn threads_must_busy_poll(&self) -> bool {
         match self.threads_rest {
-            ThreadsRest::Interrupts(_) => false,
+            ThreadsRest::Schedules(_) => false,
             ThreadsRest::Sleeps { sleeps, empty_polls } => sleeps == 0 && self.in_vain(empty_polls),
         }
     }
@@ -240,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn in_lulls_own_stack_a_busy_thread_is_known_by_the_interrupts_that_stay_masked() {
-        let threads = |mode: &str, interrupts| {
-            check_with(ThreadsRest::Interrupts(interrupts), mode, |e| (e.softirq_polls, e.thread_polls) = (0, 5))
+    fn in_lulls_own_stack_a_busy_thread_is_known_by_an_instance_that_nobody_schedules() {
+        let threads = |mode: &str, schedules| {
+            check_with(ThreadsRest::Schedules(schedules), mode, |e| (e.softirq_polls, e.thread_polls) = (0, 5))
         };
         assert_eq!(threads("threaded-busy", 0), Enforcement::InForce);
         assert_ne!(threads("threaded-busy", 1), Enforcement::InForce);

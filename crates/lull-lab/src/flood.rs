@@ -95,7 +95,7 @@ struct Marks {
     sinks: SchedStat,
     delivery: SchedStat,
     /// lull's own counters; `None` on the kernel's plane.
-    napi: Option<(Stats, u64)>,
+    napi: Option<Stats>,
 }
 
 impl Flood {

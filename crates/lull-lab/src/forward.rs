@@ -52,7 +52,7 @@ struct Marks {
     out: u64,
     delivery: SchedStat,
     /// lull's own counters; `None` on the kernel's plane.
-    napi: Option<(Stats, u64)>,
+    napi: Option<Stats>,
 }
 
 impl Forward {
@@ -121,7 +121,7 @@ fn observed(before: &Marks, after: &Marks, verdict: Enforcement) -> Observed {
     let seconds = (after.at - before.at).as_secs_f64();
     let kpps = |now: u64, then: u64| Some(now.saturating_sub(then) as f64 / seconds / 1e3);
     let delivery = after.delivery.since(&before.delivery);
-    let per_poll = before.napi.zip(after.napi).and_then(|((then, _), (now, _))| {
+    let per_poll = before.napi.zip(after.napi).and_then(|(then, now)| {
         let counted = now - then;
         (counted.polls > 0).then(|| counted.work as f64 / counted.polls as f64)
     });

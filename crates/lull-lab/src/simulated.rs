@@ -254,7 +254,7 @@ pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome)
     // Of the busiest core: a machine may have cores to spare for NAPI threads that the mode does not have.
     let busy_percent = 100.0 * outcome.busiest_ns as f64 / outcome.window_ns.max(1) as f64;
     // Simulated timers are on time.
-    let evidence = Evidence::of_core(napi, counts.irqs, None, counts.answered);
+    let evidence = Evidence::of_core(napi, None, counts.answered);
     RunResult {
         offered_qps: match job.offered {
             Offered::PerSecond(per_s) => Some(per_s),

@@ -235,7 +235,7 @@ impl Server {
             busy_percent: None,
             tsc_khz: self.host.clock().tsc_khz(),
             hardware: *hardware,
-            evidence: Evidence::of_core(&napi, interrupts, lateness_ns, summary.received),
+            evidence: Evidence::of_core(&napi, lateness_ns, summary.received),
         };
         RunResult {
             interrupts: Some(interrupts),

@@ -241,10 +241,8 @@ impl Pair {
             "base".parse().map_err(|error: lull_core::ModeError| BenchError::Invalid(error.to_string()))?;
         self.second.set_mode(&base)?;
         let napi = self.network.napis()[0];
-        let counters =
-            || (self.host.napi_stats(napi), (0..2).map(|cpu| self.host.cpu_stats(cpu).interrupts).sum::<u64>());
         let events = |service: &OwnService| service.epolls().map(lull_net::Epoll::stats).sum::<EpollStats>();
-        let ((before, interrupts_before), events_before) = (counters(), events(&self.first));
+        let (before, events_before) = (self.host.napi_stats(napi), events(&self.first));
         let began_ns = self.host.now_ns();
         let (clients, core) = (&mut self.clients, self.core);
         let summaries = std::thread::scope(|scope| {
@@ -252,12 +250,12 @@ impl Pair {
             generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?
         })?;
         let seconds = (self.host.now_ns() - began_ns) as f64 / 1e9;
-        let ((after, interrupts_after), events_after) = (counters(), events(&self.first));
+        let (after, events_after) = (self.host.napi_stats(napi), events(&self.first));
         let calls = events_after.calls - events_before.calls;
         let events = events_after.events - events_before.events;
         let napi = after - before;
         let [first, second] = summaries;
-        let evidence = Evidence::of_core(&napi, interrupts_after - interrupts_before, None, first.received);
+        let evidence = Evidence::of_core(&napi, None, first.received);
         let answered = second.received > 0;
         let us = |ns: u64| answered.then(|| ns as f64 / 1e3);
         Ok(Observed {

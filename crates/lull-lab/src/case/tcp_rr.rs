@@ -181,7 +181,7 @@ fn measure((moderation, mode): Cell<'_>, cores: &[usize], effort: &Effort<'_>) -
             per_transaction(interrupts),
             per_transaction(napi.busy_polls),
         ],
-        verdict: enforcement(mode, &Evidence::of_core(&napi, interrupts, None, transactions)),
+        verdict: enforcement(mode, &Evidence::of_core(&napi, None, transactions)),
     })
 }
 

@@ -193,9 +193,8 @@ impl Machine {
         Ok(())
     }
 
-    fn stats(&self) -> (Stats, u64) {
-        let sum = self.napis.iter().fold(Stats::default(), |all, napi| all + self.host.napi_stats(*napi));
-        (sum, (0..2).map(|cpu| self.host.cpu_stats(cpu).interrupts).sum())
+    fn stats(&self) -> Stats {
+        self.napis.iter().fold(Stats::default(), |all, napi| all + self.host.napi_stats(*napi))
     }
 
     fn measure(
@@ -206,21 +205,21 @@ impl Machine {
         core: usize,
         effort: &Effort<'_>,
     ) -> Result<Observed, BenchError> {
-        let (over, counting) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (over, counting, counted) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
         let (waits, packets, seconds, stats) = std::thread::scope(|scope| {
             let generating = scope.spawn(|| -> Result<Waits, BenchError> {
                 pin_thread(&[core])?;
-                self.generate(queue, flooded, &over, &counting)
+                self.generate(queue, flooded, &over, (&counting, &counted))
             });
-            pass(effort, effort.warm_up);
-            counting.store(true, Ordering::Relaxed);
             let packets = || self.served.packets.load(Ordering::Relaxed);
+            pass(effort, effort.warm_up, packets);
+            counting.store(true, Ordering::Relaxed);
             let (before, stats_before, begun) = (packets(), self.stats(), Instant::now());
-            pass(effort, effort.window);
+            pass(effort, effort.window, || counted.load(Ordering::Relaxed));
             let (served, seconds, stats) = (packets() - before, begun.elapsed().as_secs_f64(), self.stats());
             over.store(true, Ordering::Relaxed);
             let waits = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))??;
-            Ok::<_, BenchError>((waits, served, seconds, (stats.0 - stats_before.0, stats.1 - stats_before.1)))
+            Ok::<_, BenchError>((waits, served, seconds, stats - stats_before))
         })?;
         let bound = 2.0 * MEMBERS as f64 * f64::from(WEIGHT_DEFAULT);
         let per_second = packets as f64 / seconds;
@@ -238,7 +237,7 @@ impl Machine {
                 (flooded && packets > 0).then(|| bound / per_second * 1e6),
                 Some(per_second / 1e3),
             ],
-            verdict: enforcement(mode, &Evidence::of_core(&stats.0, stats.1, None, packets)),
+            verdict: enforcement(mode, &Evidence::of_core(&stats, None, packets)),
         })
     }
 
@@ -248,7 +247,7 @@ impl Machine {
         mut queue: Queue,
         flooded: bool,
         over: &AtomicBool,
-        counting: &AtomicBool,
+        (counting, counted): (&AtomicBool, &AtomicU64),
     ) -> Result<Waits, BenchError> {
         queue.irq.mask();
         let bounds = || Histogram::new_with_bounds(1, WAIT_MAX, 3);
@@ -290,6 +289,7 @@ impl Machine {
                                 let packets = delivered.at_packets.load(Ordering::Relaxed).saturating_sub(at_packets);
                                 waits.packets.saturating_record(packets);
                                 waits.ns.saturating_record(sent_at.elapsed().as_nanos() as u64);
+                                counted.fetch_add(1, Ordering::Relaxed);
                             }
                             quiet.on_its_way = None;
                         } else if sent_at.elapsed() > PATIENCE {

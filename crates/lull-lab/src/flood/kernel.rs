@@ -69,9 +69,10 @@ pub(super) fn measure(
             let ports = PORT_FIRST..PORT_FIRST + cell.flows as u16;
             senders::over_sockets(to, ports, cell.bytes, flood.per_second, over)
         });
-        pass(effort, effort.warm_up);
+        let received = || receiving.sinks.received();
+        pass(effort, effort.warm_up, received);
         let before = receiving.marks();
-        pass(effort, effort.window);
+        pass(effort, effort.window, received);
         let after = receiving.marks();
         over.store(true, Ordering::Relaxed);
         sending.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))??;

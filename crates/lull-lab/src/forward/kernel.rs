@@ -53,9 +53,11 @@ pub fn measure(
             lull_host::pin_thread(&cores[1..2])?;
             senders::over_sockets(to, std::iter::once(PORT), bytes, forward.per_second, over)
         });
-        pass(effort, effort.warm_up);
+        // What cannot be read ends the wait, and then the run.
+        let arrived = || machine.marks().map_or(u64::MAX, |marks| marks.arrived);
+        pass(effort, effort.warm_up, arrived);
         let before = machine.marks();
-        pass(effort, effort.window);
+        pass(effort, effort.window, arrived);
         let after = machine.marks();
         over.store(true, Ordering::Relaxed);
         sending.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))??;

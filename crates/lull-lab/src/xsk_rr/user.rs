@@ -88,8 +88,7 @@ fn verdict(host: &Host, socket: &PacketSocket, before: &Stats, settings: &Settin
     let stats = host.napi_stats(napi) - *before;
     let mode = settings.polling.mode();
     let lateness_ns = host.napi_lateness(napi).median_ns();
-    let interrupts = if mode.napi.threaded == lull_core::Threaded::BusyPoll { 0 } else { host.napi_irqs(napi) };
-    enforcement(&mode, &Evidence::of_core(&stats, interrupts, lateness_ns, answered))
+    enforcement(&mode, &Evidence::of_core(&stats, lateness_ns, answered))
 }
 
 /// Runs client and server at the two ends of a wire.
