@@ -131,7 +131,8 @@ fn poll_and_select_poll_sockets_that_busy_poll_and_no_others() {
     set(fd, SO_BUSY_POLL, 20).unwrap();
     assert_eq!(option(fd, SO_BUSY_POLL), 20);
     assert_eq!(calls_of(NOW), 1, "one round each look");
-    assert!(calls_of(Duration::from_millis(2)) >= 2, "looks are repeated for the sysctl's time");
+    // Whoever loses the CPU for that long after the first one has had its time.
+    until("looks are repeated for the sysctl's time", || calls_of(Duration::from_millis(2)) >= 2);
     let before = busy_calls(napi_id);
     let mut words = vec![0; fd as usize / poll::WORD_BITS + 1];
     words[fd as usize / poll::WORD_BITS] = 1 << (fd as usize % poll::WORD_BITS);

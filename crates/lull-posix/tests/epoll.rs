@@ -97,15 +97,13 @@ fn a_member_of_lulls_that_another_thread_adds_wakes_a_sleeper() {
     let epfd = context();
     let (_far, near) = UnixStream::pair().unwrap();
     ctl(epfd, EPOLL_CTL_ADD, near.as_raw_fd(), EPOLLIN).unwrap();
-    let sleeper = thread::spawn(move || wait(epfd, 8, LOST));
+    let sleeper = asleep(move || wait(epfd, 8, LOST));
     let peer = thread::spawn(move || {
         let mut peer = TcpStream::connect(peers(), at).unwrap();
         peer.write_all(b"x").unwrap();
         peer
     });
     let fd = socket::accept(listening, 0).unwrap().fd;
-    // Long enough asleep, most of the time; the other order has to do as well.
-    thread::sleep(std::time::Duration::from_millis(50));
     ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
     assert_eq!(sleeper.join().unwrap(), [(fd, EPOLLIN)]);
     assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)], "what called the sleeper is no event");

@@ -196,19 +196,16 @@ fn data_for_a_socket_that_is_shut_down_both_ways_resets_the_connection() {
 #[test]
 fn a_number_that_stands_in_poll_twice_is_waited_for_with_both_requests() {
     let (fd, mut peer) = connected();
-    let writer = std::thread::spawn(move || {
-        // Long enough for the poll to sleep, most of the time; the other order has to do as well.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        peer.write_all(b"x").unwrap();
-        peer
+    let polls = asleep(move || {
+        let one = |events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = [one(0), one(libc::POLLIN)];
+        let start = std::time::Instant::now();
+        assert_eq!(lull_posix::poll::poll(&mut fds, Some(LOST)), Ok(1));
+        assert!(start.elapsed() < LOST, "it looks once more when the time is over");
+        fds.map(|polled| polled.revents)
     });
-    let one = |events| libc::pollfd { fd, events, revents: 0 };
-    let mut fds = [one(0), one(libc::POLLIN)];
-    let start = std::time::Instant::now();
-    assert_eq!(lull_posix::poll::poll(&mut fds, Some(LOST)), Ok(1));
-    assert!(start.elapsed() < LOST, "it looks once more when the time is over");
-    assert_eq!(fds.map(|polled| polled.revents), [0, libc::POLLIN]);
-    drop(writer.join().unwrap());
+    peer.write_all(b"x").unwrap();
+    assert_eq!(polls.join().unwrap(), [0, libc::POLLIN]);
     close(fd);
 }
 
@@ -326,18 +323,12 @@ fn a_number_that_comes_back_ends_no_wait() {
     let fd = tcp();
     files::duplicate_to(fd, eventfd, 0).unwrap();
     close(fd);
-    let (tell, told) = std::sync::mpsc::channel();
     let (ready, mut rings) = UnixStream::pair().unwrap();
     ctl(epfd, EPOLL_CTL_ADD, ready.as_raw_fd(), EPOLLIN).unwrap();
-    let waits = std::thread::spawn(move || {
-        // SAFETY: always there.
-        tell.send(unsafe { libc::gettid() }).unwrap();
-        wait(epfd, 8, LOST)
-    });
-    let thread = told.recv().unwrap();
-    until("the thread waits", || sleeps(thread));
+    let waits = asleep(move || wait(epfd, 8, LOST));
     socket::bind(eventfd, &bytes(&format!("{OWN}:0"))).unwrap();
     socket::listen(eventfd, 4).unwrap();
+    until("what that rang was looked at", || waits.sleeps_or_is_over());
     rings.write_all(b"x").unwrap();
     assert_eq!(waits.join().unwrap(), [(ready.as_raw_fd(), EPOLLIN)]);
     [eventfd, epfd].into_iter().for_each(close);
@@ -461,14 +452,7 @@ fn who_waits_for_a_connection_waits_on_when_the_number_is_closed() {
     let fd = tcp();
     socket::listen(fd, 4).unwrap();
     let at = format!("127.0.0.1:{}", name(fd).port());
-    let (tell, told) = std::sync::mpsc::channel();
-    let waits = std::thread::spawn(move || {
-        // SAFETY: always there.
-        tell.send(unsafe { libc::gettid() }).unwrap();
-        accepted(fd)
-    });
-    let thread = told.recv().unwrap();
-    until("the thread waits", || sleeps(thread));
+    let waits = asleep(move || accepted(fd));
     // Another number keeps the listener, and its first one is another file's.
     let other = files::duplicate(fd, 0, false).unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();

@@ -149,20 +149,16 @@ fn a_member_that_another_thread_adds_inside_wakes_who_sleeps_outside() {
     let (fd, mut peer) = connected();
     let (inner, outer) = (context(), context());
     ctl(outer, EPOLL_CTL_ADD, inner, EPOLLIN).unwrap();
-    let sleepers =
-        [thread::spawn(move || wait(outer, 8, LOST)), thread::spawn(move || vec![(inner, polled(inner, LOST))])];
-    // Long enough asleep, most of the time; the other order has to do as well.
-    thread::sleep(Duration::from_millis(50));
+    let sleepers = [asleep(move || wait(outer, 8, LOST)), asleep(move || vec![(inner, polled(inner, LOST))])];
     ctl(inner, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
-    thread::sleep(Duration::from_millis(20));
+    until("both have looked at what they wait for now", || sleepers.iter().all(Asleep::sleeps_or_is_over));
     peer.write_all(b"x").unwrap();
     for sleeper in sleepers {
         assert_eq!(sleeper.join().unwrap(), [(inner, EPOLLIN)]);
     }
     // One inside and one outside at once: both hear of it.
     recv(fd, 0).unwrap();
-    let sleepers = [thread::spawn(move || wait(outer, 8, LOST)), thread::spawn(move || wait(inner, 8, LOST))];
-    thread::sleep(Duration::from_millis(50));
+    let sleepers = [asleep(move || wait(outer, 8, LOST)), asleep(move || wait(inner, 8, LOST))];
     peer.write_all(b"y").unwrap();
     let [outside, inside] = sleepers.map(|sleeper| sleeper.join().unwrap());
     assert_eq!((outside, inside), (vec![(inner, EPOLLIN)], vec![(fd, EPOLLIN)]));

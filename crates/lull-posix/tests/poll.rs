@@ -36,14 +36,7 @@ fn urgent_data_of_the_kernels_ends_a_call_beside_sockets_of_lulls() {
     let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (near, _) = listener.accept().unwrap();
     let asked = [(fd, POLLIN), (near.as_raw_fd(), POLLPRI)];
-    let (tell, told) = std::sync::mpsc::channel();
-    let sleeper = thread::spawn(move || {
-        // SAFETY: always there.
-        tell.send(unsafe { libc::gettid() }).unwrap();
-        polled(&asked, LOST)
-    });
-    let asleep = told.recv().unwrap();
-    until("the thread waits", || sleeps(asleep));
+    let sleeper = asleep(move || polled(&asked, LOST));
     // SAFETY: a byte.
     assert_eq!(unsafe { libc::send(far.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
     assert_eq!(sleeper.join().unwrap(), [0, POLLPRI]);
@@ -55,13 +48,11 @@ fn a_call_sleeps_until_either_world_is_ready() {
     let (fd, mut peer) = connected();
     let (mut far, near) = UnixStream::pair().unwrap();
     let asked = [(fd, POLLIN), (near.as_raw_fd(), POLLIN)];
-    let sleeper = thread::spawn(move || polled(&asked, LOST));
-    thread::sleep(Duration::from_millis(20));
+    let sleeper = asleep(move || polled(&asked, LOST));
     peer.write_all(b"x").unwrap();
     assert_eq!(sleeper.join().unwrap(), [POLLIN, 0]);
     recv(fd, 0).unwrap();
-    let sleeper = thread::spawn(move || polled(&asked, LOST));
-    thread::sleep(Duration::from_millis(20));
+    let sleeper = asleep(move || polled(&asked, LOST));
     far.write_all(b"x").unwrap();
     assert_eq!(sleeper.join().unwrap(), [0, POLLIN]);
     assert_eq!(polled(&[(fd, POLLIN), (999_999, POLLIN)], NOW), [0, POLLNVAL]);

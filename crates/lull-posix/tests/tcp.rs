@@ -360,8 +360,10 @@ fn closing_lingers_until_the_peer_has_everything_or_the_time_is_over() {
     linger(fd, LOST.as_secs() as c_int);
     let sent = fill(fd);
     let (sender, begins) = std::sync::mpsc::channel();
+    // SAFETY: always there.
+    let closes = unsafe { libc::gettid() };
     let reader = thread::spawn(move || {
-        thread::sleep(std::time::Duration::from_millis(100));
+        until("the thread that closes sleeps", || sleeps(closes));
         sender.send(()).unwrap();
         let mut all = Vec::new();
         peer.read_to_end(&mut all).unwrap();

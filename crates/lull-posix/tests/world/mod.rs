@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use libc::{c_int, epoll_event};
@@ -209,14 +210,36 @@ pub fn peer_listener() -> TcpListener {
     TcpListener::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap()
 }
 
-/// Waits until `condition` holds.
-#[track_caller]
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = std::time::Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LOST, "{what} did not come about");
-        std::thread::sleep(Duration::from_millis(1));
+/// A thread that has a call to do in which it sleeps.
+pub struct Asleep<R> {
+    thread: JoinHandle<R>,
+    id: libc::pid_t,
+}
+
+impl<R> Asleep<R> {
+    /// What the call returned.
+    pub fn join(self) -> std::thread::Result<R> {
+        self.thread.join()
     }
+
+    /// Whether it has nothing to do just now: what woke it before this call has been looked at.
+    pub fn sleeps_or_is_over(&self) -> bool {
+        self.thread.is_finished() || sleeps(self.id)
+    }
+}
+
+/// Runs `call` in a thread, and returns once it sleeps there, or is over.
+#[track_caller]
+pub fn asleep<R: std::marker::Send + 'static>(call: impl FnOnce() -> R + std::marker::Send + 'static) -> Asleep<R> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: always there.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        call()
+    });
+    let sleeper = Asleep { thread, id: told.recv().unwrap() };
+    until("the thread sleeps", || sleeper.sleeps_or_is_over());
+    sleeper
 }
 
 /// Whether a thread sleeps, and goes on sleeping.
@@ -226,4 +249,14 @@ pub fn sleeps(thread: libc::pid_t) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     })
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LOST, "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
