@@ -53,6 +53,21 @@ fn worlds_with_groups_that_were_hard_once_keep_every_invariant() {
     }
 }
 
+/// A completion that is held up, or a thread that softirq wakes, takes a CPU's time while its poller makes empty passes:
+/// no budget pays for that.
+#[test]
+fn what_others_owe_a_pollers_cpu_is_no_empty_pass() {
+    for seed in [117_111, 119_172, 134_064] {
+        assert_eq!(Plan::random_grouped(seed).run().violation, None, "seed {seed}");
+    }
+}
+
+/// The last poll of a member that an operator takes out is owed from then on, and begins when the operator's thread runs.
+#[test]
+fn a_last_poll_that_has_not_begun_has_taken_nothing() {
+    assert_eq!(Plan::random_grouped(121_513).run().violation, None);
+}
+
 #[test]
 fn a_world_is_its_seed() {
     for seed in 0..20 {

@@ -286,9 +286,13 @@ impl Cpus {
             self.cpus[cpu].debt_ns += u64::from(env.world.cache.broken_thread_ns);
             env.tally.broken_into += 1;
         }
-        let thread = &self.threads[self.cpus[cpu].running()];
+        let owed_ns = self.cpus[cpu].debt_ns;
+        let running = self.cpus[cpu].running();
+        let thread = &mut self.threads[running];
         debug_assert!(thread.state == ThreadState::Running, "a thread runs that should not");
-        self.begin(env, cpu, Level::Thread, thread.segment.rest_ns + switch_ns);
+        thread.bore_ns += switch_ns + owed_ns;
+        let cost_ns = thread.segment.rest_ns + switch_ns;
+        self.begin(env, cpu, Level::Thread, cost_ns);
     }
 
     fn enter_idle(&mut self, env: &mut Env, at: CpuId) {

@@ -181,6 +181,8 @@ impl Sim {
             self.nic.left_group(queue);
             // A rest may have left it unmasked; the completion decides anew.
             self.nic.shut(&mut self.env, queue);
+            // The core counts the last poll as begun; it takes nothing until the operator's thread runs.
+            self.nic.queues[queue].poll.work = 0;
             self.nic.groups.leaving.push((queue, stop));
             let leaver = match self.nic.groups.leaver {
                 Some(leaver) => leaver,

@@ -31,6 +31,7 @@ impl Cpus {
             vruntime_ns: 0,
             picked_vruntime_ns: 0,
             segment: Segment::default(),
+            bore_ns: 0,
             timed_out: false,
             spins: None,
             moves: false,

@@ -63,9 +63,18 @@ pub(crate) struct Thread {
     pub(crate) vruntime_ns: u64,
     pub(super) picked_vruntime_ns: u64,
     pub(crate) segment: Segment,
+    /// What its segments took besides their own time: switches to it, and what others' effects cost its CPU.
+    pub(crate) bore_ns: u64,
     pub(crate) timed_out: bool,
     /// It makes empty passes since then, each of so many nanoseconds: it sees what happens at the end of one.
     pub(crate) spins: Option<(u64, u64)>,
     /// Whether the scheduler may move it to another of the service's CPUs.
     pub(crate) moves: bool,
+}
+
+impl Thread {
+    /// What it ran of its own: CPU time without what it bore.
+    pub(crate) fn own_ns(&self) -> u64 {
+        self.vruntime_ns.saturating_sub(self.bore_ns)
+    }
 }

@@ -287,6 +287,9 @@ impl Run {
                 return Some(format!("queue {index} is not settled"));
             }
         }
+        if let Some((queue, _)) = sim.nic.groups.leaving.first() {
+            return Some(format!("queue {queue} has left its group, and its last poll has not begun"));
+        }
         let (inside, on_wire) = (sim.clients.inside, sim.clients.on_wire);
         if inside > 0 || on_wire > 0 {
             return Some(format!("{inside} requests are not served and {on_wire} on the wire"));

@@ -133,11 +133,9 @@ impl GroupPollerProgram {
         let queues = &sim.nic.queues;
         let hint = |_, napi: u32| Some(queues[QueueId::new(napi)].has_work());
         let passes = (poller.spins_until(group, hint, &sim.env.cx(self.cpu)) - now_ns).div_ceil(pass_ns).max(1);
-        // What the visit before owes, for a thread that it woke, comes first.
-        let owed_ns = sim.cpus[self.cpu].debt_ns;
         let thread = &mut sim.cpus.threads[me];
         thread.spins = Some((now_ns, pass_ns));
-        let ran_ns = thread.vruntime_ns + owed_ns;
+        let ran_ns = thread.own_ns();
         let alone = sim.nic.groups.table[self.group].group.watches_alone(self.cpu.raw(), now_ns);
         self.stage = Some(Stage::Spinning { began_ns: now_ns, ran_ns, alone });
         Next::Run(Segment { preemptible: true, ..Segment::sys(passes * pass_ns) })
@@ -148,7 +146,8 @@ impl GroupPollerProgram {
         let now_ns = sim.env.now_ns;
         let thread = &mut sim.cpus.threads[me];
         let Some((_, pass_ns)) = thread.spins.take() else { return };
-        let ran_ns = thread.vruntime_ns.saturating_sub(ran_ns);
+        // What others owe the CPU, a completion that is held up or a thread that softirq woke, is none of the passes'.
+        let ran_ns = thread.own_ns().saturating_sub(ran_ns);
         let broken_ns = (now_ns - began_ns).saturating_sub(ran_ns);
         let looked_ns = now_ns.saturating_sub(pass_ns + broken_ns).max(began_ns);
         let it = &mut sim.nic.groups.table[self.group];
