@@ -2,7 +2,7 @@
 
 use crate::{Figures, Napi, Poller, Subject};
 
-/// One NAPI in an interval, a second.
+/// What one NAPI did in an interval; counts are per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
     /// Whose NAPI it is.
@@ -11,7 +11,7 @@ pub struct Rate {
     pub cpu_percent: Option<f64>,
     /// What is in force on it, and its counts at the interval's end.
     pub napi: Napi,
-    /// Polls; nothing here and in what follows where they are not counted.
+    /// Polls. This and what follows is `None` or empty where polls are not counted.
     pub polls: Option<f64>,
     /// The share of each poller, those that polled most first, in percent.
     pub by: Vec<(Poller, f64)>,
@@ -19,7 +19,7 @@ pub struct Rate {
     pub packets: Option<f64>,
     /// Polls that found nothing, in percent of all.
     pub empty_percent: Option<f64>,
-    /// Packets a poll that found some.
+    /// Packets per poll that found some.
     pub batch: Option<f64>,
     /// Timers set for deferral.
     pub deferrals: Option<f64>,

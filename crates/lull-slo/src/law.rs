@@ -142,17 +142,21 @@ impl Controller {
 
     /// Decides after a window.
     pub fn decide(&mut self, reading: &Reading) -> Standing {
+        let former = self.clone();
         let mut next = self.now.clone();
         let standing = self.judge(reading, &mut next);
         next.timeout_ns = next.timeout_ns.clamp(TIMEOUT_NS_MIN, self.bounds.timeout_ns_max);
-        let before: Vec<NapiSettings> = reading.napis.iter().map(|napi| self.settings(napi.id)).collect();
-        let former = std::mem::replace(&mut self.now, next);
-        let changes = reading.napis.iter().zip(before).any(|(napi, before)| self.settings(napi.id) != before);
-        if changes && !self.allowance.take(reading.now_ns) {
-            self.now = former;
+        self.now = next;
+        if reading.napis.iter().all(|napi| self.settings(napi.id) == former.settings(napi.id)) {
             return standing;
         }
-        self.changes += u64::from(changes);
+        if !self.allowance.take(reading.now_ns) {
+            // What was decided does not come into force, so no rest and no floor begins with it; what was seen stays seen.
+            let Controller { missed, has_seen, .. } = *self;
+            *self = Controller { missed, has_seen, ..former };
+            return Standing::Held;
+        }
+        self.changes += 1;
         standing
     }
 

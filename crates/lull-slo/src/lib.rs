@@ -41,7 +41,7 @@ mod standing;
 pub use self::allowance::{CHANGES_AT_ONCE, CHANGES_PER_MINUTE};
 pub use self::bounds::{Bounds, NoTimeout, TIMEOUT_NS_MIN};
 pub use self::law::Controller;
-pub use self::objective::{Bound, Slo, SloError, Statistic};
+pub use self::objective::{Bound, LIMIT_NS_MAX, Slo, SloError, Statistic};
 pub use self::reading::{
     ANSWERS_MIN, ANSWERS_PER_WINDOW, Latency, NapiReading, Reading, WINDOW_NS_MAX, WINDOW_NS_MIN, window_is_over,
 };

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use lull_units::{time_ns, time_text};
 
+/// The longest limit, in nanoseconds. Nobody waits for longer, and no sum over it overflows.
+pub const LIMIT_NS_MAX: u64 = 1_000_000_000_000;
+
 /// A statistic of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statistic {
@@ -111,6 +114,9 @@ impl FromStr for Slo {
             if limit_ns == 0 {
                 return Err(refused(format!("nothing is below {}", limit.trim())));
             }
+            if limit_ns > LIMIT_NS_MAX {
+                return Err(refused(format!("{} is longer than {}", limit.trim(), time_text(LIMIT_NS_MAX))));
+            }
             if bounds.iter().any(|bound| bound.statistic == statistic) {
                 return Err(refused(format!("{statistic} is bounded twice")));
             }
@@ -146,6 +152,8 @@ mod tests {
             ("p98<200us", "'p98' is no statistic"),
             ("p99>200us", "has no <"),
             ("p99<0us", "nothing is below 0us"),
+            ("p99<1001s", "1001s is longer than 1000s"),
+            ("p99<18446744073s", "is longer than 1000s"),
             ("p99<1ms,p99<2ms", "p99 is bounded twice"),
             ("p99<200us,", "'' has no <"),
         ] {

@@ -9,6 +9,8 @@ pub enum Standing {
     Met,
     /// Timeouts move.
     Moving,
+    /// Settings should change, and have changed as often as they may: what was in force stays.
+    Held,
     /// The objective is missed, and no timeout is the cause.
     Missed,
     /// The CPUs are used above their bound, or are what is short: timeouts become longer.
@@ -29,6 +31,7 @@ impl fmt::Display for Standing {
         f.pad(match self {
             Standing::Met => "met",
             Standing::Moving => "moving",
+            Standing::Held => "held",
             Standing::Missed => "missed",
             Standing::CpuShort => "cpu-short",
             Standing::OutOfReach => "out-of-reach",

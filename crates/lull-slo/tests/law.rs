@@ -162,6 +162,30 @@ fn an_objective_out_of_reach_brings_back_the_mode_that_was_asked_for() {
 }
 
 #[test]
+fn a_change_that_may_not_be_made_begins_no_rest() {
+    let (mut controller, bounds) = controller("p99<200us", "defer20", None);
+    let mut now_ns = 0;
+    let mut decide = |controller: &mut Controller, p99_ns| {
+        // Ten windows are over before the next change may be made.
+        now_ns += 10_000_000;
+        (controller.decide(&reading(now_ns, 50_000, 50.0, p99_ns)), now_ns)
+    };
+    // Readings that jump use up what may change at once.
+    let held = (0..100).any(|n| decide(&mut controller, [20_000, 230_000][n % 2]).0 == Standing::Held);
+    let (before, changes) = (controller.settings(7), controller.changes());
+    assert!(held && before != bounds.asked && changes == u64::from(CHANGES_AT_ONCE));
+    // Out of reach, it falls back as soon as it may.
+    let late: Vec<_> = (0..200).map(|_| decide(&mut controller, 900_000)).collect();
+    let (_, begins_ns) = late.iter().find(|(standing, _)| *standing == Standing::OutOfReach).unwrap();
+    let held = late.iter().filter(|(standing, at_ns)| *standing == Standing::Held && at_ns < begins_ns).count();
+    assert!(held > 20 && controller.changes() == changes + 1, "{late:?}");
+    assert_eq!(controller.settings(7), bounds.asked);
+    // The first rest is the short one, however often it could not begin.
+    let ends = (0..2_000).map(|_| decide(&mut controller, 900_000)).find(|(standing, _)| *standing == Standing::Moving);
+    assert_eq!(ends.map(|(_, at_ns)| at_ns - begins_ns), Some(10_000_000_000));
+}
+
+#[test]
 fn packets_that_a_suspension_keeps_waiting_shorten_it_and_not_the_timeout() {
     let (mut controller, bounds) = controller("p99<2ms", "suspend20", None);
     // One in a hundred waits for the suspension of a queue that nobody comes back to.
