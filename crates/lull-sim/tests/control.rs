@@ -78,6 +78,16 @@ fn in_deferx_and_from_base_it_finds_a_timeout_as_well() {
     }
 }
 
+/// Next to nothing for a while, on four queues: what comes after it comes at once.
+#[test]
+fn load_that_steps_up_does_not_wait_for_an_arrival_of_the_old_rate() {
+    let steps = [phase(Shape::Steady, 0.5), phase(Shape::Steady, 40_000.0)];
+    let score = run(&world(4), "suspend20", "p99<200us", &Trace { phases: steps.to_vec() }, 3);
+    let first = score.run.slices.iter().find(|slice| slice.phase == 1).unwrap();
+    let asked = (first.end_ns - first.begin_ns) as f64 * 40_000.0 / 1e9;
+    assert!((first.latency.answers as f64 / asked - 1.0).abs() < 0.1, "{first:?}");
+}
+
 #[test]
 fn what_nobody_can_meet_ends_in_the_mode_that_was_asked_for() {
     // The network alone takes 20 us, an interrupt and a request as long again.

@@ -108,6 +108,46 @@ fn a_trace_is_stretched_to_the_load_and_keeps_its_bursts() {
 }
 
 #[test]
+fn a_trace_that_may_have_no_end_is_not_read() {
+    let endless = USER.replace("[load]", "[load]\ntrace = \"/dev/zero\"");
+    let said = WorldFile::parse("w.toml", &endless).unwrap_err().to_string();
+    assert!(said.contains("load.trace: /dev/zero is no regular file"), "{said}");
+}
+
+#[test]
+fn what_a_request_costs_is_given_once() {
+    for (key, other) in [("request_cost", "request_cost_own"), ("request_cost_total", "request_cost_own")] {
+        let twice = USER.replace("[run]", &format!("{key} = \"3us\"\n[run]"));
+        let said = WorldFile::parse("w.toml", &twice).unwrap_err().to_string();
+        assert!(said.contains(&format!("service.{other}: give one of")), "{said}");
+    }
+    let never = USER.replace("request_cost_own = \"2us\"\n", "");
+    let said = WorldFile::parse("w.toml", &never).unwrap_err().to_string();
+    assert!(said.contains("a service needs request_cost"), "{said}");
+}
+
+#[test]
+fn an_af_xdp_responder_has_no_keys_of_a_stack() {
+    let responder = |load: &str, service: &str| {
+        let text = format!(
+            "[machine]\ncores = 1\n[nic]\nspeed = \"10Gbit/s\"\n[network]\nlatency = \"5us\"\n[load]\n{load}\n[service]\n\
+             kind = \"af_xdp\"\nconnections = 8\nhandle_cost = \"1us\"\n{service}\n"
+        );
+        WorldFile::parse("w.toml", &text)
+    };
+    responder("", "").unwrap_or_else(|error| panic!("{error}"));
+    for (load, service, key) in [
+        ("", "request_cost_own = \"1us\"", "service.request_cost_own"),
+        ("acks = true", "", "load.acks"),
+        ("generator_send = \"1us\"", "", "load.generator_send"),
+        ("generator_raise = \"1us\"", "", "load.generator_raise"),
+    ] {
+        let said = responder(load, service).unwrap_err().to_string();
+        assert!(said.contains(key), "{said}");
+    }
+}
+
+#[test]
 fn connections_are_spread_as_counted_and_sizes_are_distributed() {
     let three = USER.replace("cores = 1", "cores = 3").replace("rss = \"even\"", "spread = [20, 5, 7]");
     let world = parse(&three).world(&mode("base"), Traffic::Closed, 1_000_000);

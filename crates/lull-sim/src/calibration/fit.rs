@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::text::{quantity, render};
-use super::values::{KEYS, Key, key};
+use super::values::{KEYS, Key};
 use super::{Cell, Column, Measured, Setup};
 use crate::RunError;
 use crate::engine::metrics::Outcome;
@@ -87,6 +87,8 @@ pub fn calibrate(
 ) -> Result<Calibrated, CalibrateError> {
     let search = Search { setup, measured, cells, stop };
     let start = search.start()?;
+    // What is refused is said before the search, for which a file that cannot be is one more bad value.
+    search.file(&start)?;
     let residuals = |params: &Params| search.residuals(params);
     let before = residuals(&start)?;
     let fit = Descent::new(&start, evaluations, |done, _| progress(done, evaluations)).run(residuals)?;
@@ -186,10 +188,7 @@ impl Search<'_> {
         // A search that is stopped asks on for what it has planned, and gets to its end at once.
         self.goes_on()?;
         let found = self.found(params, &BTreeMap::new());
-        // What is within the ranges can be described.
-        let Ok(file) = WorldFile::parse(NAME, &render(self.setup, &found)) else {
-            return Err(RunError::TooManyEvents { bound: 0, at_ns: 0 });
-        };
+        let Ok(file) = self.file(params) else { return Err(RunError::TooManyEvents { bound: 0, at_ns: 0 }) };
         let mut residuals = Vec::new();
         let simulated = std::thread::scope(|scope| {
             let file = &file;
@@ -218,6 +217,11 @@ impl Search<'_> {
         Ok(residuals)
     }
 
+    /// The world file with these values.
+    fn file(&self, params: &Params) -> Result<WorldFile, WorldFileError> {
+        WorldFile::parse(NAME, &render(self.setup, &self.found(params, &BTreeMap::new())))
+    }
+
     fn found(&self, params: &Params, intervals: &BTreeMap<String, f64>) -> Vec<Found> {
         let found = |key: &'static Key| Found {
             key,
@@ -225,6 +229,6 @@ impl Search<'_> {
             interval: intervals.get(key.name).copied().unwrap_or(0.0),
             measured: self.measured(key).map(|measured| measured.value),
         };
-        self.keys().filter_map(|known| key(known.name)).map(found).collect()
+        self.keys().map(found).collect()
     }
 }

@@ -42,8 +42,8 @@ pub(crate) struct Source {
     first: ConnId,
     count: u32,
     traffic: Traffic,
-    /// An arrival of the whole group lies ahead.
-    arriving: bool,
+    /// When the next arrival of the whole group is due. One that was drawn before the rate changed is nobody's.
+    due_ns: Option<u64>,
     rng: Stream,
     /// The arrivals of the trace that it has looked at, and the connections that they are for: the same for all groups.
     traced: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream, traced_to: Stream) -> Source {
-        Source { first, count, traffic, arriving: false, rng, traced: 0, traced_to }
+        Source { first, count, traffic, due_ns: None, rng, traced: 0, traced_to }
     }
 }
 
@@ -202,29 +202,21 @@ impl Clients {
         env.agenda.push(at_ns.max(env.now_ns), Event::Issue { source });
     }
 
-    /// From its next arrival on a source sends this.
-    pub(crate) fn set_traffic(&mut self, source: SourceId, traffic: Traffic) {
-        self.sources[source].traffic = traffic;
-    }
-
     fn next_arrival(&mut self, env: &mut Env, source: SourceId, per_s: f64) {
-        self.sources[source].arriving = per_s > 0.0;
-        if per_s <= 0.0 {
-            // Nothing comes until the rate changes.
-            return;
+        let group = &mut self.sources[source];
+        // Without a rate nothing comes until it changes.
+        group.due_ns = (per_s > 0.0).then(|| env.now_ns + group.rng.exponential_ns(1e9 / per_s));
+        if let Some(due_ns) = group.due_ns {
+            env.agenda.push(due_ns, Event::Issue { source });
         }
-        let gap_ns = self.sources[source].rng.exponential_ns(1e9 / per_s);
-        env.agenda.push(env.now_ns + gap_ns, Event::Issue { source });
     }
 
-    /// Changes how much a group in an open loop, or one of noise, sends from its next arrival on.
+    /// Changes how much a group in an open loop, or one of noise, sends from now on. The next arrival is drawn anew: a Poisson
+    /// process does not know how long nothing has come.
     pub(crate) fn set_rate(&mut self, env: &mut Env, source: SourceId, new_per_s: f64) {
-        let group = &mut self.sources[source];
-        if let Traffic::Open { per_s } | Traffic::Noise { per_s } = &mut group.traffic {
+        if let Traffic::Open { per_s } | Traffic::Noise { per_s } = &mut self.sources[source].traffic {
             *per_s = new_per_s;
-            if !group.arriving {
-                self.next_arrival(env, source, new_per_s);
-            }
+            self.next_arrival(env, source, new_per_s);
         }
     }
 
@@ -267,12 +259,14 @@ impl Clients {
         let group = &mut self.sources[source];
         let conn = ConnId::new(group.first.raw() + group.rng.below(group.count));
         let traffic = group.traffic;
+        let is_poisson = matches!(traffic, Traffic::Open { .. } | Traffic::Noise { .. } | Traffic::Datagrams { .. });
+        if is_poisson && group.due_ns != Some(env.now_ns) {
+            return;
+        }
         match traffic {
             Traffic::Open { per_s } => {
                 self.next_arrival(env, source, per_s);
-                if per_s > 0.0 {
-                    self.request_or_wait(env, conn);
-                }
+                self.request_or_wait(env, conn);
             }
             Traffic::Trace { per_s } => {
                 self.next_of_trace(env, source, per_s);
@@ -280,9 +274,6 @@ impl Clients {
             }
             Traffic::Noise { per_s } => {
                 self.next_arrival(env, source, per_s);
-                if per_s <= 0.0 {
-                    return;
-                }
                 let queue = self.connections[conn].queue;
                 let _ = nic.packet_arrives(env, cpus, queue, Packet::new(conn, PacketKind::Ack));
             }

@@ -86,10 +86,7 @@ impl Nic {
 
     /// Whether a poll of the instance with this id would find nothing.
     pub(crate) fn is_idle(&self, id: u32) -> bool {
-        self.lookup(id).is_some_and(|queue| {
-            let queue = &self.queues[queue];
-            !queue.has_work()
-        })
+        self.lookup(id).is_some_and(|queue| !self.queues[queue].has_work())
     }
 
     /// `napi_suspend_irqs`.

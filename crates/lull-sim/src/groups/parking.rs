@@ -143,7 +143,7 @@ fn run(thresholds: Thresholds, seed: u64) -> Result<Vec<Step>, RunError> {
     for (index, (_, load, ms)) in STEPS.iter().enumerate() {
         for source in 0..QUEUES {
             let per_s = (load * per_core).max(NOTHING_PER_S) / f64::from(QUEUES);
-            sim.clients.set_traffic(SourceId::new(source), Traffic::Noise { per_s });
+            sim.clients.set_rate(&mut sim.env, SourceId::new(source), per_s);
         }
         let begun_ns = sim.now_ns();
         if index >= CONSTANT_FROM {

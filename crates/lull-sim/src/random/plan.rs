@@ -279,10 +279,9 @@ impl Plan {
         connect(&mut draw, &mut world, &plan_readers, contexts);
         let lap_ns = u64::from(draw.between(4, 16)) * 1_000_000;
         let steps = draw.between(4, 40);
-        let script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
+        let mut script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
         let persistent = draw.chance(50);
         // Drawn last, so that worlds without groups are what they were.
-        let mut script = script;
         if grouped || draw.chance(30) {
             groups(&mut draw, &mut world, &mut script, lap_ns);
         }

@@ -1,7 +1,8 @@
 //! What an operator, a device and other programs do to a world while it runs: a list of steps, each with its time.
 //!
 //! A step acts in an inter-processor call on its CPU, so that what it schedules is delivered there as after any
-//! interrupt. What is done to groups is in `operators`. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later.
+//! interrupt. A step that has to wait (a disable for the owner, a closing for the threads inside) comes again later. What is
+//! done to groups is in `operators`.
 
 mod operators;
 

@@ -58,12 +58,16 @@ pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), World
     };
     let costs = "receive_cost (a frame in the driver's poll), handle_cost (in the program) and send_cost (a send call) \
                  instead";
-    if let Some(value) = &service.request_cost {
-        return stranger("request_cost", value.span(), costs);
+    for (key, value) in [
+        ("request_cost", &service.request_cost),
+        ("request_cost_total", &service.request_cost_total),
+        ("request_cost_own", &service.request_cost_own),
+    ] {
+        if let Some(value) = value {
+            return stranger(key, value.span(), costs);
+        }
     }
-    if let Some(value) = &service.request_cost_total {
-        return stranger("request_cost_total", value.span(), costs);
-    }
+    no_tcp_clients(check, raw)?;
     for (key, value) in [("user_share", &service.user_share), ("random_share", &service.random_share)] {
         if let Some(value) = value {
             return stranger(key, value.span(), "no parts of a request cost: remove this");
@@ -85,6 +89,27 @@ pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), World
             let problem = "every frame of its queues goes to its own sockets, so no second application can share them: \
                            remove [second]";
             Err(check.error("second.connections", &second.connections, problem))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Its clients send datagrams, and are threads of no generator.
+fn no_tcp_clients(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
+    let load = &raw.load;
+    if let Some(acks) = &load.acks {
+        return Err(check.error("load.acks", acks, "nobody acknowledges a datagram: remove this"));
+    }
+    let times = [
+        ("load.generator_send", &load.generator_send),
+        ("load.generator_answer", &load.generator_answer),
+        ("load.generator_raise", &load.generator_raise),
+    ];
+    match times.iter().find_map(|(key, value)| Some((*key, value.as_ref()?))) {
+        Some((key, value)) => {
+            let problem = "a generator has a thread for each worker's epoll context, and an AF_XDP responder has none: \
+                           remove this";
+            Err(check.error(key, value, problem))
         }
         None => Ok(()),
     }

@@ -116,7 +116,12 @@ fn read_trace(check: &Check<'_>, named: &Spanned<String>) -> Result<TraceSpec, W
     let path = Path::new(check.file()).parent().unwrap_or(Path::new("")).join(named.get_ref());
     let refuse = |problem: String| check.error("load.trace", named, problem);
     let unreadable = |error: std::io::Error| refuse(format!("cannot read the trace {}: {error}", path.display()));
-    let bytes = std::fs::metadata(&path).map_err(unreadable)?.len();
+    let metadata = std::fs::metadata(&path).map_err(unreadable)?;
+    if !metadata.is_file() {
+        // A pipe or a device may have no end.
+        return Err(refuse(format!("{} is no regular file: name one that holds the times", path.display())));
+    }
+    let bytes = metadata.len();
     if bytes > TRACE_BYTES_MAX {
         return Err(refuse(format!("the trace has {bytes} bytes, and at most {TRACE_BYTES_MAX} are read: cut it")));
     }

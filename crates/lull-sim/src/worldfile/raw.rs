@@ -102,7 +102,7 @@ pub(super) struct Load {
     pub(super) arrivals: Option<Spanned<String>>,
     pub(super) trace: Option<Spanned<String>>,
     pub(super) sizes: Option<Spanned<String>>,
-    pub(super) acks: Option<bool>,
+    pub(super) acks: Option<Spanned<bool>>,
     pub(super) generator_send: Option<Spanned<Time>>,
     pub(super) generator_answer: Option<Spanned<Time>>,
     pub(super) generator_raise: Option<Spanned<Time>>,

@@ -104,7 +104,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let bits = (on_wire(request_bytes), on_wire(answer_bytes));
     let host = plane::host(&check, raw)?;
     let mut net = network(&check, raw, bits, bits_per_s)?;
-    net.acks = raw.load.acks.unwrap_or(host.is_none());
+    net.acks = raw.load.acks.as_ref().map_or(host.is_none(), |acks| *acks.get_ref());
     net.generator = load::generator(&check, raw)?;
     let (upstream, (request_cost, division)) = match xdp {
         None => (upstream(&check, raw)?, request(&check, raw)?),
@@ -419,21 +419,18 @@ fn second(check: &Check<'_>, raw: &Raw) -> Result<Option<Second>, WorldFileError
 
 fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
     let service = &raw.service;
-    let cost = match (&service.request_cost, &service.request_cost_total) {
-        (None, None) if service.request_cost_own.is_some() => match &service.request_cost_own {
-            Some(own) => RequestCost::Own(check.time("service.request_cost_own", own, &OWN_COST)?),
-            None => unreachable!("it was looked for"),
-        },
-        (Some(thread), None) => RequestCost::Thread(check.time("service.request_cost", thread, &COST)?),
-        (None, Some(total)) => RequestCost::Everything(check.time("service.request_cost_total", total, &COST)?),
-        (Some(_), Some(total)) => {
-            let problem =
-                "give either request_cost (CPU time of the serving thread) or request_cost_total (of all cores)";
-            return Err(check.error("service.request_cost_total", total, problem));
-        }
-        (None, None) => {
-            let problem = "a service needs request_cost (CPU time of the serving thread a request) or \
-            request_cost_total (CPU time of all cores a request), such as \"6.2us\"";
+    let either = "give one of request_cost (CPU time of the serving thread), request_cost_total (of all cores) and \
+                  request_cost_own (of the application alone)";
+    let cost = match (&service.request_cost, &service.request_cost_total, &service.request_cost_own) {
+        (Some(thread), None, None) => RequestCost::Thread(check.time("service.request_cost", thread, &COST)?),
+        (None, Some(total), None) => RequestCost::Everything(check.time("service.request_cost_total", total, &COST)?),
+        (None, None, Some(own)) => RequestCost::Own(check.time("service.request_cost_own", own, &OWN_COST)?),
+        (Some(_), Some(total), _) => return Err(check.error("service.request_cost_total", total, either)),
+        (_, _, Some(own)) => return Err(check.error("service.request_cost_own", own, either)),
+        (None, None, None) => {
+            let problem = "a service needs request_cost (CPU time of the serving thread a request), \
+                           request_cost_total (of all cores) or request_cost_own (of the application alone), such as \
+                           \"6.2us\"";
             return Err(check.error("service.kind", &service.kind, problem));
         }
     };
