@@ -84,8 +84,9 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// How long `pollers` of them can go on without packets until the budget is spent or the period ends.
-    pub(crate) fn lasts_until(&self, now_ns: u64, pollers: u32) -> u64 {
+    /// How long `pollers` of them can go on without packets until the budget is spent or the period ends; `uncharged_ns` is what
+    /// others of them have run since they were charged last.
+    pub(crate) fn lasts_until(&self, now_ns: u64, pollers: u32, uncharged_ns: u64) -> u64 {
         let Budget { empty_percent, total_percent } = self.budget;
         if empty_percent.is_none() && total_percent.is_none() {
             return u64::MAX;
@@ -93,9 +94,8 @@ impl Ledger {
         let left_ns = |percent: u32, spent: &Spent| per_period(percent).saturating_sub(spent.so_far(now_ns));
         let empty_ns = empty_percent.map_or(u64::MAX, |percent| left_ns(percent, &self.empty));
         let total_ns = total_percent.map_or(u64::MAX, |percent| left_ns(percent, &self.total));
-        // Of several each takes but half its share, as the others have not charged yet what they take just now.
-        let shares = if pollers > 1 { 2 * u64::from(pollers) } else { 1 };
-        let each_ns = empty_ns.min(total_ns) / shares;
+        // All of them go on meanwhile, so each of them finds the same end.
+        let each_ns = empty_ns.min(total_ns).saturating_sub(uncharged_ns) / u64::from(pollers.max(1));
         let period_ends_ns = (now_ns / BUDGET_PERIOD_NS + 1) * BUDGET_PERIOD_NS;
         // The only one that is awake rests with its next pass.
         let at_least_ns = if pollers > 1 { LOOK_NS } else { 0 };
@@ -118,6 +118,17 @@ mod tests {
         assert_eq!(ledger.charge(2, 9_000_000, true), Left::Enough, "busy passes are free");
         assert_eq!(ledger.charge(3, 1, false), Left::NoEmpty);
         assert_eq!(ledger.charge(BUDGET_PERIOD_NS, 1, false), Left::Enough);
+    }
+
+    #[test]
+    fn pollers_that_look_at_different_times_find_the_same_end() {
+        let ledger = Ledger::new(Budget { empty_percent: Some(5), total_percent: None });
+        // Two of them spin; one is charged every now and then, the other not before the end.
+        for (now_ns, charged_ns) in [(0, 0), (100_000, 100_000), (160_000, 60_000), (249_000, 89_000)] {
+            let _ = ledger.charge(now_ns, charged_ns, false);
+            assert_eq!(ledger.lasts_until(now_ns, 2, now_ns), 250_000_u64.max(now_ns + LOOK_NS));
+        }
+        assert_eq!(ledger.lasts_until(249_500, 1, 0), 249_500 + 500_000 - 249_000);
     }
 
     #[test]

@@ -627,6 +627,13 @@ impl Group {
         (0..GROUP_POLLERS_MAX).filter(runs).fold(0, |all, slot| all | 1 << slot)
     }
 
+    /// What these pollers have run since they ended a pass, together.
+    pub(crate) fn unpassed_ns(&self, pollers: u32, now_ns: u64) -> u64 {
+        let is_one = |slot: &usize| pollers & (1 << *slot) != 0;
+        let since = |slot: usize| now_ns.saturating_sub(self.pollers[slot].passed_ns.load(Relaxed));
+        (0..GROUP_POLLERS_MAX).filter(is_one).map(since).sum()
+    }
+
     pub(crate) fn claimant(slot: u8) -> Claimant {
         Claimant::poller(slot)
     }

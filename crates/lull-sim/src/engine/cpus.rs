@@ -7,6 +7,7 @@
 
 use std::ops::{Index, IndexMut};
 
+use crate::engine::agenda::Event;
 use crate::engine::cpu::{Cpu, Irq, Level};
 use crate::engine::env::Env;
 use crate::engine::id::{CpuId, QueueId, Table, ThreadId};
@@ -124,8 +125,14 @@ impl Cpus {
         env.agenda.clear(slot);
         match self.cpus[cpu].level {
             Level::Thread => {
-                let thread = self.cpus[cpu].running();
-                self.threads[thread].segment.rest_ns = rest_ns;
+                let running = self.cpus[cpu].running();
+                let thread = &mut self.threads[running];
+                thread.segment.rest_ns = rest_ns;
+                if let Some(spin) = thread.spins {
+                    // It sees at the end of a pass how long it was kept from them, and others see what it has made of them.
+                    thread.segment.rest_ns = rest_ns.min(thread.last_pass_ns(spin));
+                    env.agenda.push(env.now_ns, Event::Program { thread: running, token: 0 });
+                }
                 self.host_stops(env, cpu);
             }
             Level::Soft => self.cpus[cpu].soft.rest_ns = rest_ns,

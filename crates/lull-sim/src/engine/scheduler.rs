@@ -148,17 +148,19 @@ impl Cpus {
 
     /// Something happens that a thread sees which makes empty passes: its segment ends with the pass.
     pub(crate) fn notices(&mut self, env: &mut Env, thread: ThreadId) {
-        let Some((began_ns, pass_ns)) = self.threads[thread].spins else { return };
+        let Some(spin) = self.threads[thread].spins else { return };
         let cpu = self.threads[thread].cpu;
         if self.cpus[cpu].level == Level::Thread && self.cpus[cpu].current == Some(thread) {
-            let passes = env.now_ns.saturating_sub(began_ns) / pass_ns + 1;
-            let (slot, at_ns) = (env.slots.cpu(cpu), began_ns + passes * pass_ns);
+            self.account(env, cpu);
+            let ran_ns = u64::try_from(self.threads[thread].own_ns() - spin.own_ns).unwrap_or(0);
+            let at_ns = env.now_ns + self.threads[thread].last_pass_ns(spin) - ran_ns % spin.pass_ns;
+            let slot = env.slots.cpu(cpu);
             if env.agenda.slot_ns(slot).is_some_and(|due_ns| due_ns > at_ns) {
                 env.agenda.set(slot, at_ns);
             }
         } else {
-            let segment = &mut self.threads[thread].segment;
-            segment.rest_ns = segment.rest_ns.min(pass_ns);
+            let thread = &mut self.threads[thread];
+            thread.segment.rest_ns = thread.segment.rest_ns.min(thread.last_pass_ns(spin));
         }
     }
 

@@ -55,6 +55,17 @@ pub(crate) enum ThreadState {
     Sleeping,
 }
 
+/// Empty passes that a thread makes in one segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spin {
+    /// When the first began.
+    pub(crate) began_ns: u64,
+    /// How long each takes.
+    pub(crate) pass_ns: u64,
+    /// What the thread had run of its own by then.
+    pub(crate) own_ns: i64,
+}
+
 /// One thread.
 #[derive(Debug)]
 pub(crate) struct Thread {
@@ -66,15 +77,20 @@ pub(crate) struct Thread {
     /// What its segments took besides their own time: switches to it, and what others' effects cost its CPU.
     pub(crate) bore_ns: u64,
     pub(crate) timed_out: bool,
-    /// It makes empty passes since then, each of so many nanoseconds: it sees what happens at the end of one.
-    pub(crate) spins: Option<(u64, u64)>,
+    /// It makes empty passes: it sees what happens at the end of one.
+    pub(crate) spins: Option<Spin>,
     /// Whether the scheduler may move it to another of the service's CPUs.
     pub(crate) moves: bool,
 }
 
 impl Thread {
-    /// What it ran of its own: CPU time without what it bore.
-    pub(crate) fn own_ns(&self) -> u64 {
-        self.vruntime_ns.saturating_sub(self.bore_ns)
+    /// What it ran of its own: CPU time without what it bore, which counts from the moment that it is owed.
+    pub(crate) fn own_ns(&self) -> i64 {
+        self.vruntime_ns as i64 - self.bore_ns as i64
+    }
+
+    /// When empty passes are over if they end with the next one, from now: what the thread still bears comes first.
+    pub(super) fn last_pass_ns(&self, spin: Spin) -> u64 {
+        spin.pass_ns + u64::try_from(spin.own_ns - self.own_ns()).unwrap_or(0)
     }
 }

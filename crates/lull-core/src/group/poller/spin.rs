@@ -47,7 +47,9 @@ impl GroupPoller {
         if let Some(suspect) = self.suspect {
             until_ns = until_ns.min(suspect.seen_ns + STEAL_AFTER_NS);
         }
-        until_ns.min(group.ledger.lasts_until(now_ns, awake)).max(now_ns)
+        let others = group.running(group.watch.look().awake() & !(1 << self.slot), now_ns);
+        let uncharged_ns = group.unpassed_ns(others, now_ns);
+        until_ns.min(group.ledger.lasts_until(now_ns, 1 + others.count_ones(), uncharged_ns)).max(now_ns)
     }
 
     /// `passes` passes went on until `now_ns` and found nothing; the last of them began at `looked_ns`.

@@ -9,7 +9,7 @@ use lull_core::{BusyStop, GroupPoller, GroupStep};
 use crate::engine::id::{CpuId, GroupId, QueueId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::{Program, Sim};
-use crate::engine::thread::{Next, Segment};
+use crate::engine::thread::{Next, Segment, Spin};
 use crate::engine::transition::Transition;
 
 /// What the segment that ended was.
@@ -17,10 +17,8 @@ use crate::engine::transition::Transition;
 enum Stage {
     Visit(Visit),
     LastPoll(QueueId, BusyStop),
-    /// Empty passes, since when, and what the thread had run until then.
+    /// Empty passes; whether those awake beside it did not run as they began.
     Spinning {
-        began_ns: u64,
-        ran_ns: u64,
         alone: bool,
     },
     /// On its way to sleep: until when, and whether all members are unmasked first.
@@ -134,33 +132,54 @@ impl GroupPollerProgram {
         let hint = |_, napi: u32| Some(queues[QueueId::new(napi)].has_work());
         let passes = (poller.spins_until(group, hint, &sim.env.cx(self.cpu)) - now_ns).div_ceil(pass_ns).max(1);
         let thread = &mut sim.cpus.threads[me];
-        thread.spins = Some((now_ns, pass_ns));
-        let ran_ns = thread.own_ns();
+        thread.spins = Some(Spin { began_ns: now_ns, pass_ns, own_ns: thread.own_ns() });
         let alone = sim.nic.groups.table[self.group].group.watches_alone(self.cpu.raw(), now_ns);
-        self.stage = Some(Stage::Spinning { began_ns: now_ns, ran_ns, alone });
+        self.stage = Some(Stage::Spinning { alone });
         Next::Run(Segment { preemptible: true, ..Segment::sys(passes * pass_ns) })
     }
 
     /// The passes are over: the one that goes on began within the last `pass_ns` that the thread ran.
-    fn spun(&mut self, sim: &mut Sim, me: ThreadId, (began_ns, ran_ns, alone): (u64, u64, bool)) {
+    fn spun(&mut self, sim: &mut Sim, me: ThreadId, alone: bool) {
         let now_ns = sim.env.now_ns;
         let thread = &mut sim.cpus.threads[me];
-        let Some((_, pass_ns)) = thread.spins.take() else { return };
+        let Some(Spin { began_ns, pass_ns, own_ns }) = thread.spins.take() else { return };
         // What others owe the CPU, a completion that is held up or a thread that softirq woke, is none of the passes'.
-        let ran_ns = thread.own_ns().saturating_sub(ran_ns);
+        let ran_ns = u64::try_from(thread.own_ns() - own_ns).unwrap_or(0);
         let broken_ns = (now_ns - began_ns).saturating_sub(ran_ns);
         let looked_ns = now_ns.saturating_sub(pass_ns + broken_ns).max(began_ns);
+        // The pass that goes on may find something.
+        self.charge(sim, (ran_ns / pass_ns, ran_ns.saturating_sub(pass_ns)), looked_ns, alone);
+    }
+
+    /// The CPU is taken while passes are made: they are charged before anybody else looks.
+    fn broken_into(&mut self, sim: &mut Sim, me: ThreadId, alone: bool) {
+        let now_ns = sim.env.now_ns;
+        let thread = &mut sim.cpus.threads[me];
+        let Some(Spin { pass_ns, own_ns, .. }) = thread.spins else { return };
+        let ran_ns = u64::try_from(thread.own_ns() - own_ns).unwrap_or(0);
+        let amid_ns = ran_ns % pass_ns;
+        if ran_ns == amid_ns {
+            return;
+        }
+        let began_ns = now_ns - amid_ns;
+        thread.spins = Some(Spin { began_ns, pass_ns, own_ns: thread.own_ns() - amid_ns as i64 });
+        self.charge(sim, (ran_ns / pass_ns, ran_ns - amid_ns), began_ns, alone);
+    }
+
+    /// So many passes, which took so long, found nothing; the one that goes on began at `looked_ns`.
+    fn charge(&mut self, sim: &mut Sim, (passes, took_ns): (u64, u64), looked_ns: u64, alone: bool) {
+        let now_ns = sim.env.now_ns;
         let it = &mut sim.nic.groups.table[self.group];
         if let Some(poller) = &mut self.poller {
-            poller.spun(&it.group, ran_ns / pass_ns, looked_ns, now_ns);
+            poller.spun(&it.group, passes, looked_ns, now_ns);
         }
         // Beside one that does not run a poller goes on, whatever the budget.
-        let alone = alone || it.group.watches_alone(self.cpu.raw(), now_ns);
-        let ran_ns = if alone { 0 } else { ran_ns };
+        if alone || it.group.watches_alone(self.cpu.raw(), now_ns) {
+            return;
+        }
         let (period, seat) = (now_ns / BUDGET_PERIOD_NS, it.seat(self.cpu));
         let so_far_ns = if seat.empty.0 == period { seat.empty.1 } else { 0 };
-        // The pass that goes on may find something.
-        seat.empty = (period, so_far_ns + ran_ns.saturating_sub(pass_ns));
+        seat.empty = (period, so_far_ns + took_ns);
     }
 
     /// Going to sleep takes a while, in which a wake-up is kept.
@@ -204,14 +223,20 @@ impl Program for GroupPollerProgram {
                     None
                 }
             },
-            Some(Stage::Spinning { began_ns, ran_ns, alone }) => {
-                self.spun(sim, me, (began_ns, ran_ns, alone));
+            Some(Stage::Spinning { alone }) => {
+                self.spun(sim, me, alone);
                 None
             }
             Some(Stage::ToSleep { until_ns, rests }) => self.sleeps(sim, until_ns, rests),
             None => None,
         };
         next.unwrap_or_else(|| self.ask(sim, me))
+    }
+
+    fn event(&mut self, sim: &mut Sim, me: ThreadId, _token: u32) {
+        if let Some(Stage::Spinning { alone }) = self.stage {
+            self.broken_into(sim, me, alone);
+        }
     }
 
     fn abandon(self: Box<Self>) {

@@ -13,7 +13,7 @@ use crate::engine::groups::{Seat, SimGroup};
 use crate::engine::id::{CpuId, GroupId, QueueId, Side, Table};
 use crate::engine::nic::Queue;
 use crate::engine::sim::Sim;
-use crate::engine::thread::ThreadState;
+use crate::engine::thread::{Spin, ThreadState};
 use crate::engine::transition::Transition;
 use crate::random::script::Script;
 
@@ -275,7 +275,7 @@ impl GroupChecker {
         let due_ns = sim.env.agenda.slot_ns(sim.env.slots.cpu(seat.cpu));
         // A segment that lasts for longer than a pass, though something waits, bears what others owe to the CPU.
         let looks = sim.cpus.threads[seat.thread].spins.zip(due_ns);
-        let looks = looks.is_some_and(|((_, pass_ns), due_ns)| due_ns <= sim.env.now_ns + pass_ns);
+        let looks = looks.is_some_and(|(spin, due_ns)| due_ns <= sim.env.now_ns + spin.pass_ns);
         let runs = looks && cpu.level == Level::Thread && cpu.current == Some(seat.thread);
         let poller = &mut self.pollers[group][usize::from(seat.cpu.raw())];
         poller.idle_since_ns = runs.then(|| poller.idle_since_ns.unwrap_or(sim.env.now_ns));
@@ -287,7 +287,7 @@ impl GroupChecker {
         let members = u64::from(it.group.census().members);
         for seat in &it.seats {
             let Some(idle_since_ns) = self.pollers[id][usize::from(seat.cpu.raw())].idle_since_ns else { continue };
-            let Some((_, pass_ns)) = sim.cpus.threads[seat.thread].spins else { continue };
+            let Some(Spin { pass_ns, .. }) = sim.cpus.threads[seat.thread].spins else { continue };
             // Of those that wait the one that was served longest ago comes first, and each of the others may come between.
             let bound_ns = members * (STEAL_AFTER_NS + STRAY_PASSES * pass_ns);
             for (index, queue) in sim.nic.queues.rows() {
