@@ -209,8 +209,8 @@ fn contradictions_are_named() {
     refused(
         "connections = 32",
         "connections = 32\nrequest_cost_total = \"8us\"",
-        "small.toml:11: service.request_cost_total: give either request_cost (CPU time of the serving thread) or \
-         request_cost_total (of all cores)",
+        "small.toml:11: service.request_cost_total: give one of request_cost (CPU time of the serving thread), \
+         request_cost_total (of all cores) and request_cost_own (of the application alone)",
     );
     refused(
         "[run]",
