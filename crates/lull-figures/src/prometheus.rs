@@ -119,7 +119,11 @@ impl Collector for Scrape {
         })?;
         let defer = ("lull_napi_defer_hard_irqs", "Empty polls for which the interrupt stays masked.", None);
         self.napis(encoder, defer, |napi| vec![(None, ConstGauge::new(i64::from(napi.settings.defer_hard_irqs)))])?;
-        let gro = ("lull_napi_gro_flush_timeout", "Time for which a timer stands in for the interrupt.", Some(&Unit::Seconds));
+        let gro = (
+            "lull_napi_gro_flush_timeout",
+            "Time for which a timer stands in for the interrupt.",
+            Some(&Unit::Seconds),
+        );
         self.napis(encoder, gro, |napi| seconds(napi.settings.gro_flush_timeout_ns))?;
         let suspend = "Time for which an application may keep the interrupt masked.";
         let suspend = ("lull_napi_irq_suspend_timeout", suspend, Some(&Unit::Seconds));

@@ -164,6 +164,8 @@ fn a_search_that_is_stopped_finds_nothing() {
 #[test]
 fn a_set_up_that_no_world_file_can_hold_is_refused_by_the_key() {
     let none = Setup { workers: 0, ..setup() };
-    let error = calibrate(&none, &[], &[cell("base", None)], 10, &AtomicBool::new(false), &mut |_, _| ()).unwrap_err().to_string();
+    let error = calibrate(&none, &[], &[cell("base", None)], 10, &AtomicBool::new(false), &mut |_, _| ())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("machine.cores"), "{error}");
 }
