@@ -4,6 +4,7 @@ use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
 use smoltcp::socket::tcp::{CongestionControl, Socket, State};
 use smoltcp::time::Duration;
 
+use super::cork::Cork;
 use super::device::Sent;
 use super::error::NetError;
 use super::flow::FlowKey;
@@ -67,11 +68,25 @@ bitflags::bitflags! {
         const FIN_RECEIVED = 16384;
         /// What was sent at `progress_ns` is not acknowledged yet: its acknowledgement tells the round trip.
         const TIMED = 32768;
-        /// Closing resets it (`SO_LINGER` with 0).
-        const RESET_ON_CLOSE = 128;
-        /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
-        const OWN_TIMEOUT = 256;
+        /// It keeps something, or is told to ([`Asked::cork`]).
+        const CORKED = 128;
+        /// It is readable from so many bytes on ([`Asked::low_water`]).
+        const LOW_WATER = 256;
     }
+}
+
+/// What few applications ask for.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    pub(super) keepalive: Option<Keepalive>,
+    /// What is kept for TCP_CORK and MSG_MORE.
+    pub(super) cork: Option<Cork>,
+    /// SO_RCVLOWAT; 0 and 1 are none.
+    pub(super) low_water: u32,
+    /// Closing resets it (`SO_LINGER` with 0).
+    pub(super) reset_on_close: bool,
+    /// The user timeout is the application's own: it counts from the last progress even if the peer is alive.
+    pub(super) own_timeout: bool,
 }
 
 /// A connection. Its socket, with smoltcp's state, is one allocation behind `sockets`.
@@ -119,7 +134,7 @@ pub(super) struct Connection {
     pub(super) heard_ns: u64,
     /// When the present state ends by itself.
     pub(super) state_until_ns: u64,
-    pub(super) keepalive: Option<Box<Keepalive>>,
+    pub(super) asked: Option<Box<Asked>>,
     /// No challenge is answered before this.
     pub(super) quiet_until_ns: u64,
     /// Where the FIN is that came early.
@@ -160,6 +175,35 @@ impl Connection {
         self.state_until_ns = at_ns;
     }
 
+    /// `tcp_stream_is_readable`, of a stream that goes on.
+    #[inline]
+    pub(super) fn is_readable(&self) -> bool {
+        self.socket().can_recv() && (!self.flags.contains(Flags::LOW_WATER) || self.reaches_low_water())
+    }
+
+    /// SO_RCVLOWAT; or the peer has no room for another segment, so that it would wait for who waits for it.
+    #[cold]
+    fn reaches_low_water(&self) -> bool {
+        const SEGMENT_BYTES: usize = 1460;
+        let (there, room) = (self.socket().recv_queue(), self.socket().recv_capacity());
+        there + SEGMENT_BYTES >= room || !self.asks(|asked| there < asked.low_water as usize)
+    }
+
+    /// How it is probed while it is idle.
+    pub(super) fn keepalive(&self) -> Option<Keepalive> {
+        self.asked.as_ref()?.keepalive
+    }
+
+    /// Whether something is asked for.
+    pub(super) fn asks(&self, what: impl FnOnce(&Asked) -> bool) -> bool {
+        self.asked.as_deref().is_some_and(what)
+    }
+
+    /// What is asked for, to be changed.
+    pub(super) fn asked_mut(&mut self) -> &mut Asked {
+        self.asked.get_or_insert_default()
+    }
+
     /// The peer's next sequence number.
     pub(super) fn rcv_nxt(&self) -> u32 {
         self.rcv_ack.wrapping_add(self.unanswered)
@@ -184,12 +228,12 @@ impl Connection {
         let write_over = over || self.flags.contains(Flags::WRITE_SHUT);
         if read_over {
             ready |= Ready::READABLE | Ready::RDHUP;
-        } else if socket.can_recv() {
+        } else if self.is_readable() {
             ready |= Ready::READABLE;
         }
         // `sk_stream_is_writeable`: a third of the buffer is free. A writer is not woken for every acknowledged byte.
         let capacity = socket.send_capacity();
-        if write_over || (capacity - socket.send_queue()) * 3 >= capacity {
+        if write_over || (capacity - socket.send_queue() - self.kept_bytes()) * 3 >= capacity {
             ready |= Ready::WRITABLE;
         }
         if read_over && write_over {
@@ -295,13 +339,13 @@ impl Connection {
     /// The earliest of smoltcp's deadline and ours.
     #[inline]
     pub(super) fn deadline_ns(&self, smoltcp_ns: u64) -> u64 {
-        let mut deadline_ns = smoltcp_ns.min(self.state_until_ns);
+        let mut deadline_ns = smoltcp_ns.min(self.state_until_ns).min(self.corked_until_ns());
         if self.phase != Phase::Open {
             return deadline_ns;
         }
         if self.outstanding() {
             deadline_ns = deadline_ns.min(self.gives_up_ns());
-        } else if let Some(keepalive) = self.keepalive.as_deref() {
+        } else if let Some(keepalive) = self.keepalive() {
             let probes = if self.flags.contains(Flags::PROBING) { u64::from(keepalive.probes) } else { 0 };
             let after = keepalive.idle_ns.saturating_add(keepalive.interval_ns.saturating_mul(probes));
             deadline_ns = deadline_ns.min(self.heard_ns.saturating_add(after));

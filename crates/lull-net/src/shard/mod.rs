@@ -47,6 +47,7 @@ mod coalesce;
 mod config;
 mod connection;
 mod cookies;
+mod cork;
 mod counters;
 mod demux;
 mod device;

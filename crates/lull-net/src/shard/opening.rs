@@ -268,7 +268,7 @@ impl Stack {
             heard_ns: now_ns,
             state_until_ns: NEVER_NS,
             user_timeout_ms: timeout_ms(self.config.timeouts.user_timeout_ns),
-            keepalive: None,
+            asked: None,
             error: None,
             soft_error: None,
             rtt_us: 0,

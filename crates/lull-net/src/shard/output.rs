@@ -176,6 +176,7 @@ impl Stack {
     /// Does what is due on a connection whose deadline has come.
     pub(super) fn connection_timer(&mut self, index: u32, io: &mut Io<'_>) {
         let now_ns = io.now_ns;
+        self.cork_timer(index, now_ns);
         let Some(connection) = self.connections.get_mut(index) else { return };
         if connection.state_until_ns <= now_ns {
             match connection.phase {
@@ -205,7 +206,7 @@ impl Stack {
                     let remote = connection.flow.remote().ip();
                     self.doubt(remote, io);
                 }
-            } else if let Some(keepalive) = connection.keepalive.as_deref().copied()
+            } else if let Some(keepalive) = connection.keepalive()
                 && connection.heard_ns.saturating_add(keepalive.idle_ns) <= now_ns
             {
                 let give_up = keepalive.interval_ns.saturating_mul(u64::from(keepalive.probes));

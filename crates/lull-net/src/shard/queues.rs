@@ -58,7 +58,7 @@ impl Stack {
         }
         let socket = connection.socket();
         let fin = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
-        Ok(socket.send_queue() + usize::from(fin))
+        Ok(socket.send_queue() + connection.kept_bytes() + usize::from(fin))
     }
 
     /// Bytes that were written and not sent yet, with the FIN (`SIOCOUTQNSD`: `write_seq - snd_nxt`).

@@ -1,5 +1,7 @@
 //! The application's calls: reading, writing, closing.
 
+use std::io::{IoSlice, IoSliceMut};
+
 use super::connection::{Connection, Flags, Phase, timeout_ms};
 use super::error::NetError;
 use super::listener::Listener;
@@ -24,7 +26,7 @@ impl Stack {
     pub fn tcp_recv_vectored(
         &mut self,
         id: SocketId,
-        buffers: &mut [std::io::IoSliceMut<'_>],
+        buffers: &mut [IoSliceMut<'_>],
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
         let connection = self.connection_mut(id)?;
@@ -59,7 +61,7 @@ impl Stack {
         // 3.8.6.2.2); until then smoltcp need not be asked.
         const SEGMENT_BYTES: usize = 1460;
         let worth = connection.consumed as usize >= SEGMENT_BYTES.min(socket.recv_capacity() / 2);
-        let drained = !socket.can_recv();
+        let drained = !connection.is_readable();
         if connection.phase == Phase::Open && worth {
             self.pump(index, false, io);
         }
@@ -95,6 +97,9 @@ impl Stack {
     /// [`NetError::BrokenPipe`]: writing is shut down or the connection over. Otherwise the connection's error, once.
     pub fn tcp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
         let connection = self.may_send(id)?;
+        if connection.flags.contains(Flags::CORKED) {
+            return self.send_corked(id, &[IoSlice::new(data)], false, io);
+        }
         let outstanding = connection.outstanding();
         let sent = connection.put(data);
         self.after_send(id, sent, outstanding, data.is_empty(), io)
@@ -107,10 +112,13 @@ impl Stack {
     pub fn tcp_send_vectored(
         &mut self,
         id: SocketId,
-        data: &[std::io::IoSlice<'_>],
+        data: &[IoSlice<'_>],
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
         let connection = self.may_send(id)?;
+        if connection.flags.contains(Flags::CORKED) {
+            return self.send_corked(id, data, false, io);
+        }
         let outstanding = connection.outstanding();
         let mut sent = 0;
         for part in data {
@@ -124,7 +132,7 @@ impl Stack {
     }
 
     #[inline]
-    fn may_send(&mut self, id: SocketId) -> Result<&mut Connection, NetError> {
+    pub(super) fn may_send(&mut self, id: SocketId) -> Result<&mut Connection, NetError> {
         let connection = self.connection_mut(id)?;
         if let Some(error) = connection.error.take() {
             connection.ready.remove(Ready::ERR);
@@ -217,6 +225,7 @@ impl Stack {
                 }
                 if how != Shutdown::Read && !connection.flags.contains(Flags::WRITE_SHUT) {
                     connection.flags.insert(Flags::WRITE_SHUT);
+                    connection.push_kept();
                     if !connection.outstanding() {
                         connection.progress_ns = io.now_ns;
                     }
@@ -253,13 +262,14 @@ impl Stack {
             SocketKind::Tcp => {
                 let orphan_timeout_ns = self.config.timeouts.orphan_timeout_ns;
                 let connection = self.connection_mut(id)?;
-                let reset = connection.flags.contains(Flags::RESET_ON_CLOSE) || connection.socket().can_recv();
+                let reset = connection.asks(|asked| asked.reset_on_close) || connection.socket().can_recv();
                 match connection.phase {
                     Phase::Open if !reset => {
                         connection.flags.remove(Flags::HELD);
                         // Nobody can take the error, and nobody can set a timeout any more.
                         connection.user_timeout_ms = connection.user_timeout_ms.min(timeout_ms(orphan_timeout_ns));
-                        connection.keepalive = None;
+                        connection.asked_mut().keepalive = None;
+                        connection.push_kept();
                         if !connection.outstanding() {
                             connection.progress_ns = io.now_ns;
                         }

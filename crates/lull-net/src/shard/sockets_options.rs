@@ -15,7 +15,12 @@ impl Stack {
     /// # Errors
     /// [`NetError::InvalidSocket`].
     pub fn set_nodelay(&mut self, id: SocketId, nodelay: bool, io: &mut Io<'_>) -> Result<(), NetError> {
-        self.connection_mut(id)?.flags.set(Flags::NODELAY, nodelay);
+        let connection = self.connection_mut(id)?;
+        connection.flags.set(Flags::NODELAY, nodelay);
+        if nodelay {
+            // An explicit push, which overrides TCP_CORK for what is there (`__tcp_sock_set_nodelay`).
+            connection.push_kept();
+        }
         self.let_go(id, io);
         self.repump(id, io);
         Ok(())
@@ -43,7 +48,7 @@ impl Stack {
             return Err(NetError::Invalid);
         }
         let connection = self.connection_mut(id)?;
-        connection.keepalive = keepalive.map(Box::new);
+        connection.asked_mut().keepalive = keepalive;
         connection.flags.remove(Flags::PROBING);
         connection.socket_mut().set_keep_alive(None);
         self.repump(id, io);
@@ -61,7 +66,7 @@ impl Stack {
         }
         let default_ns = self.config.timeouts.user_timeout_ns;
         let connection = self.connection_mut(id)?;
-        connection.flags.set(Flags::OWN_TIMEOUT, timeout_ns.is_some());
+        connection.asked_mut().own_timeout = timeout_ns.is_some();
         connection.user_timeout_ms = timeout_ms(timeout_ns.unwrap_or(default_ns));
         self.repump(id, io);
         Ok(())
@@ -72,7 +77,22 @@ impl Stack {
     /// # Errors
     /// [`NetError::InvalidSocket`].
     pub fn set_reset_on_close(&mut self, id: SocketId, reset: bool) -> Result<(), NetError> {
-        self.connection_mut(id)?.flags.set(Flags::RESET_ON_CLOSE, reset);
+        self.connection_mut(id)?.asked_mut().reset_on_close = reset;
+        Ok(())
+    }
+
+    /// Makes a connection readable from so many bytes on (`SO_RCVLOWAT`, `tcp_set_rcvlowat`), half its buffer at the most.
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn set_low_water(&mut self, id: SocketId, bytes: u32, io: &mut Io<'_>) -> Result<(), NetError> {
+        let connection = self.connection_mut(id)?;
+        let bytes = bytes.min((connection.socket().recv_capacity() / 2) as u32);
+        connection.flags.set(Flags::LOW_WATER, bytes > 1);
+        connection.asked_mut().low_water = bytes;
+        // What is there may be enough now.
+        let is_there = connection.socket().can_recv();
+        self.announce(id.index(), is_there, io);
         Ok(())
     }
 

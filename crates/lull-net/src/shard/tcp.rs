@@ -254,7 +254,7 @@ impl Stack {
         if acknowledged > 0 {
             connection.snd_una = connection.snd_una.wrapping_add(acknowledged);
             connection.progressed(io.now_ns);
-        } else if connection.peer_window == 0 && !connection.flags.contains(Flags::OWN_TIMEOUT) {
+        } else if connection.peer_window == 0 && !connection.asks(|asked| asked.own_timeout) {
             // A reader that is slow but answers probes is no vanished client (`tcp_probe_timer`).
             connection.flags.remove(Flags::TIMED);
             connection.progress_ns = io.now_ns;

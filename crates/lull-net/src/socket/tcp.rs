@@ -124,6 +124,32 @@ impl TcpStream {
         })
     }
 
+    /// As [`TcpStream::send_vectored`], with more to follow: what fills no segment waits for it (MSG_MORE).
+    ///
+    /// # Errors
+    /// As [`TcpStream::send`].
+    pub fn send_more(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| stack.tcp_send_more(id, data, io))
+    }
+
+    /// What fills no segment waits until this is turned off (TCP_CORK), for 200 ms at the most.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_cork(&self, cork: bool) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_cork(id, cork, io))?)
+    }
+
+    /// Makes it readable from so many bytes on (SO_RCVLOWAT): half the receive buffer at the most. What is there can be read
+    /// before that.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_low_water(&self, bytes: u32) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, io| stack.set_low_water(id, bytes, io))?)
+    }
+
     /// Turns Nagle's algorithm off or on (TCP_NODELAY).
     ///
     /// # Errors

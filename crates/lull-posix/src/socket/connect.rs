@@ -80,6 +80,9 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
     let engine = engine::engine()?;
     let options = Options::of_placeholder(fd);
     let local = local.filter(|local| local.port() != 0 || !local.ip().is_unspecified());
+    if engine::is_own(to.ip()) {
+        listen_to_ourselves(to);
+    }
     let stream = TcpStream::start_connect(&engine.network, local, to, ConnectOptions::default())?;
     stream.set_nonblocking(true)?;
     options.apply(&stream);
@@ -99,6 +102,18 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         return error(libc::EINPROGRESS);
     }
     finish(fd, &file, stream, libc::EINPROGRESS)
+}
+
+/// A program that connects to itself finds its own listener, though nobody has asked for its connections yet.
+fn listen_to_ourselves(to: SocketAddr) {
+    for file in files::numbers().filter_map(files::get) {
+        if let File::Listener(listener) = &*file
+            && listener.is_ours_at(to)
+        {
+            // Where it cannot listen the connection is refused, as by any address where nobody does.
+            let _ = listener.real();
+        }
+    }
 }
 
 /// A second call (`__inet_stream_connect`): it tells how the first one went, once.

@@ -141,11 +141,15 @@ impl Stream {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         match self.recv_now(buffers, flags) {
             Err(error) if error == WOULD_BLOCK && !dont_wait => self.recv_waiting(buffers, flags),
-            Ok(count) if flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL && !dont_wait => {
-                self.recv_rest(buffers, flags, count)
-            }
+            Ok(count) if !dont_wait && self.wants_more(flags, count) => self.recv_rest(buffers, flags, count),
             received => received,
         }
+    }
+
+    /// Whether a call that blocks may go on with so many bytes (`sock_rcvlowat`).
+    #[inline]
+    fn wants_more(&self, flags: c_int, count: usize) -> bool {
+        flags & libc::MSG_PEEK == 0 && (flags & libc::MSG_WAITALL != 0 || count < self.options.low_water())
     }
 
     #[inline]
@@ -211,16 +215,15 @@ impl Stream {
                 Ok(count) => break count,
             }
         };
-        if flags & (libc::MSG_WAITALL | libc::MSG_PEEK) == libc::MSG_WAITALL {
-            return self.recv_rest(buffers, flags, count);
-        }
-        Ok(count)
+        if self.wants_more(flags, count) { self.recv_rest(buffers, flags, count) } else { Ok(count) }
     }
 
     /// MSG_WAITALL: until the buffers are full, or the stream ends, fails or is interrupted; what came before is returned.
+    /// Without it, until SO_RCVLOWAT's bytes are there.
     #[cold]
     fn recv_rest(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int, first: usize) -> Result<usize> {
-        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let room: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let wanted = if flags & libc::MSG_WAITALL != 0 { room } else { room.min(self.options.low_water()) };
         let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
         let mut count = first;
         while count != 0 && count < wanted {
@@ -229,7 +232,7 @@ impl Stream {
             if self.stream.unread()? == 0 && self.stream.ready().contains(Ready::ERR) {
                 break;
             }
-            let mut rest = vec![0; wanted - count];
+            let mut rest = vec![0; room - count];
             let got = match self.recv_now(&mut [IoSliceMut::new(&mut rest)], flags) {
                 Ok(got) => got,
                 Err(error) if error == WOULD_BLOCK => {
@@ -255,16 +258,22 @@ impl Stream {
             // The stack sends no urgent data.
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
-        let sent = self.send_now(buffers);
+        let more = flags & libc::MSG_MORE != 0;
+        let sent = if more { self.send_more(buffers) } else { self.send_now(buffers) };
         if self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0 {
             return sent;
         }
         let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         match sent {
-            Ok(count) if count < wanted => self.send_rest(buffers, count),
-            Err(error) if error == WOULD_BLOCK => self.send_rest(buffers, 0),
+            Ok(count) if count < wanted => self.send_rest(buffers, count, more),
+            Err(error) if error == WOULD_BLOCK => self.send_rest(buffers, 0, more),
             sent => sent,
         }
+    }
+
+    #[cold]
+    fn send_more(&self, buffers: &[IoSlice<'_>]) -> Result<usize> {
+        Ok(self.stream.send_more(buffers)?)
     }
 
     #[inline]
@@ -277,13 +286,14 @@ impl Stream {
 
     /// A call that blocks takes everything; if it is cut short, it says how much it took.
     #[cold]
-    fn send_rest(&self, buffers: &[IoSlice<'_>], first: usize) -> Result<usize> {
+    fn send_rest(&self, buffers: &[IoSlice<'_>], first: usize, more: bool) -> Result<usize> {
         let whole: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
         let until = self.options.send_timeout().map(|timeout| Instant::now() + timeout);
         let mut count = first;
         let cut_short = |count: usize, error: Errno| if count == 0 { Err(error) } else { Ok(count) };
         while count < whole.len() {
-            match self.stream.send(&whole[count..]).map_err(Errno::from) {
+            let rest = [IoSlice::new(&whole[count..])];
+            match if more { self.send_more(&rest) } else { self.send_now(&rest) } {
                 Ok(sent) => count += sent,
                 Err(error) if error == WOULD_BLOCK => {
                     let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -5,6 +5,7 @@
 //! networks. With a peer it is in the peer's world alone.
 
 mod control;
+mod cork;
 mod options;
 mod receive;
 mod send;
@@ -36,6 +37,8 @@ pub(crate) struct Datagram {
     pub(crate) wildcard: bool,
     /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
     keeps_port: bool,
+    /// What waits for more of a datagram (MSG_MORE, UDP_CORK).
+    cork: cork::Cork,
     /// Its peer is lull's.
     connected: AtomicBool,
     /// Counts what was read, for the kernel's turn.
@@ -178,6 +181,7 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
         wanted,
         wildcard: local.ip().is_unspecified(),
         keeps_port,
+        cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),
         connected: AtomicBool::new(false),
         turn: AtomicU32::new(0),
     };

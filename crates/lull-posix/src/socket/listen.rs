@@ -217,6 +217,12 @@ impl Listener {
         self.bound
     }
 
+    /// Whether this process has called `listen` for it, and it hears those who connect to this address.
+    pub(crate) fn is_ours_at(&self, to: SocketAddr) -> bool {
+        let ip = self.bound.ip();
+        !self.is_inherited() && self.bound.port() == to.port() && (ip == to.ip() || ip.is_unspecified())
+    }
+
     fn is_inherited(&self) -> bool {
         self.called_in != std::process::id()
     }

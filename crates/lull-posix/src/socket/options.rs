@@ -9,7 +9,7 @@ pub(super) mod steer;
 mod tcp_info;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,16 +27,22 @@ pub(super) type Name = (c_int, c_int);
 type Values = HashMap<Name, Vec<u8>>;
 
 /// The options of one socket.
+#[derive(Default)]
 pub(crate) struct Options {
     acted: Acted,
     /// What its listener was given, by name.
     inherited: Arc<Values>,
     /// What it was given itself.
     own: Mutex<Values>,
+    /// SO_RCVLOWAT as it is in force; 0 is 1.
+    low_water: AtomicU32,
 }
 
+/// What it is set to is the kernel's to say, and in force here.
+const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+
 /// Options that a connection has from its listener, and that lull only stores.
-const INHERITED: [Name; 21] = [
+const INHERITED: [Name; 22] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
@@ -48,6 +54,7 @@ const INHERITED: [Name; 21] = [
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
     (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    LOW_WATER,
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2),
@@ -83,9 +90,10 @@ pub(super) use set_busy;
 
 impl Options {
     /// What the program has set on a socket of the kernel's that becomes lull's, and has it to itself: what lull only stores is read
-    /// from there, but for how it busy polls.
+    /// from there, but for how it busy polls and when it is readable.
     pub(crate) fn of_placeholder(fd: c_int) -> Options {
-        Options::read(fd, &BUSY)
+        let [usecs, prefer, budget] = BUSY;
+        Options::read(fd, &[usecs, prefer, budget, LOW_WATER])
     }
 
     /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
@@ -101,7 +109,7 @@ impl Options {
                 inherited.insert((level, name), value[..length.min(4)].to_vec());
             }
         }
-        Options { acted: Acted::of_placeholder(fd), inherited: Arc::new(inherited), own: Mutex::default() }
+        Options { acted: Acted::of_placeholder(fd), inherited: Arc::new(inherited), ..Options::default() }
     }
 
     /// What a connection has of its listener (`inet_csk_clone_lock`).
@@ -113,7 +121,7 @@ impl Options {
             all.extend(own.iter().map(|(name, value)| (*name, value.clone())));
             inherited = Arc::new(all);
         }
-        Options { acted: self.acted.clone(), inherited, own: Mutex::default() }
+        Options { acted: self.acted.clone(), inherited, ..Options::default() }
     }
 
     fn own(&self) -> MutexGuard<'_, Values> {
@@ -124,7 +132,22 @@ impl Options {
     /// Puts what was set before there was a connection in force on it.
     pub(crate) fn apply(&self, stream: &TcpStream) {
         self.acted.apply(stream);
+        self.put_low_water(stream);
         self.busy().for_each(|(name, value)| set_busy!(name, value, stream));
+    }
+
+    /// Puts SO_RCVLOWAT in force, if it was set. A connection that is over needs none.
+    fn put_low_water(&self, stream: &TcpStream) {
+        let Some(bytes) = self.stored(LOW_WATER).and_then(|value| int(&value).ok()) else { return };
+        if self.low_water.swap(bytes as u32, Ordering::Relaxed).max(1) != bytes.max(1) as u32 {
+            let _ = stream.set_low_water(bytes as u32);
+        }
+    }
+
+    /// How many bytes a read that blocks waits for, at least.
+    #[inline]
+    pub(crate) fn low_water(&self) -> usize {
+        self.low_water.load(Ordering::Relaxed) as usize
     }
 
     /// The options of busy polling that were set. What never was is the mode's.
@@ -185,7 +208,13 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
         }
         File::Stream(stream) => match stream.options.acted.set(level, name, value, Some(&stream.stream)) {
             Some(set) => set,
-            None => store(stream, (level, name), value),
+            None => {
+                store(stream, (level, name), value)?;
+                if (level, name) == LOW_WATER {
+                    stream.options.put_low_water(&stream.stream);
+                }
+                Ok(())
+            }
         },
         File::Datagram(datagram) => datagram.set_option(fd, level, name, value),
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),

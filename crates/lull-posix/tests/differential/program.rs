@@ -179,9 +179,8 @@ pub struct Step {
     pub op: Op,
 }
 
-/// Options of sockets: level and name. Without SO_RCVLOWAT, which is stored without effect (docs/user_plane.md,
-/// Limits), and SO_PRIORITY, which IP_TOS changes on Linux.
-pub const OPTIONS: [(c_int, c_int); 16] = [
+/// Options of sockets: level and name. Without SO_PRIORITY, which IP_TOS changes on Linux.
+pub const OPTIONS: [(c_int, c_int); 17] = [
     (libc::SOL_SOCKET, libc::SO_ERROR),
     (libc::SOL_SOCKET, libc::SO_TYPE),
     (libc::SOL_SOCKET, libc::SO_DOMAIN),
@@ -191,6 +190,7 @@ pub const OPTIONS: [(c_int, c_int); 16] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),

@@ -7,8 +7,7 @@ use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
 
 /// Options that change what is sent, which lull's half would not do.
-const REFUSED: [Name; 3] =
-    [(libc::SOL_UDP, libc::UDP_CORK), (libc::SOL_UDP, libc::UDP_ENCAP), (libc::SOL_UDP, libc::UDP_SEGMENT)];
+const REFUSED: [Name; 2] = [(libc::SOL_UDP, libc::UDP_ENCAP), (libc::SOL_UDP, libc::UDP_SEGMENT)];
 
 /// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
 /// has it from the kernel's; to one that is lull's alone it would be a lie.
@@ -50,6 +49,9 @@ impl Datagram {
             return self.sockets.steer(program.as_ref());
         }
         kernel::setsockopt(fd, level, name, value)?;
+        if (level, name) == (libc::SOL_UDP, libc::UDP_CORK) {
+            self.set_cork(int(value)? != 0);
+        }
         if BUSY.contains(&(level, name)) {
             self.sockets.set_busy((level, name), int(value)?);
         }

@@ -1,7 +1,7 @@
 //! Sending datagrams to both worlds.
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use libc::c_int;
@@ -24,6 +24,9 @@ impl Datagram {
         if flags & libc::MSG_OOB != 0 {
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
+        if self.cork.waits() {
+            return self.append(data, flags);
+        }
         let to_address = if to.is_empty() { None } else { Some(self.destination(to)?) };
         // Without a destination it goes to the peer, and a peer of the kernel's would have made it the kernel's.
         if let Some(to_address) = to_address
@@ -40,6 +43,20 @@ impl Datagram {
             return Err(Errno::new(libc::EACCES));
         }
         let from = control::source(ancillary)?;
+        if flags & libc::MSG_MORE != 0 || self.cork.is_on() {
+            return self.begin(data, to_address, from);
+        }
+        self.send_whole(data, to_address, from, flags)
+    }
+
+    /// Sends a datagram by lull.
+    pub(super) fn send_whole(
+        &self,
+        data: &[IoSlice<'_>],
+        to_address: Option<SocketAddr>,
+        from: Option<IpAddr>,
+        flags: c_int,
+    ) -> Result<usize> {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         let mut until = None;
         loop {

@@ -80,8 +80,7 @@ impl Clone for Acted {
         let timeout = |timeout: &Timeout| Timeout(AtomicI64::new(timeout.0.load(Relaxed)));
         Acted {
             nodelay: flag(&self.nodelay),
-            // A connection starts without.
-            corked: AtomicBool::new(false),
+            corked: flag(&self.corked),
             keepalive: flag(&self.keepalive),
             idle_s: word(&self.idle_s),
             interval_s: word(&self.interval_s),
@@ -96,8 +95,9 @@ impl Clone for Acted {
 }
 
 /// Every option of [`Acted`], for reading all of them from a placeholder.
-const ALL: [(c_int, c_int); 9] = [
+const ALL: [(c_int, c_int); 10] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
     (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
@@ -140,7 +140,7 @@ impl Acted {
                 flag(&self.nodelay).and_then(|()| on(stream, |stream| stream.set_nodelay(self.nodelay.load(Relaxed))))
             }
             (libc::IPPROTO_TCP, libc::TCP_CORK) => {
-                flag(&self.corked).and_then(|()| on(stream, |stream| self.push_uncorked(stream)))
+                flag(&self.corked).and_then(|()| on(stream, |stream| stream.set_cork(self.corked.load(Relaxed))))
             }
             (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => limited(&self.idle_s, KEEPIDLE_S_MAX),
             (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => limited(&self.interval_s, KEEPINTVL_S_MAX),
@@ -191,6 +191,9 @@ impl Acted {
         if self.nodelay.load(Relaxed) {
             let _ = stream.set_nodelay(true);
         }
+        if self.corked.load(Relaxed) {
+            let _ = stream.set_cork(true);
+        }
         if self.keepalive.load(Relaxed) {
             let _ = self.renew_keepalive(Some(stream));
         }
@@ -200,15 +203,6 @@ impl Acted {
         if self.user_timeout_ms.load(Relaxed) != 0 {
             let _ = self.put_user_timeout(stream);
         }
-    }
-
-    /// TCP_CORK: what Nagle's algorithm holds back leaves when the cork is taken off. While it is on, nothing else is held back.
-    fn push_uncorked(&self, stream: &TcpStream) -> std::io::Result<()> {
-        if self.corked.load(Relaxed) || self.nodelay.load(Relaxed) {
-            return Ok(());
-        }
-        stream.set_nodelay(true)?;
-        stream.set_nodelay(false)
     }
 
     fn renew_keepalive(&self, stream: Option<&TcpStream>) -> Result<()> {

@@ -1,0 +1,458 @@
+// Both ends of connections in one program, which says what each call did: the same on the kernel and on lull.
+// usage: beside CASE ADDRESS
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "beside.c:%d: not so: %s (%s)\n", __LINE__, #condition, strerror(errno));                  \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = 0};
+
+// What a call returned, or its error.
+static long said(const char *what, long result) {
+    if (result < 0)
+        printf("%s: %s\n", what, strerrorname_np(errno));
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+    return result;
+}
+#define SAY(call) said(#call, call)
+
+static void set(int fd, int level, int name, int value) {
+    CHECK(setsockopt(fd, level, name, &value, sizeof value) == 0);
+}
+
+static int get(int fd, int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof value;
+    CHECK(getsockopt(fd, level, name, &value, &length) == 0);
+    return value;
+}
+
+static int count(int fd, unsigned long what) {
+    int value = -1;
+    CHECK(ioctl(fd, what, &value) == 0);
+    return value;
+}
+
+// Whether there is something to read; "comes" waits for it.
+static int is_readable(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    return poll(&polled, 1, 0);
+}
+static void comes(int fd) {
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    CHECK(poll(&polled, 1, 60000) == 1);
+}
+
+static void reads(int fd) {
+    char letters[64];
+    comes(fd);
+    long got = read(fd, letters, sizeof letters);
+    printf("read %ld: %.*s\n", got, got < 0 ? 0 : (int)got, letters);
+    fflush(stdout);
+}
+
+static int listening(void) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in here = at;
+    socklen_t length = sizeof here;
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&here, sizeof here) == 0 && listen(fd, 8) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&here, &length) == 0);
+    at.sin_port = here.sin_port;
+    return fd;
+}
+
+static void accepted(int listener, int ends[2]) {
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(ends[0] >= 0 && connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    comes(listener);
+    ends[1] = accept(listener, NULL, NULL);
+    CHECK(ends[1] >= 0);
+}
+
+static void pair(int ends[2]) {
+    at.sin_port = 0;
+    int listener = listening();
+    accepted(listener, ends);
+    CHECK(close(listener) == 0);
+}
+
+static void datagrams(int ends[2]) {
+    for (int nth = 0; nth < 2; nth++) {
+        struct sockaddr_in here = at;
+        socklen_t length = sizeof here;
+        here.sin_port = 0;
+        ends[nth] = socket(AF_INET, SOCK_DGRAM, 0);
+        CHECK(ends[nth] >= 0 && bind(ends[nth], (struct sockaddr *)&here, sizeof here) == 0);
+        CHECK(getsockname(ends[nth], (struct sockaddr *)&here, &length) == 0);
+        at.sin_port = here.sin_port;
+    }
+}
+
+static void corks(void) {
+    int ends[2], other[2];
+    pair(ends);
+    SAY(send(ends[0], "one", 3, MSG_MORE));
+    SAY(send(ends[0], "two", 3, MSG_MORE));
+    SAY(is_readable(ends[1]));
+    SAY(count(ends[0], SIOCOUTQ));
+    SAY(send(ends[0], "three", 5, 0));
+    reads(ends[1]);
+    set(ends[0], IPPROTO_TCP, TCP_CORK, 1);
+    SAY(get(ends[0], IPPROTO_TCP, TCP_CORK));
+    SAY(write(ends[0], "head", 4));
+    SAY(write(ends[0], "body", 4));
+    SAY(is_readable(ends[1]));
+    set(ends[0], IPPROTO_TCP, TCP_CORK, 0);
+    reads(ends[1]);
+    // For as long as a cork may last.
+    SAY(send(ends[0], "late", 4, MSG_MORE));
+    reads(ends[1]);
+    set(ends[0], IPPROTO_TCP, TCP_CORK, 1);
+    SAY(write(ends[0], "pushed", 6));
+    set(ends[0], IPPROTO_TCP, TCP_NODELAY, 1);
+    reads(ends[1]);
+    SAY(write(ends[0], "last", 4));
+    SAY(is_readable(ends[1]));
+    SAY(shutdown(ends[0], SHUT_WR));
+    reads(ends[1]);
+    reads(ends[1]);
+    // A connection has the cork of its listener.
+    at.sin_port = 0;
+    int listener = listening();
+    set(listener, IPPROTO_TCP, TCP_CORK, 1);
+    accepted(listener, ends);
+    SAY(get(ends[1], IPPROTO_TCP, TCP_CORK));
+    SAY(write(ends[1], "corked", 6));
+    SAY(is_readable(ends[0]));
+    CHECK(close(ends[1]) == 0);
+    reads(ends[0]);
+    // Datagrams: where one goes is what its first part said.
+    datagrams(other);
+    SAY(sendto(other[0], "a", 1, MSG_MORE, (struct sockaddr *)&at, sizeof at));
+    SAY(sendto(other[0], "bc", 2, MSG_MORE, NULL, 0));
+    SAY(is_readable(other[1]));
+    SAY(sendto(other[0], "def", 3, 0, NULL, 0));
+    reads(other[1]);
+    set(other[0], SOL_UDP, UDP_CORK, 1);
+    SAY(sendto(other[0], "g", 1, 0, (struct sockaddr *)&at, sizeof at));
+    SAY(sendto(other[0], "h", 1, 0, NULL, 0));
+    SAY(is_readable(other[1]));
+    set(other[0], SOL_UDP, UDP_CORK, 0);
+    reads(other[1]);
+    SAY(sendto(other[0], "", 0, MSG_MORE, NULL, 0));
+    SAY(sendto(other[0], "i", 1, 0, (struct sockaddr *)&at, sizeof at));
+    reads(other[1]);
+}
+
+static pid_t main_thread;
+
+static void until_main_sleeps(void) {
+    char path[64], stat[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", main_thread);
+    for (int times = 0; times < 20;) {
+        FILE *file = fopen(path, "r");
+        CHECK(file && fgets(stat, sizeof stat, file));
+        times = strstr(stat, ") S ") ? times + 1 : 0;
+        fclose(file);
+        usleep(1000);
+    }
+}
+
+static void *writes_twice(void *fd) {
+    until_main_sleeps();
+    CHECK(write(*(int *)fd, "1234", 4) == 4);
+    until_main_sleeps();
+    CHECK(write(*(int *)fd, "5678", 4) == 4);
+    return NULL;
+}
+
+static void low_water(void) {
+    int ends[2], epfd = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    char letters[64];
+    pair(ends);
+    set(ends[1], SOL_SOCKET, SO_RCVLOWAT, 8);
+    SAY(get(ends[1], SOL_SOCKET, SO_RCVLOWAT));
+    CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, ends[1], &event) == 0);
+    SAY(write(ends[0], "1234", 4));
+    while (count(ends[1], FIONREAD) != 4) usleep(1000);
+    SAY(is_readable(ends[1]));
+    SAY(epoll_wait(epfd, &event, 1, 0));
+    SAY(write(ends[0], "5678", 4));
+    comes(ends[1]);
+    SAY(epoll_wait(epfd, &event, 1, 60000));
+    SAY(epoll_wait(epfd, &event, 1, 0));
+    SAY(recv(ends[1], letters, 5, 0));
+    SAY(is_readable(ends[1]));
+    SAY(recv(ends[1], letters, 5, MSG_DONTWAIT));
+    // A read that blocks waits for as much.
+    pthread_t thread;
+    main_thread = gettid();
+    CHECK(pthread_create(&thread, NULL, writes_twice, &ends[0]) == 0);
+    SAY(recv(ends[1], letters, sizeof letters, 0));
+    CHECK(pthread_join(thread, NULL) == 0);
+    // Or for the end.
+    SAY(write(ends[0], "9", 1));
+    while (count(ends[1], FIONREAD) != 1) usleep(1000);
+    SAY(is_readable(ends[1]));
+    set(ends[1], SOL_SOCKET, SO_RCVLOWAT, 0);
+    SAY(get(ends[1], SOL_SOCKET, SO_RCVLOWAT));
+    SAY(is_readable(ends[1]));
+    set(ends[1], SOL_SOCKET, SO_RCVLOWAT, 100);
+    SAY(is_readable(ends[1]));
+    SAY(shutdown(ends[0], SHUT_WR));
+    reads(ends[1]);
+    // A connection has its listener's, and a socket that connects its own.
+    at.sin_port = 0;
+    int listener = listening();
+    set(listener, SOL_SOCKET, SO_RCVLOWAT, 3);
+    accepted(listener, ends);
+    SAY(get(ends[1], SOL_SOCKET, SO_RCVLOWAT));
+    SAY(write(ends[0], "ab", 2));
+    while (count(ends[1], FIONREAD) != 2) usleep(1000);
+    SAY(is_readable(ends[1]));
+    SAY(write(ends[0], "c", 1));
+    reads(ends[1]);
+}
+
+static void drains(int fd) {
+    char letters[4096];
+    long all = 0, got;
+    while ((got = read(fd, letters, sizeof letters)) > 0) all += got;
+    said("all that was there", all);
+}
+
+static void splices(void) {
+    int ends[2], pipes[2], others[2];
+    loff_t nowhere = 0;
+    char big[40000], back[40000];
+    for (size_t nth = 0; nth < sizeof big; nth++) big[nth] = (char)(nth * 7 % 251);
+    pair(ends);
+    CHECK(pipe(pipes) == 0 && pipe(others) == 0);
+    SAY(splice(ends[0], &nowhere, pipes[1], NULL, 5, 0));
+    SAY(splice(ends[0], NULL, ends[1], NULL, 5, 0));
+    SAY(splice(ends[0], NULL, pipes[1], NULL, 5, 64));
+    SAY(splice(ends[0], NULL, pipes[1], NULL, 0, 0));
+    SAY(splice(ends[0], NULL, pipes[0], NULL, 5, 0) < 0);
+    // Into a pipe: what is there.
+    SAY(write(ends[0], "hello", 5));
+    comes(ends[1]);
+    SAY(splice(ends[1], NULL, pipes[1], NULL, 3, 0));
+    SAY(splice(ends[1], NULL, pipes[1], NULL, 100, 0));
+    reads(pipes[0]);
+    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
+    SAY(splice(ends[1], NULL, pipes[1], NULL, 100, 0));
+    // Out of a pipe.
+    SAY(write(pipes[1], "goodbye", 7));
+    SAY(splice(pipes[0], NULL, ends[1], NULL, 4, SPLICE_F_MORE));
+    SAY(is_readable(ends[0]));
+    SAY(splice(pipes[0], NULL, ends[1], NULL, 100, 0));
+    reads(ends[0]);
+    SAY(splice(pipes[0], NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
+    // A pipe that is full takes what it has room for, and nothing is lost.
+    CHECK(fcntl(pipes[0], F_SETFL, O_NONBLOCK) == 0 && fcntl(pipes[1], F_SETFL, O_NONBLOCK) == 0);
+    CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 4096) == 4096);
+    SAY(write(ends[0], big, sizeof big));
+    for (size_t all = 0; all < sizeof big;) {
+        comes(ends[1]);
+        CHECK(splice(ends[1], NULL, pipes[1], NULL, sizeof big, SPLICE_F_NONBLOCK) > 0);
+        long got;
+        while ((got = read(pipes[0], back + all, sizeof back - all)) > 0) all += got;
+    }
+    SAY(memcmp(big, back, sizeof big));
+    CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 65536) == 65536);
+    // So does a connection whose peer does not read.
+    long into = 0;
+    for (;;) {
+        long put = write(pipes[1], big, 4096), got;
+        CHECK(put == 4096);
+        while ((got = splice(pipes[0], NULL, ends[1], NULL, 65536, SPLICE_F_NONBLOCK)) > 0) into += got;
+        if (count(pipes[0], FIONREAD) > 0) break;
+    }
+    SAY(splice(pipes[0], NULL, ends[1], NULL, 65536, 0));
+    long left = count(pipes[0], FIONREAD), out = 0;
+    CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    while (out < into + left) {
+        long got = read(ends[0], back, sizeof back);
+        if (got > 0) out += got;
+        splice(pipes[0], NULL, ends[1], NULL, 65536, SPLICE_F_NONBLOCK);
+    }
+    said("more or less than was written", out - into - left);
+    // The ends.
+    CHECK(close(pipes[1]) == 0);
+    SAY(splice(pipes[0], NULL, ends[1], NULL, 5, 0));
+    SAY(shutdown(ends[0], SHUT_WR));
+    comes(ends[1]);
+    SAY(splice(ends[1], NULL, others[1], NULL, 5, 0));
+    SAY(write(others[1], "left", 4));
+    SAY(shutdown(ends[1], SHUT_WR));
+    SAY(splice(others[0], NULL, ends[1], NULL, 5, 0));
+    reads(others[0]);
+    // sendfile wants what has places.
+    SAY(sendfile(ends[0], others[0], NULL, 5));
+    SAY(sendfile(ends[0], others[0], &nowhere, 5));
+    SAY(sendfile(ends[0], ends[1], NULL, 5));
+    drains(ends[0]);
+}
+
+// Threads that are cancelled while they wait.
+enum { READ, RECV, PEEK, ALL, WRITE, ACCEPT, POLL, SELECT, EPOLL, KERNELS_EPOLL, CONNECT, WAYS };
+static const char *const WAY[] = {"read", "recv", "recvmsg", "recv all", "write", "accept", "poll", "select",
+                                  "epoll", "epoll of a pipe", "connect"};
+
+struct waiting {
+    int way, asynchronous, disabled, fd, cleaned;
+    _Atomic pid_t thread;
+};
+
+static void cleans(void *of) { ((struct waiting *)of)->cleaned = 1; }
+
+static void waits(struct waiting *of) {
+    char letters[65536];
+    struct epoll_event event = {.events = EPOLLIN};
+    struct pollfd polled = {.fd = of->fd, .events = POLLIN};
+    struct iovec room = {letters, sizeof letters};
+    struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
+    int epfd = epoll_create1(0);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(of->fd, &set);
+    CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, of->fd, &event) == 0);
+    of->thread = gettid();
+    switch (of->way) {
+    case READ: said("it read", read(of->fd, letters, sizeof letters)); break;
+    case RECV: recv(of->fd, letters, sizeof letters, 0); break;
+    case PEEK: recvmsg(of->fd, &message, MSG_PEEK); break;
+    case ALL: recv(of->fd, letters, sizeof letters, MSG_WAITALL); break;
+    case WRITE: for (;;) CHECK(write(of->fd, letters, sizeof letters) > 0);
+    case ACCEPT: accept(of->fd, NULL, NULL); break;
+    case POLL: poll(&polled, 1, -1); break;
+    case SELECT: select(of->fd + 1, &set, NULL, NULL, NULL); break;
+    case EPOLL:
+    case KERNELS_EPOLL: epoll_wait(epfd, &event, 1, -1); break;
+    case CONNECT: {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        connect(fd, (struct sockaddr *)&at, sizeof at);
+    }
+    }
+}
+
+static void *is_cancelled(void *argument) {
+    struct waiting *of = argument;
+    pthread_cleanup_push(cleans, of);
+    if (of->asynchronous) CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL) == 0);
+    if (of->disabled) CHECK(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+    waits(of);
+    if (of->disabled) {
+        CHECK(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL) == 0);
+        pthread_testcancel();
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void cancelled(struct waiting *of, const char *data, int other) {
+    pthread_t thread;
+    void *result = NULL;
+    CHECK(pthread_create(&thread, NULL, is_cancelled, of) == 0);
+    while (!(main_thread = of->thread)) usleep(1000);
+    until_main_sleeps();
+    CHECK(pthread_cancel(thread) == 0);
+    if (data) {
+        until_main_sleeps();
+        CHECK(write(other, data, strlen(data)) > 0);
+    }
+    CHECK(pthread_join(thread, &result) == 0);
+    printf("%s%s%s: cancelled %d, cleaned %d\n", WAY[of->way], of->asynchronous ? ", asynchronous" : "",
+           of->disabled ? ", disabled" : "", result == PTHREAD_CANCELED, of->cleaned);
+    fflush(stdout);
+}
+
+static void *cancels_itself(void *fd) {
+    char letters[8];
+    pthread_cancel(pthread_self());
+    read(*(int *)fd, letters, sizeof letters);
+    return NULL;
+}
+
+static void cancels(void) {
+    for (int asynchronous = 0; asynchronous < 2; asynchronous++) {
+        for (int way = 0; way < WAYS; way++) {
+            int ends[2], pipes[2];
+            pair(ends);
+            CHECK(pipe(pipes) == 0);
+            struct waiting of = {.way = way, .asynchronous = asynchronous, .fd = ends[0]};
+            int listener = -1, first = -1;
+            if (way == ACCEPT || way == CONNECT) {
+                at.sin_port = 0;
+                of.fd = listener = listening();
+            }
+            if (way == CONNECT) {
+                // One more than the queue has room for waits.
+                CHECK(listen(listener, 0) == 0);
+                is_readable(listener);
+                first = socket(AF_INET, SOCK_STREAM, 0);
+                CHECK(connect(first, (struct sockaddr *)&at, sizeof at) == 0);
+                of.fd = ends[0];
+            }
+            if (way == KERNELS_EPOLL) of.fd = pipes[0];
+            cancelled(&of, NULL, -1);
+            // Nothing is held: the sockets go on.
+            if (way != WRITE) {
+                SAY(write(ends[1], "on", 2));
+                reads(ends[0]);
+            }
+            int all[] = {ends[0], ends[1], pipes[0], pipes[1], listener, first};
+            for (int nth = 0; nth < 6; nth++) close(all[nth]);
+        }
+    }
+    int ends[2];
+    pair(ends);
+    struct waiting of = {.way = READ, .disabled = 1, .fd = ends[0]};
+    cancelled(&of, "data", ends[1]);
+    // Who is to be cancelled is so before it reads.
+    pthread_t thread;
+    void *result = NULL;
+    SAY(write(ends[1], "there", 5));
+    comes(ends[0]);
+    CHECK(pthread_create(&thread, NULL, cancels_itself, &ends[0]) == 0 && pthread_join(thread, &result) == 0);
+    SAY(result == PTHREAD_CANCELED);
+    reads(ends[0]);
+}
+
+int main(int words, char **word) {
+    signal(SIGPIPE, SIG_IGN);
+    CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
+    if (!strcmp(word[1], "cork")) corks();
+    if (!strcmp(word[1], "low-water")) low_water();
+    if (!strcmp(word[1], "splice")) splices();
+    if (!strcmp(word[1], "cancel")) cancels();
+    return 0;
+}
