@@ -56,6 +56,47 @@ fn a_busy_queue_beside_it_does_not_make_a_doorbell_late() {
     assert!(world.queues[0].ring > 90_000);
 }
 
+/// One poller answers for a doorbell while another is in the middle of a visit of that queue which sends nothing.
+#[test]
+fn a_doorbell_that_is_due_during_anothers_visit_rings_after_it() {
+    for due_during in [true, false] {
+        let mut world = world(GroupConfig::default(), 2, 256);
+        world.queues[0].ring = 100_000;
+        world.run_until("two pollers", |world| world.awake().len() == 2);
+        world.queues[0].ring = 0;
+        // Whoever is at home with the queue sends a frame.
+        world.enqueue(1, 0);
+        let sent = |world: &mut World, index| matches!(world.step(index), Did::Sent { queue: 1, frames: 1 });
+        let home = (0..100).map(|step| step % 2).find(|index| sent(&mut world, *index)).expect("somebody sends it");
+        // A frame that has to wait takes the other there, which has done nothing else since.
+        let until_ns = world.now_ns + MS;
+        world.enqueue(1, until_ns);
+        while world.begin(1 - home) != 1 {
+            world.finish(1 - home);
+        }
+        if due_during {
+            world.now_ns += 5 * US;
+            assert_ne!(world.step(home), Did::Rang { queue: 1, frames: 1 }, "the other has the claim");
+        }
+        assert_eq!(world.finish(1 - home), Did::Sent { queue: 1, frames: 0 });
+        let began_ns = world.now_ns;
+        world.run_until("rung for", |world| world.group.unrung(1) == 0);
+        assert!(world.now_ns - began_ns <= 5 * US, "{} ns after the visit", world.now_ns - began_ns);
+    }
+}
+
+#[test]
+fn whoever_runs_softirqs_rings_first() {
+    let mut world = world(GroupConfig::default(), 1, 256);
+    world.run_until("the first visits", |world| !world.queues[0].polls.is_empty());
+    world.enqueue(1, 0);
+    let sent = (0..50).any(|_| matches!(world.step(0), Did::Sent { frames: 1, .. }));
+    assert!(sent);
+    // They may take milliseconds.
+    assert_eq!(world.step_with(0, true, false), Did::Rang { queue: 1, frames: 1 });
+    assert_eq!((world.step_with(0, true, false), world.pollers[0].softirqs), (Did::Other, 1));
+}
+
 #[test]
 fn whoever_rests_rings_first_and_a_frame_that_comes_ends_the_rest() {
     let mut world = world(rests(0), 1, 256);
@@ -229,10 +270,12 @@ fn random_walks_with_transmit_queues_keep_the_invariants_and_lose_nothing() {
                 10 => world.transmit_softirq(tx),
                 _ => {
                     let index = random(world.pollers.len() as u64) as usize;
+                    world.halts = random(4) == 0;
                     let _ = world.step_with(index, random(8) == 0, random(16) == 0);
                 }
             }
         }
+        world.halts = false;
         let settled = |world: &World| {
             world.queues.iter().filter_map(|queue| queue.tx.as_ref()).all(|tx| tx.waiting() == 0 && tx.unrung() == 0)
         };

@@ -286,6 +286,8 @@ pub(crate) struct MemberSlot {
     /// What is on its ring, and its doorbell has not rung for.
     unrung_frames: PlainU32,
     unrung_bytes: PlainU32,
+    /// When the first of that was sent.
+    unrung_since_ns: PlainU64,
 }
 
 /// No deadline.
@@ -333,6 +335,7 @@ impl Group {
             due_ns: PlainU64::new(NEVER_NS),
             unrung_frames: PlainU32::new(0),
             unrung_bytes: PlainU32::new(0),
+            unrung_since_ns: PlainU64::new(0),
         };
         let poller = || PollerSlot {
             cpu: PlainU32::new(0),

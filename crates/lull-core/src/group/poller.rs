@@ -28,7 +28,7 @@ use crate::owner::{GroFlush, Owner};
 use crate::resched::CondResched;
 use crate::sync::Ordering;
 use crate::tx::TxLeft;
-use crate::tx::doorbell::{HeldDoorbells, Why};
+use crate::tx::doorbell::{HeldDoorbells, Unrung, Why};
 
 /// A member that waits for longer than this, in nanoseconds, is served by any poller that has nothing else to do.
 pub const STEAL_AFTER_NS: u64 = 5_000;
@@ -301,12 +301,17 @@ impl GroupPoller {
         }
     }
 
-    /// A poller that stops looking rings first: nobody else knows of what it held back.
+    /// A poller that stops looking rings first: nobody else knows of what it held back, and softirqs may take milliseconds.
     #[cold]
     fn ring_before(&mut self, group: &Group, step: GroupStep, cx: &Cx<'_>) -> GroupStep {
         let stops = matches!(
             step,
-            GroupStep::Park | GroupStep::Rest { .. } | GroupStep::Sleep { .. } | GroupStep::Yield | GroupStep::Detached
+            GroupStep::Park
+                | GroupStep::Rest { .. }
+                | GroupStep::Sleep { .. }
+                | GroupStep::Softirqs
+                | GroupStep::Yield
+                | GroupStep::Detached
         );
         if stops && let Some(ring) = self.doorbell(group, true, cx) {
             self.after_doorbells = Some(step);
@@ -320,7 +325,7 @@ impl GroupPoller {
     fn doorbell(&mut self, group: &Group, all: bool, cx: &Cx<'_>) -> Option<Ring> {
         while let Some((slot, why)) = self.doorbells.take(all, cx.now_ns) {
             let member = &group.members[usize::from(slot)];
-            // Nothing, if another poller rang. Who has the claim just now answers for the doorbell after it.
+            // Nothing, if another poller rang. Who has the claim just now answers for the doorbell afterwards.
             if member.unrung_frames.load(Relaxed) == 0 || !member.claim.take_between(Group::claimant(self.slot)) {
                 continue;
             }
@@ -387,12 +392,17 @@ impl GroupPoller {
         let counter = &group.pollers[usize::from(self.slot)].counters.tx_frames;
         counter.store(counter.load(Relaxed) + u64::from(sent.frames), Relaxed);
         let frames = member.unrung_frames.load(Relaxed) + sent.frames;
-        let bytes = if frames == sent.frames { 0 } else { member.unrung_bytes.load(Relaxed) };
-        let bytes = bytes.saturating_add(sent.bytes);
+        if frames == sent.frames {
+            member.unrung_bytes.store(0, Relaxed);
+            member.unrung_since_ns.store(cx.now_ns, Relaxed);
+        }
+        let bytes = member.unrung_bytes.load(Relaxed).saturating_add(sent.bytes);
         member.unrung_frames.store(frames, Relaxed);
         member.unrung_bytes.store(bytes, Relaxed);
-        if sent.frames != 0 || frames != 0 && member.blocked.load(Relaxed) {
-            self.doorbells.sent(held.slot, frames, bytes, member.blocked.load(Relaxed), cx.now_ns);
+        if frames != 0 {
+            // Also if they are another poller's: it may have come to ring during this visit, and found the claim taken.
+            let unrung = Unrung { frames, bytes, since_ns: member.unrung_since_ns.load(Relaxed) };
+            self.doorbells.left(held.slot, unrung, sent.frames != 0, sent.left == TxLeft::Room);
         }
         self.give_back(group, held, napi, cx)
     }

@@ -4,7 +4,7 @@
 //! A doorbell is a write to the device, or a system call; one for many frames is what transmitting by a group gains. It rings
 //! when enough frames or bytes wait for it, when two drains found nothing more, when the first frame has waited for 5 us (a pass
 //! over many members can be long, so drains alone bound nothing), when the ring is full, and always before the poller stops
-//! looking: before it parks, rests, sleeps, lets others run, or ends, and when the member leaves (I14, I15).
+//! looking: before it parks, rests, sleeps, runs softirqs, lets others run, or ends, and when the member leaves (I14, I15).
 
 /// Frames after which a doorbell is not held back any longer.
 pub const DOORBELL_FRAMES_MAX: u32 = 32;
@@ -42,10 +42,20 @@ struct Held {
     due: Option<Why>,
 }
 
+/// What is on the ring of a member, and was not rung for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unrung {
+    pub(crate) frames: u32,
+    pub(crate) bytes: u32,
+    /// When the first of them was sent.
+    pub(crate) since_ns: u64,
+}
+
 /// The members for whose doorbells a poller answers.
 ///
-/// Another poller may visit one of them and send more: it answers for the doorbell from then on, too, and rings for all. So
-/// whoever comes to ring takes the claim, and finds by the member's count that nothing is left to do.
+/// Another poller may visit one of them: if it leaves something that was not rung for, it answers for the doorbell from then on,
+/// too, and rings for all. So whoever comes to ring takes the claim, and finds by the member's count that nothing is left to do;
+/// and whoever finds the claim taken leaves the doorbell to its holder.
 #[derive(Debug, Default)]
 pub(crate) struct HeldDoorbells(Vec<Held>);
 
@@ -55,19 +65,23 @@ impl HeldDoorbells {
         self.0.is_empty()
     }
 
-    /// Frames were sent on the member, of which now `frames` with `bytes` were not rung for.
-    pub(crate) fn sent(&mut self, slot: u16, frames: u32, bytes: u32, ring_is_full: bool, now_ns: u64) {
+    /// A visit of the member, which sent frames or did not (`sent`), leaves some that were not rung for.
+    pub(crate) fn left(&mut self, slot: u16, unrung: Unrung, sent: bool, ring_is_full: bool) {
         let index = self.0.iter().position(|held| held.slot == slot).unwrap_or_else(|| {
-            self.0.push(Held { slot, since_ns: now_ns, empty_passes: 0, due: None });
+            self.0.push(Held { slot, since_ns: unrung.since_ns, empty_passes: 0, due: None });
             self.0.len() - 1
         });
         let held = &mut self.0[index];
-        // This pass will end without having been empty.
-        held.empty_passes = 0;
+        // Others may have rung since, and sent.
+        held.since_ns = unrung.since_ns;
+        if sent {
+            // This pass will end without having been empty.
+            held.empty_passes = 0;
+        }
         held.due = match () {
             () if ring_is_full => Some(Why::Room),
-            () if frames >= DOORBELL_FRAMES_MAX => Some(Why::Frames),
-            () if bytes >= DOORBELL_BYTES_MAX => Some(Why::Bytes),
+            () if unrung.frames >= DOORBELL_FRAMES_MAX => Some(Why::Frames),
+            () if unrung.bytes >= DOORBELL_BYTES_MAX => Some(Why::Bytes),
             () => held.due,
         };
     }
@@ -109,9 +123,13 @@ mod tests {
 
     const NOW: u64 = 1_000_000;
 
+    fn unrung(frames: u32, bytes: u32) -> Unrung {
+        Unrung { frames, bytes, since_ns: NOW }
+    }
+
     fn one(frames: u32, bytes: u32, full: bool) -> HeldDoorbells {
         let mut held = HeldDoorbells::default();
-        held.sent(7, frames, bytes, full, NOW);
+        held.left(7, unrung(frames, bytes), true, full);
         held
     }
 
@@ -131,7 +149,7 @@ mod tests {
         held.pass_ended();
         held.pass_ended();
         assert_eq!(held.take(false, NOW), None, "the first of these sent the frame");
-        held.sent(7, 2, 120, false, NOW);
+        held.left(7, unrung(2, 120), true, false);
         held.pass_ended();
         held.pass_ended();
         assert_eq!(held.take(false, NOW), None);
@@ -140,9 +158,20 @@ mod tests {
     }
 
     #[test]
+    fn a_visit_that_sends_nothing_does_not_begin_the_count_anew() {
+        let mut held = one(1, 60, false);
+        for _ in 0..3 {
+            held.left(7, unrung(1, 60), false, false);
+            assert_eq!(held.take(false, NOW), None);
+            held.pass_ended();
+        }
+        assert_eq!(held.take(false, NOW), Some((7, Why::Empty)));
+    }
+
+    #[test]
     fn the_age_is_that_of_the_first_frame() {
         let mut held = one(1, 60, false);
-        held.sent(7, 2, 120, false, NOW + 4_000);
+        held.left(7, unrung(2, 120), true, false);
         assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
     }
 }

@@ -70,6 +70,8 @@ pub struct World {
     pub queues: Vec<Queue>,
     pub pollers: Vec<Poller>,
     pub now_ns: u64,
+    /// A poller is stopped in the middle of the visit that its next step begins; the step after that ends it.
+    pub halts: bool,
 }
 
 impl World {
@@ -82,7 +84,7 @@ impl World {
             Queue { napi, ring, masked, latched, hints, slot, polls, softirq, tx }
         };
         let group = Group::new(0, config).unwrap();
-        World { group, queues: (0..queues).map(queue).collect(), pollers: Vec::new(), now_ns: 16 * MS }
+        World { group, queues: (0..queues).map(queue).collect(), pollers: Vec::new(), now_ns: 16 * MS, halts: false }
     }
 
     /// With these CPUs, and all queues as members of this weight.
@@ -275,12 +277,16 @@ impl World {
         if self.pollers[index].asleep || self.pollers[index].detached {
             return Did::Sleeps;
         }
+        if self.pollers[index].visit.is_some() {
+            let did = self.finish(index);
+            self.check();
+            return did;
+        }
         let did = match self.ask(index, due, need_resched) {
-            GroupStep::Poll(visit) => {
+            GroupStep::Poll(visit) | GroupStep::Transmit(visit) => {
                 self.pollers[index].visit = Some(visit);
-                self.finish(index)
+                if self.halts { Did::Other } else { self.finish(index) }
             }
-            GroupStep::Transmit(visit) => self.transmit(index, &visit),
             GroupStep::Doorbell(ring) => self.doorbell(index, &ring),
             GroupStep::Spin => {
                 self.now_ns += PASS_NS;
@@ -332,9 +338,12 @@ impl World {
     pub fn begin(&mut self, index: usize) -> usize {
         for _ in 0..1_000 {
             match self.ask(index, false, false) {
-                GroupStep::Poll(visit) => {
+                GroupStep::Poll(visit) | GroupStep::Transmit(visit) => {
                     self.pollers[index].visit = Some(visit);
                     return visit.napi as usize;
+                }
+                GroupStep::Doorbell(ring) => {
+                    self.doorbell(index, &ring);
                 }
                 GroupStep::Spin => self.now_ns += PASS_NS,
                 GroupStep::Yield => {}
@@ -348,6 +357,9 @@ impl World {
     pub fn finish(&mut self, index: usize) -> Did {
         let visit = self.pollers[index].visit.take().unwrap();
         let (cpu, queue) = (self.pollers[index].cpu, visit.napi as usize);
+        if self.queues[queue].tx.is_some() {
+            return self.transmit(index, &visit);
+        }
         if visit.mask {
             self.queues[queue].masked = true;
         }
