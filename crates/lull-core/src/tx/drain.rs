@@ -87,6 +87,8 @@ impl TxDrain {
                         _ => TxEnd::Idle,
                     });
                 };
+                // A look that sends nothing costs a frame of the quota, or senders of frames that have to wait could go on for ever.
+                self.quota = self.quota.saturating_sub(u32::from(frames == 0));
                 if self.quota > 0 {
                     return TxSent::Again(TxDrain { run, ..self });
                 }
@@ -151,6 +153,25 @@ mod tests {
         assert_eq!(word.enqueued(), Enqueued::Noted);
         let TxSent::Again(drain) = drain.sent(&word, 0, until) else { panic!("who came may be of another flow") };
         let _ = drain.sent(&word, 0, TxLeft::More);
+    }
+
+    #[test]
+    fn a_run_ends_though_senders_come_all_the_while_with_frames_that_have_to_wait() {
+        let word = TxWord::new();
+        let mut drain = runs(&word);
+        for _ in 0..=TX_QUOTA {
+            let _ = drain.look(&word);
+            assert_eq!(word.enqueued(), Enqueued::Noted);
+            match drain.sent(&word, 0, TxLeft::Until { until_ns: 7 }) {
+                TxSent::Again(again) => drain = again,
+                TxSent::Ended(end) => {
+                    assert_eq!(end, TxEnd::Schedule, "the queue's NAPI goes on");
+                    assert!(word.is_idle());
+                    return;
+                }
+            }
+        }
+        panic!("whoever runs is trapped");
     }
 
     #[test]
