@@ -184,6 +184,10 @@ pub trait Transmitter: Send + Sync {
     /// The group runs no more: one more run, with its doorbell, for what senders have left to it.
     fn group_leave(&self, host: &Delivery);
 
+    /// The same for a queue that a panic took down: nothing runs, and frames go nowhere
+    /// ([`lull_core::tx::TxWord::lost_in_a_panic`]).
+    fn group_lost(&self);
+
     /// A visit by the holder of the member's claim: up to `budget` frames, and no doorbell.
     fn visit(&self, host: &Delivery, budget: u32) -> Transmitted;
 

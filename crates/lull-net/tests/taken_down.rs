@@ -9,9 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lull_net::{Interest, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
-use lull_nic::{Device, Frame, FramePool, Queue, RxQueue};
-use pair::{LOST, Pair, SERVER, until, wait};
+use lull_host::{GroupOptions, Host, HostConfig};
+use lull_net::{
+    GroupCpus, Interest, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket,
+};
+use lull_nic::mem::{self, MemConfig};
+use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, RxQueue, TxQueue};
+use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
 use wrapped::Wrapped;
 
 /// The device panics when it is asked where flows from this port arrive.
@@ -125,5 +129,62 @@ fn a_panic_in_a_socket_call_takes_the_queue_down() {
             (&*client).write_all(b"y").unwrap();
             assert_eq!((&*server).read(&mut [0; 8]).unwrap(), 1);
         }
+    }
+}
+
+/// Panics in the next doorbell, once it was told to.
+struct PanicsTx(Box<dyn TxQueue>, Arc<AtomicBool>);
+
+impl TxQueue for PanicsTx {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.0.transmit(frame)
+    }
+    fn doorbell(&mut self) -> Doorbell {
+        assert!(!self.1.swap(false, Ordering::AcqRel), "a bug in the transmit half of the device");
+        self.0.doorbell()
+    }
+    fn free_slots(&self) -> usize {
+        self.0.free_slots()
+    }
+}
+
+/// With a discipline somebody else has the ring: a sender, the queue's own NAPI, or a group's poller.
+#[test]
+fn a_panic_in_a_transmit_queue_takes_the_queue_down_and_it_can_be_taken_away() {
+    for (from, to) in [("base", "group"), ("group", "base"), ("group50", "group50")] {
+        let armed = Arc::new(AtomicBool::new(false));
+        let (device, peer) = mem::pair(MemConfig::default());
+        let _end = peer.take_queue(0).unwrap();
+        let panics = armed.clone();
+        let queue = move |mut queue: Queue| {
+            queue.tx = Box::new(PanicsTx(queue.tx, panics.clone()));
+            queue
+        };
+        let device = Wrapped { inner: Arc::new(device), queue: Box::new(queue), rss_asked: Box::new(|_| ()) };
+        let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
+        let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
+        let config = NetworkConfig {
+            neighbours: vec![(CLIENT.parse().unwrap(), [2, 0, 0, 0, 0, 9])],
+            qdisc: Some(Qdisc::Fq),
+            group: Some(GroupCpus { cpus: vec![1], options }),
+            ..pair::config(SERVER, vec![0])
+        };
+        let network = Network::new(&host, Arc::new(device), config.with_mode(&from.parse().unwrap())).unwrap();
+        let socket = UdpSocket::bind(&network, SocketAddr::new(SERVER.parse().unwrap(), 53)).unwrap();
+        let send = || socket.send_to(b"x", SocketAddr::new(CLIENT.parse().unwrap(), 53));
+        send().unwrap();
+        armed.store(true, Ordering::Release);
+        // A sender that runs has the panic itself.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(send));
+        until("the queue is down", || host.napis().iter().all(|napi| napi.failure.is_some()));
+        assert_down(send());
+
+        let goes = std::thread::spawn(move || {
+            let _ = network.set_mode(&to.parse().unwrap());
+            drop((socket, network));
+        });
+        until("the network goes", || goes.is_finished());
+        goes.join().unwrap();
+        until("its devices go", || host.napis().is_empty());
     }
 }

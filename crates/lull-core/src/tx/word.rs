@@ -115,6 +115,12 @@ impl TxWord {
         TxRun(())
     }
 
+    /// A panic took the queue down and unwound the run, or the group's: nobody runs any more. For whoever was RUNNING.
+    pub fn lost_in_a_panic(&self) {
+        let before = self.0.fetch_and(!(RUNNING | MISSED | GROUPED), Ordering::AcqRel);
+        assert!(before & RUNNING != 0, "I15: a run was lost that nobody had");
+    }
+
     /// Whether a sender came since the last look. A hint.
     #[inline]
     pub fn is_missed(&self) -> bool {

@@ -157,11 +157,17 @@ impl Delivery {
         instance.vector.mask();
         let budget = stop.budget();
         // What senders left to the group of a transmit queue is sent now; then a poll finds nothing, or what came since.
-        self.contain(instance, "a transmit queue that leaves its group", |receiver| {
+        let left = self.contain(instance, "a transmit queue that leaves its group", |receiver| {
             if let Some(transmitter) = receiver.transmitter() {
                 transmitter.group_leave(self);
             }
         });
+        if left.is_none()
+            && let Some(transmitter) = instance.receiver.transmitter()
+        {
+            // Whoever takes the queue away waits for the end of a run.
+            transmitter.group_lost();
+        }
         let work =
             self.contained_poll(instance, "the last poll of a group", budget, |receiver| receiver.poll(self, budget));
         let cpu = self.cpu(instance.cpu());

@@ -25,6 +25,8 @@ pub(crate) use intake::Intake;
 use intake::Senders;
 pub(crate) use line::{IntakeRoom, RingRoom};
 
+/// What a run sends from a queue that is down.
+const NOTHING: Transmitted = Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };
 /// No instance yet.
 const NO_NAPI: u32 = u32::MAX;
 
@@ -146,13 +148,17 @@ impl TxSide {
         self.kick(host);
     }
 
-    /// Takes the ring back, with what is left put on it as far as there is room; the rest is dropped. The shard's lock is held.
+    /// Takes the ring back, with what is left put on it as far as there is room; the rest is dropped. None from a queue that is
+    /// down: the ring may be what panicked. The shard's lock is held.
     pub(crate) fn take_ring(&self, now_ns: u64) -> Option<Box<dyn TxQueue>> {
+        let is_down = self.is_down.load(Ordering::Acquire);
         self.as_runner(|drain| {
-            let _ = drain.send(u32::MAX, now_ns);
+            if !is_down {
+                let _ = drain.send(u32::MAX, now_ns);
+            }
             let dropped = drain.clear();
             add(&self.live.dropped, dropped);
-            drain.take_ring()
+            if is_down { None } else { drain.take_ring() }
         })
     }
 
@@ -209,7 +215,10 @@ impl TxSide {
         let (mut drain, mut frames, mut others) = (TxDrain::new(run), 0, 0);
         let end = loop {
             let budget = drain.look(&self.word);
-            let (sent, left) = {
+            let (sent, left) = if self.is_down.load(Ordering::Acquire) {
+                add(&self.live.dropped, self.inside().clear());
+                (NOTHING, TxLeft::Nothing)
+            } else {
                 let mut inside = self.inside();
                 let sent = inside.send(budget, began_ns);
                 others += inside.sent_for_others(own);
@@ -275,12 +284,13 @@ impl TxSide {
     }
 }
 
-/// Takes the queue down if a run panics outside the host's own calls.
+/// Takes the queue down if a run panics, and ends the run.
 struct GoesDown<'a>(&'a TxSide, &'a Delivery);
 
 impl Drop for GoesDown<'_> {
     fn drop(&mut self) {
         self.0.go_down();
+        self.0.word.lost_in_a_panic();
         self.1.take_down_queue(self.0.napi(), "a run of its transmit queue");
     }
 }
@@ -345,6 +355,13 @@ impl Transmitter for TxSide {
         let (_, more) = self.run(host, run, None);
         if more {
             host.schedule(self.napi());
+        }
+    }
+
+    fn group_lost(&self) {
+        // Not if it was the last run, after leaving, that panicked.
+        if self.word.is_grouped() {
+            self.word.lost_in_a_panic();
         }
     }
 
