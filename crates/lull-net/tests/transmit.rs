@@ -1,6 +1,7 @@
 //! Transmit queues with a discipline (§16): the same sockets, the same contract, and another who sends.
 
 mod pair;
+mod wrapped;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,8 +13,9 @@ use std::time::Instant;
 use lull_host::{GroupOptions, Host, HostConfig};
 use lull_net::{GroupCpus, Mode, Network, NetworkConfig, Qdisc, Ready, TcpListener, TcpStream, UdpSocket};
 use lull_nic::mem::{self, MemConfig, MemPort};
-use lull_nic::{Device, Frame, FramePool, Queue};
+use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
 use pair::{CLIENT, SERVER, until};
+use wrapped::Wrapped;
 
 const PORT: u16 = 9;
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -131,6 +133,10 @@ struct Bench {
 
 impl Bench {
     fn new(qdisc: Qdisc, mode: &str, slots: usize) -> Bench {
+        Bench::with(qdisc, mode, slots, |port| port)
+    }
+
+    fn with(qdisc: Qdisc, mode: &str, slots: usize, decorate: fn(Arc<dyn Device>) -> Arc<dyn Device>) -> Bench {
         let (peer, port) = mem::pair(MemConfig { ring_slots: slots, ..MemConfig::default() });
         let host = host();
         let config = NetworkConfig {
@@ -140,7 +146,7 @@ impl Bench {
             ..pair::config(CLIENT, vec![0])
         };
         let mode: Mode = mode.parse().unwrap();
-        let network = Network::new(&host, Arc::new(port), config.with_mode(&mode)).unwrap();
+        let network = Network::new(&host, decorate(Arc::new(port)), config.with_mode(&mode)).unwrap();
         Bench { queue: peer.take_queue(0).unwrap(), _peer: peer, network, pool: FramePool::new(64) }
     }
 
@@ -272,6 +278,48 @@ fn a_priority_passes_what_floods_in_its_band() {
     let got = bench.datagrams(201);
     let place = got.iter().position(|(port, _)| *port == 1001).unwrap();
     assert!(place <= 8, "it came {place}th, behind those that were on the ring");
+}
+
+/// A device that wants several doorbells for what is on its ring, as the kernel's AF_XDP sockets in copy mode.
+struct Again {
+    inner: Box<dyn TxQueue>,
+    refuses: u32,
+}
+
+impl TxQueue for Again {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.refuses = 3;
+        self.inner.transmit(frame)
+    }
+    fn doorbell(&mut self) -> Doorbell {
+        if self.refuses != 0 {
+            self.refuses -= 1;
+            return Doorbell::Again;
+        }
+        self.inner.doorbell()
+    }
+    fn free_slots(&self) -> usize {
+        self.inner.free_slots()
+    }
+}
+
+#[test]
+fn a_device_that_takes_nothing_at_a_doorbell_is_rung_again_whoever_sends() {
+    fn again(inner: Arc<dyn Device>) -> Arc<dyn Device> {
+        let queue = |mut queue: Queue| {
+            queue.tx = Box::new(Again { inner: queue.tx, refuses: 0 });
+            queue
+        };
+        Arc::new(Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()) })
+    }
+    for mode in ["base", "group", "group50"] {
+        let mut bench = Bench::with(Qdisc::Fq, mode, 32, again);
+        let socket = bench.socket(1000);
+        for nth in 0..20 {
+            socket.send_to(&[nth; 10], address(SERVER, PORT)).unwrap();
+            assert_eq!(bench.datagrams(1), [(1000, nth)], "{mode}");
+        }
+    }
 }
 
 #[test]

@@ -370,8 +370,12 @@ impl Transmitter for TxSide {
         let sent = {
             let mut inside = self.inside();
             inside.polled_by_group(true);
-            let sent = inside.send(budget, host.now_ns());
+            let mut sent = inside.send(budget, host.now_ns());
             self.count(&mut inside, sent.frames);
+            if inside.is_unsent() {
+                // The device wants another doorbell once it has room: a visit then rings it.
+                sent.left = TxLeft::Room;
+            }
             sent
         };
         self.blocked.store(sent.left == TxLeft::Room, Ordering::Relaxed);
@@ -388,7 +392,7 @@ impl Transmitter for TxSide {
         add(&self.live.doorbells, 1);
         inside.ring();
         if inside.is_unsent() {
-            // The device wants another doorbell once it has room: the next visit rings.
+            // As after a visit.
             self.blocked.store(true, Ordering::Relaxed);
         }
     }
