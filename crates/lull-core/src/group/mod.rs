@@ -10,22 +10,31 @@
 //! calls (`enter`, `remove`, `attach`, `detach`) are made one at a time, under the executor's control lock.
 
 pub mod budget;
+mod census;
 pub(crate) mod claim;
+mod config;
 pub mod governor;
+mod outcome;
 pub mod poller;
+mod slots;
 pub mod watch;
 
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
 
 pub use budget::Budget;
+pub use census::Census;
+pub use config::{GroupConfig, GroupConfigError};
 pub use governor::Thresholds;
+pub use outcome::{AttachRefused, EnterRefused, Entered, GroupMember, GroupWake, PollerInfo, Removal};
 pub use poller::{GroupPoller, GroupStep, Ring, Transmitted, Visit};
+pub use slots::PollerStats;
 
 use crate::busy::BusyStop;
 use crate::event::{Cx, EventKind};
 use crate::group::budget::Ledger;
 use crate::group::claim::{Claim, Claimant, Leaving, Look};
 use crate::group::governor::Governor;
+use crate::group::slots::{MemberSlot, NEVER_NS, PollerCounters, PollerSlot};
 use crate::group::watch::{Detached, GROUP_POLLERS_MAX, Watch};
 use crate::napi::Napi;
 use crate::owner::Owner;
@@ -37,261 +46,6 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering};
 pub const GROUP_MEMBERS_MAX: usize = 256;
 /// A member that another poller has had for longer than this is reported as stalled, in nanoseconds.
 pub const STALLED_NS: u64 = 1_000_000;
-
-/// How a group behaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupConfig {
-    /// The last poller that is awake rests after so many nanoseconds of empty passes; `None`: it never does.
-    pub rest_ns: Option<u64>,
-    /// What the pollers may spend.
-    pub budget: Budget,
-    /// When pollers are woken and parked.
-    pub thresholds: Thresholds,
-}
-
-/// Why a group was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GroupConfigError {
-    /// A budget of nothing, or of more than the pollers of a group can spend.
-    Budget {
-        /// In percent of one CPU.
-        percent: u32,
-    },
-    /// A threshold above 100 %, or the lower one not below the upper.
-    Thresholds {
-        /// As given.
-        given: Thresholds,
-    },
-}
-
-impl std::fmt::Display for GroupConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            GroupConfigError::Budget { percent } => write!(
-                f,
-                "a group cannot work with a budget of {percent} %: give 1 to {} % of one CPU, or no budget",
-                budget::BUDGET_PERCENT_MAX
-            ),
-            GroupConfigError::Thresholds { given } => write!(
-                f,
-                "a group cannot wake pollers above {} % and park them below {} %: both are at most 100 %, and the second \
-                 is below the first",
-                given.wake_above, given.park_below
-            ),
-        }
-    }
-}
-
-impl std::error::Error for GroupConfigError {}
-
-impl GroupConfig {
-    /// Checks it against its limits.
-    ///
-    /// # Errors
-    /// A budget of 0, or thresholds that would wake and park in turn.
-    pub fn check(&self) -> Result<(), GroupConfigError> {
-        for percent in [self.budget.empty_percent, self.budget.total_percent].into_iter().flatten() {
-            if !(1..=budget::BUDGET_PERCENT_MAX).contains(&percent) {
-                return Err(GroupConfigError::Budget { percent });
-            }
-        }
-        let given = self.thresholds;
-        if given.wake_above > 100 || given.park_below >= given.wake_above {
-            return Err(GroupConfigError::Thresholds { given });
-        }
-        Ok(())
-    }
-}
-
-/// One member, as [`Group::members`] lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupMember {
-    /// Its place in the group.
-    pub slot: u16,
-    /// The index of its instance.
-    pub napi: u32,
-}
-
-/// A poller that is to be woken. Its bit is set already: who drops this leaves members unwatched.
-#[must_use = "the poller's bit is set, and nobody else will wake it"]
-#[derive(Debug, PartialEq, Eq)]
-pub struct GroupWake {
-    /// Its place in the group.
-    pub slot: u8,
-    /// Its CPU.
-    pub cpu: u16,
-}
-
-/// Why an instance did not become a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EnterRefused {
-    /// Its owner has not let go yet, and was asked to: try again in 20 to 200 us.
-    Owned,
-    /// It is in a group already.
-    Grouped,
-    /// It is disabled.
-    Disabled,
-    /// Its NAPI thread polls it: turn `threaded` off first.
-    Threaded,
-    /// The group has [`GROUP_MEMBERS_MAX`] members.
-    Full,
-    /// The group has no CPU.
-    NoCpu,
-}
-
-/// A new member. The executor masks its interrupt, and wakes the poller, if there is one to wake.
-#[must_use]
-#[derive(Debug, PartialEq, Eq)]
-pub struct Entered {
-    /// Its place in the group.
-    pub slot: u16,
-    /// A poller that is to be woken.
-    pub wake: Option<GroupWake>,
-}
-
-/// What becomes of a member that an operator takes out.
-#[must_use]
-#[derive(Debug)]
-pub enum Removal {
-    /// The caller owes its last poll, as after a busy loop. The interrupt is masked first: a rest may have left it unmasked.
-    Mine(BusyStop),
-    /// A poller serves it just now, and lets it go afterwards.
-    Holders,
-    /// It is not a member.
-    Absent,
-}
-
-/// Why a CPU was not attached or detached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AttachRefused {
-    /// The group has as many pollers as it can.
-    Full,
-    /// The group has that CPU already.
-    Attached,
-    /// The group does not have that CPU.
-    Unknown,
-    /// It is the last CPU, and there are members: they leave first.
-    Last,
-}
-
-/// What a poller does, as [`Group::pollers`] lists it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PollerInfo {
-    /// Its CPU.
-    pub cpu: u16,
-    /// Whether it is awake.
-    pub awake: bool,
-    /// Whether it is the one that rests.
-    pub resting: bool,
-    /// Its counters.
-    pub stats: PollerStats,
-    /// The member that it serves, and since when, if it does.
-    pub serves: Option<(u32, u64)>,
-}
-
-macro_rules! poller_stats {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a poller did since it was attached.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
-        pub struct PollerStats { $($(#[$doc])* pub $name: u64),* }
-
-        /// The same, live; written by the poller alone.
-        #[derive(Debug, Default)]
-        pub(crate) struct PollerCounters { $(pub(crate) $name: PlainU64),* }
-
-        impl PollerCounters {
-            fn snapshot(&self) -> PollerStats {
-                PollerStats { $($name: self.$name.load(Relaxed)),* }
-            }
-
-            fn clear(&self) {
-                $(self.$name.store(0, Relaxed);)*
-            }
-        }
-    };
-}
-
-poller_stats! {
-    /// Visits that polled.
-    polls,
-    /// Those of them to members that are at home elsewhere.
-    strays,
-    /// Visits that found a shard's lock held.
-    locked,
-    /// Passes over its members.
-    passes,
-    /// Nanoseconds of passes that found packets.
-    busy_ns,
-    /// Nanoseconds of passes that found none.
-    empty_ns,
-    /// Times that it woke another poller.
-    wakes,
-    /// Times that it parked.
-    parks,
-    /// Times that it rested.
-    rests,
-    /// Times that it let other threads of its core run.
-    yields,
-    /// Times that it slept because the budget was spent.
-    sleeps,
-    /// Times that it saw another poller hold a member for too long.
-    stalls_seen,
-    /// Visits of transmit queues.
-    transmits,
-    /// Frames that they sent.
-    tx_frames,
-    /// Doorbells that it rang.
-    doorbells,
-}
-
-/// One poller's place in the group, on a cache line of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct PollerSlot {
-    cpu: PlainU32,
-    /// When it last ended a pass: whether it runs.
-    passed_ns: PlainU64,
-    /// When it was last woken or parked, so that it is not at once parked or woken again.
-    changed_ns: PlainU64,
-    /// Since when it serves a member, and which; 0 is none. For those who look for stalls.
-    serves_since_ns: PlainU64,
-    serves: PlainU32,
-    counters: PollerCounters,
-}
-
-/// One member.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct MemberSlot {
-    pub(crate) claim: Claim,
-    /// The index of its instance; read by a claim's holder, and as a hint.
-    napi: AtomicU32,
-    weight: PlainU32,
-    /// Its interrupt is unmasked, by a rest. Its next visit masks it.
-    armed: AtomicBool,
-    /// When it was last polled. A hint.
-    served_ns: PlainU64,
-    /// Visits in a row that filled its weight. Of the claim's holder.
-    full_runs: PlainU32,
-    /// It is a transmit queue (§16).
-    transmit: PlainBool,
-    /// Its ring had no room for what waits. Of the claim's holder, for others a hint; so is what follows.
-    blocked: PlainBool,
-    /// When what it holds back may be sent, or [`NEVER_NS`].
-    due_ns: PlainU64,
-    /// What is on its ring, and its doorbell has not rung for.
-    unrung_frames: PlainU32,
-    unrung_bytes: PlainU32,
-    /// When the first of that was sent.
-    unrung_since_ns: PlainU64,
-}
-
-/// No deadline.
-const NEVER_NS: u64 = u64::MAX;
 
 /// A busy-polling CPU group. See the [module](self).
 #[derive(Debug)]
@@ -366,8 +120,6 @@ impl Group {
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
-
-    // ---- the operator ----
 
     /// Makes an instance a member, which is polled up to `weight` packets a visit (§15).
     ///
@@ -485,8 +237,6 @@ impl Group {
         self.pollers[usize::from(slot)].cpu.load(Relaxed) as u16
     }
 
-    // ---- interrupts ----
-
     /// A member's interrupt was raised, after [`crate::Schedule::Group`]: it is visited, and a rest ends.
     pub fn raised(&self, slot: u16, cx: &Cx<'_>) -> Option<GroupWake> {
         self.members[usize::from(slot)].claim.poke();
@@ -507,84 +257,6 @@ impl Group {
             unmask(member);
         }
     }
-
-    // ---- looking ----
-
-    /// Changes with each member that comes or goes.
-    #[inline]
-    pub fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// Its members now.
-    pub fn members(&self) -> impl Iterator<Item = GroupMember> {
-        self.members
-            .iter()
-            .enumerate()
-            .filter(|(_, member)| !member.claim.is_absent())
-            .map(|(slot, member)| GroupMember { slot: slot as u16, napi: member.napi.load(Ordering::Relaxed) })
-    }
-
-    /// Its pollers now.
-    pub fn pollers(&self) -> Vec<PollerInfo> {
-        let seen = self.watch.look();
-        let attached = (0..GROUP_POLLERS_MAX as u8).filter(|slot| seen.is_attached(*slot));
-        let info = |slot: u8| {
-            let place = &self.pollers[usize::from(slot)];
-            let since_ns = place.serves_since_ns.load(Relaxed);
-            PollerInfo {
-                cpu: self.cpu(slot),
-                awake: seen.is_awake(slot),
-                resting: seen.is_resting() && seen.is_awake(slot),
-                stats: place.counters.snapshot(),
-                serves: (since_ns != 0).then(|| (place.serves.load(Relaxed), since_ns)),
-            }
-        };
-        attached.map(info).collect()
-    }
-
-    /// Frames of a member that are on its ring, and that its doorbell has not rung for. For checking I14 and I15.
-    pub fn unrung(&self, slot: u16) -> u32 {
-        self.members[usize::from(slot)].unrung_frames.load(Relaxed)
-    }
-
-    /// Whether nobody of this group burns cycles: no poller is awake, or the last one rests.
-    pub fn is_quiet(&self) -> bool {
-        let seen = self.watch.look();
-        seen.awake() == 0 || seen.is_resting()
-    }
-
-    /// Whether the poller of this CPU is awake, resting included.
-    pub fn is_awake(&self, cpu: u16) -> bool {
-        self.slot_of(cpu).is_some_and(|slot| self.watch.look().is_awake(slot))
-    }
-
-    /// For checking I12: what homes hang on, the generation of the members and the pollers that are awake by their places. A
-    /// poller that was detached goes on until it has drained.
-    pub fn homes_hang_on(&self) -> (u32, u32) {
-        (self.generation(), self.watch.look().awake())
-    }
-
-    /// For checking I16: whether others are awake beside the poller of this CPU of whom none ended a pass within the last
-    /// window. It goes on beside them, whatever the budget.
-    pub fn watches_alone(&self, cpu: u16, now_ns: u64) -> bool {
-        let Some(slot) = self.slot_of(cpu) else { return false };
-        let others = self.watch.look().awake() & !(1 << slot);
-        others != 0 && self.running(others, now_ns) == 0
-    }
-
-    /// For checking I11 and I13: members, CPUs attached and awake, and whether the last one rests.
-    pub fn census(&self) -> Census {
-        let seen = self.watch.look();
-        Census {
-            members: seen.members(),
-            attached: seen.attached().count_ones(),
-            awake: seen.awake().count_ones(),
-            resting: seen.is_resting(),
-        }
-    }
-
-    // ---- within ----
 
     /// The holder of a member's claim lets the instance go: it is nobody's member any more, and its last poll is owed. The last
     /// run of a transmit queue rings its doorbell.
@@ -639,34 +311,5 @@ impl Group {
 
     pub(crate) fn claimant(slot: u8) -> Claimant {
         Claimant::poller(slot)
-    }
-}
-
-/// Who is in a group, and who of its pollers is awake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Census {
-    /// Members.
-    pub members: u32,
-    /// CPUs that are attached.
-    pub attached: u32,
-    /// Pollers that are awake, one that rests included.
-    pub awake: u32,
-    /// Whether the last one that is awake rests.
-    pub resting: bool,
-}
-
-impl Census {
-    /// What I11 and I13 say of it, for [`GroupStep`]s that were answered.
-    ///
-    /// # Errors
-    /// The invariant that does not hold.
-    pub fn check(&self) -> Result<(), &'static str> {
-        if self.members != 0 && self.awake == 0 {
-            return Err("I11: members that nobody watches");
-        }
-        if self.resting && self.awake != 1 {
-            return Err("I13: a poller rests that is not the only one awake");
-        }
-        Ok(())
     }
 }

@@ -3,7 +3,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{GroupPoller, STEAL_AFTER_NS, wants_to_send};
+use super::transmit::wants_to_send;
+use super::{GroupPoller, STEAL_AFTER_NS};
 use crate::event::Cx;
 use crate::group::Group;
 use crate::group::claim::Look;

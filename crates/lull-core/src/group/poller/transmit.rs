@@ -1,0 +1,110 @@
+//! Visits of transmit queues, and the doorbells that they hold back (§16).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{GroupPoller, GroupStep, Held, Ring, Transmitted};
+use crate::busy::BusyStop;
+use crate::event::{Cx, EventKind};
+use crate::group::Group;
+use crate::group::slots::{MemberSlot, NEVER_NS};
+use crate::napi::Napi;
+use crate::owner::Owner;
+use crate::sync::Ordering;
+use crate::tx::TxLeft;
+use crate::tx::doorbell::Unrung;
+
+/// Whether a transmit queue that was not poked is to be visited. Without a hint it is asked only while its ring is full: senders
+/// poke it.
+#[inline]
+pub(super) fn wants_to_send(member: &MemberSlot, hint: Option<bool>, cx: &Cx<'_>) -> bool {
+    let room = member.blocked.load(Relaxed) && hint != Some(false);
+    room || hint == Some(true) || member.due_ns.load(Relaxed) <= cx.now_ns
+}
+
+impl GroupPoller {
+    /// A poller that stops looking rings first: nobody else knows of what it held back, and softirqs may take milliseconds.
+    #[cold]
+    pub(super) fn ring_before(&mut self, group: &Group, step: GroupStep, cx: &Cx<'_>) -> GroupStep {
+        let stops = matches!(
+            step,
+            GroupStep::Park
+                | GroupStep::Rest { .. }
+                | GroupStep::Sleep { .. }
+                | GroupStep::Softirqs
+                | GroupStep::Yield
+                | GroupStep::Detached
+        );
+        if stops && let Some(ring) = self.doorbell(group, true, cx) {
+            self.after_doorbells = Some(step);
+            return GroupStep::Doorbell(ring);
+        }
+        step
+    }
+
+    /// A doorbell that is due, with the claim of its member taken; `all`: any that was held back.
+    #[inline]
+    pub(super) fn doorbell(&mut self, group: &Group, all: bool, cx: &Cx<'_>) -> Option<Ring> {
+        while let Some((slot, why)) = self.doorbells.take(all, cx.now_ns) {
+            let member = &group.members[usize::from(slot)];
+            // Nothing, if another poller rang. Who has the claim just now answers for the doorbell afterwards.
+            if member.unrung_frames.load(Relaxed) == 0 || !member.claim.take_between(Group::claimant(self.slot)) {
+                continue;
+            }
+            let (napi, frames) = (member.napi.load(Ordering::Relaxed), member.unrung_frames.load(Relaxed));
+            self.held = Some(Held { slot, owner: Owner::new(napi), budget: 0 });
+            cx.emit(napi, EventKind::Doorbell { frames, why });
+            return Some(Ring { member: slot, napi, frames, why });
+        }
+        None
+    }
+
+    /// The visit of a transmit queue did this. What comes back is a member that leaves the group: its last run is made, which
+    /// rings, and what its instance owes is done, as after a busy loop.
+    pub fn transmitted(&mut self, group: &Group, napi: &Napi, sent: &Transmitted, cx: &Cx<'_>) -> Option<BusyStop> {
+        let held = self.held.take()?;
+        assert!(sent.frames <= held.budget, "{} frames were sent with a budget of {}", sent.frames, held.budget);
+        napi.assert_owner(&held.owner);
+        napi.count_group_poll();
+        napi.note_poll(sent.frames, cx);
+        let member = &group.members[usize::from(held.slot)];
+        member.served_ns.store(cx.now_ns, Relaxed);
+        let more = sent.left == TxLeft::More;
+        let full_runs = if more { member.full_runs.load(Relaxed) + 1 } else { 0 };
+        member.full_runs.store(full_runs, Relaxed);
+        group.governor.filled(full_runs);
+        if more {
+            // Nobody else speaks of what is in the discipline.
+            member.claim.poke();
+        }
+        member.blocked.store(sent.left == TxLeft::Room, Relaxed);
+        let due_ns = if let TxLeft::Until { until_ns } = sent.left { until_ns } else { NEVER_NS };
+        member.due_ns.store(due_ns, Relaxed);
+        self.worked |= sent.frames != 0;
+        self.count(group, |counters| &counters.transmits);
+        let counter = &group.pollers[usize::from(self.slot)].counters.tx_frames;
+        counter.store(counter.load(Relaxed) + u64::from(sent.frames), Relaxed);
+        let frames = member.unrung_frames.load(Relaxed) + sent.frames;
+        if frames == sent.frames {
+            member.unrung_bytes.store(0, Relaxed);
+            member.unrung_since_ns.store(cx.now_ns, Relaxed);
+        }
+        let bytes = member.unrung_bytes.load(Relaxed).saturating_add(sent.bytes);
+        member.unrung_frames.store(frames, Relaxed);
+        member.unrung_bytes.store(bytes, Relaxed);
+        if frames != 0 {
+            // Also if they are another poller's: it may have come to ring during this visit, and found the claim taken.
+            let unrung = Unrung { frames, bytes, since_ns: member.unrung_since_ns.load(Relaxed) };
+            self.doorbells.left(held.slot, unrung, sent.frames != 0, sent.left == TxLeft::Room);
+        }
+        self.give_back(group, held, napi, cx)
+    }
+
+    /// The doorbell rang. What comes back is a member that leaves the group, as after a visit.
+    pub fn rung(&mut self, group: &Group, napi: &Napi, cx: &Cx<'_>) -> Option<BusyStop> {
+        let held = self.held.take()?;
+        napi.assert_owner(&held.owner);
+        group.members[usize::from(held.slot)].unrung_frames.store(0, Relaxed);
+        self.count(group, |counters| &counters.doorbells);
+        self.give_back(group, held, napi, cx)
+    }
+}

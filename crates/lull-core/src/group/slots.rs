@@ -1,0 +1,107 @@
+//! The places of a group's members and pollers, with what is counted there.
+
+use std::sync::atomic::{AtomicBool as PlainBool, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed};
+
+use super::claim::Claim;
+use crate::sync::{AtomicBool, AtomicU32};
+
+macro_rules! poller_stats {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What a poller did since it was attached.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+        pub struct PollerStats { $($(#[$doc])* pub $name: u64),* }
+
+        /// The same, live; written by the poller alone.
+        #[derive(Debug, Default)]
+        pub(crate) struct PollerCounters { $(pub(crate) $name: PlainU64),* }
+
+        impl PollerCounters {
+            pub(super) fn snapshot(&self) -> PollerStats {
+                PollerStats { $($name: self.$name.load(Relaxed)),* }
+            }
+
+            pub(super) fn clear(&self) {
+                $(self.$name.store(0, Relaxed);)*
+            }
+        }
+    };
+}
+
+poller_stats! {
+    /// Visits that polled.
+    polls,
+    /// Those of them to members that are at home elsewhere.
+    strays,
+    /// Visits that found a shard's lock held.
+    locked,
+    /// Passes over its members.
+    passes,
+    /// Nanoseconds of passes that found packets.
+    busy_ns,
+    /// Nanoseconds of passes that found none.
+    empty_ns,
+    /// Times that it woke another poller.
+    wakes,
+    /// Times that it parked.
+    parks,
+    /// Times that it rested.
+    rests,
+    /// Times that it let other threads of its core run.
+    yields,
+    /// Times that it slept because the budget was spent.
+    sleeps,
+    /// Times that it saw another poller hold a member for too long.
+    stalls_seen,
+    /// Visits of transmit queues.
+    transmits,
+    /// Frames that they sent.
+    tx_frames,
+    /// Doorbells that it rang.
+    doorbells,
+}
+
+/// One poller's place in the group, on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct PollerSlot {
+    pub(super) cpu: PlainU32,
+    /// When it last ended a pass: whether it runs.
+    pub(super) passed_ns: PlainU64,
+    /// When it was last woken or parked, so that it is not at once parked or woken again.
+    pub(super) changed_ns: PlainU64,
+    /// Since when it serves a member, and which; 0 is none. For those who look for stalls.
+    pub(super) serves_since_ns: PlainU64,
+    pub(super) serves: PlainU32,
+    pub(super) counters: PollerCounters,
+}
+
+/// One member.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct MemberSlot {
+    pub(crate) claim: Claim,
+    /// The index of its instance; read by a claim's holder, and as a hint.
+    pub(super) napi: AtomicU32,
+    pub(super) weight: PlainU32,
+    /// Its interrupt is unmasked, by a rest. Its next visit masks it.
+    pub(super) armed: AtomicBool,
+    /// When it was last polled. A hint.
+    pub(super) served_ns: PlainU64,
+    /// Visits in a row that filled its weight. Of the claim's holder.
+    pub(super) full_runs: PlainU32,
+    /// It is a transmit queue (§16).
+    pub(super) transmit: PlainBool,
+    /// Its ring had no room for what waits. Of the claim's holder, for others a hint; so is what follows.
+    pub(super) blocked: PlainBool,
+    /// When what it holds back may be sent, or [`NEVER_NS`].
+    pub(super) due_ns: PlainU64,
+    /// What is on its ring, and its doorbell has not rung for.
+    pub(super) unrung_frames: PlainU32,
+    pub(super) unrung_bytes: PlainU32,
+    /// When the first of that was sent.
+    pub(super) unrung_since_ns: PlainU64,
+}
+
+/// No deadline.
+pub(super) const NEVER_NS: u64 = u64::MAX;
