@@ -159,9 +159,10 @@ impl Tx {
     }
 }
 
-fn group_of(cpus: u16) -> (Arc<Tx>, Vec<GroupPoller>) {
+/// A group of these CPUs; where CPU 0 is awake, the queue is at home with it.
+fn group_of(cpus: &[u16]) -> (Arc<Tx>, Vec<GroupPoller>) {
     let tx = Arc::new(Tx::new());
-    let pollers = (0..cpus).map(|cpu| tx.group.attach(cpu, &Cx::new(cpu, NOW)).expect("there is room")).collect();
+    let pollers = cpus.iter().map(|cpu| tx.group.attach(*cpu, &Cx::new(*cpu, NOW)).expect("there is room")).collect();
     (tx, pollers)
 }
 
@@ -203,7 +204,7 @@ fn loom_tx_a_sender_of_two_frames_against_another() {
 #[test]
 fn loom_tx_enqueue_against_a_poller_that_drains_and_rests() {
     model(Some(3), || {
-        let (tx, mut pollers) = group_of(1);
+        let (tx, mut pollers) = group_of(&[0]);
         tx.enter();
         // The visit that follows entering.
         for _ in 0..2 {
@@ -222,7 +223,7 @@ fn loom_tx_enqueue_against_a_poller_that_drains_and_rests() {
 #[test]
 fn loom_tx_two_senders_against_a_poller_that_rests() {
     model(Some(2), || {
-        let (tx, mut pollers) = group_of(1);
+        let (tx, mut pollers) = group_of(&[0]);
         tx.enter();
         for _ in 0..2 {
             tx.step(&mut pollers[0], NOW);
@@ -244,7 +245,7 @@ fn loom_tx_two_senders_against_a_poller_that_rests() {
 #[test]
 fn loom_tx_a_doorbell_held_back_against_park() {
     model(Some(2), || {
-        let (tx, mut pollers) = group_of(2);
+        let (tx, mut pollers) = group_of(&[0, 1]);
         tx.enter();
         assert!(tx.group.watch.wake(1));
         let mut second = pollers.pop().expect("there are two");
@@ -277,10 +278,39 @@ fn loom_tx_a_doorbell_held_back_against_park() {
     });
 }
 
+/// The poller that sent a frame comes to ring for it while another, with which the queue is at home by now, is in the middle of a
+/// visit that finds nothing to send.
+#[test]
+fn loom_tx_a_doorbell_that_is_due_against_a_visit_that_sends_nothing() {
+    model(Some(3), || {
+        let (tx, mut pollers) = group_of(&[1, 0]);
+        tx.enter();
+        tx.step(&mut pollers[0], NOW);
+        tx.push(0);
+        while tx.group.unrung(0) == 0 {
+            tx.step(&mut pollers[0], NOW);
+        }
+        assert!(tx.group.watch.wake(1));
+        // As by a sender whose frame the visit before had seen already.
+        assert_eq!(tx.group.enqueued(0, &Cx::new(0, NOW)), None);
+        let mut second = pollers.pop().expect("there are two");
+        let other = tx.clone();
+        let beside = thread::spawn(move || {
+            for _ in 0..2 {
+                other.step(&mut second, NOW);
+            }
+            second
+        });
+        tx.step(&mut pollers[0], NOW + 6_000);
+        pollers.push(beside.join().unwrap());
+        tx.assert_sent(&mut pollers);
+    });
+}
+
 #[test]
 fn loom_tx_enqueue_against_remove() {
     model(Some(3), || {
-        let (tx, mut pollers) = group_of(1);
+        let (tx, mut pollers) = group_of(&[0]);
         tx.enter();
         tx.step(&mut pollers[0], NOW);
         let sender = tx.clone();
