@@ -38,19 +38,19 @@ const LOOK_NS: u64 = 1_000;
 impl Spent {
     /// What was spent in the period of `now_ns`.
     fn so_far(&self, now_ns: u64) -> u64 {
-        let word = self.0.load(Relaxed);
-        let this = word >> NS_BITS == (now_ns / BUDGET_PERIOD_NS) & u64::from(u32::MAX);
-        if this { word & u64::from(u32::MAX) } else { 0 }
+        Spent::in_period(self.0.load(Relaxed), now_ns / BUDGET_PERIOD_NS)
     }
 
     /// Adds to what was spent in the period of `now_ns`, and returns the sum.
     fn charge(&self, now_ns: u64, ns: u64) -> u64 {
         let period = now_ns / BUDGET_PERIOD_NS;
-        let spent =
-            |word: u64| if word >> NS_BITS == period & u64::from(u32::MAX) { word & u64::from(u32::MAX) } else { 0 };
-        let sum = |word: u64| (spent(word) + ns).min(u64::from(u32::MAX));
+        let sum = |word: u64| (Spent::in_period(word, period) + ns).min(u64::from(u32::MAX));
         let before = self.0.fetch_update(Relaxed, Relaxed, |word| Some(period << NS_BITS | sum(word)));
         before.map_or(0, sum)
+    }
+
+    fn in_period(word: u64, period: u64) -> u64 {
+        if word >> NS_BITS == period & u64::from(u32::MAX) { word & u64::from(u32::MAX) } else { 0 }
     }
 }
 
@@ -81,9 +81,7 @@ impl Ledger {
         }
         Left::Enough
     }
-}
 
-impl Ledger {
     /// How long `pollers` of them can go on without packets until the budget is spent or the period ends; `uncharged_ns` is what
     /// others of them have run since they were charged last.
     pub(crate) fn lasts_until(&self, now_ns: u64, pollers: u32, uncharged_ns: u64) -> u64 {
