@@ -96,7 +96,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// What I11 and I13 say of it, for [`GroupStep`]s that were answered.
+    /// What I11 and I13 say of it, for [`super::GroupStep`]s that were answered.
     ///
     /// # Errors
     /// The invariant that does not hold.

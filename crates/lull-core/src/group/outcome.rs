@@ -3,7 +3,7 @@
 use super::slots::PollerStats;
 use crate::busy::BusyStop;
 
-/// One member, as [`Group::members`] lists it.
+/// One member, as [`super::Group::members`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     /// Its place in the group.
@@ -34,7 +34,7 @@ pub enum EnterRefused {
     Disabled,
     /// Its NAPI thread polls it: turn `threaded` off first.
     Threaded,
-    /// The group has [`GROUP_MEMBERS_MAX`] members.
+    /// The group has [`super::GROUP_MEMBERS_MAX`] members.
     Full,
     /// The group has no CPU.
     NoCpu,
@@ -76,7 +76,7 @@ pub enum AttachRefused {
     Last,
 }
 
-/// What a poller does, as [`Group::pollers`] lists it.
+/// What a poller does, as [`super::Group::pollers`] lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerInfo {
     /// Its CPU.

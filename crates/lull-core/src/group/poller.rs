@@ -121,7 +121,7 @@ impl GroupPoller {
         }
     }
 
-    /// Its place in the group, as [`GroupWake`] names it.
+    /// Its place in the group, as [`crate::group::GroupWake`] names it.
     pub fn slot(&self) -> u8 {
         self.slot
     }
