@@ -665,6 +665,8 @@ fn acknowledgements_are_not_beyond_a_closed_window_that_was_probed() {
     }
     let probe = probes.first().expect("the window is probed");
     assert_eq!((probe.seq, probe.payload.len()), (peer.ack, 1));
+    // Linux probes without sending anything new, so SIOCOUTQNSD still has all of it.
+    assert_eq!((host.stack.tcp_unsent(id), host.stack.tcp_unacknowledged(id)), (Ok(1000), Ok(1000)));
     // The application reads: the window opens, and the peer is told where it can hear it.
     while host.recv(id).is_ok_and(|read| !read.is_empty()) {}
     let told = host.segments();

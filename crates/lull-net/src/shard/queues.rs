@@ -61,13 +61,17 @@ impl Stack {
         Ok(socket.send_queue() + connection.kept_bytes() + usize::from(fin))
     }
 
-    /// Bytes that were written and not sent yet, with the FIN (`SIOCOUTQNSD`: `write_seq - snd_nxt`).
+    /// Bytes that were written and not sent yet, with the FIN (`SIOCOUTQNSD`: `write_seq - snd_nxt`). Linux probes a closed
+    /// window without sending anything new (`tcp_xmit_probe_skb`); smoltcp probes with the next byte, which is not counted.
     ///
     /// # Errors
     /// [`NetError::InvalidSocket`].
     pub fn tcp_unsent(&self, id: SocketId) -> Result<usize, NetError> {
         let connection = self.connection(id)?;
-        let in_flight = connection.snd_nxt.wrapping_sub(connection.snd_una) as usize;
+        let in_flight = match connection.peer_window {
+            0 => 0,
+            _ => connection.snd_nxt.wrapping_sub(connection.snd_una) as usize,
+        };
         Ok(self.tcp_unacknowledged(id)?.saturating_sub(in_flight))
     }
 }
