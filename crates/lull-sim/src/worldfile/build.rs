@@ -70,7 +70,8 @@ impl WorldFile {
             queues: (0..self.queues).map(queue).collect(),
             contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
             workers: (0..self.workers).map(worker).collect(),
-            connections: self.groups(traffic),
+            groups: mode.group.and_then(|polling| Some(self.group.as_ref()?.spec(polling))).into_iter().collect(),
+            connections: self.connections_of(traffic),
             net: self.net.clone(),
             upstream: self.upstream,
             warmup_ns: self.warmup_ns,
@@ -106,7 +107,7 @@ impl WorldFile {
 
     /// The connections by queue and worker: a worker has the queue of its number; with more queues than workers
     /// several, with fewer a queue has several workers.
-    fn groups(&self, traffic: Traffic) -> Vec<ConnectionsSpec> {
+    fn connections_of(&self, traffic: Traffic) -> Vec<ConnectionsSpec> {
         let count = self.workers.max(self.queues);
         let counts = self.connections_by_group(count);
         let group = |index: u16| {

@@ -2,6 +2,7 @@
 
 use lull_core::Mode;
 
+use super::group::{self, PollingGroup};
 use super::load::Arrivals;
 use super::plane::WorkerCores;
 use super::responder::AfXdp;
@@ -83,6 +84,8 @@ pub struct WorldFile {
     pub worker_cores: WorkerCores,
     /// How many cores share an L3 cache (`machine.l3_cores`; default: all do, which is 0).
     pub l3_cores: u16,
+    /// The CPU group of modes that are polled by one (`[group]`).
+    pub group: Option<PollingGroup>,
     /// lull's own host, if it delivers instead of the kernel (`machine.plane = "user"`).
     pub host: Option<UserHost>,
     /// Queues of the NIC (`nic.queues`; default: one a worker).
@@ -154,10 +157,8 @@ impl WorldFile {
     /// # Errors
     /// Why not: a mode that is not in force must not look as if it were.
     pub fn can_run(&self, mode: &Mode) -> Result<(), String> {
-        if mode.group.is_some() {
-            return Err(format!(
-                "{mode} polls by a group of CPUs, which the simulator does not have: leave {mode} out"
-            ));
+        if mode.group.is_some() && self.group.is_none() {
+            return Err(group::missing(mode));
         }
         if let Some(xdp) = &self.xdp {
             return xdp.can_run(mode, (self.cores, self.workers));
@@ -234,9 +235,10 @@ impl WorldFile {
             0 => String::new(),
             connections => format!("{}, ", plural(connections, "connection")),
         };
+        let group = self.group.as_ref().map_or(String::new(), |group| format!(", {}", group.describe()));
         let arrivals = self.arrivals.describe().map_or(String::new(), |arrivals| format!(", {arrivals}"));
         format!(
-            "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}; {}{}, {connections}{cost}{arrivals}",
+            "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}{group}; {}{}, {connections}{cost}{arrivals}",
             self.name,
             if self.host.is_some() { "lull's own stack on " } else { "" },
             plural(u32::from(self.cores), "core"),

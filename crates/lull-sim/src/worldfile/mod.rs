@@ -30,8 +30,10 @@ mod af_xdp;
 mod build;
 pub mod calibrate;
 mod check;
+mod costs;
 mod error;
 mod file;
+mod group;
 mod load;
 mod plane;
 mod raw;
@@ -42,14 +44,16 @@ use std::path::Path;
 
 pub use self::error::WorldFileError;
 pub use self::file::{Bounds, RequestCost, Second, WorldFile};
+pub use self::group::PollingGroup;
 pub use self::load::Arrivals;
 pub use self::plane::WorkerCores;
 pub use self::resolve::WIRE_SHARE_MAX;
 pub use self::responder::{AfXdp, Wait};
 
 /// The examples that ship, by name.
-pub const EXAMPLES: [(&str, &str); 3] = [
+pub const EXAMPLES: [(&str, &str); 4] = [
     ("af_xdp.toml", include_str!("../../worlds/af_xdp.toml")),
+    ("group.toml", include_str!("../../worlds/group.toml")),
     ("memcached.toml", include_str!("../../worlds/memcached.toml")),
     ("proxy.toml", include_str!("../../worlds/proxy.toml")),
 ];

@@ -17,6 +17,7 @@ pub(super) struct Raw {
     pub(super) service: Service,
     #[serde(default)]
     pub(super) load: Load,
+    pub(super) group: Option<Group>,
     pub(super) second: Option<Second>,
     #[serde(default)]
     pub(super) costs: RawCosts,
@@ -108,6 +109,18 @@ pub(super) struct Load {
     pub(super) generator_raise: Option<Spanned<Time>>,
 }
 
+/// `[group]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Group {
+    pub(super) cpus: Spanned<String>,
+    pub(super) queues: Option<Spanned<String>>,
+    pub(super) cycles: Option<Spanned<Share>>,
+    pub(super) cycles_total: Option<Spanned<Share>>,
+    pub(super) wake_above: Option<Spanned<Share>>,
+    pub(super) park_below: Option<Spanned<Share>>,
+}
+
 /// `[second]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -184,6 +197,9 @@ costs! {
     cold_busy => costs.cold_busy_ns,
     tx_frame => costs.tx_frame_ns,
     spin => costs.spin_ns,
+    group_look => costs.group_look_ns,
+    group_pass => costs.group_pass_ns,
+    group_claim => costs.group_claim_ns,
     idle_shallow_exit => costs.idle_shallow_exit_ns,
     idle_deep_exit => costs.idle_deep_exit_ns,
     idle_deep_residency => costs.idle_deep_residency_ns,

@@ -9,16 +9,15 @@ use std::path::Path;
 use toml::Spanned;
 
 use super::af_xdp;
-use super::calibrate::{self, Division};
+use super::calibrate::Division;
 use super::check::{Check, LATENCY};
+use super::costs::{COST, Charged, charged, put_in_force, request};
 use super::error::{Source, WorldFileError};
-use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, RequestCost, Second, WorldFile};
-use super::raw::{Over, Raw};
-use super::{load, plane};
-use crate::costs::Costs;
+use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, Second, WorldFile};
+use super::raw::Raw;
+use super::{group, load, plane};
 use crate::engine::dim::Moderation;
 use crate::engine::traffic::{FrameSizes, KeyValueSizes};
-use crate::profile::{self, PROFILES, Profile};
 use crate::units::{Count, Time};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
 use lull_units::time_text;
@@ -30,11 +29,6 @@ const EVENTS_PER_CALL: RangeInclusive<u64> = 1..=65_536;
 const RING: RangeInclusive<u64> = 32..=32_768;
 const FRAMES: RangeInclusive<u64> = 1..=65_535;
 const USECS: RangeInclusive<u64> = 0..=65_535_000;
-/// The least that an application can take is less than the least that can be measured of a request.
-const OWN_COST: RangeInclusive<u64> = 10..=100_000_000;
-const COST: RangeInclusive<u64> = 100..=100_000_000;
-const CACHE_REQUESTS: RangeInclusive<u64> = 1..=100_000;
-const STEP: RangeInclusive<u64> = 0..=10_000_000;
 const SPEED: RangeInclusive<u64> = 10_000_000..=1_600_000_000_000;
 const HZ: RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 const MESSAGE: RangeInclusive<u64> = 1..=1_048_576;
@@ -65,14 +59,7 @@ const CORE_BYTES: u64 = 65_536;
 pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, WorldFileError> {
     let check = Check(source);
     af_xdp::refuse_strangers(&check, raw)?;
-    let profile = profile_of(&check, raw)?;
-    let (mut costs, mut cache) = profile.costs();
-    let mut over = Over { costs: &mut costs, cache: &mut cache };
-    let overridden = raw.costs.put_over(&mut over, |key, value| check.time(&format!("costs.{key}"), value, &STEP))?;
-    if let Some(requests) = &raw.costs.cache_requests {
-        cache.capacity_requests = check.count("costs.cache_requests", requests, &CACHE_REQUESTS)? as u32;
-    }
-    idle(&check, raw, &mut costs)?;
+    let Charged { profile, mut costs, cache, overridden } = charged(&check, raw)?;
     let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
     let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
     let queues = check.count_or("nic.queues", &raw.nic.queues, &CORES, workers)? as u16;
@@ -90,18 +77,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let speed = &raw.nic.speed;
     let gbit = |bits: u64| format!("{}Gbit/s", bits as f64 / 1e9);
     let bits_per_s = check.within("nic.speed", speed, speed.get_ref().0, &SPEED, gbit)?;
-    let sizes = if xdp.is_some() { &DATAGRAM } else { &MESSAGE };
-    let facebook = load::facebook_sizes(&check, raw)?;
-    let (request_default, answer_default) = match (&xdp, facebook) {
-        (Some(_), _) => (64, 64),
-        // The means that the published clients counted.
-        (None, true) => (42, 240),
-        (None, false) => (64, 512),
-    };
-    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, sizes, request_default)?;
-    let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, sizes, answer_default)?;
-    let on_wire = |bytes: u64| if xdp.is_some() { (bytes + DATAGRAM_HEADER_BYTES) * 8 } else { bits_on_wire(bytes) };
-    let bits = (on_wire(request_bytes), on_wire(answer_bytes));
+    let (bits, frames) = on_the_wire(&check, raw, xdp.is_some())?;
     let host = plane::host(&check, raw)?;
     let mut net = network(&check, raw, bits, bits_per_s)?;
     net.acks = raw.load.acks.as_ref().map_or(host.is_none(), |acks| *acks.get_ref());
@@ -115,13 +91,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let spread = plane::spread(&check, raw, (workers.max(queues), connections))?;
     let ring_packets = check.count_or("nic.ring", &raw.nic.ring, &RING, 1_024u64)? as u32;
     let bounds = bounds(&check, raw)?;
-    let packets = u64::from(queues) * u64::from(ring_packets);
-    let memory_bytes = u64::from(connections) * CONNECTION_BYTES
-        + packets * PACKET_BYTES
-        + u64::from(cores.max(workers).max(queues)) * CORE_BYTES;
-    if memory_bytes > bounds.memory_max_bytes {
-        return Err(too_large(&check, raw, (connections, queues), (memory_bytes, bounds.memory_max_bytes)));
-    }
+    fits_memory(&check, raw, (cores.max(workers), connections), (queues, ring_packets), &bounds)?;
     let warmup_ns = match &raw.run.warmup {
         None => WARMUP_DEFAULT_NS,
         Some(value) => check.within("run.warmup", value, value.get_ref().0, &WARMUP, time_text)?,
@@ -132,6 +102,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         workers,
         worker_cores,
         l3_cores: check.count_or("machine.l3_cores", &raw.machine.l3_cores, &CORES, 0u64)? as u16,
+        group: group::resolve(&check, raw, (cores, queues))?,
         host,
         queues,
         connections,
@@ -146,10 +117,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         completes_off_affinity: plane::completes_off_affinity(&check, raw)?,
         tx_completions: raw.nic.tx_completions.unwrap_or(host.is_none()),
         arrivals: load::arrivals(&check, raw)?,
-        frames: match facebook {
-            true => FrameSizes::KeyValue(KeyValueSizes::FACEBOOK),
-            false => load::fixed_sizes(request_bytes, answer_bytes),
-        },
+        frames,
         bits_per_s,
         bits,
         net,
@@ -172,37 +140,8 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         warmup_ns,
         bounds,
     };
-    match file.request_cost {
-        RequestCost::Frame(_) => return Ok(file),
-        RequestCost::Own(own_ns) => {
-            calibrate::set(&mut file, f64::from(own_ns), division);
-            return Ok(file);
-        }
-        RequestCost::Thread(_) | RequestCost::Everything(_) => {}
-    }
-    calibrate::fit(&mut file, division).map_err(|problem| {
-        match (&raw.service.request_cost, &raw.service.request_cost_total) {
-            (Some(value), _) => check.error("service.request_cost", value, problem),
-            (_, Some(value)) => check.error("service.request_cost_total", value, problem),
-            (None, None) => check.error("service.kind", &raw.service.kind, problem),
-        }
-    })?;
+    put_in_force(&check, raw, &mut file, division)?;
     Ok(file)
-}
-
-/// What idle states cost: `machine.idle` leaves the deep one out, or both.
-fn idle(check: &Check<'_>, raw: &Raw, costs: &mut Costs) -> Result<(), WorldFileError> {
-    let Some(idle) = &raw.machine.idle else { return Ok(()) };
-    match idle.get_ref().as_str() {
-        "deep" => {}
-        "shallow" => costs.idle_deep_residency_ns = u32::MAX,
-        "poll" => (costs.idle_deep_residency_ns, costs.idle_shallow_exit_ns) = (u32::MAX, 0),
-        other => {
-            let problem = format!("'{other}' is no idle-state profile: allowed are \"deep\", \"shallow\" and \"poll\"");
-            return Err(check.error("machine.idle", idle, problem));
-        }
-    }
-    Ok(())
 }
 
 /// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need
@@ -258,42 +197,54 @@ fn bounds(check: &Check<'_>, raw: &Raw) -> Result<Bounds, WorldFileError> {
     })
 }
 
-/// What refuses a world that takes more memory than a run may.
-fn too_large(
+/// A world that takes more memory than a run may is refused.
+fn fits_memory(
     check: &Check<'_>,
     raw: &Raw,
-    (connections, queues): (u32, u16),
-    (memory_bytes, memory_max_bytes): (u64, u64),
-) -> WorldFileError {
+    (cores, connections): (u16, u32),
+    (queues, ring_packets): (u16, u32),
+    bounds: &Bounds,
+) -> Result<(), WorldFileError> {
+    let packets = u64::from(queues) * u64::from(ring_packets);
+    let memory_bytes =
+        u64::from(connections) * CONNECTION_BYTES + packets * PACKET_BYTES + u64::from(cores.max(queues)) * CORE_BYTES;
+    if memory_bytes <= bounds.memory_max_bytes {
+        return Ok(());
+    }
     let problem = format!(
         "{connections} connections on {queues} queues take about {} MiB, and run.memory_max allows {} MiB",
         memory_bytes >> 20,
-        memory_max_bytes >> 20
+        bounds.memory_max_bytes >> 20
     );
-    match &raw.service.connections {
+    Err(match &raw.service.connections {
         Some(connections) => check.error("service.connections", connections, problem),
         None => check.error("service.kind", &raw.service.kind, problem),
-    }
+    })
+}
+
+/// A request and its answer on the wire, in bits, and the sizes of frames.
+fn on_the_wire(check: &Check<'_>, raw: &Raw, is_xdp: bool) -> Result<((u64, u64), FrameSizes), WorldFileError> {
+    let sizes = if is_xdp { &DATAGRAM } else { &MESSAGE };
+    let facebook = load::facebook_sizes(check, raw)?;
+    let (request_default, answer_default) = match facebook {
+        _ if is_xdp => (64, 64),
+        // The means that the published clients counted.
+        true => (42, 240),
+        false => (64, 512),
+    };
+    let request_bytes = check.bytes_or("service.request_size", &raw.service.request_size, sizes, request_default)?;
+    let answer_bytes = check.bytes_or("service.answer_size", &raw.service.answer_size, sizes, answer_default)?;
+    let on_wire = |bytes: u64| if is_xdp { (bytes + DATAGRAM_HEADER_BYTES) * 8 } else { bits_on_wire(bytes) };
+    let frames = match facebook {
+        true => FrameSizes::KeyValue(KeyValueSizes::FACEBOOK),
+        false => load::fixed_sizes(request_bytes, answer_bytes),
+    };
+    Ok(((on_wire(request_bytes), on_wire(answer_bytes)), frames))
 }
 
 /// The file's name without directories and ending.
 fn name(file: &str) -> String {
     Path::new(file).file_stem().map_or_else(|| file.to_owned(), |stem| stem.to_string_lossy().into_owned())
-}
-
-fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
-    let Some(name) = &raw.costs.profile else {
-        let user = raw.machine.plane.as_ref().is_some_and(|plane| plane.get_ref() == "user");
-        return Ok(match af_xdp::is_meant(raw) {
-            true => &profile::XSK_RR,
-            false if user => &profile::LULL_USER,
-            false => PROFILES[0],
-        });
-    };
-    profile::find(name.get_ref()).ok_or_else(|| {
-        let problem = format!("'{}' is no profile of costs: allowed are {}", name.get_ref(), profile::names());
-        check.error("costs.profile", name, problem)
-    })
 }
 
 /// Receive and transmit moderation, and from when their periods run.
@@ -415,33 +366,4 @@ fn second(check: &Check<'_>, raw: &Raw) -> Result<Option<Second>, WorldFileError
         per_s: check.count("second.load", &second.load, &SECOND_LOAD)? as u32,
         request_ns: check.time("second.request_cost", &second.request_cost, &COST)?,
     }))
-}
-
-fn request(check: &Check<'_>, raw: &Raw) -> Result<(RequestCost, Division), WorldFileError> {
-    let service = &raw.service;
-    let either = "give one of request_cost (CPU time of the serving thread), request_cost_total (of all cores) and \
-                  request_cost_own (of the application alone)";
-    let cost = match (&service.request_cost, &service.request_cost_total, &service.request_cost_own) {
-        (Some(thread), None, None) => RequestCost::Thread(check.time("service.request_cost", thread, &COST)?),
-        (None, Some(total), None) => RequestCost::Everything(check.time("service.request_cost_total", total, &COST)?),
-        (None, None, Some(own)) => RequestCost::Own(check.time("service.request_cost_own", own, &OWN_COST)?),
-        (Some(_), Some(total), _) => return Err(check.error("service.request_cost_total", total, either)),
-        (_, _, Some(own)) => return Err(check.error("service.request_cost_own", own, either)),
-        (None, None, None) => {
-            let problem = "a service needs request_cost (CPU time of the serving thread a request), \
-                           request_cost_total (of all cores) or request_cost_own (of the application alone), such as \
-                           \"6.2us\"";
-            return Err(check.error("service.kind", &service.kind, problem));
-        }
-    };
-    let user_permille = check.share_or("service.user_share", &service.user_share, 300)?;
-    let random_permille = check.share_or("service.random_share", &service.random_share, 0)?;
-    if let (true, Some(random)) = (user_permille + random_permille > 1_000, &service.random_share) {
-        let problem = format!(
-            "user_share and random_share are parts of one cost: allowed is at most {}%",
-            f64::from(1_000 - user_permille) / 10.0
-        );
-        return Err(check.error("service.random_share", random, problem));
-    }
-    Ok((cost, Division { user_permille, random_permille }))
 }
