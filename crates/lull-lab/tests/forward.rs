@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use lull_host::{GroupOptions, Host, HostConfig};
 use lull_lab::case::Effort;
-use lull_lab::cell::Enforcement;
 use lull_lab::forward::Forward;
 use lull_lab::forward::link::Link;
 use lull_nic::mem::{self, MemConfig};
@@ -32,7 +31,7 @@ fn forward(kernel: bool, modes: &[&str]) -> Forward {
 fn forwards(forward: &Forward) {
     let table = shown::table(&["forwarded_kpps"], |effort| forward.run(effort).unwrap());
     for row in &table.rows {
-        assert_eq!(row.verdict, Some(Enforcement::InForce), "{row:?}");
+        assert!(shown::is_shown(row), "{row:?}");
         assert!(row.values[table.measure_at("forwarded_kpps")].ours.unwrap().value > 0.0, "{row:?}");
     }
     assert!(!table.interrupted, "{:?}", table.notes);

@@ -17,6 +17,11 @@ pub fn effort(stop: &AtomicBool, window: Duration) -> Effort<'_> {
     Effort { runs: 1, warm_up: Duration::from_millis(50), window, stop, progress: ProgressMode::Off }
 }
 
+/// Whether what the row names was in force. When timers fired is the machine's.
+pub fn is_shown(row: &CaseRow) -> bool {
+    row.verdict.as_ref().is_some_and(Enforcement::shows_mode)
+}
+
 /// What `run` measures, in longer and longer windows, until every row is in force and has a positive value of each measure.
 pub fn table(measures: &[&str], run: impl Fn(&Effort<'_>) -> CaseTable) -> CaseTable {
     let stop = AtomicBool::new(false);
@@ -24,9 +29,7 @@ pub fn table(measures: &[&str], run: impl Fn(&Effort<'_>) -> CaseTable) -> CaseT
     loop {
         let table = run(&effort(&stop, window));
         let has = |row: &CaseRow, name: &&str| row.values[table.measure_at(name)].ours.is_some_and(|it| it.value > 0.0);
-        let shows = |row: &CaseRow| {
-            row.verdict == Some(Enforcement::InForce) && measures.iter().all(|measure| has(row, measure))
-        };
+        let shows = |row: &CaseRow| is_shown(row) && measures.iter().all(|measure| has(row, measure));
         if window >= WINDOW_LAST || table.rows.iter().all(shows) {
             return table;
         }
