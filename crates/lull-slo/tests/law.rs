@@ -62,9 +62,13 @@ proptest! {
         }
         prop_assert_eq!((controller.changes(), controller.timeout_ns()), (changes, timeout_ns));
         prop_assert!(plant.p99_ns(&controller) < 200_000);
-        // It does not stop short either: the timeout is as long as it may be, or the objective is near.
+        // It does not stop short either: the timeout is as long as it may be, p99 is where nothing moves (86 % of the limit), or
+        // so near to the aim of 180 us that half of the difference, in whole microseconds, is less than a twentieth of the
+        // timeout, which is not worth a change.
         let is_longest = timeout_ns >= 180_000 * 19 / 20;
-        prop_assert!(is_longest || plant.p99_ns(&controller) >= 164_000, "{timeout_ns} {}", plant.p99_ns(&controller));
+        let near_ns = (180_000 - timeout_ns / 10 - 2_000).min(172_000);
+        let p99_ns = plant.p99_ns(&controller);
+        prop_assert!(is_longest || p99_ns >= near_ns, "{timeout_ns} {p99_ns}");
     }
 
     /// However readings jump, no minute has more changes than the allowance, and every setting is within the bounds.
