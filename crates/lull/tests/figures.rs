@@ -106,6 +106,15 @@ fn top_needs_a_terminal() {
     assert!(!done && said.contains("`lull stat` prints"), "{said}");
 }
 
+/// Ends the server of the terminal with the test, whatever became of it.
+struct Terminal<'a>(&'a str);
+
+impl Drop for Terminal<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").args(["-L", self.0, "kill-server"]).output();
+    }
+}
+
 #[test]
 fn top_draws_a_service_and_ends_at_q() {
     let server = format!("lull-top-{}", std::process::id());
@@ -114,6 +123,7 @@ fn top_draws_a_service_and_ends_at_q() {
         println!("SKIP: top on a terminal: tmux is not installed");
         return;
     }
+    let _ended = Terminal(&server);
     let service = Service::start();
     let command = format!("{LULL} top {} --interval 200ms", service.0.id());
     let started = tmux(&["new-session", "-d", "-x", "170", "-y", "20", &command]).unwrap();

@@ -1,30 +1,40 @@
 //! `lull load --hdr --start-at` and `lull merge`: several generators on one memcached, added up.
 
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 const LULL: &str = env!("CARGO_BIN_EXE_lull");
+/// Only bounds a failure.
+const LOST: Duration = Duration::from_secs(120);
 
 /// A memcached on a port of its own, ended with the test.
 struct Memcached(Child, String);
 
 impl Memcached {
     fn start() -> Option<Memcached> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let nth = COUNT.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("lull-load-port-{}-{nth}", std::process::id()));
+        // It chooses a free port itself, and writes down which.
         let mut command = Command::new("memcached");
-        command.args(["-u", "nobody", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", &port]).stderr(Stdio::null());
-        let child = command.spawn().ok()?;
-        let server = format!("127.0.0.1:{port}");
+        command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "1", "-p", "-1"]).stderr(Stdio::null());
+        let mut child = command.env("MEMCACHED_PORT_FILENAME", &file).spawn().ok()?;
         let begun = Instant::now();
-        while TcpStream::connect(&server).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "memcached does not listen");
+        let port = loop {
+            let written = std::fs::read_to_string(&file).unwrap_or_default();
+            if let Some(port) = written.lines().find_map(|line| line.strip_prefix("TCP INET: ")) {
+                break port.to_owned();
+            }
+            assert_eq!(child.try_wait().unwrap(), None, "memcached ended");
+            assert!(begun.elapsed() < LOST, "memcached does not listen");
             std::thread::sleep(Duration::from_millis(10));
-        }
-        Some(Memcached(child, server))
+        };
+        let _ = std::fs::remove_file(file);
+        Some(Memcached(child, format!("127.0.0.1:{port}")))
     }
 
     fn load(&self, more: &[&str]) -> Command {
@@ -58,20 +68,26 @@ fn generators_that_begin_together_add_up() {
     let directory = std::env::temp_dir().join(format!("lull-load-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    // Far enough ahead for three processes to connect on a busy machine, and the same moment for all.
-    let begin = std::time::SystemTime::now() + Duration::from_secs(15);
-    let begin = begin.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().to_string();
     let names = [file("0"), file("1"), file("2")];
-    let run = |name: &String| {
-        let options = ["--load", "200", "--seconds", "1", "--warm-up", "0.5", "--start-at", &begin, "--hdr", name];
+    let run = |begin: &str, name: &String| {
+        let options = ["--load", "200", "--seconds", "1", "--warm-up", "0.5", "--start-at", begin, "--hdr", name];
         memcached.load(&options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let mut running: Vec<_> = names.iter().map(run).collect();
-    for one in &mut running {
-        let status = one.wait().unwrap();
-        let mut why = String::new();
-        one.stderr.take().unwrap().read_to_string(&mut why).unwrap();
-        assert!(status.success(), "{why}");
+    // The same moment for all, ever farther ahead until all of them have connected by then.
+    let mut ahead = Duration::from_secs(4);
+    loop {
+        let begin = (SystemTime::now() + ahead).duration_since(UNIX_EPOCH).unwrap().as_secs().to_string();
+        let mut running: Vec<_> = names.iter().map(|name| run(&begin, name)).collect();
+        let why = running.iter_mut().find_map(|one| {
+            let status = one.wait().unwrap();
+            let mut why = String::new();
+            one.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+            (!status.success()).then_some(why)
+        });
+        let Some(why) = why else { break };
+        assert!(why.contains("give a later time") && ahead < LOST, "{why}");
+        running.iter_mut().for_each(|one| drop((one.kill(), one.wait())));
+        ahead *= 3;
     }
 
     let [one, two, three] = names.each_ref().map(String::as_str);

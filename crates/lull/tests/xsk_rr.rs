@@ -84,7 +84,7 @@ fn closed_loops_threads_and_payloads_are_as_asked_for() {
         let args = [more, &SHORT[..]].concat();
         is_sound(&args, &ran(&args));
     }
-    let output = lull(&["-P", "2ms", "-l", "0.1", "--seconds", "0.35", "--oversubscribe"]);
+    let output = lull(&["-P", "2ms", "-l", "0.1", "--seconds", "1", "--oversubscribe"]);
     let text = String::from_utf8_lossy(&output.stdout);
     let before = |text: &str, what: &str| -> Option<u64> { text.split(what).next()?.rsplit(' ').next()?.parse().ok() };
     let reports: Vec<&str> = text.lines().filter(|line| line.contains("answers, p5")).collect();
@@ -110,16 +110,19 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["--nic", "xdp:eth0", "--table"], "--table takes both ends");
     refused(&["--nic", "veth", "--no-realtime"], "--no-realtime takes lull's own interrupt threads");
     refused(&["--server-mac", "02:00"], "no Ethernet address");
-    refused(&["--cores", "0,4096"], "cannot use core 4096");
-    refused(&["--cores", "0", "--mode", "separate"], "not enough cores: it takes 4, and there are 1; --oversubscribe");
-    refused(&["--nic", "tap:x", "--cores", "0", "--mode", "group"], "it takes 2, and there are 1");
+    let core = lull_host::usable_cores()[0].to_string();
+    refused(&["--cores", &format!("{core},4096")], "cannot use core 4096");
+    let too_few = "not enough cores: it takes 4, and there are 1; --oversubscribe";
+    refused(&["--cores", &core, "--mode", "separate"], too_few);
+    refused(&["--nic", "tap:x", "--cores", &core, "--mode", "group"], "it takes 2, and there are 1");
     refused(&["--nic", "xdp:nothere0"], "find the interface");
     refused(&["--nic", "xdp:lo", "--mode", "group"], "the nearest is threaded-busy");
 }
 
 #[test]
 fn the_table_has_every_cell_ours_or_why_not_beside_the_published_one() {
-    let table = ran(&["--table", "--seconds", "0.02", "--cores", "0"]);
+    let core = lull_host::usable_cores()[0].to_string();
+    let table = ran(&["--table", "--seconds", "0.02", "--cores", &core]);
     let rows = table["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 5 * 7);
     for row in rows {
@@ -152,7 +155,8 @@ fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
         is_sound(&args, &run);
         assert!(run["device"].as_str().unwrap().contains("copy mode"), "{run}");
         match mode {
-            "inline" | "separate" => {
+            // A veth has no NAPI to poll as long as its driver names none.
+            "inline" | "separate" if run["state"]["is"] != "in_force" => {
                 let reason = run["state"]["reason"].as_str().unwrap_or_default();
                 assert!(reason.contains("SO_BUSY_POLL has no effect"), "{mode}: {run}");
             }
