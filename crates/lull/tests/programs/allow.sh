@@ -32,17 +32,28 @@ for own, allowed, other in [("10.0.0.2", "10.0.0.1", "10.0.0.9"), ("fd00::2", "f
             time.sleep(0.1)
     else:
         sys.exit("an allowed source is refused")
-    before = dropped()
-    try:
-        get(own, other, 1)
-        sys.exit(f"{other} was answered")
-    except TimeoutError:
-        pass
-    assert dropped() > before, "it is not counted"
-    # Neither does a ping of it come back, but its station is known.
-    assert subprocess.run(["ping", "-c", "1", "-W", "1", "-I", other, own], capture_output=True).returncode == 1
+    # What becomes of its packets is seen by the count: that nothing comes back for a second says little on a busy machine.
+    def is_dropped(refused):
+        before = dropped()
+        for _ in range(60):
+            refused()
+            if dropped() > before:
+                return
+        sys.exit("it is not counted")
+    def asked():
+        try:
+            get(own, other, 1)
+            sys.exit(f"{other} was answered")
+        except TimeoutError:
+            pass
+    def pinged():
+        assert subprocess.run(["ping", "-c", "1", "-W", "1", "-I", other, own], capture_output=True).returncode == 1
+    is_dropped(asked)
+    is_dropped(pinged)
+    # Its station is known, for an allowed source of the same host is answered.
+    assert get(own, allowed, 60) == b"hello"
     neighbours = subprocess.run(["ip", "neigh", "show", own], capture_output=True, text=True).stdout
-    assert "lladdr" in neighbours and "FAILED" not in neighbours, neighbours
+    assert "lladdr" in neighbours, neighbours
 END
 options=(--addr fd00::2/64 --allow 10.0.0.1/32,fd00::1/128)
 on_lull python3 server.py "$own" fd00::2
@@ -50,8 +61,7 @@ until_it ip link show lull0
 ip address add 10.0.0.9/24 dev lull0
 ip address add fd00::1/64 dev lull0 nodad
 ip address add fd00::9/64 dev lull0 nodad
-until_it pgrep -P "$launcher"
-program=$(pgrep -P "$launcher" | head -n 1)
+find_program
 until_it "$lull" show "$program"
 python3 client.py "$lull" "$program" >client 2>&1 || fail "$(cat client)"
 grep -q "takes IP packets from 10.0.0.1/32, fd00::1/128 alone" said || fail "the run does not say who may send"

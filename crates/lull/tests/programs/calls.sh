@@ -7,7 +7,6 @@ cc -pthread -o calls "$(dirname "$0")/calls.c" || fail "calls.c does not compile
 client() {
     timeout 120 python3 "$(dirname "$0")/calls_client.py" "$own" "$@" || fail "the client: $*"
 }
-options=()
 PATH=$PWD:$PATH on_lull calls "$what" "$own"
 case $what in
 "exec "*)

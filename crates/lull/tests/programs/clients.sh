@@ -1,15 +1,13 @@
 # Load generators of others from the kernel's end: ab and wrk on nginx, redis-benchmark, memcslap of libmemcached.
 . "$(dirname "$0")/harness.sh"
 
-mkdir html
-echo hello >html/index.html
+site
 nginx_conf "master_process off" <<END
     server { listen $own:80; root $PWD/html; }
 END
 on_lull nginx -c "$PWD/nginx.conf"
 until_it curl -sf "http://$own/"
-ab -q -n 300 -c 8 "http://$own/" >bench 2>&1 || fail "ab: $(cat bench)"
-grep -q 'Failed requests: *0$' bench || fail "ab: $(cat bench)"
+run_ab -n 300 -c 8 "http://$own/"
 if command -v wrk >/dev/null; then
     wrk -t 2 -c 32 -d 1 --timeout 60 "http://$own/" >bench 2>&1 || fail "wrk: $(cat bench)"
     grep -q 'requests in' bench || fail "wrk: $(cat bench)"
@@ -26,7 +24,7 @@ redis-benchmark -h "$own" -n 3000 -c 16 -P 4 -q -t set,get,incr,lpush,lrange_100
 stop
 
 if command -v memcslap >/dev/null; then
-    on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211
+    on_lull "${memcached[@]}"
     until_it memcping --servers="$own:11211"
     memcslap --servers="$own:11211" --concurrency=8 --execute-number=200 --test=set >bench 2>&1 || fail "memcslap: $(cat bench)"
     memcslap --servers="$own:11211" --concurrency=8 --execute-number=200 --test=get --binary >bench 2>&1 ||

@@ -64,7 +64,6 @@ for _ in range(2):
     assert connection.recv(1) == b""
 print("answered")
 END
-options=()
 on_lull python3 server.py "$own"
 timeout 120 python3 client.py "$own" || fail "no answer"
 wait "$launcher" || fail "the program failed"

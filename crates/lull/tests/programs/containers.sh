@@ -4,7 +4,7 @@
 
 serve() {
     unshare --pid --fork --kill-child --mount-proc "$lull" run --nic "tap:lull$1" --addr "10.0.$1.2/24" \
-        --peer-addr "10.0.$1.1/24" --mode "$mode" -- unshare --user --map-user=1000 memcached -l "10.0.$1.2" -t 1 >"said$1" 2>&1 &
+        --peer-addr "10.0.$1.1/24" --mode "$mode" -- "${unprivileged[@]}" memcached -l "10.0.$1.2" -t 1 >"said$1" 2>&1 &
     until_it "$lull" load "10.0.$1.2:11211" --connections 1 --seconds 0.1 --warm-up 0.1
 }
 touch said

@@ -1,8 +1,7 @@
 # Unmodified dnsmasq: a name server that is asked over UDP. (Over TCP it forks a child for every question.)
 . "$(dirname "$0")/harness.sh"
 
-# As a user without any right: root's dnsmasq would change its group, which these namespaces refuse.
-on_lull unshare --user --map-user=1000 dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file="$PWD/pid" --port=5353 \
+on_lull "${unprivileged[@]}" dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file="$PWD/pid" --port=5353 \
     --no-resolv --no-hosts --bind-interfaces --except-interface=lo --listen-address="$own" --address=/lull.test/192.0.2.77 --log-facility=-
 until_it python3 "$(dirname "$0")/dns_client.py" "$own" 1
 python3 "$(dirname "$0")/dns_client.py" "$own" 1000 || fail "the client"

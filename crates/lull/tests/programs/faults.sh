@@ -3,14 +3,10 @@
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
-answers() {
-    "$lull" load "$own:11211" --connections 4 --seconds 0.2 --warm-up 0.1 >load 2>&1
-}
-options=()
 serve() {
-    on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1 "$@"
-    until_it answers
-    program=$(pgrep -P "$launcher" | head -n 1)
+    on_lull "${memcached[@]}" -t 1
+    until_it memcached_answers 4
+    find_program
 }
 clean() {
     stop
@@ -44,14 +40,14 @@ END
     kill -CONT "$program"
     wait "$client" || fail "the client: $(cat client)"
     grep -q kept client || fail "$(cat client)"
-    until_it answers
+    until_it memcached_answers 4
     clean
     ;;
 second)
     serve
     "$lull" run "${nic[@]}" --mode base -- true >second 2>&1 && fail "a second launcher got the NIC"
     grep -q "lull0.*\(use\|busy\)" second || fail "it does not say why: $(cat second)"
-    until_it answers
+    until_it memcached_answers 4
     clean
     ;;
 launcher)
@@ -59,7 +55,7 @@ launcher)
     kill -9 "$launcher"
     wait "$launcher"
     # The program goes on, and takes the NIC with it when it ends.
-    until_it answers
+    until_it memcached_answers 4
     kill -0 "$program" || fail "the program died with its launcher"
     kill -TERM "$program"
     until_it eval "! exists lull0"
@@ -151,12 +147,13 @@ END
     client=$!
     for nth in $(seq "${LULL_TEST_RESTARTS:-20}"); do
         before=$(cat answered)
-        on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
+        on_lull "${memcached[@]}" -t 1
         until_it eval "[ \$(cat answered) -gt $before ]"
         if [ $((nth % 2)) = 0 ]; then
             stop
         else
-            kill -9 "$(pgrep -P "$launcher" | head -n 1)"
+            find_program
+            kill -9 "$program"
             wait "$launcher"
         fi
         exists lull0 && fail "the TAP is left"

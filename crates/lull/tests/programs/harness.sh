@@ -5,6 +5,11 @@ lull=$1
 mode=$2
 own=10.0.0.2
 nic=(--nic tap:lull0 --addr "$own/24" --peer-addr 10.0.0.1/24)
+# More options of `lull run`.
+options=()
+# Before a program that is to be a user without any right: as root it would change its groups, which these namespaces refuse.
+unprivileged=(unshare --user --map-user=1000)
+memcached=("${unprivileged[@]}" memcached -l "$own" -p 11211)
 ip link set lo up
 
 # Clients run where the kernel's end of the NIC is.
@@ -26,6 +31,11 @@ on_veth() {
     nic=(--nic xdp:x0 --addr "$own/24")
 }
 
+# The NIC is a TAP ("tap") or an interface of the host by AF_XDP ("xdp"), with so many queues.
+on_nic() {
+    if [ "$1" = xdp ]; then on_veth "$2"; else options+=(--queues "$2"); fi
+}
+
 # The host answers pings through the same interface all the while; "end" says how many it answered, and fails if one is lost.
 pings_begin() {
     there ping -i 0.02 10.0.0.1 >pings 2>&1 &
@@ -37,7 +47,8 @@ pings_end() {
     until_it pinged $(($(grep -c icmp_seq pings) + 5))
     kill -INT "$(pgrep -P "$pings" || echo "$pings")" 2>/dev/null
     wait "$pings"
-    awk -F'icmp_seq=' 'NF > 1 { split($2, a, " "); if (a[1] != ++next_one) lost = 1 } END { exit lost }' pings ||
+    # The numbers have 16 bits.
+    awk -F'icmp_seq=' 'NF > 1 { split($2, a, " "); due = (due + 1) % 65536; if (a[1] != due) lost = 1 } END { exit lost }' pings ||
         fail "pings of the host's were lost: $(cat pings)"
     echo "pings of the host's: $(grep -c icmp_seq pings), none lost"
 }
@@ -48,14 +59,69 @@ on_lull() {
     launcher=$!
 }
 
-# Writes nginx.conf: how many processes there are is told, what belongs into http { } comes from standard input.
+# Sets $program: the launcher's child is the program, for `unshare` and memcached replace one another.
+find_program() {
+    until_it pgrep -P "$launcher"
+    program=$(pgrep -P "$launcher" | head -n 1)
+}
+
+# Whether memcached, on $port or 11211, answers a load of lull's generator on so many connections.
+memcached_answers() {
+    there timeout 120 "$lull" load "$own:${port:-11211}" --connections "${1:-1}" --seconds 0.1 --warm-up 0.1 >load 2>&1
+}
+
+# Loads memcached with these options of `lull load`; every request is answered.
+load_memcached() {
+    there "$lull" load "$own:${port:-11211}" "$@" >load 2>&1 || fail "the load: $(cat load)"
+    grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "not everything was answered: $(cat load)"
+}
+
+# Whether the program ($1) has so many connections open: it closes those that its peers have closed when it comes to it.
+has_open() {
+    "$lull" ss "$1" --json >sockets || return 1
+    [ "$(python3 -c '
+import json
+sockets = json.load(open("sockets"))[0]["sockets"]
+print(sum(socket["state"] in ("ESTAB", "CLOSE-WAIT") for socket in sockets))')" = "$2" ]
+}
+
+# Makes files for a server of HTTP: html/index.html, and html/large of so many random bytes.
+site() {
+    mkdir -p html
+    echo hello >html/index.html
+    head -c "${1:-0}" /dev/urandom >html/large
+}
+
+# Runs ab with these arguments: no request fails.
+run_ab() {
+    there ab -q "$@" >bench 2>&1 || fail "ab: $(cat bench)"
+    grep -q 'Failed requests: *0$' bench || fail "ab: $(cat bench)"
+}
+
+# Writes haproxy.cfg, in the mode http or tcp; frontends and backends come from standard input.
+haproxy_cfg() {
+    cat >haproxy.cfg <<END
+global
+    nbthread 2
+    maxconn 200
+defaults
+    mode $1
+    timeout client 60s
+    timeout server 60s
+    timeout connect 60s
+$(cat)
+END
+}
+
+# Writes nginx.conf: how many processes there are is told, and the level of errors; what belongs into http { } comes from standard
+# input.
 nginx_conf() {
     cat >nginx.conf <<END
 user root root;
 daemon off;
 $1;
 pid $PWD/pid;
-error_log $PWD/errors info;
+error_log $PWD/errors ${2:-info};
 events { worker_connections 256; }
 http {
     access_log off;
@@ -70,9 +136,9 @@ $(cat)
 END
 }
 
-# Waits until a command succeeds, for a minute or LULL_TEST_PATIENCE seconds.
+# Waits until a command succeeds, for two minutes or LULL_TEST_PATIENCE seconds.
 until_it() {
-    for _ in $(seq "$((10 * ${LULL_TEST_PATIENCE:-60}))"); do
+    for _ in $(seq "$((10 * ${LULL_TEST_PATIENCE:-120}))"); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.1
     done

@@ -1,9 +1,8 @@
 # A program that is killed: the peers of its connections are reset, as the kernel resets those of its own sockets.
 . "$(dirname "$0")/harness.sh"
 
-options=()
-on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
-until_it "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
+on_lull "${memcached[@]}" -t 1
+until_it memcached_answers
 cat >client.py <<'END'
 import socket, sys
 connections = [socket.create_connection((sys.argv[1], 11211)) for _ in range(20)]
@@ -23,8 +22,8 @@ END
 python3 client.py "$own" >client 2>&1 &
 client=$!
 until_it test -e connected
-# The launcher's child is the program: `unshare` and memcached replace one another.
-program=$(pgrep -P "$launcher" | head -n 1)
+find_program
+until_it has_open "$program" 19
 kill -9 "$program"
 wait "$client" || fail "the client: $(cat client)"
 wait "$launcher"

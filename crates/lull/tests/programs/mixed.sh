@@ -6,33 +6,16 @@
 seconds=$3
 on_veth 1
 pings_begin
-mkdir html
-head -c 20000 /dev/urandom >html/file
-cat >nginx.conf <<END
-user root root;
-daemon off;
-worker_processes 2;
-pid $PWD/pid;
-error_log $PWD/errors error;
-events { worker_connections 256; }
-http {
-    access_log off;
-    keepalive_requests 1000000;
-    client_body_temp_path $PWD/t1;
-    proxy_temp_path $PWD/t2;
-    fastcgi_temp_path $PWD/t3;
-    uwsgi_temp_path $PWD/t4;
-    scgi_temp_path $PWD/t5;
+site 20000
+nginx_conf "worker_processes 2" error <<END
     server {
         listen 10.0.3.2:80 reuseport;
         root $PWD/html;
         location /who { return 200 "\$pid\n"; }
     }
-}
 END
-options=()
-on_lull unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1
-memcached=$launcher
+on_lull "${memcached[@]}" -t 1
+cache=$launcher
 nic=(--nic tap:lull2 --addr 10.0.2.2/24 --peer-addr 10.0.2.1/24)
 on_lull redis-server --bind 10.0.2.2 --protected-mode no --save "" --dir "$PWD" --io-threads 2 --io-threads-do-reads yes
 redis=$launcher
@@ -40,9 +23,9 @@ nic=(--nic tap:lull3 --addr 10.0.3.2/24 --peer-addr 10.0.3.1/24)
 options=(--queues 4)
 on_lull nginx -c "$PWD/nginx.conf"
 nginx=$launcher
-until_it there "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
+until_it memcached_answers
 until_it redis-cli -h 10.0.2.2 ping
-until_it curl -s -o html/got http://10.0.3.2/file
+until_it curl -s -o got http://10.0.3.2/large
 
 # Loads go round until the file "stop" is there, and a failure is written down.
 rounds() {
@@ -54,10 +37,7 @@ rounds() {
         echo "$count" >"$name.rounds"
     done
 }
-answered() {
-    there "$lull" load "$own:11211" --connections 16 --load "$1" --seconds 5 --warm-up 0.1 --records 1000 >load 2>&1 &&
-        grep -q ' 0 errors), 0 lost, 0 unanswered' load || { cat load; return 1; }
-}
+answered() { (load_memcached --connections 16 --load "$1" --seconds 5 --warm-up 0.1 --records 1000); }
 ask_memcached() { answered 2K && answered 20K && sleep 1; }
 ask_redis() {
     redis-benchmark -h 10.0.2.2 -n 20000 -c 10 -P "$((RANDOM % 16 + 1))" -r 1000 -t set,get,lpush,lrange_100 --csv >redis.bench 2>&1 || return 1
@@ -69,7 +49,7 @@ save_redis() {
     sleep 5
     [ "$(redis-cli -h 10.0.2.2 info persistence | tr -d '\r' | sed -n s/rdb_last_bgsave_status://p)" = ok ]
 }
-ask_nginx() { curl -s --retry 3 -o html/got "http://10.0.3.2/file" && cmp html/got html/file && sleep 0.2; }
+ask_nginx() { curl -s --retry 3 -o got "http://10.0.3.2/large" && cmp got html/large && sleep 0.2; }
 reload_nginx() { kill -HUP "$(cat pid)"; sleep 10; }
 python3 "$(dirname "$0")/keep_alive.py" 10.0.3.2 >client 2>&1 &
 client=$!
@@ -114,13 +94,13 @@ END
 # Whatever has been masked is served again: a request that comes alone is answered.
 sleep 3
 for _ in 1 2 3; do
-    timeout 5 redis-cli -h 10.0.2.2 ping >/dev/null || fail "redis does not answer"
-    timeout 5 curl -s -o html/got http://10.0.3.2/file || fail "nginx does not answer"
-    there timeout 5 "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1 >/dev/null || fail "memcached does not answer"
+    timeout 60 redis-cli -h 10.0.2.2 ping >/dev/null || fail "redis does not answer"
+    timeout 60 curl -s -o got http://10.0.3.2/large || fail "nginx does not answer"
+    memcached_answers || fail "memcached does not answer"
     sleep 1
 done
-kill -TERM $redis $nginx $memcached
-wait $redis $nginx $memcached
+kill -TERM $redis $nginx $cache
+wait $redis $nginx $cache
 pings_end
 exists lull2 || exists lull3 && fail "a TAP is left"
 echo done

@@ -73,7 +73,6 @@ happened = {
 }
 assert happened[family], count
 END
-options=()
 on_lull python3 server.py "$own" "$mode"
 if [ "$3" = refused ]; then
     wait "$launcher"
@@ -85,8 +84,7 @@ if [ "$3" = refused ]; then
     echo done
     exit
 fi
-until_it pgrep -P "$launcher"
-program=$(pgrep -P "$launcher" | head -n 1)
+find_program
 until_it "$lull" show "$program"
 python3 client.py "$lull" "$own" "$program" "$mode" >client 2>&1 || fail "$(cat client)"
 cat client

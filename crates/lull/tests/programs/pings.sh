@@ -4,11 +4,10 @@
 . "$(dirname "$0")/harness.sh"
 
 fault=$3
-options=()
 on_veth 1
 pings_begin
-answers() { there timeout 60 "$lull" load "$own:11211" --connections 4 --seconds 0.2 --warm-up 0.1 >load 2>&1; }
-memcached=(unshare --user --map-user=1000 memcached -l "$own" -p 11211 -t 1)
+answers() { memcached_answers 4; }
+memcached+=(-t 1)
 case "$fault" in
 strace)
     on_lull strace -f -o trace "${memcached[@]}"
@@ -22,7 +21,7 @@ attached)
     until_it answers
     # Attached to while it serves, let go again, and each time it goes on.
     for _ in 1 2 3; do
-        timeout 60 gdb -q -batch -p "$(pgrep -x memcached)" -ex 'info threads' -ex detach >gdb 2>&1
+        timeout 120 gdb -q -batch -p "$(pgrep -x memcached)" -ex 'info threads' -ex detach >gdb 2>&1
         grep -q 'Thread\|LWP' gdb || fail "gdb: $(cat gdb)"
         answers || fail "it does not answer after gdb: $(cat load)"
     done
@@ -30,7 +29,7 @@ attached)
     ;;
 memlock)
     # 1 MiB may be pinned, and the rings take 4.
-    on_lull unshare --user --map-user=1000 bash -c "ulimit -l 1024; exec memcached -l $own -p 11211 -t 1"
+    on_lull "${unprivileged[@]}" bash -c "ulimit -l 1024; exec memcached -l $own -p 11211 -t 1"
     until_it grep -q 'RLIMIT_MEMLOCK is 1024 KiB' said
     grep -q 'ulimit -l' said || fail "there is no remedy"
     kill -TERM "$launcher" 2>/dev/null
@@ -38,7 +37,7 @@ memlock)
     ;;
 address-space)
     # memcached starts, and there is too little for the stack.
-    on_lull unshare --user --map-user=1000 bash -c "ulimit -v 110000; exec memcached -m 8 -l $own -p 11211 -t 1"
+    on_lull "${unprivileged[@]}" bash -c "ulimit -v 110000; exec memcached -m 8 -l $own -p 11211 -t 1"
     until_it grep -q "no room for lull's stack" said
     grep -q 'ulimit -v' said || fail "there is no remedy"
     kill -TERM "$launcher" 2>/dev/null

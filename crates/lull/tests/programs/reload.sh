@@ -5,8 +5,7 @@
 
 read -r workers reuseport nic_kind <<<"$3"
 [ "$reuseport" = shared ] && reuseport=
-mkdir html
-echo hello >html/index.html
+site
 nginx_conf "worker_processes $workers" <<END
     server {
         listen $own:80 $reuseport;
@@ -14,13 +13,8 @@ nginx_conf "worker_processes $workers" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-if [ "$nic_kind" = xdp ]; then
-    options=()
-    on_veth 4
-    pings_begin
-else
-    options=(--queues 4)
-fi
+on_nic "$nic_kind" 4
+[ "$nic_kind" = xdp ] && pings_begin
 on_lull nginx -c "$PWD/nginx.conf"
 until_it there curl -s "http://$own/"
 

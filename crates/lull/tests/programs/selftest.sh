@@ -13,7 +13,6 @@ else
     device=lull0
 fi
 ifindex=$(ip -o link show "$device" | cut -d: -f1)
-options=()
 
 head -c 1000000 /dev/urandom >sent
 # What is counted is read while half of the file has arrived.
@@ -59,8 +58,7 @@ END
 
 # ynl runs beside the server under the same launcher: it reads, sets, reads what it has set, and deferrals are counted.
 cat >beside.sh <<'END'
-unshare --user --map-user=1000 memcached -l "$1" -p 11211 -t 1 & server=$!
-shift
+$server & server=$!
 while [ ! -e load ]; do sleep 0.1; done
 "$@" --dump napi-get --json "{\"ifindex\": $ifindex}" >before || exit 3
 id=$(python3 -c 'import json; print(json.load(open("before"))[0]["id"])')
@@ -71,9 +69,8 @@ touch set
 wait "$server"
 END
 export ifindex
-on_lull bash beside.sh "$own" "${ynl[@]}"
-answers() { there "$lull" load "$own:11211" --connections 4 --seconds 0.3 --warm-up 0.1 >/dev/null 2>&1; }
-until_it answers
+server="${memcached[*]} -t 1" on_lull bash beside.sh "${ynl[@]}"
+until_it memcached_answers 4
 "$lull" show --json >shown
 [ "$(sum_of deferrals)" = 0 ] || fail "there were deferrals before"
 touch load
@@ -87,7 +84,7 @@ assert (after["defer-hard-irqs"], after["gro-flush-timeout"]) == (100, 20000), a
 assert after["ifindex"] == before["ifindex"] and after["id"] == before["id"], after
 queues = json.load(open("queues"))
 assert [queue["napi-id"] for queue in queues] == [after["id"]] * 2, queues' || fail "ynl read something else"
-answers || fail "it does not answer after ynl"
+memcached_answers 4 || fail "it does not answer after ynl"
 "$lull" show --json >shown
 deferrals=$(sum_of deferrals)
 [ "$deferrals" -gt 0 ] || fail "what ynl set did not change what is counted"

@@ -3,46 +3,21 @@
 . "$(dirname "$0")/harness.sh"
 
 program=$3
-options=()
 queues=1
 [ "$program" = nginx-2 ] && queues=2
-if [ "$4" = xdp ]; then on_veth "$queues"; else options=(--queues "$queues"); fi
+on_nic "$4" "$queues"
 here=$(dirname "$(realpath "$0")")
-as_user=(unshare --user --map-user=1000)
 by_wrk() {
     until_it there curl -s -o got "http://$own:$1/"
     there wrk -t 1 -c 32 -d 2s "http://$own:$1/" >load 2>&1 || fail "$(cat load)"
     grep -q 'Socket errors\|Non-2xx' load && fail "$(cat load)"
     sed -n 's/^Requests\/sec: *\([0-9]*\).*/\1/p' load
 }
-nginx_conf() {
-    mkdir -p html
-    echo hello >html/index.html
-    cat >nginx.conf <<END
-user root root;
-daemon off;
-worker_processes $1;
-pid $PWD/pid;
-error_log $PWD/errors error;
-events { worker_connections 256; }
-http {
-    access_log off;
-    keepalive_requests 1000000;
-    client_body_temp_path $PWD/t1;
-    proxy_temp_path $PWD/t2;
-    fastcgi_temp_path $PWD/t3;
-    uwsgi_temp_path $PWD/t4;
-    scgi_temp_path $PWD/t5;
-    server { listen $own:80 reuseport; root $PWD/html; }
-}
-END
-}
 case "$program" in
 memcached-t1 | memcached-t4)
-    on_lull "${as_user[@]}" memcached -l "$own" -p 11211 -t "${program#*-t}"
-    until_it there "$lull" load "$own:11211" --connections 1 --seconds 0.1 --warm-up 0.1
-    there "$lull" load "$own:11211" --connections 32 --seconds 2 --records 1000 >load 2>&1 || fail "$(cat load)"
-    grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "$(cat load)"
+    on_lull "${memcached[@]}" -t "${program#*-t}"
+    until_it memcached_answers
+    load_memcached --connections 32 --seconds 2 --records 1000
     sed -n 's/^queries\/s *//p' load
     ;;
 redis | redis-io)
@@ -53,19 +28,15 @@ redis | redis-io)
     sed -n 's/^"GET","\([0-9]*\).*/\1/p' load
     ;;
 nginx-1 | nginx-2)
-    nginx_conf "${program#*-}"
+    site
+    nginx_conf "worker_processes ${program#*-}" <<END
+    server { listen $own:80 reuseport; root $PWD/html; }
+END
     on_lull nginx -c "$PWD/nginx.conf"
     by_wrk 80
     ;;
 haproxy)
-    cat >haproxy.cfg <<END
-global
-    nbthread 2
-defaults
-    mode http
-    timeout client 60s
-    timeout server 60s
-    timeout connect 60s
+    haproxy_cfg http <<END
 frontend it
     bind $own:80
     http-request return status 200 content-type text/plain string hello

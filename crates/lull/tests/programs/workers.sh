@@ -2,8 +2,7 @@
 # or "xdp".
 . "$(dirname "$0")/harness.sh"
 
-mkdir html
-echo hello >html/index.html
+site
 nginx_conf "worker_processes 2" <<END
     server {
         listen $own:80 reuseport;
@@ -11,13 +10,8 @@ nginx_conf "worker_processes 2" <<END
         location /who { return 200 "\$pid\n"; }
     }
 END
-if [ "$3" = xdp ]; then
-    options=()
-    on_veth 2
-    pings_begin
-else
-    options=(--queues 2)
-fi
+on_nic "$3" 2
+[ "$3" = xdp ] && pings_begin
 on_lull nginx -c "$PWD/nginx.conf"
 until_it there curl -s "http://$own/"
 
@@ -30,8 +24,7 @@ both_answer() {
     [ "$(sort -u who | wc -l)" = 2 ]
 }
 until_it both_answer
-there ab -q -k -n 4000 -c 20 "http://$own/" >bench 2>&1 || fail "$(cat bench)"
-grep -q 'Failed requests: *0$' bench || fail "$(cat bench)"
+run_ab -k -n 4000 -c 20 "http://$own/"
 for worker in $(sort -u who); do
     "$lull" stat "$worker" --interval 0.1 --count 1 >stat 2>&1 || fail "lull stat of process $worker: $(cat stat)"
 done

@@ -10,7 +10,6 @@ if [ "$3" = hosts ]; then
     listen=$own:11211,$own:11212
     nic=(--nic xdp:x0:0 --addr "$own/24" --ports 11211)
 fi
-options=()
 if [ "$3" = hosts ]; then
     # The answers to a connection that is not bound to a port of lull's go to the host: it is the kernel's.
     there python3 -c "
@@ -29,20 +28,18 @@ fi
 # Before its first socket it is a user without any right.
 on_lull memcached -u nobody -l "$listen" -t 1
 
-try() { there "$lull" load "$1" --connections 1 --seconds 0.1 --warm-up 0.1; }
 answers() {
-    until_it try "$1"
-    there "$lull" load "$1" --connections 16 --seconds 1 --records 1000 >load 2>&1 || fail "the load: $(cat load)"
+    until_it memcached_answers
+    load_memcached --connections 16 --seconds 1 --records 1000
     cat load
-    grep -q ' 0 errors), 0 lost, 0 unanswered' load || fail "not everything was answered: $(cat load)"
 }
-answers "$own:11211"
+answers
 # It is the kernel that has the other port's listener alone.
 listens() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 listens 11211 && fail "the kernel listens on lull's port"
 if [ "$3" = hosts ]; then
     listens 11212 || fail "the kernel does not listen on its own port"
-    answers "$own:11212"
+    port=11212 answers
 fi
 ip link show x0 | grep -q xdp || fail "there is no XDP program on the interface"
 
@@ -61,8 +58,9 @@ raise SystemExit('it was not reset')" >client 2>&1 &
 client=$!
 until_it test -e connected
 pings_begin
-program=$(cat "/proc/$launcher/task/$launcher/children")
-kill -9 $program || fail "there is no program"
+find_program
+until_it has_open "$program" 1
+kill -9 "$program" || fail "there is no program"
 wait "$launcher"
 status=$?
 launcher=
