@@ -6,22 +6,11 @@
 #
 # It takes root, apt with deb-src, a C compiler, make, perl and libevent-dev, and says so where it skips.
 set -uo pipefail
-lull=$(realpath "$1")
-directory=$2
+. "$(dirname "$0")/common.bash"
+suite "memcached's own tests" "$1" "$2" apt-get cc make perl ip unshare
 shift 2
-
-skip() { echo "SKIP: memcached's own tests: $1"; exit 0; }
-[ "$(id -u)" = 0 ] || skip "this is not root, which network namespaces and memcached's -u take"
-for program in apt-get cc make perl ip unshare; do
-    command -v "$program" >/dev/null || skip "$program is missing"
-done
-mkdir -p "$directory"
-directory=$(realpath "$directory")
-cd "$directory" || exit 1
 if [ ! -x source/memcached-debug ]; then
-    apt-get source -qq --download-only memcached >fetched 2>&1 || skip "no source package: $(tail -1 fetched)"
-    rm -rf source && mkdir source
-    tar xf memcached_*.orig.tar.* -C source --strip-components=1 || exit 1
+    debian_source memcached
     (cd source && ./configure -q && make -s memcached-debug timedrun sizes) >built 2>&1 ||
         skip "it does not build: $(tail -1 built)"
 fi
@@ -45,15 +34,9 @@ perl -pe '
 # Runs a test in a namespace of its own; its passes and failures go to a file.
 one() {
     local way=$1 test=$2
-    case $way in
-    kernel) host=127.0.0.1 below="" ;;
-    library) host=127.0.0.1 below="env LD_PRELOAD=$(dirname "$lull")/liblull_preload.so" ;;
-    lull)
-        host=10.0.%d.2
-        below="$lull run --nic tap:lull%d --addr 10.0.%d.2/24 --peer-addr 10.0.%d.1/24 --mode suspend20 --"
-        ;;
-    esac
-    SERVER_HOST=$host SERVER_BELOW=$below timeout 600 unshare -n sh -c "ip link set lo up; perl -It/lib $test" \
+    host=127.0.0.1
+    [ "$way" = lull ] && host=10.0.%d.2
+    SERVER_HOST=$host SERVER_BELOW=$(below "$way" %d) timeout 600 unshare -n sh -c "ip link set lo up; perl -It/lib $test" \
         >"$directory/$way.$(basename "$test")" 2>&1
 }
 tests=("$@")

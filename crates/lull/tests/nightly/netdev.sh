@@ -7,19 +7,10 @@
 # LULL_KERNEL_SOURCE names a source tree of Linux 6.19 or newer; without it Debian's newest is downloaded (160 MB). It takes
 # root, apt, a C compiler, make and python3 with yaml, and says so where it skips.
 set -uo pipefail
-lull=$(realpath "$1")
-directory=$2
 scripts=$(realpath "$(dirname "$0")/../programs")
-
-skip() { echo "SKIP: Linux's users of netdev: $1"; exit 0; }
-[ "$(id -u)" = 0 ] || skip "this is not root, which AF_XDP takes"
-for program in cc make python3 ip unshare; do
-    command -v "$program" >/dev/null || skip "$program is missing"
-done
+. "$(dirname "$0")/common.bash"
+suite "Linux's users of netdev" "$1" "$2" cc make python3 ip unshare
 python3 -c 'import yaml, jsonschema' 2>/dev/null || skip "python3 has no yaml or no jsonschema"
-mkdir -p "$directory"
-directory=$(realpath "$directory")
-cd "$directory" || exit 1
 
 # Downloads Debian's newest kernel source, with lists of packages of its own: the machine's are left alone.
 download() {

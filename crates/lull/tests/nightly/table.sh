@@ -5,13 +5,11 @@
 #
 #   table.sh LULL DIRECTORY [PROGRAM...]
 set -uo pipefail
-lull=$(realpath "$1")
 scripts=$(realpath "$(dirname "$0")/../programs")
-directory=$2
+. "$(dirname "$0")/common.bash"
+rm -rf "$2"
+suite "the table of programs" "$1" "$2" ip unshare
 shift 2
-[ "$(id -u)" = 0 ] || { echo "SKIP: the table of programs: this is not root, which AF_XDP takes"; exit 0; }
-rm -rf "$directory" && mkdir -p "$directory"
-directory=$(realpath "$directory")
 
 declare -A command=([memcached-t1]=memcached [memcached-t4]=memcached [redis]=redis-server [redis-io]=redis-server
     [nginx-1]=nginx [nginx-2]=nginx [haproxy]=haproxy [python]=python3 [node]=node)
