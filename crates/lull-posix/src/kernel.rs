@@ -1,6 +1,8 @@
 //! The kernel's half of each call: typed system calls on placeholders and on what is not lull's.
 #![allow(unsafe_code)]
 
+pub(crate) mod pipe;
+
 use core::ffi::CStr;
 use core::mem::{MaybeUninit, size_of};
 

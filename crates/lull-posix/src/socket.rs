@@ -16,6 +16,7 @@ mod name;
 pub(crate) mod options;
 mod sendfile;
 mod shutdown;
+mod splice;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -36,12 +37,13 @@ pub use data::{Receive, Send, read, recv, recv_message, send, send_message, writ
 pub(crate) use datagram::Datagram;
 pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
-pub use messages::{goes_by_lull, recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
 pub use name::{getpeername, getsockname};
 pub use options::steer::may_steer;
 pub use options::{getsockopt, setsockopt};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;
+pub use splice::splice;
 
 /// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
 ///

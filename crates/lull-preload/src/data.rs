@@ -7,7 +7,7 @@ use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use lull_posix::signals::section;
-use lull_posix::socket::{self, Receive, Room, Send};
+use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{is_lull, memory, netlink};
 
 use crate::taken_over::taken_over;
@@ -135,12 +135,7 @@ taken_over! {
         if address.is_null() {
             return receive(fd, buffer, count, flags);
         }
-        answer::count(|| {
-            let buffer = IoSliceMut::new(memory::bytes_mut(buffer, count));
-            let room = Room { buffers: &mut [buffer], control: &mut [] };
-            let message = socket::recv_message(fd, room, Receive { flags })?;
-            memory::write_address(message.from.as_bytes(), address, length).map(|()| message.bytes)
-        })
+        answer::count(|| socket::recvfrom(fd, buffer, count, flags, address, length))
     }
 
     /// As [`__read_chk`].
@@ -172,10 +167,7 @@ taken_over! {
             }
             Ok(false) => real::sendto(fd, buffer, count, flags, address, length),
             Ok(true) if address.is_null() => transmit(fd, buffer, count, flags),
-            Ok(true) => answer::count(|| {
-                let (data, to) = (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize));
-                socket::send_message(fd, &[IoSlice::new(data)], to, &[], Send { flags })
-            }),
+            Ok(true) => answer::count(|| socket::sendto(fd, buffer, count, flags, address, length)),
         }
     }
 
@@ -245,14 +237,7 @@ taken_over! {
         sendfile(to, from, offset, count)
     }
 
-    /// A socket of lull's has no pages to give away: programs then read and write.
-    fn splice(
-        from: c_int,
-        at: *mut loff_t,
-        to: c_int,
-        there: *mut loff_t,
-        count: size_t,
-        flags: c_uint,
-    ) -> ssize_t,
-        if is_lull(from) || is_lull(to) => answer::refused(libc::EINVAL) as ssize_t;
+    fn splice(from: c_int, at: *mut loff_t, to: c_int, there: *mut loff_t, count: size_t, flags: c_uint) -> ssize_t,
+        if is_lull(from) || is_lull(to) =>
+            answer::count(|| socket::splice((from, !at.is_null()), (to, !there.is_null()), count, flags));
 }

@@ -309,6 +309,11 @@ impl Stream {
         Ok(count)
     }
 
+    /// Bytes that it would take now.
+    pub(super) fn room(&self) -> Result<usize> {
+        Ok(self.stream.buffer_sizes()?.1.saturating_sub(self.stream.unacknowledged()?))
+    }
+
     /// The stream, for who waits on it.
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream

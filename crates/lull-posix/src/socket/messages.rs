@@ -1,9 +1,10 @@
 //! Messages as C has them (`msghdr`, `mmsghdr`), on numbers that are lull's.
 #![allow(unsafe_code)]
 
+use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_uint, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::{Message, Receive, Room, Send, recv_message, send_message, sends_by_lull};
 use crate::{Errno, Result, is_engaged, is_lull, memory};
@@ -22,6 +23,44 @@ pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_
     // SAFETY: as above.
     let address = unsafe { memory::bytes(address.cast(), length as usize) };
     crate::signals::section(|| sends_by_lull(fd, address))
+}
+
+/// `recvfrom` with an address.
+///
+/// # Safety
+/// The program vouches for its pointers.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Result<usize> {
+    // SAFETY: as above.
+    unsafe {
+        let buffer = IoSliceMut::new(memory::bytes_mut(buffer, count));
+        let room = Room { buffers: &mut [buffer], control: &mut [] };
+        let message = recv_message(fd, room, Receive { flags })?;
+        memory::write_address(message.from.as_bytes(), address, length).map(|()| message.bytes)
+    }
+}
+
+/// `sendto` with an address.
+///
+/// # Safety
+/// As [`recvfrom`].
+pub unsafe fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    count: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> Result<usize> {
+    // SAFETY: as above.
+    let (data, to) = unsafe { (memory::bytes(buffer, count), memory::bytes(address.cast(), length as usize)) };
+    send_message(fd, &[IoSlice::new(data)], to, &[], Send { flags })
 }
 
 /// `recvmsg`.

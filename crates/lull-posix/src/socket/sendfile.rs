@@ -18,7 +18,11 @@ pub fn sendfile(to: c_int, from: c_int, offset: Option<&mut off_t>, count: usize
     }
     let mut at = match offset.as_deref() {
         Some(offset) => *offset,
-        None => kernel::position(from)?,
+        // A pipe has none, and no offset was given (`splice_direct_to_actor`).
+        None => kernel::position(from).map_err(|error| match error.number() {
+            libc::ESPIPE => Errno::new(libc::EINVAL),
+            _ => error,
+        })?,
     };
     let begin = at;
     let mut chunk = vec![0; CHUNK_BYTES.min(count)];
