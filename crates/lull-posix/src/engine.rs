@@ -11,7 +11,7 @@ use lull_net::lull_nic::own;
 use lull_net::{Host, Mode, Network, Worker};
 
 use crate::kernel::NoSignals;
-use crate::{Errno, Flows, Result, Routing, fork, signals};
+use crate::{Errno, Flows, Result, Routing, cancel, fork, signals};
 
 /// A running engine.
 pub struct Engine {
@@ -239,6 +239,7 @@ impl Engine {
     fn new_place(&self, cpu: u16) -> Result<Place> {
         let worker = Worker::new(&self.host, cpu).map_err(|error| Errno::from(std::io::Error::from(error)))?;
         let waker = Box::new(worker.waker());
+        cancel::can_be_woken_by(worker.waker());
         Ok(Place { worker, waker })
     }
 

@@ -11,7 +11,7 @@ mod params;
 mod wait;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -130,9 +130,7 @@ impl EpollFile {
         if call.is_some() || self.waiting_there.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
-        let readable = own(kernel::out_of_the_way(kernel::eventfd(1)?));
-        kernel::add_member(mixed.kernel.as_fd(), readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
-        *call = Some(readable);
+        *call = Some(call_out_of(mixed.kernel.as_fd())?);
         Ok(())
     }
 
@@ -144,6 +142,13 @@ impl EpollFile {
             drop(call.take());
         }
     }
+}
+
+/// Calls those out who wait in a context of the kernel's, until what this returns is closed.
+pub(crate) fn call_out_of(context: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let readable = own(kernel::out_of_the_way(kernel::eventfd(1)?));
+    kernel::add_member(context, readable.as_fd(), libc::EPOLLIN as u32, CALL)?;
+    Ok(readable)
 }
 
 #[allow(unsafe_code)]

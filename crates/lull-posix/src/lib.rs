@@ -19,6 +19,7 @@
 //! | [`epoll`] | epoll over both worlds |
 //! | [`flags`] | `fcntl`, `ioctl` |
 //! | [`poll`] | `poll` over both worlds |
+//! | [`cancel`] | threads that are cancelled in a call of lull's |
 //! | [`signals`] | the program's handlers: when they run, and which waits they end |
 //! | [`listing`] | sockets, as `lull ss` shows them |
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
@@ -32,6 +33,7 @@
 
 pub mod address;
 mod block;
+pub mod cancel;
 mod claimed;
 pub mod depot;
 mod elsewhere;

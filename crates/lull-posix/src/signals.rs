@@ -15,7 +15,7 @@ use libc::{c_int, c_void, sigaction as Action, siginfo_t};
 use lull_net::lull_host::Waker;
 
 use crate::raw::raw;
-use crate::{Errno, Result};
+use crate::{Errno, Result, cancel};
 
 const SIGNALS: usize = 64;
 /// Signals that come of what a thread itself does: they cannot wait.
@@ -37,6 +37,8 @@ static ASKED: [Asked; SIGNALS + 1] =
 /// The calling thread's state, which its own handlers change.
 struct Thread {
     depth: Cell<u32>,
+    /// Handlers that run outside of any section, one inside the other.
+    handlers: Cell<u32>,
     interrupted: Cell<bool>,
     /// One of the handlers was installed without SA_RESTART.
     for_good: Cell<bool>,
@@ -49,6 +51,7 @@ thread_local! {
     static THREAD: Thread = const {
         Thread {
             depth: Cell::new(0),
+            handlers: Cell::new(0),
             interrupted: Cell::new(false),
             for_good: Cell::new(false),
             waker: Cell::new(std::ptr::null()),
@@ -69,6 +72,9 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
         }
         thread.depth.set(depth + 1);
         compiler_fence(Ordering::SeqCst);
+        if depth == 0 {
+            cancel::enters();
+        }
         let result = call();
         if depth == 0 && thread.count.get() != 0 {
             run_noted(thread);
@@ -78,6 +84,9 @@ pub fn section<R>(call: impl FnOnce() -> R) -> R {
         if depth == 0 && thread.count.get() != 0 {
             // One came between the two; nothing is inside any more.
             run_noted(thread);
+        }
+        if depth == 0 {
+            cancel::leaves();
         }
         result
     })
@@ -102,10 +111,15 @@ pub fn is_inside() -> bool {
     THREAD.try_with(|thread| thread.depth.get() != 0).unwrap_or(false)
 }
 
-/// Whether a handler waits for the present section to end: a wait in it is over.
+/// Whether the calling thread is in a handler that interrupted the program.
+pub(crate) fn is_in_handler() -> bool {
+    THREAD.try_with(|thread| thread.handlers.get() != 0).unwrap_or(false)
+}
+
+/// Whether a handler waits for the present section to end, or the thread is to be cancelled: a wait in it is over.
 #[inline]
 pub(crate) fn is_interrupted() -> bool {
-    THREAD.try_with(|thread| thread.interrupted.get()).unwrap_or(false)
+    THREAD.try_with(|thread| thread.interrupted.get()).unwrap_or(false) || cancel::is_asked()
 }
 
 /// A call that Linux restarts was interrupted, and holds nothing. Runs the handlers; true if all of them were installed with
@@ -113,7 +127,7 @@ pub(crate) fn is_interrupted() -> bool {
 pub(crate) fn restarts() -> bool {
     THREAD.with(|thread| {
         run_noted(thread);
-        let goes_on = !thread.for_good.get();
+        let goes_on = !thread.for_good.get() && !cancel::is_asked();
         if goes_on {
             thread.interrupted.set(false);
         }
@@ -163,7 +177,10 @@ extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
         true
     });
     if !inside.unwrap_or(false) {
+        let handlers = |by: u32| THREAD.try_with(|thread| thread.handlers.set(thread.handlers.get().wrapping_add(by)));
+        let _ = handlers(1);
         call_handler(signal, info, context);
+        let _ = handlers(u32::MAX);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a call of `lull-posix` returns, in C's way.
 
 use libc::{c_int, sigset_t, ssize_t};
+use lull_posix::cancel::at_point;
 use lull_posix::signals::{section, section_with_mask};
 use lull_posix::{Errno, Result};
 
@@ -23,15 +24,20 @@ pub(crate) fn done(call: impl FnOnce() -> Result<()>) -> c_int {
     section(call).map_or_else(fail, |()| 0)
 }
 
-/// As [`number`], for a call that returns a count.
+/// As [`number`], for a call that is a cancellation point.
+pub(crate) fn number_at_point(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    at_point(|| section(call)).unwrap_or_else(fail)
+}
+
+/// As [`number_at_point`], for a call that returns a count.
 #[inline]
 pub(crate) fn count(call: impl FnOnce() -> Result<usize>) -> ssize_t {
-    section(call).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
+    at_point(|| section(call)).map_or_else(|error| fail(error) as ssize_t, |count| count as ssize_t)
 }
 
 /// As [`count`], with the signals blocked meanwhile that `mask` says.
 pub(crate) fn count_with_mask(mask: Option<&sigset_t>, call: impl FnOnce() -> Result<usize>) -> c_int {
-    section_with_mask(mask, call).map_or_else(fail, |count| count as c_int)
+    at_point(|| section_with_mask(mask, call)).map_or_else(fail, |count| count as c_int)
 }
 
 /// The error that C's callers are told for arguments that no Rust function can be given.

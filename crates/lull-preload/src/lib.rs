@@ -15,7 +15,7 @@
 //! | `new` | calls that give out numbers: what they stood for is forgotten; `close_range` |
 //! | `system_call` | `syscall` by number; no io_uring |
 //! | `exec` | programs that execute another one; `vfork` |
-//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run |
+//! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `pthread_cancel` |
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
 //! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |

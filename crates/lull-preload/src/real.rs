@@ -57,6 +57,7 @@ macro_rules! next {
             SIGNAL.look_up();
             SYSCALL.look_up();
             VFORK.look_up();
+            PTHREAD_CANCEL.look_up();
         }
     };
     (@passed [$($arg:ident),*]) => { [$($arg as usize),*] };
@@ -92,6 +93,14 @@ static VFORK: Next = Next::of("vfork\0");
 /// Where the C library's `vfork` is, to be jumped to.
 pub(crate) fn vfork_address() -> *const c_void {
     VFORK.found()
+}
+
+static PTHREAD_CANCEL: Next = Next::of("pthread_cancel\0");
+
+/// The C library's function of that name.
+pub(crate) fn pthread_cancel() -> lull_posix::cancel::Real {
+    // SAFETY: every C library has it, with this signature.
+    unsafe { core::mem::transmute::<*mut c_void, lull_posix::cancel::Real>(PTHREAD_CANCEL.found()) }
 }
 
 static SYSCALL: Next = Next::of("syscall\0");

@@ -1,7 +1,7 @@
 //! `sigaction`, `signal`: handlers run at the end of calls that are lull's.
 
 use libc::{c_int, sighandler_t};
-use lull_posix::{Errno, is_engaged, signals};
+use lull_posix::{Errno, cancel, is_engaged, signals};
 
 use crate::taken_over::taken_over;
 use crate::{answer, last_error, real, set_error};
@@ -20,6 +20,11 @@ taken_over! {
             }
             Err(error) => answer::refused(error.number()),
         }
+    }
+
+    /// A thread that is inside a call of lull's holds locks.
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+        if is_engaged() { cancel::cancel(thread, real::pthread_cancel()) } else { real::pthread_cancel()(thread) }
     }
 
     /// A handler restarts calls (`bsd_signal`).

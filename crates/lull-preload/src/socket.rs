@@ -48,7 +48,7 @@ taken_over! {
         if is_engaged() && !address.is_null() {
             let address = memory::bytes(address.cast(), length as usize);
             if is_lull(fd) || lulls::is_destination(address) || lulls::is_disconnect(address) {
-                return answer::done(|| lulls::connect(fd, address));
+                return answer::number_at_point(|| lulls::connect(fd, address).map(|()| 0));
             }
         }
         real::connect(fd, address, length)
@@ -90,7 +90,7 @@ taken_over! {
 /// # Safety
 /// As `accept4`.
 unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-    answer::number(|| {
+    answer::number_at_point(|| {
         let accepted = lulls::accept(fd, flags)?;
         // SAFETY: the program vouches for its pointers.
         let written = unsafe { memory::write_address(accepted.peer(), address, length) };

@@ -15,6 +15,17 @@ fn what_is_to_be_sent_with_more_waits_for_it() {
 }
 
 #[test]
+fn what_is_spliced_between_pipes_and_connections_arrives_whole() {
+    beside("splice");
+}
+
+/// Each goes on with the sockets afterwards: no lock is held.
+#[test]
+fn threads_are_cancelled_while_they_wait_and_their_cleanup_handlers_run() {
+    beside("cancel");
+}
+
+#[test]
 fn a_connection_is_readable_from_its_low_water_mark_on() {
     beside("low-water");
 }

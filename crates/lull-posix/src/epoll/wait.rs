@@ -13,7 +13,7 @@ use super::nested::INSIDE_A_CALL;
 use super::{CALL, EpollFile, Mixed};
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
-use crate::{Errno, Result, kernel, signals};
+use crate::{Errno, Result, cancel, kernel, signals};
 
 /// Where events are written to: memory of the program's, of which nothing is read before it was written.
 pub type Events<'a> = &'a mut [MaybeUninit<epoll_event>];
@@ -74,7 +74,7 @@ impl EpollFile {
         std::sync::atomic::fence(Ordering::SeqCst);
         let waited = match self.mixed.get() {
             Some(_) => Ok(0),
-            None => in_kernel(epfd, events, timeout),
+            None => cancel::waits_there(epfd, || in_kernel(epfd, events, timeout)),
         };
         self.waiting_there.fetch_sub(1, Ordering::SeqCst);
         let is_mixed = self.mixed.get().is_some();

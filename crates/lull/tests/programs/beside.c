@@ -2,6 +2,7 @@
 // usage: beside CASE ADDRESS
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -279,8 +280,10 @@ static void splices(void) {
     // A pipe that is full takes what it has room for, and nothing is lost.
     CHECK(fcntl(pipes[0], F_SETFL, O_NONBLOCK) == 0 && fcntl(pipes[1], F_SETFL, O_NONBLOCK) == 0);
     CHECK(fcntl(pipes[1], F_SETPIPE_SZ, 4096) == 4096);
-    SAY(write(ends[0], big, sizeof big));
-    for (size_t all = 0; all < sizeof big;) {
+    CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    for (size_t put = 0, all = 0; all < sizeof big;) {
+        long sent = write(ends[0], big + put, sizeof big - put);
+        if (sent > 0) put += sent;
         comes(ends[1]);
         CHECK(splice(ends[1], NULL, pipes[1], NULL, sizeof big, SPLICE_F_NONBLOCK) > 0);
         long got;
@@ -298,7 +301,6 @@ static void splices(void) {
     }
     SAY(splice(pipes[0], NULL, ends[1], NULL, 65536, 0));
     long left = count(pipes[0], FIONREAD), out = 0;
-    CHECK(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
     while (out < into + left) {
         long got = read(ends[0], back, sizeof back);
         if (got > 0) out += got;
@@ -328,11 +330,14 @@ static const char *const WAY[] = {"read", "recv", "recvmsg", "recv all", "write"
                                   "epoll", "epoll of a pipe", "connect"};
 
 struct waiting {
-    int way, asynchronous, disabled, fd, cleaned;
+    int way, asynchronous, disabled, fd, cleaned, epfd, connecting;
     _Atomic pid_t thread;
 };
 
-static void cleans(void *of) { ((struct waiting *)of)->cleaned = 1; }
+static void cleans(void *argument) {
+    struct waiting *of = argument;
+    of->cleaned = close(of->epfd) == 0 && (of->way != CONNECT || close(of->connecting) == 0);
+}
 
 static void waits(struct waiting *of) {
     char letters[65536];
@@ -340,11 +345,11 @@ static void waits(struct waiting *of) {
     struct pollfd polled = {.fd = of->fd, .events = POLLIN};
     struct iovec room = {letters, sizeof letters};
     struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
-    int epfd = epoll_create1(0);
+    of->epfd = epoll_create1(0);
     fd_set set;
     FD_ZERO(&set);
     FD_SET(of->fd, &set);
-    CHECK(epoll_ctl(epfd, EPOLL_CTL_ADD, of->fd, &event) == 0);
+    CHECK(epoll_ctl(of->epfd, EPOLL_CTL_ADD, of->fd, &event) == 0);
     of->thread = gettid();
     switch (of->way) {
     case READ: said("it read", read(of->fd, letters, sizeof letters)); break;
@@ -356,11 +361,10 @@ static void waits(struct waiting *of) {
     case POLL: poll(&polled, 1, -1); break;
     case SELECT: select(of->fd + 1, &set, NULL, NULL, NULL); break;
     case EPOLL:
-    case KERNELS_EPOLL: epoll_wait(epfd, &event, 1, -1); break;
-    case CONNECT: {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        connect(fd, (struct sockaddr *)&at, sizeof at);
-    }
+    case KERNELS_EPOLL: epoll_wait(of->epfd, &event, 1, -1); break;
+    case CONNECT:
+        of->connecting = socket(AF_INET, SOCK_STREAM, 0);
+        connect(of->connecting, (struct sockaddr *)&at, sizeof at);
     }
 }
 
@@ -402,7 +406,17 @@ static void *cancels_itself(void *fd) {
     return NULL;
 }
 
+static int open_numbers(void) {
+    int all = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    CHECK(directory);
+    while (readdir(directory)) all++;
+    closedir(directory);
+    return all;
+}
+
 static void cancels(void) {
+    int open_before = 0;
     for (int asynchronous = 0; asynchronous < 2; asynchronous++) {
         for (int way = 0; way < WAYS; way++) {
             int ends[2], pipes[2];
@@ -432,6 +446,10 @@ static void cancels(void) {
             int all[] = {ends[0], ends[1], pipes[0], pipes[1], listener, first};
             for (int nth = 0; nth < 6; nth++) close(all[nth]);
         }
+        // What a thread had open goes with it.
+        int open_now = open_numbers();
+        CHECK(!open_before || open_now < open_before + WAYS / 2);
+        open_before = open_now;
     }
     int ends[2];
     pair(ends);
