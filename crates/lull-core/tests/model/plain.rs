@@ -1,101 +1,9 @@
-//! The core against a plain model of `napi_semantics` §3 to §11: naive sequential code over plain fields. Random steps of
-//! everybody who may touch an instance are interleaved (a poll and its completion, a release and its settling, are steps
-//! of their own); after every step the two must agree, and the invariants of §14 must hold. In the end time runs on, and
-//! every packet must have been polled.
-#![cfg(not(loom))]
+//! The plain model: sequential code over plain fields.
 
-use lull_core::{
-    BusyEnd, BusyLoop, BusyPlan, BusyRound, BusyStop, BusyStopped, Completion, Cx, DisableClaim, NAPI_ID_MIN, Napi,
-    NapiSettings, NapiThread, Owner, Polled, Release, Route, Schedule, ThreadStep, Threaded, ThreadedOff, state,
-};
-use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
-
-const WEIGHT: u32 = 64;
-const THREAD_CPU: u16 = 1;
-/// Steps that bringing everything to an end may take.
-const DRAIN_MAX: u32 = 5_000;
-/// Sequences tried; PROPTEST_CASES multiplies it (256 is its default).
-const SEQUENCES_PER_CASE: u32 = 1;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Packets(u32),
-    Irq,
-    /// A schedule from elsewhere, as of an interrupt whose mask came too late.
-    Kick(u16),
-    /// Softirq of this CPU takes the instance from its list and polls the device; the completion is a step of its own.
-    RxPoll(u16),
-    RxDone {
-        gro: bool,
-    },
-    Settle(usize),
-    Timer(u16),
-    Advance(u64),
-    /// A round of poller 0 or 1, which begins its call with these if it has none.
-    BusyRound {
-        who: usize,
-        prefer: bool,
-        budget: u32,
-    },
-    StopBegin(usize),
-    StopPoll(usize),
-    StopDone {
-        who: usize,
-        gro: bool,
-    },
-    Suspend(u16),
-    Resume(u16),
-    Set {
-        defer: u32,
-        gro_flush_ns: u64,
-        suspend_ns: u64,
-    },
-    DisableBegin,
-    DisableClaim,
-    Enable,
-    ThreadedOn(bool),
-    ThreadedOff,
-    ThreadPoll,
-    ThreadDone {
-        gro: bool,
-    },
-}
-
-/// The queue as the device has it. An edge device (message-signalled) does not look at its ring when it is unmasked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
-    ring: u32,
-    masked: bool,
-    latched: bool,
-    pending: bool,
-    edge: bool,
-}
-
-impl Device {
-    fn packets(&mut self, packets: u32) {
-        self.ring += packets;
-        self.latched |= !self.masked;
-        self.pending |= self.masked;
-    }
-
-    fn unmask(&mut self) {
-        self.masked = false;
-        self.latched |= if self.edge { self.pending } else { self.ring > 0 };
-        self.pending = false;
-    }
-
-    fn take(&mut self, budget: u32) -> u32 {
-        let work = self.ring.min(budget);
-        self.ring -= work;
-        work
-    }
-}
-
-// ---- the plain model ----
+use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Owed {
+pub(super) struct Owed {
     timeout_ns: u64,
     rearm: bool,
 }
@@ -116,8 +24,8 @@ enum Poller {
 }
 
 #[derive(Clone, Debug)]
-struct Model {
-    sched: bool,
+pub(super) struct Model {
+    pub(super) sched: bool,
     missed: bool,
     disable: bool,
     npsvc: bool,
@@ -127,10 +35,10 @@ struct Model {
     sched_threaded: bool,
     threaded_busy_poll: bool,
     credits: u32,
-    timer: Option<(u64, u16)>,
+    pub(super) timer: Option<(u64, u16)>,
     settings: NapiSettings,
     now_ns: u64,
-    device: Device,
+    pub(super) device: Device,
     /// Entries on the poll list of each CPU.
     lists: [u32; 2],
     /// The poll that softirq is in: CPU and packets.
@@ -139,11 +47,11 @@ struct Model {
     thread_in_round: bool,
     thread_work: Option<u32>,
     pollers: [Poller; 2],
-    releases: Vec<(Owed, u16)>,
+    pub(super) releases: Vec<(Owed, u16)>,
 }
 
 impl Model {
-    fn new(edge: bool) -> Model {
+    pub(super) fn new(edge: bool) -> Model {
         Model {
             sched: false,
             missed: false,
@@ -169,7 +77,7 @@ impl Model {
         }
     }
 
-    fn bits(&self) -> u32 {
+    pub(super) fn bits(&self) -> u32 {
         [
             (self.sched, state::SCHED),
             (self.missed, state::MISSED),
@@ -274,7 +182,7 @@ impl Model {
     }
 
     /// Whether the step can be taken now.
-    fn applies(&self, op: &Op) -> bool {
+    pub(super) fn applies(&self, op: &Op) -> bool {
         match *op {
             Op::Packets(_) | Op::Kick(_) | Op::Advance(_) | Op::Timer(_) | Op::Set { .. } => true,
             Op::Irq => self.device.latched,
@@ -301,7 +209,7 @@ impl Model {
     }
 
     /// Takes the step; says what its taker was told.
-    fn apply(&mut self, op: &Op) -> String {
+    pub(super) fn apply(&mut self, op: &Op) -> String {
         match *op {
             Op::Packets(packets) => self.device.packets(packets),
             Op::Irq => {
@@ -477,7 +385,7 @@ impl Model {
     }
 
     /// §14, with the window between a release and its settling as the only excuse.
-    fn invariants(&self) -> Result<(), &'static str> {
+    pub(super) fn invariants(&self) -> Result<(), &'static str> {
         let pollers = self
             .pollers
             .iter()
@@ -502,7 +410,7 @@ impl Model {
     }
 
     /// The next step towards the end, or `None` if nothing is left to be done.
-    fn drain(&self) -> Option<Op> {
+    pub(super) fn drain(&self) -> Option<Op> {
         let candidates = [
             Op::Settle(0),
             Op::RxDone { gro: false },
@@ -530,333 +438,4 @@ impl Model {
             None => None,
         }
     }
-}
-
-// ---- the core, driven by the same steps ----
-
-enum RealPoller {
-    Away,
-    Looping(BusyLoop),
-    Stopping(BusyStop, u32),
-}
-
-struct Real {
-    napi: Napi,
-    now_ns: u64,
-    device: Device,
-    lists: [Vec<Owner>; 2],
-    rx: Option<(Owner, u16, u32)>,
-    thread: NapiThread,
-    thread_work: u32,
-    pollers: [RealPoller; 2],
-    releases: Vec<(Release, u16)>,
-}
-
-impl Real {
-    fn new(edge: bool) -> Real {
-        let napi = Napi::new(0);
-        napi.enable(NAPI_ID_MIN, None);
-        Real {
-            napi,
-            now_ns: 1_000_000,
-            device: Device { ring: 0, masked: false, latched: false, pending: false, edge },
-            lists: [Vec::new(), Vec::new()],
-            rx: None,
-            thread: NapiThread::new(),
-            thread_work: 0,
-            pollers: [RealPoller::Away, RealPoller::Away],
-            releases: Vec::new(),
-        }
-    }
-
-    fn cx(&self, cpu: u16) -> Cx<'static> {
-        Cx::new(cpu, self.now_ns)
-    }
-
-    fn route(&mut self, owner: Owner, cpu: u16) {
-        if let Route::Softirq(owner) = self.napi.route(owner, &self.cx(cpu)) {
-            self.lists[usize::from(cpu)].push(owner);
-        }
-    }
-
-    fn completion(&mut self, completion: Completion, cpu: u16) -> String {
-        match completion {
-            Completion::Kept(owner) => {
-                owner.abandon();
-                "Kept".to_owned()
-            }
-            Completion::Again(owner) => {
-                self.route(owner, cpu);
-                "Again".to_owned()
-            }
-            Completion::Released(release) => {
-                let told = format!("Released({})", format!("{release:?}").replace("Release {", "Owed {"));
-                self.releases.push((release, cpu));
-                told
-            }
-        }
-    }
-
-    fn apply(&mut self, op: &Op) -> String {
-        match *op {
-            Op::Packets(packets) => self.device.packets(packets),
-            Op::Irq => {
-                self.device.latched = false;
-                if let Schedule::Owned(owner) = self.napi.schedule(&self.cx(0)) {
-                    self.device.masked = true;
-                    self.route(owner, 0);
-                }
-            }
-            Op::Kick(cpu) => {
-                if let Schedule::Owned(owner) = self.napi.schedule(&self.cx(cpu)) {
-                    self.route(owner, cpu);
-                }
-            }
-            Op::RxPoll(cpu) => {
-                let owner = self.lists[usize::from(cpu)].pop().expect("the model has one on this list");
-                self.napi.poll_begin(&owner, WEIGHT, &self.cx(cpu));
-                self.rx = Some((owner, cpu, self.device.take(WEIGHT)));
-            }
-            Op::RxDone { gro } => {
-                let (owner, cpu, work) = self.rx.take().expect("it applies");
-                match self.napi.softirq_polled(owner, work, gro && work > 0, &self.cx(cpu), |_| ()) {
-                    Polled::Repoll(owner) => {
-                        self.lists[usize::from(cpu)].push(owner);
-                        return "Repoll".to_owned();
-                    }
-                    Polled::Completed(completion) => return self.completion(completion, cpu),
-                }
-            }
-            Op::Settle(which) => {
-                let (release, cpu) = self.releases.remove(which % self.releases.len());
-                let settled = release.settle(&self.napi, &self.cx(cpu));
-                if settled.unmask {
-                    self.device.unmask();
-                }
-                return format!("unmask {}", settled.unmask);
-            }
-            Op::Timer(cpu) => {
-                if let Some(owner) = self.napi.timer_expired(&self.cx(cpu)) {
-                    self.route(owner, cpu);
-                }
-            }
-            Op::Advance(ns) => self.now_ns += ns,
-            Op::BusyRound { who, prefer, budget } => {
-                let cx = self.cx(who as u16);
-                let mut busy = match std::mem::replace(&mut self.pollers[who], RealPoller::Away) {
-                    RealPoller::Looping(busy) => busy,
-                    _ => {
-                        let plan = BusyPlan { napi_id: self.napi.id(), prefer, budget, end: BusyEnd::OneRound };
-                        BusyLoop::begin(&self.napi, &plan, &cx)
-                    }
-                };
-                let mut polled = None;
-                if let BusyRound::Poll { budget } = busy.round(&self.napi, &cx) {
-                    let work = self.device.take(budget);
-                    busy.polled(&self.napi, work, &cx);
-                    polled = Some(work);
-                }
-                self.pollers[who] = RealPoller::Looping(busy);
-                return format!("polled {polled:?}");
-            }
-            Op::StopBegin(who) => {
-                let RealPoller::Looping(busy) = std::mem::replace(&mut self.pollers[who], RealPoller::Away) else {
-                    panic!("the model has it looping")
-                };
-                if let Some(stop) = busy.stop(&self.napi, &self.cx(who as u16)) {
-                    self.pollers[who] = RealPoller::Stopping(stop, 0);
-                }
-            }
-            Op::StopPoll(who) => {
-                let RealPoller::Stopping(stop, work) = &mut self.pollers[who] else {
-                    panic!("the model has it stopping")
-                };
-                *work = self.device.take(stop.budget());
-            }
-            Op::StopDone { who, gro } => {
-                let RealPoller::Stopping(stop, work) = std::mem::replace(&mut self.pollers[who], RealPoller::Away)
-                else {
-                    panic!("the model has it stopping")
-                };
-                let cpu = who as u16;
-                match stop.polled(&self.napi, work, gro && work > 0, &self.cx(cpu), |_| ()) {
-                    BusyStopped::Completed(completion) => return self.completion(completion, cpu),
-                    BusyStopped::ToSoftirq(owner) => {
-                        self.route(owner, cpu);
-                        return "to softirq".to_owned();
-                    }
-                }
-            }
-            Op::Suspend(cpu) => {
-                self.napi.suspend(&self.cx(cpu));
-            }
-            Op::Resume(cpu) => {
-                if let Some(owner) = self.napi.resume(&self.cx(cpu)) {
-                    self.route(owner, cpu);
-                }
-            }
-            Op::Set { defer, gro_flush_ns, suspend_ns } => self.napi.set(&NapiSettings {
-                defer_hard_irqs: defer,
-                gro_flush_timeout_ns: gro_flush_ns,
-                irq_suspend_timeout_ns: suspend_ns,
-                ..self.napi.settings()
-            }),
-            Op::DisableBegin => self.napi.disable_begin(),
-            Op::DisableClaim => {
-                if self.napi.disable_claim() == DisableClaim::Claimed {
-                    self.napi.disable_end(&self.cx(0));
-                    self.device.masked = true;
-                    self.device.latched = false;
-                }
-            }
-            Op::Enable => {
-                self.napi.enable(NAPI_ID_MIN, None);
-                self.device.pending |= self.device.ring > 0;
-                self.device.unmask();
-            }
-            Op::ThreadedOn(busy) => {
-                let threaded = if busy { Threaded::BusyPoll } else { Threaded::On };
-                self.napi.set(&NapiSettings { threaded, ..self.napi.settings() });
-                self.napi.threaded_on(busy);
-            }
-            Op::ThreadedOff => {
-                let off = self.napi.threaded_off() == ThreadedOff::Off;
-                if off {
-                    self.napi.set(&NapiSettings { threaded: Threaded::Off, ..self.napi.settings() });
-                }
-                return format!("off {off}");
-            }
-            Op::ThreadPoll => {
-                let mut polled = None;
-                if let ThreadStep::Poll { budget } = self.thread.next(&self.napi, &self.cx(THREAD_CPU)) {
-                    self.thread_work = self.device.take(budget);
-                    polled = Some(self.thread_work);
-                }
-                return format!("polled {polled:?}");
-            }
-            Op::ThreadDone { gro } => {
-                let (work, cx) = (self.thread_work, self.cx(THREAD_CPU));
-                let owed = self.thread.polled(&self.napi, work, gro && work > 0, &cx, |_| ());
-                return owed.map_or("none".to_owned(), |completion| self.completion(completion, THREAD_CPU));
-            }
-        }
-        String::new()
-    }
-}
-
-impl Drop for Real {
-    /// A failed comparison throws the machine away with owners in it.
-    fn drop(&mut self) {
-        self.lists.iter_mut().flat_map(std::mem::take).for_each(Owner::abandon);
-        if let Some((owner, ..)) = self.rx.take() {
-            owner.abandon();
-        }
-        std::mem::take(&mut self.thread).abandon();
-        for poller in &mut self.pollers {
-            std::mem::forget(std::mem::replace(poller, RealPoller::Away));
-        }
-    }
-}
-
-/// Takes one step on both sides and compares them.
-fn step(model: &mut Model, real: &mut Real, op: &Op) -> Result<(), TestCaseError> {
-    let before = model.clone();
-    let (expected, told) = (model.apply(op), real.apply(op));
-    let rounded = real.napi.timer().pending();
-    prop_assert_eq!(&told, &expected, "{:?} in {:?}", op, before);
-    prop_assert_eq!(
-        (real.napi.snapshot().bits(), rounded, &real.device),
-        (model.bits(), model.timer, &model.device),
-        "{:?} in {:?}: it is {:?}",
-        op,
-        before,
-        real.napi.snapshot()
-    );
-    if let Err(broken) = model.invariants() {
-        return Err(TestCaseError::fail(format!("{broken}: after {op:?} in {before:?}")));
-    }
-    Ok(())
-}
-
-fn run(edge: bool, ops: &[Op]) -> Result<(), TestCaseError> {
-    let (mut model, mut real) = (Model::new(edge), Real::new(edge));
-    let mut arrived = 0;
-    for op in ops.iter() {
-        if model.applies(op) {
-            if let Op::Packets(packets) = op {
-                arrived += packets;
-            }
-            step(&mut model, &mut real, op)?;
-        }
-    }
-    for _ in 0..DRAIN_MAX {
-        let Some(op) = model.drain() else {
-            let idle = !model.sched && !model.device.masked && model.releases.is_empty();
-            prop_assert!(idle, "the end is not idle: {:?}", model);
-            prop_assert_eq!(real.device.ring, 0, "of {} packets some were lost", arrived);
-            prop_assert_eq!(real.napi.stats().work, u64::from(arrived));
-            return Ok(());
-        };
-        step(&mut model, &mut real, &op)?;
-    }
-    Err(TestCaseError::fail(format!("no end: {model:?}")))
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    let cpu = || 0..2u16;
-    let who = || 0..2usize;
-    let budget = prop_oneof![Just(1), Just(8), Just(64), Just(100)];
-    let timeout = || prop_oneof![Just(0), Just(16), Just(20_000), Just(5_000_000)];
-    prop_oneof![
-        6 => prop_oneof![Just(1), Just(5), Just(64), Just(200)].prop_map(Op::Packets),
-        6 => Just(Op::Irq),
-        2 => cpu().prop_map(Op::Kick),
-        8 => cpu().prop_map(Op::RxPoll),
-        8 => any::<bool>().prop_map(|gro| Op::RxDone { gro }),
-        8 => (0..3usize).prop_map(Op::Settle),
-        4 => cpu().prop_map(Op::Timer),
-        3 => prop_oneof![Just(7), Just(20_016), Just(5_000_016)].prop_map(Op::Advance),
-        6 => (who(), any::<bool>(), budget).prop_map(|(who, prefer, budget)| Op::BusyRound { who, prefer, budget }),
-        4 => who().prop_map(Op::StopBegin),
-        4 => who().prop_map(Op::StopPoll),
-        4 => (who(), any::<bool>()).prop_map(|(who, gro)| Op::StopDone { who, gro }),
-        3 => cpu().prop_map(Op::Suspend),
-        3 => cpu().prop_map(Op::Resume),
-        2 => (0..4u32, timeout(), timeout())
-            .prop_map(|(defer, gro_flush_ns, suspend_ns)| Op::Set { defer, gro_flush_ns, suspend_ns }),
-        1 => Just(Op::DisableBegin),
-        2 => Just(Op::DisableClaim),
-        2 => Just(Op::Enable),
-        1 => any::<bool>().prop_map(Op::ThreadedOn),
-        1 => Just(Op::ThreadedOff),
-        5 => Just(Op::ThreadPoll),
-        5 => any::<bool>().prop_map(|gro| Op::ThreadDone { gro }),
-    ]
-}
-
-/// The same sequences in every run; more of them with PROPTEST_CASES.
-fn runner(sequences_per_case: u32) -> TestRunner {
-    let config = Config { failure_persistence: None, ..Config::default() };
-    let config = Config { cases: config.cases * sequences_per_case, ..config };
-    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
-}
-
-#[test]
-fn the_core_agrees_with_the_plain_model_and_loses_nothing() {
-    let sequences = (any::<bool>(), prop::collection::vec(op(), 1..160));
-    runner(SEQUENCES_PER_CASE)
-        .run(&sequences, |(edge, ops)| run(edge, &ops))
-        .unwrap_or_else(|failure| panic!("{failure}"));
-}
-
-#[test]
-fn short_sequences_from_every_corner() {
-    let settings = (0..3u32, prop_oneof![Just(0), Just(20_000)], prop_oneof![Just(0), Just(5_000_000)]);
-    let sequences = (any::<bool>(), settings, prop::collection::vec(op(), 1..25));
-    runner(8 * SEQUENCES_PER_CASE)
-        .run(&sequences, |(edge, (defer, gro_flush_ns, suspend_ns), mut ops)| {
-            ops.insert(0, Op::Set { defer, gro_flush_ns, suspend_ns });
-            run(edge, &ops)
-        })
-        .unwrap_or_else(|failure| panic!("{failure}"));
 }
