@@ -1,0 +1,139 @@
+//! Neighbours, addresses, and what stands before a header or comes in fragments.
+
+use super::*;
+
+/// A neighbour cache of 8 entries, scanned linearly; the ninth would push out the first.
+#[test]
+fn more_neighbours_than_eight() {
+    let mut host = Host::new(server_config());
+    let listener = host.listen(80);
+    for last in 10..60u8 {
+        // A hand-made ARP request tells where each client is.
+        let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
+        arp.extend([2, 0, 0, 0, 1, last]);
+        arp.extend([10, 0, 0, last]);
+        arp.extend([0; 6]);
+        arp.extend([10, 0, 0, 1]);
+        host.receive(ethernet(0x0806, &arp));
+        assert_eq!(host.sent().len(), 1, "the ARP reply");
+    }
+    for last in 10..60u8 {
+        let mut peer = Peer::new(5000);
+        peer.from = SocketAddr::from(([10, 0, 0, last], 5000));
+        host.receive(peer.syn().frame());
+        let sent = host.sent();
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0].data()[..6], [2, 0, 0, 0, 1, last], "to its own station");
+        assert!(Tcp::parse(&sent[0]).is_some());
+    }
+    assert_eq!(host.stack.tcp_accept(listener), Err(NetError::WouldBlock));
+}
+
+/// An ARP reply arrives on one queue and the other shards never learn.
+#[test]
+fn an_arp_reply_on_one_shard_serves_the_other() {
+    let shared = Arc::new(Neighbours::default());
+    let mut asking = Host::with_neighbours(server_config(), shared.clone());
+    let mut other = Host::with_neighbours(server_config(), shared);
+    asking.connect(at(CLIENT, 9));
+    let request = asking.sent();
+    assert_eq!(request.len(), 1);
+    assert_eq!(request[0].data()[12..14], [8, 6], "an ARP request goes out first");
+    let mut client = Host::new(client_config());
+    client.receive(request.into_iter().next().unwrap());
+    let reply = client.sent().remove(0);
+    // RSS delivers the reply to the *other* shard.
+    other.receive(reply);
+    asking.run_for(2 * MS);
+    let segments = asking.segments();
+    assert_eq!(segments.len(), 1, "the SYN, milliseconds later and not a second");
+    assert_eq!(segments[0].flags, SYN);
+}
+
+/// One miss silences discovery of every neighbour for a second.
+#[test]
+fn one_unresolved_neighbour_does_not_delay_another() {
+    let mut host = Host::new(server_config());
+    host.connect(at("10.0.0.77", 9));
+    host.connect(at("10.0.0.78", 9));
+    let targets: Vec<u8> = host.sent().iter().map(|frame| frame.data()[41]).collect();
+    assert_eq!(targets, [77, 78], "both are asked for at once");
+}
+
+/// An unresolved next hop is asked for three times and then is an error; meanwhile nothing spins.
+#[test]
+fn an_unreachable_neighbour_is_an_error_after_three_requests() {
+    let mut host = Host::new(server_config());
+    let id = host.connect(at("10.0.0.77", 9));
+    host.run_for(10 * SECOND);
+    assert_eq!(host.sent().len(), 3);
+    assert_eq!(host.stack.take_error(id), Ok(Some(NetError::HostUnreachable)));
+    assert!(host.ready(id).contains(Ready::HUP));
+    assert_eq!(host.stack.next_deadline_ns(), None);
+}
+
+fn with_between(tcp: &Tcp, first: u8, between: &[u8]) -> lull_nic::Frame {
+    ip_packet(tcp.from.ip(), tcp.to.ip(), 6, first, between, &tcp.transport())
+}
+
+/// IP options and extension headers reach a set of sockets that resets the live connection.
+#[test]
+fn ip_options_and_extension_headers_find_their_connection() {
+    let router_alert = [148, 4, 0, 0];
+    let padded_hop_by_hop = [6, 0, 5, 2, 0, 0, 1, 0];
+    for (mut peer, first, between) in
+        [(Peer::new(4000), 0, &router_alert[..]), (Peer::v6(4000), 0, &padded_hop_by_hop[..])]
+    {
+        let mut host = Host::server();
+        let listener = host.stack.tcp_listen(at("::", 80), ListenOptions::default()).unwrap();
+        let id = host.establish(listener, &mut peer);
+        host.receive(with_between(&peer.segment(ACK | PSH, b"with options"), first, between));
+        assert_eq!(host.recv(id).unwrap(), b"with options");
+        assert!(host.segments().iter().all(|segment| segment.flags & RST == 0));
+        // To an endpoint that does not exist: a reset for that one, and nothing for the connection.
+        let mut stray = peer.segment(ACK, b"stray");
+        stray.from.set_port(4001);
+        host.receive(with_between(&stray, first, between));
+        let segments = host.segments();
+        assert_eq!((segments.len(), segments[0].to.port()), (1, 4001));
+        peer.seq += 12;
+        peer.send(&mut host, ACK | PSH, b"alive");
+        assert_eq!(host.recv(id).unwrap(), b"alive");
+    }
+}
+
+/// Reassembly belongs to the whole interface: fragments of one connection could end in another's set.
+#[test]
+fn fragments_are_dropped_and_touch_nobody() {
+    let (mut host, _, mut peer, id) = Host::with_a_peer();
+    for (flags, offset) in [(0x20, 0), (0x20, 8), (0x00, 16)] {
+        let mut frame = peer.segment(ACK | PSH, &[7; 64]).frame();
+        let ip = &mut frame.data_mut()[14..34];
+        (ip[6], ip[7], ip[10], ip[11]) = (flags, offset / 8, 0, 0);
+        let sum = checksum(&[ip]).to_be_bytes();
+        ip[10..12].copy_from_slice(&sum);
+        host.receive(frame);
+    }
+    assert_eq!(host.stack.counters().drop_fragment, 3);
+    let six = Peer::v6(4000).segment(ACK, &[7; 64]);
+    host.receive(with_between(&six, 44, &[6, 0, 0, 1, 0, 0, 0, 9]));
+    assert_eq!(host.stack.counters().drop_fragment, 4);
+    assert!(host.segments().is_empty());
+    peer.send(&mut host, ACK | PSH, b"alive");
+    assert_eq!(host.recv(id).unwrap(), b"alive");
+}
+
+/// Two addresses by default.
+#[test]
+fn more_than_two_addresses() {
+    let mut config = server_config();
+    config.addresses = (1..=20).map(|last| (ip(&format!("10.0.0.{}", last + 100)), 24)).collect();
+    let mut host = Host::server_with(config);
+    let listener = host.listen(80);
+    for last in 101..=120 {
+        let mut peer = Peer::new(4000);
+        peer.to = at(&format!("10.0.0.{last}"), 80);
+        let id = host.establish(listener, &mut peer);
+        assert_eq!(host.stack.local_addr(id).unwrap(), peer.to);
+    }
+}
