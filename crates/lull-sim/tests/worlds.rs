@@ -71,6 +71,20 @@ fn pollers_that_spend_one_budget_stop_together() {
     }
 }
 
+/// A member that leaves moves homes, and pollers look anew who waits: what waited before has the longer bound of more members.
+#[test]
+fn a_member_that_leaves_lets_others_wait_for_another_look() {
+    for seed in [212_856, 227_913, 233_183, 234_534] {
+        assert_eq!(Plan::random_grouped(seed).run().violation, None, "seed {seed}");
+    }
+}
+
+/// A script that stalls a worker for longer than a lap leaves thousands of events ready, and a request behind them.
+#[test]
+fn what_is_ready_at_the_end_is_served_in_its_time() {
+    assert_eq!(Plan::random_grouped(226_170).run().violation, None);
+}
+
 /// The last poll of a member that an operator takes out is owed from then on, and begins when the operator's thread runs.
 #[test]
 fn a_last_poll_that_has_not_begun_has_taken_nothing() {

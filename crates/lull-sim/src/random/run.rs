@@ -22,6 +22,9 @@ use crate::random::script::{Operating, Script};
 /// What scheduling may add to the bound of I8 at the end: what the CPUs still have to do for what lies in the rings,
 /// behind threads of a fair scheduler with slices of 3 ms.
 const SCHEDULING_MAX_NS: u64 = 200_000_000;
+/// What a worker takes at the most for an event that is ready, besides what it does between two calls. A script may make more of them
+/// ready, and stall the worker for longer, than a lap has time for: what is left at the end is served after the other.
+const READY_MAX_NS: u64 = 100_000;
 /// What a step of the script may wait for at the most once the load has ended: a disable for an owner, a group for a member.
 const SCRIPT_MAX_NS: u64 = 20_000_000_000;
 /// Laps without a transition after which a world is said to be dead.
@@ -243,7 +246,9 @@ impl Run {
         // A group that may run for a share of the time alone takes so much longer.
         let totals = self.sim.env.world.groups.iter().filter_map(|group| group.config.budget.total_percent);
         let share = totals.min().map_or(1, |percent| u64::from(100_u32.div_ceil(percent)));
-        let deadline_ns = begin_ns + longest_ns + faults_ns + SCHEDULING_MAX_NS * share;
+        let ready = self.sim.contexts.iter().map(|context| context.ready.len() as u64).sum::<u64>();
+        let ready_ns = ready * (READY_MAX_NS + u64::from(spec.between_calls_ns));
+        let deadline_ns = begin_ns + longest_ns + faults_ns + ready_ns + SCHEDULING_MAX_NS * share;
         loop {
             let mut goes_on = true;
             for _ in 0..LOOK_EVERY {

@@ -54,6 +54,8 @@ pub(super) struct GroupChecker {
     pollers: Table<GroupId, Vec<Poller>>,
     /// When an operator last changed something, and how many changes there were then.
     changed: (u64, u32),
+    /// When homes moved last: pollers look anew who waits.
+    moved_ns: u64,
     /// What the homes in each group hung on when a member was last visited.
     views: Table<GroupId, (u32, u32)>,
     /// How often a group began to rest in a period, with the period's number.
@@ -66,6 +68,7 @@ impl GroupChecker {
             members: (0..queues).map(|_| Member::default()).collect(),
             pollers: (0..groups).map(|_| vec![Poller::default(); cpus]).collect(),
             changed: (0, 0),
+            moved_ns: 0,
             views: (0..groups).map(|_| (0, 0)).collect(),
             rests: (0..groups).map(|_| (0, 0)).collect(),
         }
@@ -89,7 +92,7 @@ impl GroupChecker {
                     return broken("I9", "enters a second group");
                 }
                 *it = Member { grouped: true, free_since_ns: at_ns, ..Member::default() };
-                self.homes_move(at_ns);
+                self.changes(at_ns);
                 Transition::GroupEntered
             }
             EventKind::GroupLeave => {
@@ -97,7 +100,7 @@ impl GroupChecker {
                     return broken("I9", "leaves a group while another serves it");
                 }
                 *it = Member::default();
-                self.homes_move(at_ns);
+                self.changes(at_ns);
                 Transition::GroupLeft
             }
             EventKind::GroupClaim { stray } => {
@@ -212,8 +215,7 @@ impl GroupChecker {
             }
             _ => return Ok(Transition::GroupRestEnd),
         };
-        // Homes move.
-        self.members.iter_mut().for_each(|member| member.home = None);
+        self.homes_move(at_ns);
         Ok(transition)
     }
 
@@ -225,22 +227,29 @@ impl GroupChecker {
                 continue;
             }
             self.views[id] = view;
+            self.moved_ns = sim.env.now_ns;
             for (queue, _) in sim.nic.queues.rows().filter(|(_, queue)| queue.group.is_some_and(|(of, _)| of == id)) {
                 self.members[queue].home = None;
             }
         }
     }
 
-    /// Somebody came or went: turns begin anew.
-    fn homes_move(&mut self, at_ns: u64) {
+    /// Somebody came or went, or an operator changed something.
+    fn changes(&mut self, at_ns: u64) {
         self.changed.0 = at_ns;
+        self.homes_move(at_ns);
+    }
+
+    /// Turns begin anew.
+    fn homes_move(&mut self, at_ns: u64) {
+        self.moved_ns = at_ns;
         self.members.iter_mut().for_each(|member| member.home = None);
     }
 
     fn note_changes(&mut self, script: &Script, at_ns: u64) {
         if self.changed.1 != script.group_changes {
             self.changed.1 = script.group_changes;
-            self.homes_move(at_ns);
+            self.changes(at_ns);
         }
     }
 
@@ -296,7 +305,7 @@ impl GroupChecker {
                 if queue.group.map(|(group, _)| group) != Some(id) || member.claimed.is_some() {
                     continue;
                 }
-                let since_ns = unseen_since_ns.max(idle_since_ns).max(member.free_since_ns);
+                let since_ns = unseen_since_ns.max(idle_since_ns).max(member.free_since_ns).max(self.moved_ns);
                 if now_ns - since_ns > bound_ns && !queue.napi.snapshot().has(state::DISABLE) {
                     let waits_ns = now_ns - since_ns;
                     return Err(format!("queue {index} waits for {waits_ns} ns beside cpu {}, which idles", seat.cpu));
