@@ -210,7 +210,7 @@ fn bench_config(args: &Compare) -> Result<BenchConfig, Failure> {
         epoll: args.epoll.unwrap_or_default().into(),
         moderation: moderation(args)?,
         group: None,
-        qdisc: None,
+        qdisc: one("--qdisc", args.case_args.qdisc.as_deref().unwrap_or_default())?,
         depth: args.depth,
         arrivals: args.arrivals,
     })
@@ -291,6 +291,7 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
             ("--after-resume", args.after_resume.is_some()),
             ("--epoll", args.epoll.is_some()),
             ("--rx-usecs", !args.rx_usecs.is_empty()),
+            ("--qdisc", args.case_args.qdisc.is_some()),
         ],
     };
     let (here, there) = if args.plane == Plane::User { ("user", "kernel") } else { ("kernel", "user") };

@@ -40,15 +40,16 @@ pub struct CaseArgs {
     /// --case batch-limit: requests a second that the second service gets [default: 2000].
     #[arg(long, value_name = "RATE", value_parser = lull_units::rate_per_s)]
     second_load: Option<u64>,
-    /// --case tx-trap: queueing disciplines of the transmit queue [default: noqueue,pfifo_fast,fq].
+    /// The queueing discipline of the transmit queues, on the user plane: noqueue, pfifo_fast or fq [default: noqueue;
+    /// pfifo_fast where a group sends]. --case tx-trap takes several [default: noqueue,pfifo_fast,fq].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    qdisc: Option<Vec<lull_net::Qdisc>>,
+    pub(super) qdisc: Option<Vec<lull_net::Qdisc>>,
 }
 
 /// What every case takes, by the names of the arguments.
 const OF_ALL: [&str; 9] = ["case", "seconds", "runs", "cores", "progress", "csv", "json", "html", "modes"];
 /// What only cases take.
-const OF_CASES: [&str; 3] = ["events_max", "second_load", "qdisc"];
+const OF_CASES: [&str; 2] = ["events_max", "second_load"];
 
 impl Case {
     /// What this case takes besides.
