@@ -226,6 +226,10 @@ pub struct Socket {
     pub send_queue: usize,
     /// Bytes that were not read; of a listener, the connections that wait to be accepted.
     pub receive_queue: usize,
+    /// SO_PRIORITY.
+    pub priority: u8,
+    /// SO_MAX_PACING_RATE, if it bounds anything.
+    pub pacing_bytes_per_s: Option<u64>,
 }
 
 /// One NAPI of the process.

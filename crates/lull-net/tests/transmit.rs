@@ -270,9 +270,10 @@ fn a_paced_socket_keeps_its_rate_whoever_sends() {
 fn a_priority_passes_what_floods_in_its_band() {
     let mut bench = Bench::new(Qdisc::PfifoFast, "base", 8);
     let (flood, urgent) = (bench.socket(1000), bench.socket(1001));
-    urgent.set_priority(6).unwrap();
+    urgent.set_priority(6, false).unwrap();
     assert_eq!(urgent.priority().unwrap(), 6);
-    assert!(urgent.set_priority(7).is_err(), "that takes a privilege");
+    assert!(urgent.set_priority(7, false).is_err(), "that takes a privilege");
+    assert!(flood.set_priority(8, true).is_ok() && flood.set_priority(16, true).is_err());
     (0..200).for_each(|_| assert!(flood.send_to(&[1; 100], address(SERVER, PORT)).is_ok()));
     urgent.send_to(&[2; 100], address(SERVER, PORT)).unwrap();
     let got = bench.datagrams(201);

@@ -92,6 +92,9 @@ pub struct HandOver {
     pub flows: RawFd,
     /// How long an answer may wait for others of its batch, in nanoseconds ([`lull_net::NetworkConfig::coalesce_ns`]).
     pub coalesce_ns: u64,
+    /// The queueing discipline of the transmit queues, by name; none: frames go to the ring at once.
+    #[serde(default)]
+    pub qdisc: Option<String>,
     /// Every frame goes to this file, as pcap.
     #[serde(default)]
     pub pcap: Option<RawFd>,
@@ -226,6 +229,7 @@ mod tests {
             secret: 5,
             flows: 1002,
             coalesce_ns: 100_000,
+            qdisc: Some("fq".to_owned()),
             pcap: None,
             quiet: true,
         }

@@ -26,6 +26,8 @@ pub fn sockets(network: &Network) -> Sockets {
             retransmits: it.retransmits,
             send_queue: it.send_queue,
             receive_queue: it.receive_queue,
+            priority: it.priority,
+            pacing_bytes_per_s: it.pacing_bytes_per_s,
         }));
     }
     for counters in network.stack_counters() {

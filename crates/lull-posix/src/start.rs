@@ -71,6 +71,8 @@ pub(crate) fn flows() -> Option<&'static Arc<Flows>> {
 fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartError)) -> Result<Engine, StartError> {
     let failed = |what: &str, error: &dyn std::fmt::Display| StartError(format!("{what}: {error}"));
     let mode: Mode = hand_over.mode.parse().map_err(|error| failed("cannot take the mode", &error))?;
+    let qdisc = hand_over.qdisc.as_ref().map(|name| name.parse()).transpose();
+    let qdisc = qdisc.map_err(|error| failed("cannot take the queueing discipline", &error))?;
     has_room(hand_over.nic.queues())?;
     // Claimed first: another process's queue is not to be touched.
     let claimed = claim(hand_over, &flows, share)?;
@@ -99,6 +101,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
         allowed_sources: hand_over.allowed_sources.clone(),
         ephemeral_ports: ports_of(&claimed, hand_over.nic.queues()),
         coalesce_ns: hand_over.coalesce_ns,
+        qdisc,
         ..NetworkConfig::default()
     };
     let network = Network::new(&host, device, config.with_mode(&mode))

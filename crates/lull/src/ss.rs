@@ -118,8 +118,20 @@ fn drops(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     lost.map(|(name, count)| (linux(name).unwrap_or(name).to_owned(), *count)).collect()
 }
 
-const HEAD: [&str; 10] =
-    ["netid", "state", "recv-q", "send-q", "local address", "peer address", "queue", "napi", "rtt", "retrans"];
+const HEAD: [&str; 12] = [
+    "netid",
+    "state",
+    "recv-q",
+    "send-q",
+    "local address",
+    "peer address",
+    "queue",
+    "napi",
+    "rtt",
+    "retrans",
+    "prio",
+    "pacing",
+];
 
 fn print(shown: &Shown) -> Result<(), WriteError> {
     let Sockets { pid, service, sockets, .. } = &shown.sockets;
@@ -136,9 +148,11 @@ fn print(shown: &Shown) -> Result<(), WriteError> {
             it.napi_id.to_string(),
             it.rtt_us.map_or("-".to_owned(), |us| format!("{:.3}ms", f64::from(us) / 1_000.0)),
             it.retransmits.to_string(),
+            it.priority.to_string(),
+            it.pacing_bytes_per_s.map_or("-".to_owned(), |bytes| format!("{bytes}B/s")),
         ]
     });
-    let rows: Vec<[String; 10]> = std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect();
+    let rows: Vec<[String; 12]> = std::iter::once(HEAD.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     for row in &rows {

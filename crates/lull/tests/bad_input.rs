@@ -58,6 +58,10 @@ fn a_case_takes_its_own_options_only() {
     refused("compare --case tcp-rr --rx-usecs 16/x", &["16/x", "16/44"]);
     refused_in_one_line("compare --rx-usecs 16,1", &["several", "--rx-usecs", "--case"]);
     refused_in_one_line("compare --rx-usecs 16/44 --rx-frames 3", &["--rx-frames", "once"]);
+    refused_in_one_line("compare --qdisc fq,noqueue", &["several", "--qdisc", "--case"]);
+    refused_in_one_line("compare --plane kernel --qdisc fq", &["--qdisc", "kernel plane"]);
+    refused("compare --qdisc codel", &["codel", "pfifo_fast"]);
+    refused("run --qdisc fq -- true", &["--nic"]);
     refused_in_one_line("compare --queues 1,4", &["several", "--queues", "--case"]);
     refused_in_one_line("compare --case many-queues --queues 0", &["queues", "1 and 256"]);
     refused_in_one_line("compare --case many-queues --loads 25%", &["25%", "200K"]);

@@ -55,3 +55,10 @@ fn load_generators_of_others_find_nothing_amiss() {
         run("clients", needs, mode, "");
     }
 }
+
+#[test]
+fn connections_that_are_paced_keep_their_rate_or_are_said_not_to() {
+    for (mode, qdisc) in [("base", "fq"), ("suspend20", "fq"), ("base", "pfifo_fast"), ("base", "none")] {
+        run("egress", "command -v python3 && command -v pgrep && command -v ip", mode, qdisc);
+    }
+}

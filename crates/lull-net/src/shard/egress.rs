@@ -10,6 +10,8 @@ use super::stack::Stack;
 
 /// The largest priority that takes no privilege (`sk_setsockopt`: 0 to 6 without CAP_NET_ADMIN).
 pub const PRIORITY_MAX: u8 = 6;
+/// The largest that a discipline tells from others (`TC_PRIO_MAX`).
+pub const PRIORITY_PRIVILEGED_MAX: u8 = lull_qdisc::PRIORITY_MAX;
 
 /// What a socket asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +39,7 @@ impl Stack {
     }
 
     #[cold]
-    fn egress_of(&self, index: u32) -> Egress {
+    pub(super) fn egress_of(&self, index: u32) -> Egress {
         self.egress.get(&index).copied().unwrap_or_default()
     }
 
@@ -85,9 +87,10 @@ impl Stack {
     /// SO_PRIORITY. In force where the queue has the discipline `pfifo_fast`.
     ///
     /// # Errors
-    /// [`NetError::InvalidSocket`]; [`NetError::Invalid`]: above [`PRIORITY_MAX`].
-    pub fn set_priority(&mut self, id: SocketId, priority: u8) -> Result<(), NetError> {
-        if priority > PRIORITY_MAX {
+    /// [`NetError::InvalidSocket`]; [`NetError::Invalid`]: above [`PRIORITY_MAX`] without `privileged`, or above
+    /// [`PRIORITY_PRIVILEGED_MAX`].
+    pub fn set_priority(&mut self, id: SocketId, priority: u8, privileged: bool) -> Result<(), NetError> {
+        if priority > if privileged { PRIORITY_PRIVILEGED_MAX } else { PRIORITY_MAX } {
             return Err(NetError::Invalid);
         }
         let egress = self.egress(id)?;

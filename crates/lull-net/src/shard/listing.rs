@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use smoltcp::socket::tcp::State;
 
 use super::connection::Phase;
+use super::egress::Egress;
 use super::stack::Stack;
 
 /// One socket, or one connection that outlives its socket.
@@ -26,6 +27,15 @@ pub struct Listed {
     pub send_queue: usize,
     /// Bytes that were not read; of a listener, the connections that wait to be accepted.
     pub receive_queue: usize,
+    /// SO_PRIORITY.
+    pub priority: u8,
+    /// SO_MAX_PACING_RATE, if it bounds anything.
+    pub pacing_bytes_per_s: Option<u64>,
+}
+
+fn leaving(listed: Listed, egress: Egress) -> Listed {
+    let rate = egress.pacing_bytes_per_s;
+    Listed { priority: egress.priority, pacing_bytes_per_s: (rate != 0).then_some(rate), ..listed }
 }
 
 impl Stack {
@@ -41,6 +51,8 @@ impl Stack {
             retransmits: 0,
             send_queue: 0,
             receive_queue: 0,
+            priority: 0,
+            pacing_bytes_per_s: None,
         };
         all.extend(self.listeners.iter().map(|(_, listener)| Listed {
             receive_queue: listener.accepted.len(),
@@ -51,22 +63,24 @@ impl Stack {
             retransmits: half.timeouts,
             ..of(true, "SYN-RECV", half.flow.local(), Some(half.flow.remote()))
         }));
-        all.extend(self.connections.iter().map(|(_, connection)| {
+        all.extend(self.connections.iter().map(|(index, connection)| {
             let socket = connection.socket();
             let state = if connection.phase == Phase::Over { State::Closed } else { socket.state() };
-            Listed {
+            let listed = Listed {
                 rtt_us: (connection.rtt_us != 0).then_some(connection.rtt_us),
                 retransmits: connection.retransmits.into(),
                 send_queue: socket.send_queue(),
                 receive_queue: socket.recv_queue(),
                 ..of(true, name(state), connection.flow.local(), Some(connection.flow.remote()))
-            }
+            };
+            leaving(listed, self.egress_of(index))
         }));
         let over = self.time_waits.records.iter();
         all.extend(over.map(|(_, it)| of(true, "TIME-WAIT", it.flow.local(), Some(it.flow.remote()))));
-        all.extend(self.udps.iter().map(|(_, socket)| Listed {
-            receive_queue: socket.held_bytes,
-            ..of(false, if socket.peer.is_some() { "ESTAB" } else { "UNCONN" }, socket.local, socket.peer)
+        all.extend(self.udps.iter().map(|(_, socket)| {
+            let state = if socket.peer.is_some() { "ESTAB" } else { "UNCONN" };
+            let listed = Listed { receive_queue: socket.held_bytes, ..of(false, state, socket.local, socket.peer) };
+            leaving(listed, socket.egress)
         }));
         all
     }

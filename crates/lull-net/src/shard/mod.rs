@@ -96,7 +96,7 @@ pub use config::{
     Steering, SynCookies, Timeouts,
 };
 pub use counters::StackCounters;
-pub use egress::PRIORITY_MAX;
+pub use egress::{PRIORITY_MAX, PRIORITY_PRIVILEGED_MAX};
 pub use elsewhere::Elsewhere;
 pub use error::NetError;
 pub use gro::Gro;

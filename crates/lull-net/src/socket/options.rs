@@ -135,12 +135,13 @@ macro_rules! socket_options {
                 Ok((rate != 0).then_some(rate))
             }
 
-            /// SO_PRIORITY, 0 to 6. In force where the network's queueing discipline is `pfifo_fast`.
+            /// SO_PRIORITY, 0 to 6; with `privileged` (CAP_NET_ADMIN) up to 15. In force where the network's queueing discipline is
+            /// `pfifo_fast`; `fq` lets 7 (`TC_PRIO_CONTROL`) pass all others.
             ///
             /// # Errors
             /// `InvalidInput` for more; the socket is gone.
-            pub fn set_priority(&self, priority: u8) -> io::Result<()> {
-                Ok(self.0.part.call(|stack, id, _| stack.set_priority(id, priority))?)
+            pub fn set_priority(&self, priority: u8, privileged: bool) -> io::Result<()> {
+                Ok(self.0.part.call(|stack, id, _| stack.set_priority(id, priority, privileged))?)
             }
 
             /// SO_PRIORITY.

@@ -31,7 +31,10 @@ fn own() -> Option<&'static Offer> {
 
 fn enabled(answer: Answer) -> Option<Vec<Napi>> {
     match answer {
-        Answer::Shown(shown) => Some(shown.napis.into_iter().filter(|napi| napi.id != 0).collect()),
+        // Those of transmit queues with a discipline are on a device of their own, which the program does not know.
+        Answer::Shown(shown) => {
+            Some(shown.napis.into_iter().filter(|napi| napi.id != 0 && napi.qdisc.is_none()).collect())
+        }
         _ => None,
     }
 }

@@ -21,6 +21,7 @@ use self::control::Wanted;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
 use super::listen::bind_own;
+use super::options::egress::Egress;
 use super::options::{Options, steer};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, engine, epoll, flags, kernel};
@@ -188,5 +189,9 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
     let program = steer::take_remembered(kernel::inode(fd)?, local);
     program.map_or(Ok(()), |program| datagram.sockets.steer(Some(&program)))?;
     datagram.options.busy().for_each(|(name, value)| datagram.sockets.set_busy(name, value));
+    let egress = Egress::of_placeholder(fd);
+    if egress != Egress::default() {
+        datagram.sockets.put_egress(egress);
+    }
     epoll::becomes_lulls(fd, || files::put(fd, File::Datagram(datagram)))
 }

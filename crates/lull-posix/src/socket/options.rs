@@ -4,6 +4,7 @@
 //! set on a socket of the kernel's, which says whether it can be, and read back from it.
 
 mod acted;
+pub(super) mod egress;
 pub(super) mod refused;
 pub(super) mod steer;
 mod tcp_info;
@@ -18,6 +19,7 @@ use lull_net::TcpStream;
 
 use self::acted::Acted;
 pub(super) use self::acted::int;
+use self::egress::Egress;
 use super::{Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, kernel};
@@ -42,14 +44,14 @@ pub(crate) struct Options {
 const LOW_WATER: Name = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
 
 /// Options that a connection has from its listener, and that lull only stores.
-const INHERITED: [Name; 22] = [
+const INHERITED: [Name; 21] = [
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET),
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
-    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    // But not SO_PRIORITY (`sk_clone`).
+    egress::PACING,
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),
@@ -90,10 +92,10 @@ pub(super) use set_busy;
 
 impl Options {
     /// What the program has set on a socket of the kernel's that becomes lull's, and has it to itself: what lull only stores is read
-    /// from there, but for how it busy polls and when it is readable.
+    /// from there, but for how it busy polls, when it is readable, and how its frames leave.
     pub(crate) fn of_placeholder(fd: c_int) -> Options {
         let [usecs, prefer, budget] = BUSY;
-        Options::read(fd, &[usecs, prefer, budget, LOW_WATER])
+        Options::read(fd, &[usecs, prefer, budget, LOW_WATER, egress::PRIORITY, egress::PACING])
     }
 
     /// As [`Options::of_placeholder`], of a listener, whose connections have all of it.
@@ -104,9 +106,8 @@ impl Options {
     fn read(fd: c_int, names: &[Name]) -> Options {
         let mut inherited = Values::new();
         for &(level, name) in names {
-            let mut value = [0; 4];
-            if let Ok(length) = kernel::getsockopt(fd, level, name, &mut value) {
-                inherited.insert((level, name), value[..length.min(4)].to_vec());
+            if let Some(value) = value_of(fd, (level, name)) {
+                inherited.insert((level, name), value);
             }
         }
         Options { acted: Acted::of_placeholder(fd), inherited: Arc::new(inherited), ..Options::default() }
@@ -134,6 +135,15 @@ impl Options {
         self.acted.apply(stream);
         self.put_low_water(stream);
         self.busy().for_each(|(name, value)| set_busy!(name, value, stream));
+        let egress = self.egress();
+        if egress != Egress::default() {
+            egress.put(stream);
+        }
+    }
+
+    /// How its frames are to leave.
+    fn egress(&self) -> Egress {
+        Egress::of(|name| self.stored(name))
     }
 
     /// Puts SO_RCVLOWAT in force, if it was set. A connection that is over needs none.
@@ -200,16 +210,15 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
             kernel::setsockopt(fd, level, name, value)?;
             listener.options.acted.set(level, name, value, None).unwrap_or(Ok(()))?;
             if INHERITED.contains(&(level, name)) {
-                let mut read = [0; 4];
-                let length = kernel::getsockopt(fd, level, name, &mut read)?;
-                listener.options.own().insert((level, name), read[..length.min(4)].to_vec());
+                let value = value_of(fd, (level, name)).ok_or(Errno::new(libc::EINVAL))?;
+                listener.options.own().insert((level, name), value);
             }
             Ok(())
         }
         File::Stream(stream) => match stream.options.acted.set(level, name, value, Some(&stream.stream)) {
             Some(set) => set,
             None => {
-                store(stream, (level, name), value)?;
+                store(stream, fd, (level, name), value)?;
                 if (level, name) == LOW_WATER {
                     stream.options.put_low_water(&stream.stream);
                 }
@@ -223,11 +232,12 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
 
 /// An option without effect here: a socket of the kernel's says whether it can be set, and to what.
 #[cold]
-fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
+fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
     let asked = kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    let mut read = vec![0; value.len().max(size_of::<c_int>())];
+    let mut read = vec![0; value.len().max(VALUE_BYTES)];
     let set = kernel::setsockopt(asked, level, name, value);
     let length = set.and_then(|()| kernel::getsockopt(asked, level, name, &mut read));
+    let priority = value_of(asked, egress::PRIORITY);
     let _ = kernel::close(asked);
     set?;
     if BUSY.contains(&(level, name)) {
@@ -236,9 +246,27 @@ fn store(stream: &Stream, (level, name): Name, value: &[u8]) -> Result<()> {
     // Some can be set and not read.
     if let Ok(length) = length {
         read.truncate(length);
+        let before = stream.options.stored((level, name)).or_else(|| value_of(fd, (level, name)));
+        // Another type of service is another priority (`__ip_sock_set_tos`).
+        if let Some(priority) = priority.filter(|_| (level, name) == egress::TOS && before.as_ref() != Some(&read)) {
+            stream.options.own().insert(egress::PRIORITY, priority);
+        }
         stream.options.own().insert((level, name), read);
     }
+    if egress::concerns((level, name)) {
+        stream.options.egress().put(&stream.stream);
+    }
     Ok(())
+}
+
+/// The longest value of an option that is stored by itself.
+const VALUE_BYTES: usize = 8;
+
+/// The value that a socket of the kernel's has.
+fn value_of(fd: c_int, (level, name): Name) -> Option<Vec<u8>> {
+    let mut value = [0; VALUE_BYTES];
+    let length = kernel::getsockopt(fd, level, name, &mut value).ok()?;
+    Some(value[..length.min(VALUE_BYTES)].to_vec())
 }
 
 /// `getsockopt` on a number that is lull's: how many bytes were written to `value`. Nothing if the placeholder has the
@@ -256,7 +284,10 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
         File::Stream(stream) => match stream.options.acted.answer(level, name, &stream.stream) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => return Some(Err(error)),
-            None => stream.options.stored((level, name))?,
+            None => {
+                let stored = stream.options.stored((level, name))?;
+                if (level, name) == egress::PACING { egress::answer(stored, value.len()) } else { stored }
+            }
         },
         File::Datagram(datagram) => match datagram.option(fd, level, name)? {
             Ok(answer) => answer.to_ne_bytes().to_vec(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use libc::{c_int, epoll_event};
 use lull_net::lull_core::{AfterResume, Sysctl};
 use lull_net::lull_nic::mem::{self, MemConfig};
-use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, TcpListener, TcpStream};
+use lull_net::{Host, HostConfig, Mode, Network, NetworkConfig, Qdisc, TcpListener, TcpStream};
 use lull_posix::socket::{Receive, Send};
 use lull_posix::start::EPOLL;
 use lull_posix::{Engine, Errno, Routing, address, engage, epoll, socket};
@@ -27,6 +27,9 @@ pub const LOST: Duration = Duration::from_secs(120);
 pub static COALESCE_NS: AtomicU64 = AtomicU64::new(lull_net::COALESCE_NS);
 /// The mode of the program's engine, "base" if it is not set before the first call.
 pub static MODE: OnceLock<&str> = OnceLock::new();
+/// The queueing discipline of the program's engine; none if it is not set before the first call.
+pub static QDISC: OnceLock<Qdisc> = OnceLock::new();
+static OWN_NETWORK: OnceLock<Network> = OnceLock::new();
 /// The sysctl `busy_poll`.
 pub static BUSY_POLL_US: AtomicU32 = AtomicU32::new(0);
 
@@ -58,12 +61,19 @@ pub fn peers() -> &'static Network {
         let start = move || {
             let port = port.lock().unwrap().take().expect("it starts once");
             let mode: Mode = MODE.get().unwrap_or(&"base").parse().unwrap();
-            let network = Network::new(&host, Arc::new(port), config(OWN, 0).with_mode(&mode)).unwrap();
+            let config = NetworkConfig { qdisc: QDISC.get().copied(), ..config(OWN, 0) };
+            let network = Network::new(&host, Arc::new(port), config.with_mode(&mode)).unwrap();
+            let _ = OWN_NETWORK.set(network.clone());
             Ok(Engine { host, network, mode, flows: None, control: None })
         };
         assert!(engage(routing, Box::new(start), |error| panic!("{error}")));
         peers
     })
+}
+
+/// The program's own network, once it has been used.
+pub fn own() -> &'static Network {
+    OWN_NETWORK.get().expect("a call has begun it")
 }
 
 /// From now on SIGUSR1 interrupts what a thread waits in, and does nothing else.

@@ -14,7 +14,7 @@ use clap::Args;
 use lull_core::Mode;
 use lull_figures::process::{Asked as Figured, Which};
 use lull_linux::run::Plain;
-use lull_net::{COALESCE_NS, NetworkConfig};
+use lull_net::{COALESCE_NS, NetworkConfig, Qdisc};
 use lull_nic::tap::TapConfig;
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
@@ -61,6 +61,10 @@ pub struct UserArgs {
     /// one in the last batch of events never waits. A time such as 500us, or 'off'.
     #[arg(long, value_name = "TIME", help_heading = USER, requires = "nic")]
     coalesce: Option<String>,
+    /// With --nic: the queueing discipline of the transmit queues: noqueue (a call that sends puts its frames on the ring),
+    /// pfifo_fast (three bands by SO_PRIORITY or IP_TOS) or fq (sockets in turn, paced by SO_MAX_PACING_RATE) [default: noqueue].
+    #[arg(long, value_name = "NAME", help_heading = USER, requires = "nic")]
+    qdisc: Option<Qdisc>,
     /// With --nic: what follows when a program that prefers busy polling finds nothing and its queue is polled once more
     /// for nothing: the interrupt at once, or deferral as Linux has it.
     #[arg(long, value_enum, help_heading = USER, requires = "nic")]
@@ -126,7 +130,14 @@ impl Asked {
             nic,
             pcap: user.pcap.clone(),
             mode,
-            network: NetworkConfig { addresses, gateway4, gateway6, coalesce_ns, ..NetworkConfig::default() },
+            network: NetworkConfig {
+                addresses,
+                gateway4,
+                gateway6,
+                coalesce_ns,
+                qdisc: user.qdisc,
+                ..NetworkConfig::default()
+            },
             gateways: user.gateway.clone(),
             routes,
             allowed: user.allow.iter().map(|text| address(text)).collect::<Result<_, _>>()?,
@@ -148,11 +159,12 @@ impl Asked {
     fn words(&self, command: &OsString) -> String {
         let addresses = self.network.addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>();
         format!(
-            "{} on lull's user plane: {}, {}, mode {}",
+            "{} on lull's user plane: {}, {}, mode {}{}",
             command.to_string_lossy(),
             self.nic.words(),
             addresses.join(", "),
-            self.mode
+            self.mode,
+            self.network.qdisc.map_or(String::new(), |qdisc| format!(", discipline {qdisc}"))
         )
     }
 }
@@ -261,7 +273,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     drop(watch);
     let left_open = flows.all();
     if !left_open.is_empty() {
-        let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..asked.network };
+        let network = NetworkConfig { neighbours: asked.nic.neighbours(), qdisc: None, ..asked.network };
         let told = peers::reset(nic.taken_back()?, network, &left_open)?;
         args.say(&format!("the program left {} connections open; {told} peers were told by a reset", left_open.len()));
     }
@@ -313,6 +325,7 @@ impl HandedOn {
             mode: asked.mode.name().to_owned(),
             after_resume: asked.after_resume.into(),
             coalesce_ns: asked.network.coalesce_ns,
+            qdisc: asked.network.qdisc.map(|qdisc| qdisc.name().to_owned()),
             secret: secret()?,
             flows: hand_on(flows.as_fd())?,
             pcap: pcap.map(|file| hand_on(file.as_fd())).transpose()?,

@@ -170,6 +170,8 @@ assert sum(napi["deferrals"] for napi in stats) > 0, stats
 END
 queues=$3
 options=(--queues "$queues")
+# NAPIs that only send are nobody's to be told of.
+[ "$queues" = 1 ] || options+=(--qdisc fq)
 on_lull sh -c "python3 server.py $own $queues >served 2>&1 & echo \$! >server; until grep -q served served; do sleep 0.1; kill -0 \$! || exit 9; done
                python3 other.py $lull || exit 8; wait"
 until_it test -e asked -o ! -d "/proc/$launcher"

@@ -3,6 +3,7 @@
 use libc::c_int;
 
 use super::Datagram;
+use crate::socket::options::egress::{self, Egress};
 use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
 
@@ -54,6 +55,9 @@ impl Datagram {
         }
         if BUSY.contains(&(level, name)) {
             self.sockets.set_busy((level, name), int(value)?);
+        }
+        if egress::concerns((level, name)) {
+            self.sockets.put_egress(Egress::of_placeholder(fd));
         }
         if matches!((level, name), (libc::SOL_IP, libc::IP_PKTINFO) | (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO)) {
             self.wanted.renew(fd);

@@ -9,6 +9,7 @@ use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, Udp
 use libc::c_int;
 use lull_net::lull_cbpf::Program;
 
+use crate::socket::options::egress::Egress;
 use crate::socket::options::set_busy;
 use crate::{Errno, Result};
 
@@ -88,6 +89,11 @@ impl Sockets {
     /// Sets SO_BUSY_POLL or one of its kin, which the kernel's socket has taken.
     pub(super) fn set_busy(&self, name: (c_int, c_int), value: c_int) {
         self.0.iter().for_each(|socket| set_busy!(name, value, socket));
+    }
+
+    /// Says how frames of each are to leave.
+    pub(super) fn put_egress(&self, egress: Egress) {
+        self.0.iter().for_each(|socket| egress.put(socket));
     }
 
     /// Attaches a program to the group of each, or takes it away.
