@@ -334,6 +334,25 @@ fn a_number_that_comes_back_ends_no_wait() {
     [eventfd, epfd].into_iter().for_each(close);
 }
 
+/// What looks whether a number is a member may put it on the context for a moment, with data of lull's own.
+#[test]
+fn what_is_lulls_own_for_a_moment_ends_no_wait() {
+    /// `kernel::IGNORED_DATA`, which no program sees.
+    const OWN_DATA: u64 = 0xa96c_756c_6c00_0001;
+    let epfd = context();
+    let (ready, mut rings) = UnixStream::pair().unwrap();
+    ctl(epfd, EPOLL_CTL_ADD, ready.as_raw_fd(), EPOLLIN).unwrap();
+    let waits = asleep(move || wait(epfd, 8, LOST));
+    let (hung_up, _) = UnixStream::pair().unwrap();
+    let mut own = libc::epoll_event { events: libc::EPOLLONESHOT as u32, u64: OWN_DATA };
+    // SAFETY: the kernel reads the struct.
+    assert_eq!(unsafe { libc::epoll_ctl(epfd, EPOLL_CTL_ADD, hung_up.as_raw_fd(), &raw mut own) }, 0);
+    until("the hang-up was looked at", || waits.sleeps_or_is_over());
+    rings.write_all(b"x").unwrap();
+    assert_eq!(waits.join().unwrap(), [(ready.as_raw_fd(), EPOLLIN)]);
+    close(epfd);
+}
+
 #[test]
 fn a_connection_has_the_options_of_its_listener_that_are_only_stored() {
     let fd = tcp();
