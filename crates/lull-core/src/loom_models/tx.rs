@@ -17,12 +17,18 @@ struct Tx {
     rung: AtomicU32,
     group: Group,
     napi: Napi,
+    /// Whether the device says that there is something to send; without that only senders do.
+    hints: bool,
     /// By slot: asleep, and a wake-up that came before the sleep.
     sleeps: Mutex<[(bool, bool); 2]>,
 }
 
 impl Tx {
     fn new() -> Tx {
+        Tx::with_hints(true)
+    }
+
+    fn with_hints(hints: bool) -> Tx {
         let config = GroupConfig { rest_ns: Some(0), ..GroupConfig::default() };
         let napi = Napi::new(0);
         napi.enable(500, None);
@@ -33,6 +39,7 @@ impl Tx {
             rung: AtomicU32::new(0),
             group: Group::with_members_max(0, config, 1).expect("within the limits"),
             napi,
+            hints,
             sleeps: Mutex::new([(false, false); 2]),
         }
     }
@@ -114,7 +121,8 @@ impl Tx {
         if self.sleeps.lock().expect("no context panics with the sleeps in hand")[slot].0 {
             return false;
         }
-        let stop = match poller.next(&self.group, |_, _| Some(self.word.is_missed()), false, false, &cx) {
+        let hint = |_, _| self.hints.then(|| self.word.is_missed());
+        let stop = match poller.next(&self.group, hint, false, false, &cx) {
             GroupStep::Transmit(_) => {
                 self.word.look();
                 let frames = self.drain();
@@ -274,6 +282,25 @@ fn loom_tx_a_doorbell_held_back_against_park() {
             }
         }
         pollers[0] = beside.join().unwrap();
+        tx.assert_sent(&mut pollers);
+    });
+}
+
+/// A sender pokes the queue while the poller comes to ring for the frame before, and no device says that there is another.
+#[test]
+fn loom_tx_enqueue_without_hints_against_a_doorbell() {
+    model(None, || {
+        let tx = Arc::new(Tx::with_hints(false));
+        let mut pollers = vec![tx.group.attach(0, &Cx::new(0, NOW)).expect("there is room")];
+        tx.enter();
+        tx.push(0);
+        while tx.group.unrung(0) == 0 {
+            tx.step(&mut pollers[0], NOW);
+        }
+        let sender = tx.clone();
+        let sends = thread::spawn(move || sender.push(1));
+        tx.step(&mut pollers[0], NOW + 6_000);
+        sends.join().unwrap();
         tx.assert_sent(&mut pollers);
     });
 }
