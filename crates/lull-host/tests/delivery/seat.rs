@@ -1,0 +1,98 @@
+//! Who runs a CPU's delivery.
+
+use super::*;
+
+#[test]
+fn an_interrupt_wakes_the_sleeping_worker_who_delivers_itself() {
+    let world = World::new();
+    let thread = sleeping_thread(&world.bound, 0, "worker", 1);
+    assert!(world.client.send(1));
+    thread.join().unwrap();
+    assert_eq!(world.bound.queue.deliverers(), ["worker"]);
+    assert_eq!(world.host.napi_irqs(world.bound.napi), 1);
+    assert_eq!(world.host.cpu_stats(0).wakeups, 1, "one thread was woken, and no other");
+}
+
+#[test]
+fn an_interrupt_while_the_worker_computes_is_delivered_by_the_interrupt_thread() {
+    let world = World::new();
+    let worker = Worker::new(&world.host, 0).unwrap();
+    assert!(world.client.send(1));
+    world.bound.await_delivered(1);
+    assert_eq!(world.bound.queue.deliverers(), ["irq/0"]);
+    drop(worker);
+}
+
+/// Hard interrupts come in between two polls, and are taken then: nobody raises them once more.
+#[test]
+fn an_interrupt_during_a_poll_of_another_queue_is_delivered_by_the_same_run() {
+    let world = World::new();
+    let (other, other_client) = mem_queue(&world.host, 0);
+    for count in 1..=20 {
+        let client = other_client.clone();
+        world.bound.queue.during_poll(move || assert!(client.send(1)));
+        assert!(world.client.send(1));
+        other.await_delivered(count);
+        world.bound.await_delivered(count);
+        other.await_released();
+        world.bound.await_released();
+    }
+}
+
+#[test]
+fn two_workers_on_one_cpu_one_of_them_computing() {
+    let world = World::new();
+    let computing = Worker::new(&world.host, 0).unwrap();
+    let sleeper = sleeping_thread(&world.bound, 0, "sleeper", 1);
+    assert!(world.client.send(1));
+    world.bound.await_delivered(1);
+    sleeper.join().unwrap();
+    assert_eq!(world.bound.queue.deliverers(), ["sleeper"], "the computing worker is not waited for");
+
+    // The sleeper computes now too: it gave the seat back.
+    world.bound.queue.forget_deliverers();
+    assert!(world.client.send(1));
+    world.bound.await_delivered(2);
+    assert_eq!(world.bound.queue.deliverers(), ["irq/0"]);
+
+    // The worker that computed comes by before the interrupt thread, or after it: either way it is delivered once.
+    assert!(world.client.send(1));
+    computing.poll_point();
+    world.bound.await_delivered(3);
+}
+
+#[test]
+fn the_seat_goes_from_a_waking_worker_to_one_that_sleeps() {
+    let world = World::new();
+    let first = sleeping_thread(&world.bound, 0, "worker", 1);
+    let second = sleeping_thread(&world.bound, 0, "worker", 2);
+    assert!(world.client.send(1));
+    first.join().unwrap();
+    assert!(world.client.send(1));
+    second.join().unwrap();
+    assert_eq!(world.bound.queue.deliverers(), ["worker"]);
+}
+
+#[test]
+fn softirq_that_finds_the_shard_locked_leaves_the_poll_to_the_holder() {
+    let world = World::new();
+    let delivery = world.host.delivery();
+    let queue = &world.bound.queue;
+    let locker = {
+        let (delivery, queue, bound) = (delivery.clone(), queue.clone(), world.bound.napi);
+        let host = world.host.clone();
+        let send = world.client;
+        std::thread::Builder::new().name("holder".to_owned()).spawn(move || {
+            queue.call(&delivery, || {
+                assert!(send.send(1));
+                eventually("softirq to come by", || host.napi_irqs(bound) == 1);
+                // Softirq is at the lock or about to be; either of the two delivers.
+                std::thread::sleep(Duration::from_millis(20));
+            });
+            send
+        })
+    };
+    let _client = locker.unwrap().join().unwrap();
+    world.bound.await_delivered(1);
+    world.bound.await_released();
+}

@@ -1,0 +1,158 @@
+//! How connections end: by either side, by both, by a reset, by silence.
+
+use super::*;
+
+#[test]
+fn half_close_by_the_client() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.client.send(client, b"request").unwrap();
+    net.client.call(|stack, io| stack.shutdown(client, Shutdown::Write, io)).unwrap();
+    assert_eq!(net.client.send(client, b"more"), Err(NetError::BrokenPipe));
+    net.run_for(MS);
+    assert!(net.server.ready(server).contains(Ready::READABLE | Ready::RDHUP | Ready::WRITABLE));
+    assert!(!net.server.ready(server).contains(Ready::HUP));
+    assert_eq!(net.server.recv(server).unwrap(), b"request");
+    assert_eq!(net.server.recv(server).unwrap(), b"");
+    net.server.send(server, &[9; 10_000]).unwrap();
+    net.run_for(20 * MS);
+    assert_eq!(net.client.recv(client).unwrap(), [9; 10_000]);
+    net.server.close(server);
+    net.run_for(20 * MS);
+    assert_eq!(net.client.recv(client).unwrap(), b"");
+    // The client closed first, so TIME-WAIT is its own.
+    assert_eq!((net.client.stack.time_waits(), net.server.stack.time_waits()), (1, 0));
+    assert!(net.client.ready(client).contains(Ready::HUP));
+    net.client.close(client);
+    assert_eq!((net.client.stack.connections(), net.server.stack.connections()), (0, 0));
+}
+
+#[test]
+fn half_close_by_the_server() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.server.send(server, b"banner").unwrap();
+    net.server.call(|stack, io| stack.shutdown(server, Shutdown::Write, io)).unwrap();
+    net.run_for(MS);
+    assert_eq!(net.client.recv(client).unwrap(), b"banner");
+    assert_eq!(net.client.recv(client).unwrap(), b"");
+    net.client.send(client, b"still talking").unwrap();
+    net.run_for(MS);
+    assert_eq!(net.server.recv(server).unwrap(), b"still talking");
+    net.client.close(client);
+    net.run_for(MS);
+    assert_eq!(net.server.recv(server).unwrap(), b"");
+    assert_eq!((net.client.stack.connections(), net.server.stack.time_waits()), (0, 1));
+}
+
+#[test]
+fn data_that_came_before_the_end_can_be_read_after_it() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.server.call(|stack, io| stack.shutdown(server, Shutdown::Write, io)).unwrap();
+    net.run_for(MS);
+    net.server.changes.clear();
+    // Data and FIN together take the server straight to TIME-WAIT with the data unread.
+    net.client.send(client, b"unread").unwrap();
+    net.client.close(client);
+    net.run_for(MS);
+    assert_eq!(net.server.stack.time_waits(), 1);
+    assert!(net.server.changes.iter().any(|c| c.socket == server && c.edges.contains(Ready::READABLE)));
+    assert_eq!(net.server.recv(server).unwrap(), b"unread");
+    assert_eq!(net.server.recv(server).unwrap(), b"");
+    net.server.close(server);
+    assert_eq!(net.server.stack.connections(), 0);
+}
+
+#[test]
+fn shutting_down_reading_is_the_end_for_the_reader_only() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.server.call(|stack, io| stack.shutdown(server, Shutdown::Read, io)).unwrap();
+    assert_eq!(net.server.recv(server).unwrap(), b"");
+    assert!(net.server.changes.iter().any(|c| c.socket == server && c.edges.contains(Ready::RDHUP)));
+    net.server.send(server, b"one way").unwrap();
+    net.run_for(MS);
+    assert_eq!(net.client.recv(client).unwrap(), b"one way");
+}
+
+#[test]
+fn simultaneous_close() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.client.close(client);
+    net.server.close(server);
+    net.run_for(SECOND);
+    assert_eq!((net.client.stack.connections(), net.server.stack.connections()), (0, 0));
+    assert_eq!((net.client.stack.time_waits(), net.server.stack.time_waits()), (1, 1));
+    net.run_for(100 * SECOND);
+    assert_eq!((net.client.stack.time_waits(), net.server.stack.time_waits()), (0, 0));
+    assert!(!net.step(net.now_ns + 1000 * SECOND), "nothing is left to happen");
+}
+
+#[test]
+fn a_reset_is_an_error_once_and_then_the_end() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.server.stack.set_reset_on_close(server, true).unwrap();
+    net.client.changes.clear();
+    net.server.close(server);
+    net.run_for(MS);
+    let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
+    assert_eq!(net.client.ready(client), ready);
+    assert_eq!(net.client.changes.last().unwrap().ready, ready);
+    assert_eq!(net.client.recv(client), Err(NetError::ConnectionReset));
+    assert_eq!(net.client.recv(client).unwrap(), b"");
+    assert_eq!(net.client.send(client, b"x"), Err(NetError::BrokenPipe));
+    net.client.close(client);
+    assert_eq!(net.client.stack.connections(), 0);
+}
+
+#[test]
+fn a_slow_reader_is_given_up_only_if_asked_for() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, _server) = net.establish(listener, at(SERVER, 80));
+    net.client.call(|stack, io| stack.set_user_timeout(client, Some(30 * SECOND), io)).unwrap();
+    while net.client.send(client, &[3; 4000]).is_ok() {
+        net.run_for(10 * MS);
+    }
+    net.run_for(100 * SECOND);
+    assert_eq!(net.client.recv(client), Err(NetError::TimedOut));
+}
+
+#[test]
+fn keepalive_probes_and_gives_up() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (_client, server) = net.establish(listener, at(SERVER, 80));
+    let keepalive = Keepalive { idle_ns: 10 * SECOND, interval_ns: 2 * SECOND, probes: 3 };
+    net.server.call(|stack, io| stack.set_keepalive(server, Some(keepalive), io)).unwrap();
+    let before = net.to_client;
+    net.run_for(100 * SECOND);
+    assert!((8..=11).contains(&(net.to_client - before)), "{} probes", net.to_client - before);
+    assert_eq!(net.server.stack.tcp_state(server), Ok("ESTABLISHED"));
+    net.cut = true;
+    net.run_for(20 * SECOND);
+    assert_eq!(net.server.recv(server), Err(NetError::TimedOut));
+    assert_eq!(net.server.stack.counters().timeout_keepalive, 1);
+}
+
+#[test]
+fn a_user_timeout_is_no_shorter_than_a_retransmission_timer() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (client, server) = net.establish(listener, at(SERVER, 80));
+    net.client.call(|stack, io| stack.set_user_timeout(client, Some(MS), io)).unwrap();
+    // The peer's acknowledgement is delayed by more than that.
+    net.client.send(client, b"x").unwrap();
+    net.run_for(100 * MS);
+    assert_eq!(net.client.recv(client), Err(NetError::WouldBlock), "it lives");
+    assert_eq!(net.server.recv(server).unwrap(), b"x");
+}

@@ -1,0 +1,10 @@
+//! TCP through the shard: two stacks, or a client played by hand.
+
+mod data;
+mod ends;
+mod opening;
+#[path = "../shard_harness/mod.rs"]
+mod shard_harness;
+
+use lull_net::shard::{ConnectOptions, Keepalive, ListenOptions, NetError, Ready, Shutdown};
+use shard_harness::*;
