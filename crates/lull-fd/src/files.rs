@@ -255,6 +255,11 @@ impl<T> Open<T> {
         self.place().word.load(Ordering::Relaxed) & !REFERENCES | u64::from(self.place + 1)
     }
 
+    /// How many numbers and calls hold it, this reference included.
+    pub fn references(&self) -> u32 {
+        (self.place().word.load(Ordering::Relaxed) & REFERENCES) as u32
+    }
+
     /// Whether both are the same open file.
     pub fn is_same(&self, other: &Open<T>) -> bool {
         self.place == other.place && std::ptr::eq(self.files, other.files)

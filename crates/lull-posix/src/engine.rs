@@ -101,6 +101,12 @@ pub fn is_engaged() -> bool {
     world().is_some()
 }
 
+/// Whether numbers of this process may be in the table of what is lull's: its own, or its parent's, whose engine runs.
+#[inline]
+pub fn is_involved() -> bool {
+    WORLD.get().is_some()
+}
+
 /// What this process has of lull; nothing in the child of a process whose engine ran.
 #[inline]
 fn world() -> Option<&'static World> {

@@ -8,7 +8,7 @@ use crate::epoll::EpollFile;
 use crate::socket::{Datagram, Listener, Stream};
 use lull_net::lull_nic::own;
 
-use crate::{Errno, Result, fork, kernel, netlink, signals};
+use crate::{Errno, Result, fork, inherit, kernel, netlink, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -27,17 +27,47 @@ pub(crate) type Open = lull_fd::Open<File>;
 
 static FILES: lull_fd::Files<File> = lull_fd::Files::new();
 
-/// Whether a number is lull's. What is not goes to the kernel, untouched.
+/// Whether a number is lull's. What is not goes to the kernel, untouched: also what the child of a process with an engine
+/// inherited, whose connections this makes the kernel's (see [`inherit`]).
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
-    FILES.contains(fd) && !fork::is_husk()
+    FILES.contains(fd) && (!fork::is_husk() || uses(fd))
+}
+
+/// A child is about to use what was its parent's; whatever it is, it is the kernel's.
+#[cold]
+fn uses(fd: c_int) -> bool {
+    inherit::uses(fd);
+    false
+}
+
+/// Whether a number is in the table: also what the child of a process with an engine inherited, and does not use by this.
+#[inline]
+pub fn is_known(fd: c_int) -> bool {
+    FILES.contains(fd)
+}
+
+/// What a number of such a child was in its parent.
+pub(crate) fn inherited(fd: c_int) -> Option<Open> {
+    FILES.get(fd)
+}
+
+/// A number of such a child has nothing of its parent's any more. The count of who has that is the parent's.
+pub(crate) fn forget_inherited(fd: c_int) {
+    std::mem::forget(FILES.take(fd));
 }
 
 /// The open file behind a number.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Open> {
     // What the child of a process with an engine has here is its parent's.
-    if fork::is_husk() { None } else { FILES.get(fd) }
+    if fork::is_husk() {
+        if FILES.contains(fd) {
+            inherit::uses(fd);
+        }
+        return None;
+    }
+    FILES.get(fd)
 }
 
 /// Makes the number stand for `file`. The number is a descriptor of the kernel's already, the placeholder.
@@ -62,8 +92,8 @@ pub fn forget(fd: c_int) {
         own::unmark(fd);
     }
     netlink::forget(fd);
-    if is_lull(fd) {
-        drop(FILES.take(fd));
+    if is_known(fd) {
+        drop(taken(fd));
     }
 }
 
@@ -86,10 +116,22 @@ pub(crate) fn hand_back(fd: c_int, file: &Open, nonblocking: bool) {
 
 /// `close`. The number is free only after the table has forgotten it, so nobody who gets it next finds what it was.
 pub fn close(fd: c_int) -> Result<()> {
-    let file = if is_lull(fd) { FILES.take(fd) } else { None };
+    let file = taken(fd);
     let closed = kernel::close(fd);
     drop(file);
     closed
+}
+
+/// What a number stood for, which the caller drops when everything is done. What was its parent's, a child says it has closed.
+fn taken(fd: c_int) -> Option<Open> {
+    if !fork::is_husk() {
+        return FILES.take(fd);
+    }
+    if let Some(file) = FILES.take(fd) {
+        inherit::closed(&file);
+        std::mem::forget(file);
+    }
+    None
 }
 
 /// Whether the program, or lull itself, may close a number or put another file in its place. A descriptor of lull's own is

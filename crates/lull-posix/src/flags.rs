@@ -33,6 +33,10 @@ fn nonblocking(file: &Open) -> Option<&AtomicBool> {
 /// `fcntl` on a number that is lull's; nothing where it is the placeholder's, whose number has the flags that belong to the
 /// number.
 pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>> {
+    // These are the number's own, which a child may change of what it does not use.
+    if matches!(command, libc::F_GETFD | libc::F_SETFD) {
+        return None;
+    }
     let file = files::get(fd)?;
     match command {
         libc::F_DUPFD => Some(files::duplicate(fd, argument as c_int, false)),

@@ -2,7 +2,8 @@
 //!
 //! The engine's threads stay with the parent, and so do the NIC's queues and the connections. A child of a process whose engine
 //! runs has husks: its numbers stand for the kernel's placeholders alone, so that closing them, or ending, says nothing to any
-//! peer. A child that was made before the engine started has everything before it.
+//! peer. A connection that it uses becomes one of the kernel's that its parent passes on ([`crate::inherit`]). A child that was made
+//! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
 use std::mem;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_net::lull_nic::own;
 
-use crate::{kernel, signals};
+use crate::{inherit, kernel, signals};
 
 static HUSK: AtomicBool = AtomicBool::new(false);
 /// The engine runs in this process, or is being started.
@@ -57,7 +58,7 @@ pub(crate) fn engine_starts() -> Starting {
     ONCE.call_once(|| {
         // SAFETY: the handler stays for as long as the process. Without memory to note it, `fork` would share the engine: there is
         // none left at that moment for anything else either.
-        unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
+        unsafe { libc::pthread_atfork(Some(before), Some(in_the_parent), Some(in_the_child)) };
     });
     Starting { runs: false }
 }
@@ -82,11 +83,28 @@ pub fn that_waits() -> libc::pid_t {
     child
 }
 
+/// Whether children of this process are husks of what it has.
+fn has_what_children_inherit() -> bool {
+    RUNS.load(Ordering::Relaxed) && !is_husk()
+}
+
+extern "C" fn before() {
+    match has_what_children_inherit() {
+        true => inherit::before_a_fork(),
+        false => inherit::shared_on(),
+    }
+}
+
+extern "C" fn in_the_parent() {
+    inherit::in_the_parent();
+}
+
 /// The child of a process whose engine runs has nothing of it. The C library calls this in children of `fork`, and whoever takes
 /// `_Fork` over has to.
 pub extern "C" fn in_the_child() {
     if RUNS.load(Ordering::Relaxed) {
         HUSK.store(true, Ordering::Relaxed);
+        inherit::in_the_child();
         crate::engine::forget_places();
         lull_net::forget_held_back();
     }

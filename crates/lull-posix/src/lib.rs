@@ -25,6 +25,7 @@
 //! | [`netlink`] | the family `netdev` for lull's device, to a program that asks the kernel |
 //! | [`depot`] | queues of AF_XDP that the launcher gives out |
 //! | [`fork`] | what a child has of lull |
+//! | `inherit` | connections that a child uses |
 //! | [`exec`] | what is left of lull when the program executes another |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
@@ -48,6 +49,7 @@ pub mod flows;
 pub mod fork;
 #[allow(unsafe_code)]
 pub mod handover;
+mod inherit;
 mod kernel;
 pub mod listing;
 pub mod memory;
@@ -60,7 +62,7 @@ pub mod signals;
 pub mod socket;
 pub mod start;
 
-pub use engine::{Engine, Share, StartError, engage, engage_each, is_engaged};
+pub use engine::{Engine, Share, StartError, engage, engage_each, is_engaged, is_involved};
 pub use errno::Errno;
 pub use files::is_lull;
 pub use flows::Flows;

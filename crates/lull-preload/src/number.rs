@@ -2,7 +2,7 @@
 
 use libc::{c_int, c_uint, c_ulong};
 use lull_posix::signals::section;
-use lull_posix::{files, flags, is_engaged, is_lull};
+use lull_posix::{files, flags, is_involved, is_lull};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -10,7 +10,7 @@ use crate::{answer, real};
 taken_over! {
     /// A descriptor of lull's own is closed to the program.
     fn close(fd: c_int) -> c_int {
-        if is_lull(fd) {
+        if files::is_known(fd) {
             return answer::number_at_point(|| files::close(fd).map(|()| 0));
         }
         if files::may_close(fd) { real::close(fd) } else { answer::refused(libc::EBADF) }
@@ -24,7 +24,7 @@ taken_over! {
         if !files::may_close(to) {
             return answer::refused(libc::EBADF);
         }
-        if fd != to && (is_lull(fd) || is_lull(to)) {
+        if fd != to && (is_lull(fd) || files::is_known(to)) {
             return answer::number(|| files::duplicate_to(fd, to, 0));
         }
         duplicated(fd, real::dup2(fd, to))
@@ -34,7 +34,7 @@ taken_over! {
         if !files::may_close(to) {
             return answer::refused(libc::EBADF);
         }
-        if fd != to && (is_lull(fd) || is_lull(to)) {
+        if fd != to && (is_lull(fd) || files::is_known(to)) {
             return answer::number(|| files::duplicate_to(fd, to, flags));
         }
         duplicated(fd, real::dup3(fd, to, flags))
@@ -65,7 +65,7 @@ taken_over! {
 
 /// Closes what is lull's of a range of numbers.
 pub(crate) fn close_lulls(first: c_uint, last: c_uint) {
-    if is_engaged() {
+    if is_involved() {
         answer::done(|| {
             files::close_range(first, last);
             Ok(())
@@ -76,7 +76,7 @@ pub(crate) fn close_lulls(first: c_uint, last: c_uint) {
 /// A number that the kernel gave out stands for nothing of lull's any more.
 #[inline]
 pub(crate) fn forgotten(fd: c_int) -> c_int {
-    if fd >= 0 && is_engaged() {
+    if fd >= 0 && is_involved() {
         files::forget(fd);
     }
     fd
@@ -85,7 +85,7 @@ pub(crate) fn forgotten(fd: c_int) -> c_int {
 /// The kernel made `to` another number for what `fd` stands for.
 #[inline]
 fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if to >= 0 && fd != to && is_engaged() {
+    if to >= 0 && fd != to && is_involved() {
         files::forget(to);
         lull_posix::netlink::duplicated(fd, to);
     }
@@ -93,7 +93,7 @@ fn duplicated(fd: c_int, to: c_int) -> c_int {
 }
 
 fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
-    is_lull(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(|result| answer::number(|| result))
+    files::is_known(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(|result| answer::number(|| result))
 }
 
 fn new_number(fd: c_int, command: c_int, result: c_int) -> c_int {

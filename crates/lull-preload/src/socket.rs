@@ -57,27 +57,27 @@ taken_over! {
     fn shutdown(fd: c_int, how: c_int) -> c_int, if is_lull(fd) => answer::done(|| lulls::shutdown(fd, how));
 
     fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        match is_lull(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
+        match lulls::is_named(fd).then(|| section(|| lulls::getsockname(fd))).flatten() {
             Some(name) => answer::done(|| memory::write_name(&name?, address, length)),
             None => real::getsockname(fd, address, length),
         }
     }
 
     fn getpeername(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        match is_lull(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
+        match lulls::is_named(fd).then(|| section(|| lulls::getpeername(fd))).flatten() {
             Some(name) => answer::done(|| memory::write_name(&name?, address, length)),
             None => real::getpeername(fd, address, length),
         }
     }
 
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int,
-        if is_lull(fd) || lulls::may_steer(level, name) => {
+        if lulls::is_named(fd) || lulls::may_steer(level, name) => {
             let value = memory::bytes(value, length as usize);
             answer::done(|| lulls::setsockopt(fd, level, name, value))
         };
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
-        if is_lull(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {
+        if lulls::is_named(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {
             let room = memory::bytes_mut(value, *length as usize);
             if let Some(result) = section(|| lulls::getsockopt(fd, level, name, room)) {
                 return answer::done(|| result.map(|written| *length = written as socklen_t));

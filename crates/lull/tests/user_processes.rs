@@ -127,6 +127,15 @@ fn children_that_close_what_they_inherit_and_execute_leave_their_parent_its_conn
 }
 
 #[test]
+fn servers_that_fork_a_child_for_each_connection_serve() {
+    for mode in ["base", "suspend20"] {
+        for way in ["child", "inetd"] {
+            user::run("forking", "command -v python3 && command -v ip", mode, way);
+        }
+    }
+}
+
+#[test]
 fn a_program_that_becomes_a_daemon_serves() {
     user::run("calls", CC, "base", "daemon");
 }

@@ -3,7 +3,7 @@
 use libc::c_int;
 
 use crate::files::{self, File};
-use crate::{Errno, Result, address::Bytes, kernel};
+use crate::{Errno, Result, address::Bytes, inherit, kernel};
 
 /// An address of either world, in the kernel's form.
 #[derive(Default)]
@@ -28,8 +28,17 @@ impl Name {
     }
 }
 
+/// Whether a socket's names are not the kernel's: it is lull's, or a child has it from a parent whose it is.
+#[inline]
+pub fn is_named(fd: c_int) -> bool {
+    files::is_lull(fd) || inherit::is_relay(fd)
+}
+
 /// `getsockname` of a number that is lull's; nothing if its placeholder knows it, as for a listener, which is bound.
 pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
+    if let Some(name) = inherit::getsockname(fd) {
+        return Some(Ok(name));
+    }
     match &*files::get(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.local_addr())),
         File::Datagram(datagram) => Some(named(datagram.domain, datagram.own_name()?)),
@@ -39,6 +48,9 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
 
 /// `getpeername` of a number that is lull's; nothing if the kernel has the answer for its placeholder.
 pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
+    if let Some(name) = inherit::getpeername(fd) {
+        return Some(Ok(name));
+    }
     match &*files::get(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),
         File::Datagram(datagram) => Some(named(datagram.domain, datagram.peer()?)),

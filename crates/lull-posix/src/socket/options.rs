@@ -22,7 +22,7 @@ pub(super) use self::acted::int;
 use self::egress::Egress;
 use super::{Listener, Stream};
 use crate::files::{self, File};
-use crate::{Errno, Result, kernel};
+use crate::{Errno, Result, inherit, kernel};
 
 /// Level and name.
 pub(super) type Name = (c_int, c_int);
@@ -193,6 +193,9 @@ impl Options {
 
 /// `setsockopt` on a number that is lull's.
 pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
+    if let Some(set) = inherit::setsockopt(fd, level, name, value) {
+        return set;
+    }
     let file = match files::get(fd) {
         Some(file) => file,
         None if steer::steers(level, name) => return steer::set_before(fd, (level, name), value),
@@ -272,6 +275,9 @@ fn value_of(fd: c_int, (level, name): Name) -> Option<Vec<u8>> {
 /// `getsockopt` on a number that is lull's: how many bytes were written to `value`. Nothing if the placeholder has the
 /// answer.
 pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
+    if let Some(answer) = inherit::getsockopt(fd, level, name, value) {
+        return Some(answer);
+    }
     let file = files::get(fd)?;
     let answer = match &*file {
         File::Listener(listener) => listener_answer(listener, level, name)?,

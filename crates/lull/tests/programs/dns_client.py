@@ -1,4 +1,4 @@
-"""Asks the name server HOST for the address of lull.test, COUNT times over UDP."""
+"""Asks the name server HOST for the address of lull.test, COUNT times over UDP, and a tenth as often over TCP."""
 import socket, struct, sys
 
 host, count = sys.argv[1], int(sys.argv[2])
@@ -17,4 +17,14 @@ for number in range(count):
     answer, server = udp.recvfrom(1500)
     assert server == (host, 5353)
     assert struct.unpack(">H", answer[:2])[0] == number and answer.endswith(WANTED), answer
+for number in range(count // 10):
+    with socket.create_connection((host, 5353), 60) as tcp:
+        asked = question(number)
+        tcp.sendall(struct.pack(">H", len(asked)) + asked)
+        answer = bytearray()
+        while len(answer) < 2 or len(answer) < 2 + struct.unpack(">H", answer[:2])[0]:
+            more = tcp.recv(1500)
+            assert more, answer
+            answer += more
+        assert struct.unpack(">H", answer[2:4])[0] == number and answer.endswith(WANTED), answer
 print(count, "names found")

@@ -1,4 +1,4 @@
-# Unmodified dnsmasq: a name server that is asked over UDP. (Over TCP it forks a child for every question.)
+# Unmodified dnsmasq: a name server that is asked over UDP and TCP, where it forks a child for every connection.
 . "$(dirname "$0")/harness.sh"
 
 on_lull "${unprivileged[@]}" dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file="$PWD/pid" --port=5353 \

@@ -1,0 +1,213 @@
+//! Connections that a child of `fork` inherits from a process whose engine runs, as servers have them that fork a child for each
+//! connection.
+//!
+//! The connection stays the parent's. Before the fork both get the ends of a channel. At the child's first call on such a number
+//! other than closing it, the child asks for the connection over the channel, and has from then on a socket of the kernel's under
+//! that number, between which and the connection two threads of the parent pass on what comes. Until the child has ended, or has
+//! closed the number, the connection is open, whatever the parent closes: as Linux has it, where both have the same open file.
+//!
+//! A parent that goes on to read such a connection itself takes what the child would have had, and the other way round: that, too,
+//! is as Linux has it.
+//!
+//! | module | what is in there |
+//! | --- | --- |
+//! | this one | the channel, and what is done around a fork |
+//! | `child` | a number becomes a relay; names and options of one |
+//! | `parent` | what children may ask for, and the relays' other ends |
+
+mod child;
+mod parent;
+
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use lull_net::lull_nic::own;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use crate::files::{self, File, Open};
+use crate::signals;
+
+pub(crate) use child::{closed, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
+
+/// What a child says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    /// It uses it; the descriptor that comes along is the parent's end of the relay.
+    Claims,
+    /// It has closed it without a use.
+    Releases,
+}
+
+/// A message of a child's: the verb, and the connection's place in the memory that both had at the fork.
+struct Message {
+    verb: Verb,
+    id: usize,
+}
+
+const MESSAGE_BYTES: usize = 1 + size_of::<usize>();
+
+impl Message {
+    fn bytes(&self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[0] = self.verb as u8;
+        bytes[1..].copy_from_slice(&self.id.to_ne_bytes());
+        bytes
+    }
+
+    fn send(
+        &self,
+        channel: BorrowedFd<'_>,
+        descriptor: Option<BorrowedFd<'_>>,
+        flags: SendFlags,
+    ) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            // There is room for one.
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        sendmsg(channel, &[IoSlice::new(&self.bytes())], &mut control, flags | SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next one; none when every process that had the other end has ended or executed a program.
+    fn next(channel: BorrowedFd<'_>) -> Option<(Message, Option<OwnedFd>)> {
+        loop {
+            let mut bytes = [0; MESSAGE_BYTES];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let got = match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            {
+                Ok(got) if got.bytes == MESSAGE_BYTES => got,
+                Err(rustix::io::Errno::INTR) => continue,
+                _ => return None,
+            };
+            debug_assert_eq!(got.bytes, MESSAGE_BYTES, "a message is whole");
+            let descriptor = control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(mut rights) => rights.next().map(own::kept_apart),
+                _ => None,
+            });
+            let verb = if bytes[0] == Verb::Claims as u8 { Verb::Claims } else { Verb::Releases };
+            let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
+            return Some((Message { verb, id }, descriptor));
+        }
+    }
+}
+
+/// What a claimed connection's relay begins with: its own address and its peer's, a line each, filled up with spaces.
+const NAMES_BYTES: usize = 160;
+
+fn names_bytes(local: SocketAddr, peer: SocketAddr) -> [u8; NAMES_BYTES] {
+    let mut bytes = [b' '; NAMES_BYTES];
+    let text = format!("{local}\n{peer}\n");
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+fn names_of(bytes: &[u8; NAMES_BYTES]) -> Option<(SocketAddr, SocketAddr)> {
+    let mut lines = std::str::from_utf8(bytes).ok()?.lines().map(|line| line.parse().ok());
+    Some((lines.next()??, lines.next()??))
+}
+
+/// The connection of an open file: where its memory is, the same before and after a fork.
+pub(crate) fn id(file: &Open) -> usize {
+    std::ptr::from_ref::<File>(file) as usize
+}
+
+/// What is made before a fork, for both that come out of it.
+struct Prepared {
+    parents: OwnedFd,
+    childs: OwnedFd,
+    held: Vec<Open>,
+}
+
+thread_local! {
+    /// Of the thread that forks, which both have.
+    static PREPARED: Cell<Option<Box<Prepared>>> = const { Cell::new(None) };
+}
+
+/// Before a fork beside a running engine: what a child will inherit stays open for it.
+pub(crate) fn before_a_fork() {
+    signals::section(|| {
+        let is_stream = |file: &Open| matches!(**file, File::Stream(_));
+        let mut held: Vec<Open> = files::numbers().filter_map(files::get).filter(is_stream).collect();
+        // Of one with several numbers it is enough to keep it once.
+        held.sort_unstable_by_key(id);
+        held.dedup_by_key(|file| id(file));
+        if held.is_empty() {
+            return;
+        }
+        // Without a free number the child has husks that it cannot use.
+        let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        if let Ok((parents, childs)) = ends {
+            let (parents, childs) = (own::kept_apart(parents), own::kept_apart(childs));
+            PREPARED.set(Some(Box::new(Prepared { parents, childs, held })));
+        }
+    });
+}
+
+/// After a fork, in the process that forked.
+pub(crate) fn in_the_parent() {
+    signals::section(|| {
+        if let Some(prepared) = PREPARED.take() {
+            let Prepared { parents, childs, held } = *prepared;
+            drop(childs);
+            parent::keep(parents, held);
+        }
+    });
+}
+
+/// After a fork, in the child.
+pub(crate) fn in_the_child() {
+    if let Some(prepared) = PREPARED.take() {
+        let Prepared { parents, childs, held } = *prepared;
+        // The count of who has the connections is the parent's.
+        std::mem::forget(held);
+        signals::section(|| drop(parents));
+        child::begin(childs);
+    }
+}
+
+/// A child of a child has the same channel, so that neither can say for both that it is done with a connection.
+pub(crate) fn shared_on() {
+    child::share();
+}
+
+/// The channel, as both ends are borrowed.
+fn end(channel: &OwnedFd) -> BorrowedFd<'_> {
+    channel.as_fd()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_from_their_bytes_and_a_cut_is_none() {
+        let names = ("[fd00::1234:5678:9abc:def0%4000000000]:65535".parse().unwrap(), "10.0.0.1:80".parse().unwrap());
+        let bytes = names_bytes(names.0, names.1);
+        assert_eq!(names_of(&bytes), Some(names));
+        assert_eq!(names_of(&[b' '; NAMES_BYTES]), None);
+    }
+
+    #[test]
+    fn a_message_brings_its_descriptor_and_the_end_of_the_last_process_ends_the_channel() {
+        let (parents, childs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let claim = Message { verb: Verb::Claims, id: 4096 };
+        claim.send(childs.as_fd(), Some(childs.as_fd()), SendFlags::empty()).unwrap();
+        Message { verb: Verb::Releases, id: 1 }.send(childs.as_fd(), None, SendFlags::empty()).unwrap();
+        let (message, descriptor) = Message::next(parents.as_fd()).unwrap();
+        assert_eq!((message.verb, message.id, descriptor.is_some()), (Verb::Claims, 4096, true));
+        let (message, none) = Message::next(parents.as_fd()).unwrap();
+        assert_eq!((message.verb, message.id, none.is_some()), (Verb::Releases, 1, false));
+        drop((childs, descriptor));
+        assert!(Message::next(parents.as_fd()).is_none());
+    }
+}

@@ -1,0 +1,180 @@
+//! The process that forked: what its children may ask for, and the relays' other ends.
+//!
+//! Each child that inherited connections has a thread here that answers it, until it has ended; each connection that a child uses has
+//! one thread for each direction.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
+
+use lull_fd::say;
+use lull_net::lull_nic::own;
+use lull_net::{Interest, Shutdown, TcpStream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
+
+use super::{Message, Verb, end, id, names_bytes};
+use crate::files::{File, Open};
+use crate::kernel::{self, NoSignals};
+use crate::{Errno, Result, block};
+
+/// What is passed on at a time.
+const CHUNK_BYTES: usize = 32 * 1024;
+/// What such a thread needs: it delivers while it waits.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Keeps connections open for a child, until every process that has the other end of `channel` has ended.
+pub(super) fn keep(channel: OwnedFd, held: Vec<Open>) {
+    let _no_signals = NoSignals::begin();
+    let held = held.into_iter().map(|file| (id(&file), file)).collect();
+    if let Err(error) = thread("lull-heirs").spawn(move || serve(&channel, held)) {
+        say::line(format_args!("a child of process {} cannot use connections of lull's: {error}", std::process::id()));
+    }
+}
+
+fn thread(name: &str) -> Builder {
+    Builder::new().name(name.to_owned()).stack_size(STACK_BYTES)
+}
+
+fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
+    while let Some((message, descriptor)) = Message::next(end(channel)) {
+        let Some(file) = held.remove(&message.id) else { continue };
+        if let (Verb::Claims, Some(socket)) = (message.verb, descriptor)
+            && let Err(error) = Relay::start(file, socket)
+        {
+            say::line(format_args!("a connection cannot be passed on to a child: {error}"));
+        }
+    }
+}
+
+/// A connection that a child uses.
+struct Relay {
+    file: Open,
+    socket: OwnedFd,
+    /// The child has closed its end, and `wakes` is readable: who waits for the peer alone has nobody to wait for.
+    over: AtomicBool,
+    wakes: OwnedFd,
+}
+
+impl Relay {
+    fn start(file: Open, socket: OwnedFd) -> io::Result<()> {
+        // SAFETY: it was just made, and nobody else has it.
+        #[allow(unsafe_code)]
+        let eventfd = |number| own::kept_apart(unsafe { OwnedFd::from_raw_fd(number) });
+        let wakes = kernel::eventfd(0).map(eventfd).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
+        let relay = Arc::new(Relay { file, socket, over: AtomicBool::new(false), wakes });
+        let stream = relay.stream();
+        // What the child writes is not held back a second time.
+        stream.set_nodelay(true)?;
+        let names = names_bytes(stream.local_addr()?, stream.peer_addr()?);
+        send(&relay.socket, &names, SendFlags::NOSIGNAL)?;
+        let other = relay.clone();
+        thread("lull-relay-out").spawn(move || other.to_the_peer())?;
+        thread("lull-relay-in").spawn(move || relay.to_the_child()).map(drop)
+    }
+
+    fn stream(&self) -> &TcpStream {
+        match &*self.file {
+            File::Stream(stream) => stream.stream(),
+            _ => unreachable!("connections alone are kept for children"),
+        }
+    }
+
+    /// Passes on what the peer sends, and the end of it.
+    fn to_the_child(&self) {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            match self.stream().recv(&mut chunk) {
+                Ok(0) => {
+                    // A child that has ended hears nothing.
+                    let _ = shutdown(&self.socket, rustix::net::Shutdown::Write);
+                    return;
+                }
+                Ok(count) if self.give(&chunk[..count]).is_ok() => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.over.load(Ordering::Acquire) => {
+                    let interest = Interest::READABLE | Interest::RDHUP;
+                    if block::until_ready(self.stream(), interest, Some(self.wakes.as_raw_fd()), None).is_err() {
+                        return self.fail();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The child has closed its end, or the connection was reset.
+                Ok(_) | Err(_) => return self.fail(),
+            }
+        }
+    }
+
+    fn give(&self, mut data: &[u8]) -> rustix::io::Result<()> {
+        while !data.is_empty() {
+            match send(&self.socket, data, SendFlags::NOSIGNAL) {
+                Ok(sent) => data = &data[sent..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Neither end has anything more for the other.
+    fn fail(&self) {
+        // It may have been shut down already.
+        let _ = shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Passes on what the child writes, and the end of it.
+    fn to_the_peer(&self) {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            crate::about_to_wait();
+            match recv(&self.socket, &mut chunk[..], RecvFlags::empty()) {
+                Ok((0, _)) => break,
+                Ok((count, _)) => {
+                    if self.send(&chunk[..count]).is_err() {
+                        self.fail();
+                        break;
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => break,
+            }
+        }
+        // A child that has closed its end says nothing of the connection, which may be others' as well; one that has shut it down does.
+        if !self.is_closed(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            // It may be over already.
+            let _ = self.stream().shutdown(Shutdown::Write);
+            crate::about_to_wait();
+            self.is_closed(None);
+        }
+        self.over.store(true, Ordering::Release);
+        kernel::add_to_eventfd(self.wakes.as_raw_fd());
+    }
+
+    /// Whether the child has closed its end, or does within that time.
+    fn is_closed(&self, within: Option<&Timespec>) -> bool {
+        loop {
+            let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+            match poll(&mut polled, within) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return true,
+                Ok(count) => return count > 0,
+            }
+        }
+    }
+
+    fn send(&self, data: &[u8]) -> Result<()> {
+        let mut sent = 0;
+        while sent < data.len() {
+            match self.stream().send(&data[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    block::until_ready(self.stream(), Interest::WRITABLE, None, None)?;
+                }
+                Err(error) => return Err(Errno::from(error)),
+            }
+        }
+        Ok(())
+    }
+}

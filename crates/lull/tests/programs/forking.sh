@@ -1,0 +1,78 @@
+# Servers that fork a child for each connection: SCRIPT LULL MODE WAY, where WAY is "child" (the child serves, as sshd's and
+# PostgreSQL's do) or "inetd" (the child executes a program that knows nothing of sockets).
+. "$(dirname "$0")/harness.sh"
+way=$3
+
+cat >server.py <<'END'
+import os, signal, socket, socketserver, sys
+
+class Echo(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+    def handle(self):
+        assert os.getpid() != SERVER
+        assert self.connection.getpeername() == self.client_address, self.client_address
+        assert self.connection.getsockname() == (sys.argv[1], 7777)
+        assert self.connection.family == socket.AF_INET
+        assert self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        while chunk := self.connection.recv(65536):
+            self.connection.sendall(chunk)
+
+class Inetd(socketserver.StreamRequestHandler):
+    def handle(self):
+        for number in 0, 1:
+            os.dup2(self.connection.fileno(), number)
+        os.execvp("cat", ["cat"])
+
+class Server(socketserver.ForkingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 64
+
+SERVER = os.getpid()
+with Server((sys.argv[1], 7777), Echo if sys.argv[2] == "child" else Inetd) as server:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server.serve_forever()
+END
+cat >client.py <<'END'
+import os, socket, sys, threading, time
+
+def connect():
+    for attempt in range(600):
+        try:
+            return socket.create_connection((sys.argv[1], 7777), 60)
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("no connection")
+
+def echo(size):
+    data = os.urandom(size)
+    with connect() as connection:
+        def write():
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        writer = threading.Thread(target=write)
+        writer.start()
+        got = bytearray()
+        while chunk := connection.recv(65536):
+            got += chunk
+        writer.join()
+        assert got == data, (size, len(got))
+    done.append(size)
+
+done = []
+connect().close()
+sizes = [1, 5, 1460, 100_000, 2_000_000] * 4
+threads = [threading.Thread(target=echo, args=(size,)) for size in sizes]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert sorted(done) == sorted(sizes), done
+print(len(done), "connections echoed")
+END
+options=()
+on_lull python3 server.py "$own" "$way"
+timeout 240 python3 client.py "$own" || fail "no answer"
+# Nothing of a connection stays behind: neither with the children, which have ended, nor with their parent, which has them all closed.
+gone() { ! "$lull" ss | grep -q ESTAB; }
+until_it gone
+stop
+grep -q Traceback said && fail "a child failed"
+echo done
