@@ -191,8 +191,11 @@ fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
 fn stat_tells_the_napis_of_several_queues_apart_by_their_ids() {
     const TEST: &str = "stat_tells_the_napis_of_several_queues_apart_by_their_ids";
     let Some(world) = World::with_queues(TEST, 2) else { return };
-    let any = |sample: &Value| !sample["napis"].as_array().unwrap().is_empty();
-    let sample = world.talking_over(16, || sampled(&world, any));
+    // On a busy machine a sample may have lost polls, and says so.
+    let whole = |sample: &Value| {
+        !sample["napis"].as_array().unwrap().is_empty() && sample["missing"].as_array().unwrap().is_empty()
+    };
+    let sample = world.talking_over(16, || sampled(&world, whole));
     let ids: Vec<u64> = world.napis().iter().map(|napi| u64::from(napi.id)).collect();
     let mut seen: Vec<u64> = Vec::new();
     for napi in sample["napis"].as_array().unwrap() {
@@ -200,7 +203,7 @@ fn stat_tells_the_napis_of_several_queues_apart_by_their_ids() {
         assert!(ids.contains(&id) && !seen.contains(&id), "{ids:?}: {sample:#}");
         seen.push(id);
     }
-    assert!(!seen.is_empty() && sample["missing"].as_array().unwrap().is_empty(), "{sample:#}");
+    assert!(!seen.is_empty(), "{sample:#}");
 }
 
 #[test]
