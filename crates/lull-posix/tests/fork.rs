@@ -121,6 +121,38 @@ fn a_child_serves_a_connection_that_its_parent_has_closed() {
     ended_well(child);
 }
 
+/// A child that has used a connection closes it, and ends; its parent goes on with it.
+#[test]
+fn a_connection_goes_on_in_the_parent_after_a_child_has_used_and_closed_it() {
+    let _alone = alone();
+    let (fd, mut peer) = connected();
+    let child = in_a_child(|| kernels_write(fd, b"child") && files::close(fd).is_ok());
+    let mut got = [0; 5];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"child");
+    ended_well(child);
+    peer.set_nonblocking(true).unwrap();
+    // What the relay has to say of the child's end it says before its threads end.
+    let relays = || {
+        std::fs::read_dir("/proc/self/task").unwrap().filter(|task| is_relays(task.as_ref().unwrap().path())).count()
+    };
+    while relays() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(peer.read(&mut got).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it is the parent's still");
+    peer.set_nonblocking(false).unwrap();
+    send(fd, b"stays", 0).unwrap();
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"stays");
+    close(fd);
+    assert_eq!(peer.read(&mut got).unwrap(), 0);
+}
+
+/// Whether a task of this process passes on what a child has.
+fn is_relays(task: std::path::PathBuf) -> bool {
+    std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("lull-relay"))
+}
+
 /// As `inetd`: the child puts the connection under a number of its choice, and what uses it there knows nothing of lull.
 #[test]
 fn a_connection_is_duplicated_in_a_child_and_outlives_its_first_number() {
