@@ -28,7 +28,7 @@ pub(crate) type Open = lull_fd::Open<File>;
 static FILES: lull_fd::Files<File> = lull_fd::Files::new();
 
 /// Whether a number is lull's. What is not goes to the kernel, untouched: also what the child of a process with an engine
-/// inherited, whose connections this makes the kernel's (see [`inherit`]).
+/// inherited, whose connections this makes the kernel's (`inherit.rs`).
 #[inline]
 pub fn is_lull(fd: c_int) -> bool {
     FILES.contains(fd) && (!fork::is_husk() || uses(fd))

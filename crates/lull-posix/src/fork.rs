@@ -2,7 +2,7 @@
 //!
 //! The engine's threads stay with the parent, and so do the NIC's queues and the connections. A child of a process whose engine
 //! runs has husks: its numbers stand for the kernel's placeholders alone, so that closing them, or ending, says nothing to any
-//! peer. A connection that it uses becomes one of the kernel's that its parent passes on ([`crate::inherit`]). A child that was made
+//! peer. A connection that it uses becomes one of the kernel's that its parent passes on (`inherit.rs`). A child that was made
 //! before the engine started has everything before it.
 #![allow(unsafe_code)]
 
