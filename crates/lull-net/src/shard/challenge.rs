@@ -49,7 +49,7 @@ impl Connection {
     /// A bare acknowledgement of everything that came in order. The window's right edge stays where it was.
     pub(super) fn acknowledgement(&self) -> BareSegment {
         let (own, peer) = (self.flow.local(), self.flow.remote());
-        let offered = u32::from(self.rcv_window) << self.rcv_scale;
+        let offered = u32::from(self.rcv_window) << self.rcv_scale();
         BareSegment {
             source: own.ip(),
             source_port: own.port(),
@@ -58,7 +58,7 @@ impl Connection {
             seq: self.acceptable_seq(self.snd_una),
             ack: self.rcv_nxt(),
             flags: ACK,
-            window: (offered.saturating_sub(self.unanswered) >> self.rcv_scale) as u16,
+            window: (offered.saturating_sub(self.unanswered) >> self.rcv_scale()) as u16,
         }
     }
 }

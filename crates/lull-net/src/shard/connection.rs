@@ -122,8 +122,8 @@ pub(super) struct Connection {
     pub(super) phase: Phase,
     pub(super) ready: Ready,
     pub(super) error: Option<NetError>,
-    /// What `rcv_window` is shifted by.
-    pub(super) rcv_scale: u8,
+    /// What `rcv_window` is shifted by, in the lower half, and `peer_window`, in the upper.
+    pub(super) scales: u8,
     /// The batch of events that last wrote to it.
     pub(super) batch: u8,
     /// Version of the neighbour table that `next_hop` is from.
@@ -163,6 +163,36 @@ impl Connection {
     #[inline]
     pub(super) fn socket_mut(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(SocketHandle::default())
+    }
+
+    /// Windows are scaled, if both ends have said so (RFC 7323 section 2.2).
+    pub(super) fn set_scales(&mut self, own: u8, peers: Option<u8>) {
+        const SCALE_MAX: u8 = 14;
+        self.scales = peers.map_or(0, |peers| own | peers.min(SCALE_MAX) << 4);
+    }
+
+    /// What `rcv_window` is shifted by.
+    pub(super) fn rcv_scale(&self) -> u8 {
+        self.scales & 15
+    }
+
+    /// Sends the FIN behind what is still to be sent.
+    ///
+    /// With the peer's FIN there already that is LAST-ACK, in which smoltcp takes a window that opens for a duplicate
+    /// acknowledgement, and waits for its next probe. So it comes into that state only once the window that the peer has opened
+    /// has room for all that is left: a peer does not take one back (RFC 9293 section 3.8.6).
+    pub(super) fn finish(&mut self) {
+        let window = usize::from(self.peer_window) << (self.scales >> 4);
+        if self.socket().state() != State::CloseWait || self.socket().send_queue() <= window {
+            self.socket_mut().close();
+        }
+    }
+
+    /// Whether the application has written all that it will, and the FIN waits for room in the peer's window.
+    #[inline]
+    pub(super) fn is_to_finish(&self) -> bool {
+        let is_over = self.flags.contains(Flags::WRITE_SHUT) || !self.flags.intersects(Flags::HELD | Flags::QUEUED);
+        is_over && self.socket().state() == State::CloseWait
     }
 
     /// What a connection costs besides its buffers and its slot.

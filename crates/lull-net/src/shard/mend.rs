@@ -60,7 +60,7 @@ impl Connection {
     pub(super) fn note_early_fin(&mut self, segment: &Segment) {
         let next = self.rcv_nxt();
         let fin_at = segment.seq.wrapping_add(segment.length as u32);
-        let window_end = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale);
+        let window_end = self.rcv_ack.wrapping_add(u32::from(self.rcv_window) << self.rcv_scale());
         if segment.flags & FIN != 0 && seq_lt(next, segment.seq) && !seq_lt(window_end, fin_at) {
             self.flags.insert(Flags::EARLY_FIN);
             self.fin_at = fin_at;

@@ -176,7 +176,7 @@ impl Stack {
             connection.rcv_ack = handshake.peer_isn.wrapping_add(1);
             // The window field of a SYN is not scaled.
             connection.rcv_window = window >> scale;
-            connection.rcv_scale = scale;
+            connection.set_scales(scale, handshake.offer.window_scale);
             let offset = self.secret.timestamp_offset(&connection.flow);
             let recent = handshake.offer.timestamp.map(|(value, _)| value);
             connection.timestamps = recent.map(|recent| Timestamps::new(offset, recent, io.now_ns));
@@ -262,7 +262,7 @@ impl Stack {
             fin_at: 0,
             path_mtu,
             path_mtu_until_s,
-            rcv_scale: 0,
+            scales: 0,
             batch: 0,
             progress_ns: now_ns,
             heard_ns: now_ns,

@@ -33,7 +33,7 @@ impl Stack {
         Ok(TcpInfo {
             state: self.tcp_state(id)?,
             timestamps: connection.timestamps.is_some(),
-            rcv_scale: connection.rcv_scale,
+            rcv_scale: connection.rcv_scale(),
             unsent: self.tcp_unsent(id)?,
             heard_ns: now_ns.saturating_sub(connection.heard_ns),
         })
@@ -57,7 +57,8 @@ impl Stack {
             return Ok(0);
         }
         let socket = connection.socket();
-        let fin = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
+        let fin =
+            matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck) || connection.is_to_finish();
         Ok(socket.send_queue() + connection.kept_bytes() + usize::from(fin))
     }
 

@@ -229,7 +229,7 @@ impl Stack {
                     if !connection.outstanding() {
                         connection.progress_ns = io.now_ns;
                     }
-                    connection.socket_mut().close();
+                    connection.finish();
                 }
                 self.follow_up(id.index(), None, false, io);
                 self.renew(id, io);
@@ -273,7 +273,7 @@ impl Stack {
                         if !connection.outstanding() {
                             connection.progress_ns = io.now_ns;
                         }
-                        connection.socket_mut().close();
+                        connection.finish();
                         self.follow_up(index, None, false, io);
                     }
                     Phase::Open => {

@@ -195,6 +195,7 @@ impl Stack {
             (_, State::Established) => "ESTABLISHED",
             (_, State::FinWait1) => "FIN-WAIT-1",
             (_, State::FinWait2) => "FIN-WAIT-2",
+            (_, State::CloseWait) if connection.is_to_finish() => "LAST-ACK",
             (_, State::CloseWait) => "CLOSE-WAIT",
             (_, State::Closing) => "CLOSING",
             (_, State::LastAck) => "LAST-ACK",

@@ -194,7 +194,7 @@ impl Stack {
                     let tcp = &frame.data()[packet.l4..packet.end];
                     let offer = Offer::read(&tcp[wire::TCP..tcp.len() - segment.length]);
                     let own_scale = window_scale(connection.socket().recv_capacity());
-                    connection.rcv_scale = offer.window_scale.map_or(0, |_| own_scale);
+                    connection.set_scales(own_scale, offer.window_scale);
                     let sent = connection.socket().timestamp_enabled();
                     let recent = offer.timestamp.filter(|_| sent).map(|(value, _)| value);
                     let offset = self.secret.timestamp_offset(&connection.flow);
@@ -258,6 +258,9 @@ impl Stack {
             // A reader that is slow but answers probes is no vanished client (`tcp_probe_timer`).
             connection.flags.remove(Flags::TIMED);
             connection.progress_ns = io.now_ns;
+        }
+        if state == State::CloseWait && connection.is_to_finish() {
+            connection.finish();
         }
         let arrived = now_unread.saturating_sub(unread);
         // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its

@@ -291,3 +291,40 @@ fn a_bare_acknowledgement_has_the_newest_sequence_number() {
     let last = host.segments().pop().unwrap();
     assert_eq!((last.seq, last.ack, last.payload.len()), (newest, peer.seq, 0));
 }
+
+/// What a connection that its peer has finished sends as soon as there is room for it, without a probe of the closed window.
+#[test]
+fn a_window_that_opens_after_both_have_closed_lets_out_what_is_left() {
+    for window in [60_000, 1000] {
+        let (mut host, _, mut peer, id) = Host::with_a_peer();
+        peer.window = 0;
+        peer.send(&mut host, ACK, b"");
+        let data: Vec<u8> = (0..3000_u32).map(|nth| nth as u8).collect();
+        host.send(id, &data).unwrap();
+        peer.send(&mut host, ACK | FIN, b"");
+        assert_eq!(host.stack.tcp_state(id), Ok("CLOSE-WAIT"));
+        host.call(|stack, io| stack.shutdown(id, lull_net::Shutdown::Write, io)).unwrap();
+        assert_eq!(host.stack.tcp_state(id), Ok("LAST-ACK"));
+        assert_eq!(host.stack.tcp_unacknowledged(id), Ok(3001), "the FIN as well");
+        host.close(id);
+        // A byte probes the window at once, and the peer has no room for it.
+        assert!(host.segments().iter().all(|segment| segment.payload.len() <= 1));
+        let (mut got, mut ended) = (Vec::new(), false);
+        for _ in 0..8 {
+            // What fits is sent, and acknowledged with a window that is closed again; then it opens.
+            peer.window = window;
+            peer.send(&mut host, ACK, b"");
+            for segment in host.segments() {
+                assert_eq!(segment.seq, peer.ack);
+                let is_last = segment.flags & FIN != 0;
+                peer.ack += segment.payload.len() as u32 + u32::from(is_last);
+                ended |= is_last;
+                got.extend(segment.payload);
+            }
+            peer.window = 0;
+            peer.send(&mut host, ACK, b"");
+        }
+        assert!(ended, "the FIN is out");
+        assert_eq!(got, data);
+    }
+}
