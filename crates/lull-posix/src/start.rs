@@ -27,11 +27,12 @@ use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
 use crate::{claimed, depot, kernel, listing, netlink};
 
-/// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets, and a call with
-/// timeout 0 polls them for one round, and never for longer.
+/// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
+/// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
+/// calls. Such a one is a server without a free number for the next connection, which would shut out even handshakes.
 pub const EPOLL: EpollOptions = EpollOptions {
     resume_on_id_change: false,
-    poll_after_returns: 0,
+    poll_after_returns: 8,
     timeout_zero: TimeoutZero::PollOnce,
     every_napi: true,
 };

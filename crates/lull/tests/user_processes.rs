@@ -94,7 +94,9 @@ fn a_program_outlives_its_device_and_ends_cleanly_when_it_is_told_to() {
 
 #[test]
 fn without_a_free_number_connections_wait_until_there_is_one() {
-    user::run("faults", MEMCACHED, "base", "numbers");
+    for mode in ["base", "suspend20"] {
+        user::run("faults", MEMCACHED, mode, "numbers");
+    }
 }
 
 /// LULL_TEST_RESTARTS sets how many.
