@@ -1,5 +1,6 @@
 //! `lull doctor`.
 
+mod groups;
 mod xdp;
 
 use std::process::ExitCode;
@@ -32,7 +33,11 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let report = match args.dev.as_deref().and_then(|dev| dev.strip_prefix("xdp:")) {
         Some(_) if args.pid.is_some() => return Err("cannot look at a program with xdp:DEV: leave --pid out".into()),
         Some(spec) => xdp::examine(spec)?,
-        None => doctor(args.dev.as_deref(), args.pid, &args.state.options())?,
+        None => {
+            let mut report = doctor(args.dev.as_deref(), args.pid, &args.state.options())?;
+            report.checks.extend(groups::checks(args.dev.as_deref(), args.pid));
+            report
+        }
     };
     if args.json {
         outln!("{}", serde_json::to_string_pretty(&report)?)?;

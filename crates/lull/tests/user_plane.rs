@@ -218,6 +218,12 @@ fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
     service.refused("set", "threaded=on", "remove it from the group first");
     // The queue's transmit NAPI is a member beside its receive NAPI.
     assert_eq!(shown[0]["members"].as_array().map(Vec::len), Some(2), "{shown}");
+    let transmit = shown[0]["members"][1]["napi_id"].to_string();
+    let doctor = || {
+        let output = Command::new(LULL).args(["doctor", "--pid", &service.0.id().to_string()]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(doctor().contains("it sends for each queue that it receives from"), "{}", doctor());
     assert!(group("remove", &id).contains("1 NAPIs, 1 CPUs"));
     assert!(group("add", &format!("{id} --weight 8")).contains("weight 8"));
     assert!(group("detach", "0").contains("0 NAPIs, 0 CPUs"));
@@ -225,6 +231,8 @@ fn a_group_is_shown_and_its_cpus_and_napis_come_and_go() {
     assert!(status == Some(2) && said.contains("attach one first"), "{said}");
     assert!(group("attach", "0").contains("0 NAPIs, 1 CPUs"));
     assert!(group("add", &id).contains("1 NAPIs, 1 CPUs"));
+    let said = doctor();
+    assert!(said.contains("tx outside: no group sends for mem0:0") && said.contains(&transmit), "{said}");
     let (status, _, said) = service.group("attach", "0");
     assert!(status == Some(2) && said.contains("group 0 has it"), "{said}");
 }
