@@ -15,7 +15,7 @@ speed = "100Gbit/s"
 rx_usecs = "0us"
 rx_frames = 1
 [network]
-latency = "11278ns"
+latency = "11386ns"
 [service]
 kind = "af_xdp"
 workers = 1
@@ -306,8 +306,8 @@ fn contradictions_of_its_keys_are_named() {
                    set client = \"remote\"";
     refused(
         PUBLISHED,
-        "latency = \"11278ns\"",
-        "latency = \"11278ns\"\njitter = \"1us\"",
+        "latency = \"11386ns\"",
+        "latency = \"11386ns\"\njitter = \"1us\"",
         &format!("x.toml:9: network.jitter: {problem}"),
     );
     refused(PUBLISHED, "batch = 1", "connections = 64", &format!("x.toml:14: service.connections: {problem}"));

@@ -67,7 +67,7 @@ impl Ends {
     ) {
         let spec = &self.sockets[socket].spec;
         let (queue, transmit) = (QueueId::new(spec.tx_queue), spec.transmit);
-        if transmit == Transmit::Doorbell {
+        if matches!(transmit, Transmit::Doorbell | Transmit::Copy) {
             self.put_on_wire(env, socket, begun_ns);
             return;
         }

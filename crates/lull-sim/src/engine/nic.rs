@@ -98,6 +98,8 @@ impl CompletionQueue {
 #[derive(Debug, Default)]
 pub(crate) struct Poll {
     pub(crate) budget: u32,
+    /// When it began.
+    pub(crate) began_ns: u64,
     /// Packets taken so far.
     pub(crate) work: u32,
     /// Packets taken but not delivered yet.

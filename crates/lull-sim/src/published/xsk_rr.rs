@@ -1,15 +1,15 @@
 //! The published AF_XDP request/response latencies ("Add support to do threaded napi busy poll", net-next v4) as
 //! worlds: five rates and application delays by four polling modes.
 //!
-//! A client and a server, zero-copy: frames of a transmit ring leave when somebody polls the NAPI. On the client a
-//! thread sends at a fixed rate whatever comes back, and another takes the answers and is busy for the application's
-//! delay after each; the server answers inline. Whoever does not poll the device looks at the ring in user space. The
-//! modes, on both sides:
+//! A client and a server whose sockets are bound with XDP_COPY, as the posted tool binds them: a send call hands a copy of the
+//! frame to the device on its own CPU, after a round of busy polling if the socket busy polls (`__xsk_sendmsg`). On the
+//! client a thread sends at a fixed rate whatever comes back, and another takes the answers and is busy for the
+//! application's delay after each; the server answers inline. The interrupt has a core of its own. The modes, on both sides:
 //!
-//! - *interrupts*: a send call schedules a poll on its own CPU; what arrives interrupts the receiving thread's CPU;
+//! - *interrupts*: what arrives interrupts that core; the receiving thread's calls find nothing to poll;
 //! - *inline*: the receiving thread's non-blocking calls poll, one round each, and so does each send call;
-//! - *separate core*: the same calls by a thread that does nothing else;
-//! - *threaded*: a busy-polling NAPI thread.
+//! - *separate core*: the same calls by a thread that does nothing else; the receiving thread looks at its ring;
+//! - *threaded*: a busy-polling NAPI thread; the receiving thread looks at its ring.
 //!
 //! The sockets that busy poll prefer it, and their interrupts are deferred (the settings of the mode `busyread`).
 //! Calibration sees six of the twenty p50: the four of 12 K/s without delay, and interrupts and inline at 12 K/s with
@@ -106,6 +106,9 @@ const SENDER: u16 = 1;
 const CLIENT_POLLER: u16 = 2;
 const SERVER: u16 = 3;
 const SERVER_POLLER: u16 = 4;
+// The letter's script pins the interrupt apart from the program.
+const CLIENT_IRQ: u16 = 5;
+const SERVER_IRQ: u16 = 6;
 
 /// The world of one rate (packets per second) and delay (microseconds) under one mode.
 pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, window_ns: u64) -> World {
@@ -124,17 +127,14 @@ pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, wind
         queue: own,
         tx_queue: own,
         peer,
-        transmit: match mode {
-            Polling::Interrupts => Transmit::Wakeup,
-            Polling::Inline => Transmit::BusyPoll,
-            Polling::SeparateCore | Polling::Threaded => Transmit::Poll,
-        },
+        transmit: Transmit::Copy,
         wire_ns: params.whole("wire_ns"),
         busy_poll_usecs: if calls { busy_read.socket_busy_poll_usecs } else { 0 },
         prefer_busy_poll: calls,
         busy_poll_budget: 64,
     };
-    let receive = if mode == Polling::Inline { Receive::Call } else { Receive::Spin };
+    // Who polls by interrupts calls recvfrom as well, which finds nothing to do.
+    let receive = if matches!(mode, Polling::Interrupts | Polling::Inline) { Receive::Call } else { Receive::Spin };
     let peer = |cpu: u16, socket: u32, kind: PeerKind, receive: Receive| PeerSpec { cpu, socket, kind, receive };
     let mut peers = vec![
         peer(RECEIVER, 0, PeerKind::Taker { delay_ns: delay_us * 1_000 }, receive),
@@ -146,9 +146,10 @@ pub fn world(params: &Params, (per_s, delay_us): (u32, u64), mode: Polling, wind
         peers.push(peer(SERVER_POLLER, 1, PeerKind::Poller, Receive::Call));
     }
     World {
-        cpus: vec![true; 5],
-        costs: costs(params),
-        queues: vec![queue(RECEIVER, CLIENT_POLLER), queue(SERVER, SERVER_POLLER)],
+        cpus: vec![true; 7],
+        // The interrupt's core does nothing else: what it takes out of idle is part of irq_ns.
+        costs: Costs { idle_shallow_exit_ns: 0, idle_deep_exit_ns: 0, ..costs(params) },
+        queues: vec![queue(CLIENT_IRQ, CLIENT_POLLER), queue(SERVER_IRQ, SERVER_POLLER)],
         sockets: vec![socket(0, 1), socket(1, 0)],
         peers,
         net: NetSpec { tx_done_ns: params.whole("wire_ns") / 2, ..NetSpec::default() },

@@ -13,6 +13,9 @@ pub enum Transmit {
     /// The send call makes a round of busy polling, which sends it (`xsk_sendmsg` of a socket with SO_BUSY_POLL). If
     /// somebody else owns the NAPI, that owner's poll does.
     BusyPoll,
+    /// The send call hands a copy to the device on its own CPU (`xsk_generic_xmit` of a socket bound with XDP_COPY). If the socket
+    /// busy polls, a round of that comes first (`__xsk_sendmsg`), and the frame waits for it.
+    Copy,
 }
 
 /// One end of a request/response pair.

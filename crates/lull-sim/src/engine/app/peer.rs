@@ -10,6 +10,9 @@ use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
 use crate::world::{PeerKind, PeerSpec, Receive, Transmit};
 
+/// An instance that was polled within this time is somebody's who makes one receive call after the other, in nanoseconds.
+const POLLED_NS: u64 = 1_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Who speaks first has not spoken yet.
@@ -86,8 +89,45 @@ impl Peer {
     }
 
     fn send(&mut self, sim: &Sim) -> Next {
+        match self.transmit(sim) {
+            Transmit::Copy => self.kick(sim),
+            _ => self.hand_over(sim),
+        }
+    }
+
+    fn transmit(&self, sim: &Sim) -> Transmit {
+        sim.ends.sockets[self.socket()].spec.transmit
+    }
+
+    /// The frame goes to the device, or into the transmit ring.
+    fn hand_over(&mut self, sim: &Sim) -> Next {
         self.stage = Stage::Sent;
-        Next::Run(Segment::mixed(u64::from(sim.env.world.costs.send_ns), 0))
+        let costs = &sim.env.world.costs;
+        let frame_ns = if self.transmit(sim) == Transmit::Copy { costs.tx_frame_ns } else { 0 };
+        Next::Run(Segment::mixed(u64::from(costs.send_ns + frame_ns), 0))
+    }
+
+    /// A send call is about to busy poll; in a thread that slept that takes longer. Who copies does not get as far if somebody polls
+    /// the instance all the time.
+    fn kick(&mut self, sim: &Sim) -> Next {
+        self.stage = Stage::Kick;
+        let socket = &sim.ends.sockets[self.socket()].spec;
+        let queue = &sim.nic.queues[QueueId::new(socket.queue)];
+        let polled = sim.env.now_ns.saturating_sub(queue.poll.began_ns) < POLLED_NS;
+        let spared = socket.transmit == Transmit::Copy && (socket.busy_poll_usecs == 0 || polled);
+        let cold_ns = match std::mem::take(&mut self.slept) && !spared {
+            true => sim.env.world.costs.cold_busy_ns,
+            false => 0,
+        };
+        Next::Run(Segment::sys(u64::from(cold_ns)))
+    }
+
+    /// The busy polling of a send call is over.
+    fn kicked(&mut self, sim: &Sim) -> Next {
+        match self.transmit(sim) {
+            Transmit::Copy => self.hand_over(sim),
+            _ => self.sent(sim),
+        }
     }
 
     /// In a receive call with nothing busy polling (any more).
@@ -225,22 +265,17 @@ impl Program for Peer {
                 sim.env.tally.counts.issued += u64::from(self.spec.kind != PeerKind::Responder);
                 let cpu = CpuId::new(self.spec.cpu);
                 sim.ends.send(&mut sim.env, &mut sim.cpus, &mut sim.nic, self.socket(), self.begun_ns, cpu);
-                if sim.ends.sockets[self.socket()].spec.transmit != Transmit::BusyPoll {
-                    return self.sent(sim);
-                }
                 // The frame can be seen by whoever polls; this thread is on its way to do so.
-                self.stage = Stage::Kick;
-                let cold_ns = if std::mem::take(&mut self.slept) { sim.env.world.costs.cold_busy_ns } else { 0 };
-                Next::Run(Segment::sys(u64::from(cold_ns)))
+                if self.transmit(sim) == Transmit::BusyPoll { self.kick(sim) } else { self.sent(sim) }
             }
             Stage::Kick => {
                 self.stage = Stage::Kicked;
                 match self.busy(sim, true) {
                     Some(next) => next,
-                    None => self.sent(sim),
+                    None => self.kicked(sim),
                 }
             }
-            Stage::Kicked => self.sent(sim),
+            Stage::Kicked => self.kicked(sim),
             Stage::Delay(until_ns) => self.delay(sim, until_ns),
             Stage::Paced => match self.spec.kind {
                 PeerKind::Pacer { period_ns } => self.pace(sim, period_ns),

@@ -72,7 +72,7 @@ impl XskBatch {
                             return Some(next);
                         }
                     }
-                    Transmit::Poll | Transmit::Doorbell => {}
+                    Transmit::Poll | Transmit::Doorbell | Transmit::Copy => {}
                 }
                 self.over(sim)
             }
