@@ -1,5 +1,8 @@
-//! The programs that send a packet to the listener of its own queue or CPU. The listeners of a group are numbered in the order
-//! in which they were bound; a number that no listener has leaves the choice to the hash.
+//! What chooses among the listeners of a reuseport group, and the programs that send a packet to the listener of its own queue
+//! or CPU. The listeners of a group are numbered in the order in which they joined it; a number that no listener has leaves
+//! the choice to the hash.
+
+use std::fmt;
 
 use crate::code::*;
 use crate::{Ancillary, Instruction, Program};
@@ -14,6 +17,46 @@ fn program(instructions: Vec<Instruction>) -> Program {
     }
 }
 
+/// What chooses among the listeners of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steer {
+    /// The queue that the packet came by.
+    Queue,
+    /// The CPU that delivered the packet.
+    Cpu,
+    /// The 4-tuple's hash, as without a program.
+    Hash,
+    /// A program of the operator's.
+    Program(Program),
+}
+
+impl Steer {
+    /// The program for so many listeners; none where the hash chooses.
+    pub fn program(&self, listeners: u32) -> Option<Program> {
+        let listeners = listeners.max(1);
+        Some(match self {
+            Steer::Queue => by_queue(listeners),
+            Steer::Cpu => by_cpu(listeners),
+            Steer::Hash => return None,
+            Steer::Program(program) => program.clone(),
+        })
+    }
+}
+
+impl fmt::Display for Steer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Steer::Queue => f.write_str("queue"),
+            Steer::Cpu => f.write_str("CPU"),
+            Steer::Hash => f.write_str("hash"),
+            Steer::Program(program) => match program.instructions().len() {
+                1 => f.write_str("a program of 1 instruction"),
+                many => write!(f, "a program of {many} instructions"),
+            },
+        }
+    }
+}
+
 /// Listener `n` gets what came by receive queue `n`, modulo the number of listeners. Where the driver records no queue, the
 /// hash chooses.
 ///
@@ -21,14 +64,19 @@ fn program(instructions: Vec<Instruction>) -> Program {
 /// For no listeners.
 pub fn by_queue(listeners: u32) -> Program {
     assert!(listeners > 0, "a group has a listener");
-    program(vec![
+    program(queue_instructions(listeners).to_vec())
+}
+
+/// The instructions of [`by_queue`], for who may not allocate.
+pub const fn queue_instructions(listeners: u32) -> [Instruction; 6] {
+    [
         Instruction::new(LD | W | ABS, Ancillary::Queue.offset()),
         Instruction::jump(JMP | JEQ | K, 0, 3, 0),
         Instruction::new(ALU | SUB | K, 1),
         Instruction::new(ALU | MOD | K, listeners),
         Instruction::new(RET | A, 0),
         Instruction::new(RET | K, NOBODY),
-    ])
+    ]
 }
 
 /// Listener `n` gets what is delivered on CPU `n`, modulo the number of listeners.
@@ -37,11 +85,16 @@ pub fn by_queue(listeners: u32) -> Program {
 /// For no listeners.
 pub fn by_cpu(listeners: u32) -> Program {
     assert!(listeners > 0, "a group has a listener");
-    program(vec![
+    program(cpu_instructions(listeners).to_vec())
+}
+
+/// The instructions of [`by_cpu`], for who may not allocate.
+pub const fn cpu_instructions(listeners: u32) -> [Instruction; 3] {
+    [
         Instruction::new(LD | W | ABS, Ancillary::Cpu.offset()),
         Instruction::new(ALU | MOD | K, listeners),
         Instruction::new(RET | A, 0),
-    ])
+    ]
 }
 
 #[cfg(test)]

@@ -59,6 +59,36 @@ pub fn accepted(config: &Config, fd: c_int) -> c_int {
     fd
 }
 
+/// A socket of which the kernel has just said whether it listens: one that shares its address gets a program for its group.
+pub fn listening(config: &Config, fd: c_int, result: c_int) -> c_int {
+    if !config.steering().is_on() || result != 0 {
+        return result;
+    }
+    let _errno = KeptError::keep();
+    if linux::shares_port(fd)
+        && linux::is_internet(fd)
+        && let Err((what, error)) = config.steering().attach(fd)
+    {
+        config.steering().off();
+        say::once(format_args!(
+            "cannot steer a group of listeners: cannot {what} (error {error}); none are from here on"
+        ));
+    }
+    result
+}
+
+/// The program has attached one of its own, or tried to: its groups are its own.
+#[cold]
+pub fn steers_itself(config: &Config) {
+    if config.steering().is_on() {
+        config.steering().off();
+        let _errno = KeptError::keep();
+        say::once(format_args!(
+            "the program steers its listeners itself: its own programs stay, and --steer sets none"
+        ));
+    }
+}
+
 fn set(config: &Config, fd: c_int, wanted: &Socket) {
     if let Err(Refused { name, value, error }) = linux::set_busy_poll(fd, wanted) {
         let remedy = if error == libc::EPERM { "it needs CAP_NET_ADMIN" } else { "the kernel refuses it" };

@@ -11,6 +11,7 @@
 //! | `LULL_SOCKET_BUSY_POLL` | SO_BUSY_POLL of every IPv4 and IPv6 socket, microseconds, 1 to 2^31-1 |
 //! | `LULL_SOCKET_BUDGET` | SO_BUSY_POLL_BUDGET, packets, 1 to 65535; takes CAP_NET_ADMIN |
 //! | `LULL_SOCKET_PREFER` | SO_PREFER_BUSY_POLL, 0 or 1; 1 takes CAP_NET_ADMIN |
+//! | `LULL_STEER` | `queue`, `cpu` or a classic BPF program: what chooses among listeners with SO_REUSEPORT |
 //! | `LULL_QUIET` | set: nothing is said on stderr |
 //!
 //! With `LULL_EPOLL_TIMEOUT_MS` a context whose sockets have NAPI ids is polled for where the kernel does not do it: a
@@ -22,10 +23,13 @@
 //! turns the whole library into a pass-through, and that is said once.
 
 use core::ffi::CStr;
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use libc::c_int;
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX};
+
+use crate::steer::Steering;
 
 /// The longest time that the kernel is let poll for at once, in milliseconds: signals wait for it.
 const TIMEOUT_MS_MAX: u64 = 1_000;
@@ -50,6 +54,8 @@ pub struct Config {
     socket_usecs: AtomicI32,
     socket_budget: AtomicI32,
     socket_prefer: AtomicBool,
+    /// What chooses among listeners that share an address.
+    steering: Steering,
 }
 
 /// What sockets get.
@@ -63,15 +69,36 @@ pub struct Socket {
     pub prefer: bool,
 }
 
-/// A variable that is not a number within its limits.
+/// A variable that is not what it may be.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
     /// The variable.
     pub name: &'static CStr,
-    /// The least that it may be.
-    pub min: u64,
-    /// The most that it may be.
-    pub max: u64,
+    /// What it may be.
+    pub may_be: MayBe,
+}
+
+/// What a variable may be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum MayBe {
+    /// A number.
+    Number {
+        /// The least that it may be.
+        min: u64,
+        /// The most that it may be.
+        max: u64,
+    },
+    /// `queue`, `cpu` or a program.
+    Steer,
+}
+
+impl fmt::Display for MayBe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MayBe::Number { min, max } => write!(f, "a number from {min} to {max}"),
+            MayBe::Steer => f.write_str("'queue', 'cpu' or a program as tcpdump -ddd prints it"),
+        }
+    }
 }
 
 impl Config {
@@ -85,6 +112,7 @@ impl Config {
             socket_usecs: AtomicI32::new(0),
             socket_budget: AtomicI32::new(0),
             socket_prefer: AtomicBool::new(false),
+            steering: Steering::new(),
         }
     }
 
@@ -95,9 +123,10 @@ impl Config {
     pub fn read<'a>(&self, variable: impl Fn(&'static CStr) -> Option<&'a [u8]>) -> Result<(), Wrong> {
         let number = |name, min, max| match variable(name) {
             None => Ok(None),
-            Some(digits) => {
-                decimal(digits).filter(|n| (min..=max).contains(n)).map(Some).ok_or(Wrong { name, min, max })
-            }
+            Some(digits) => decimal(digits)
+                .filter(|n| (min..=max).contains(n))
+                .map(Some)
+                .ok_or(Wrong { name, may_be: MayBe::Number { min, max } }),
         };
         // The limits make every cast below exact.
         let usecs = number(c"LULL_EPOLL_USECS", 0, BUSY_POLL_USECS_MAX)?;
@@ -109,6 +138,9 @@ impl Config {
         let socket_usecs = number(c"LULL_SOCKET_BUSY_POLL", 1, BUSY_POLL_USECS_MAX)?;
         let socket_budget = number(c"LULL_SOCKET_BUDGET", 1, BUSY_POLL_BUDGET_MAX)?;
         let socket_prefer = number(c"LULL_SOCKET_PREFER", 0, 1)?;
+        if let Some(steer) = variable(c"LULL_STEER") {
+            self.steering.read(steer).ok_or(Wrong { name: c"LULL_STEER", may_be: MayBe::Steer })?;
+        }
 
         if usecs.is_some() || budget.is_some() || prefer.is_some() {
             let word = usecs.unwrap_or(0) | budget.unwrap_or(0) << 32 | prefer.unwrap_or(0) << 48;
@@ -168,6 +200,12 @@ impl Config {
         (usecs != 0).then_some(Socket { usecs, budget, prefer })
     }
 
+    /// What chooses among listeners that share an address.
+    #[inline]
+    pub fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
     /// Sockets are left alone from now on.
     pub fn socket_off(&self) {
         self.socket_usecs.store(0, Relaxed);
@@ -175,7 +213,7 @@ impl Config {
 }
 
 /// A decimal number of at most ten digits and nothing else.
-fn decimal(digits: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 10 {
         return None;
     }
@@ -219,12 +257,18 @@ mod tests {
         for value in ["", " 1", "-1", "1x", "2147483648", "99999999999", "0x10"] {
             assert_eq!(with(&[(c"LULL_EPOLL_USECS", value)]).unwrap_err().name, c"LULL_EPOLL_USECS", "{value}");
         }
-        assert_eq!(with(&[(c"LULL_EPOLL_BUDGET", "65536")]).unwrap_err().max, 65_535);
-        assert_eq!(with(&[(c"LULL_EPOLL_PREFER", "2")]).unwrap_err().max, 1);
-        assert_eq!(with(&[(c"LULL_EPOLL_TIMEOUT_MS", "0")]).unwrap_err().min, 1);
-        assert_eq!(with(&[(c"LULL_EVENTS_MAX", "0")]).unwrap_err().min, 1);
-        assert_eq!(with(&[(c"LULL_NO_LIFT", "2")]).unwrap_err().max, 1);
-        assert_eq!(with(&[(c"LULL_SOCKET_BUSY_POLL", "0")]).unwrap_err().min, 1);
+        let limits = |name, value| match with(&[(name, value)]).unwrap_err().may_be {
+            MayBe::Number { min, max } => (min, max),
+            MayBe::Steer => unreachable!("it is a number"),
+        };
+        assert_eq!(limits(c"LULL_EPOLL_BUDGET", "65536").1, 65_535);
+        assert_eq!(limits(c"LULL_EPOLL_PREFER", "2").1, 1);
+        assert_eq!(limits(c"LULL_EPOLL_TIMEOUT_MS", "0").0, 1);
+        assert_eq!(limits(c"LULL_EVENTS_MAX", "0").0, 1);
+        assert_eq!(limits(c"LULL_NO_LIFT", "2").1, 1);
+        assert_eq!(limits(c"LULL_SOCKET_BUSY_POLL", "0").0, 1);
+        assert_eq!(with(&[(c"LULL_STEER", "rfs")]).unwrap_err().may_be, MayBe::Steer);
+        assert!(with(&[(c"LULL_STEER", "queue")]).unwrap().steering().is_on());
     }
 
     #[test]

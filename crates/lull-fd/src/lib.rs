@@ -21,6 +21,7 @@
 //! | [`birth`] | new contexts and sockets get their parameters |
 //! | [`calls`] | a call of the program's, waited for so |
 //! | [`next`] | the C library's function of a name that is taken over |
+//! | `steer` | listeners that share an address get a program that chooses among them |
 //! | [`say`] | one line on stderr, at most once a process |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
 //!
@@ -52,6 +53,7 @@ pub mod linux;
 mod loom_models;
 pub mod next;
 pub mod say;
+mod steer;
 mod sync;
 pub mod table;
 pub mod time;

@@ -1,10 +1,12 @@
 //! The calls of Linux that a wait is made of, past the C library: they are no cancellation points, and nobody takes
 //! them over.
 
+use core::ffi::CStr;
 use core::mem::size_of;
 use core::ptr::{null, null_mut};
 
 use libc::{c_int, c_long, epoll_event, sigset_t, socklen_t, timespec};
+use lull_cbpf::Instruction;
 
 use crate::config::Socket;
 use crate::wait::Round;
@@ -205,6 +207,80 @@ pub fn set_busy_poll(fd: c_int, wanted: &Socket) -> Result<(), Refused> {
 /// SO_BUSY_POLL of a socket, microseconds.
 pub fn busy_poll_usecs(fd: c_int) -> Option<c_int> {
     option(fd, libc::SO_BUSY_POLL)
+}
+
+/// Whether a socket shares its address (SO_REUSEPORT).
+pub fn shares_port(fd: c_int) -> bool {
+    option(fd, libc::SO_REUSEPORT) == Some(1)
+}
+
+/// SO_ATTACH_REUSEPORT_CBPF.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn attach_reuseport(fd: c_int, program: &[Instruction]) -> Result<(), c_int> {
+    let raw = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut().cast() };
+    let size = size_of::<libc::sock_fprog>();
+    // SAFETY: the structure names as many instructions as there are, which have the kernel's layout and which it only reads.
+    system_call(unsafe {
+        let option = libc::SO_ATTACH_REUSEPORT_CBPF;
+        libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, option, &raw const raw, size)
+    })
+    .map(drop)
+}
+
+/// What a socket is bound to.
+pub(crate) enum Local {
+    /// IPv4: address in network order, and port.
+    V4([u8; 4], u16),
+    /// IPv6.
+    V6([u8; 16], u16),
+}
+
+/// The local address of an IPv4 or IPv6 socket.
+///
+/// # Errors
+/// The kernel's; EAFNOSUPPORT for other sockets.
+pub(crate) fn local_address(fd: c_int) -> Result<Local, c_int> {
+    // SAFETY: zeroes are a value of it; the kernel writes at most `size` bytes, and what of it is read is of the family that
+    // it says.
+    unsafe {
+        let mut address: libc::sockaddr_in6 = core::mem::zeroed();
+        let mut size = size_of::<libc::sockaddr_in6>() as socklen_t;
+        system_call(libc::syscall(libc::SYS_getsockname, fd, &raw mut address, &raw mut size))?;
+        match c_int::from(address.sin6_family) {
+            libc::AF_INET => {
+                let v4 = &*(&raw const address).cast::<libc::sockaddr_in>();
+                Ok(Local::V4(v4.sin_addr.s_addr.to_ne_bytes(), u16::from_be(v4.sin_port)))
+            }
+            libc::AF_INET6 => Ok(Local::V6(address.sin6_addr.s6_addr, u16::from_be(address.sin6_port))),
+            _ => Err(libc::EAFNOSUPPORT),
+        }
+    }
+}
+
+/// Reads a file piece by piece until it ends or `more` says that it is enough.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn read_file(name: &CStr, mut more: impl FnMut(&[u8]) -> bool) -> Result<(), c_int> {
+    let mut buffer = [0_u8; 1024];
+    // SAFETY: a string that ends with a zero, and a buffer of so many bytes, of which the kernel says how many it wrote.
+    unsafe {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        let fd = system_call(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.as_ptr(), flags))?;
+        let result = loop {
+            match system_call(libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
+                Ok(0) => break Ok(()),
+                Ok(read) if more(buffer.get(..read as usize).unwrap_or_default()) => {}
+                Ok(_) => break Ok(()),
+                Err(libc::EINTR) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        libc::syscall(libc::SYS_close, fd);
+        result
+    }
 }
 
 fn option(fd: c_int, option: c_int) -> Option<c_int> {

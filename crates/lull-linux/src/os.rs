@@ -1,5 +1,5 @@
 //! System calls that no kept crate has: epoll's busy-poll ioctls, the NAPI id of a socket, the cookie of a network
-//! namespace, indirection tables, scheduling attributes, and whether two descriptors are one open file.
+//! namespace, programs of reuseport groups, indirection tables, scheduling attributes, and whether two descriptors are one open file.
 //!
 //! Everything unsafe of this crate is in here.
 
@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use lull_cbpf::Instruction;
 use lull_core::EpollParams;
 
 /// `EPIOCSPARAMS` of `linux/eventpoll.h` (Linux 6.9).
@@ -85,6 +86,50 @@ fn socket_option<T: Copy + Default>(socket: BorrowedFd<'_>, option: libc::c_int)
 /// ENOTSOCK for other descriptors.
 pub fn incoming_napi_id(socket: BorrowedFd<'_>) -> io::Result<u32> {
     socket_option::<u32>(socket, SO_INCOMING_NAPI_ID)
+}
+
+/// Whether a socket shares its address (`SO_REUSEPORT`).
+///
+/// # Errors
+/// ENOTSOCK for other descriptors.
+pub(crate) fn shares_port(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(socket_option::<libc::c_int>(socket, libc::SO_REUSEPORT)? != 0)
+}
+
+/// Attaches a classic BPF program to the reuseport group of a socket, in place of the one that it has
+/// (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
+///
+/// # Errors
+/// EINVAL for a socket that is in no group, and for a program that the kernel does not take.
+pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // The kernel reads the instructions only.
+    let raw = libc::sock_fprog { len: length, filter: program.as_ptr().cast::<libc::sock_filter>().cast_mut() };
+    let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the structure names as many instructions as there are, which have the layout of the kernel's
+    // (`repr(C)`, code, jt, jf, k); both outlive the call.
+    done(unsafe {
+        let option = libc::SO_ATTACH_REUSEPORT_CBPF;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const raw).cast(), size)
+    })
+}
+
+/// Takes the program of a socket's reuseport group away (`SO_DETACH_REUSEPORT_BPF`, Linux 5.3); false if it has none.
+///
+/// # Errors
+/// EINVAL for a socket that is in no group.
+pub(crate) fn detach_reuseport(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let unused: libc::c_int = 0;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is of `size` bytes and is not looked at.
+    let detached = done(unsafe {
+        let option = libc::SO_DETACH_REUSEPORT_BPF;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const unused).cast(), size)
+    });
+    match detached {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        other => other.map(|()| true),
+    }
 }
 
 /// The network namespace of the calling thread, by a number that is never used again until the next boot

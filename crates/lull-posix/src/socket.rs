@@ -39,7 +39,7 @@ pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
 pub use name::{getpeername, getsockname, is_named};
-pub use options::steer::may_steer;
+pub use options::steer::{may_steer, steers};
 pub use options::{getsockopt, setsockopt};
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;

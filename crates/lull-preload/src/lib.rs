@@ -18,7 +18,7 @@
 //! | `poll`, `signal` | `poll`, `select`; when handlers of signals run; `pthread_cancel` |
 //! | `answer` | results in C's way |
 //! | `epoll` | `epoll_create`, `epoll_create1`: EPIOCSPARAMS; `epoll_ctl`, `epoll_wait` and kin: waits that are polled for |
-//! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked |
+//! | `socket` | `socket`, `accept`, `accept4`: SO_BUSY_POLL and its two companions where asked; `listen`: what chooses among listeners |
 //!
 //! What it does with the calls is in `lull-fd`, which needs no preloading to be tested.
 //!
@@ -84,9 +84,9 @@ fn read_environment() {
     if variable(c"LULL_QUIET").is_some() {
         say::quiet();
     }
-    if let Err(Wrong { name, min, max }) = CONFIG.read(variable) {
+    if let Err(Wrong { name, may_be }) = CONFIG.read(variable) {
         say::once(format_args!(
-            "{} is not a number from {min} to {max}: nothing is set, the program runs as without lull",
+            "{} is not {may_be}: nothing is set, the program runs as without lull",
             name.to_str().unwrap_or_default()
         ));
     }

@@ -1,5 +1,5 @@
 //! Calls about sockets. On the kernel plane `socket`, `accept` and `accept4` set busy-poll options of IPv4 and IPv6 sockets, for
-//! programs that block in `recv`.
+//! programs that block in `recv`, and `listen` says what chooses among listeners that share an address.
 
 use core::ffi::c_void;
 
@@ -42,7 +42,13 @@ taken_over! {
             answer::done(|| lulls::bind(fd, address))
         };
 
-    fn listen(fd: c_int, backlog: c_int) -> c_int, if is_engaged() => answer::done(|| lulls::listen(fd, backlog));
+    /// A listener that shares its address gets its group's program.
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        if is_engaged() {
+            return answer::done(|| lulls::listen(fd, backlog));
+        }
+        birth::listening(&CONFIG, fd, real::listen(fd, backlog))
+    }
 
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         if is_engaged() && !address.is_null() {
@@ -70,11 +76,16 @@ taken_over! {
         }
     }
 
-    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int,
-        if lulls::is_named(fd) || lulls::may_steer(level, name) => {
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int {
+        if lulls::is_named(fd) || lulls::may_steer(level, name) {
             let value = memory::bytes(value, length as usize);
-            answer::done(|| lulls::setsockopt(fd, level, name, value))
-        };
+            return answer::done(|| lulls::setsockopt(fd, level, name, value));
+        }
+        if lulls::steers(level, name) {
+            birth::steers_itself(&CONFIG);
+        }
+        real::setsockopt(fd, level, name, value, length)
+    }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int {
         if lulls::is_named(fd) && !value.is_null() && !length.is_null() && *length as c_int >= 0 {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use lull_cbpf::steer::Steer;
 use lull_linux::attach::{
     self, Detached, Event, Follower, LOOK_EVERY, ProgramRequest, Restored, Role, Which, with_children,
 };
@@ -14,8 +15,8 @@ use lull_core::mode;
 
 use crate::device_args::StateArgs;
 use crate::failure::Failure;
-use crate::modes;
 use crate::output::{WriteError, outln, say};
+use crate::{modes, steer_args};
 
 /// How often the stop flag is looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -38,10 +39,17 @@ pub struct AttachArgs {
     /// Prefer busy polling to interrupts.
     #[arg(long)]
     prefer: bool,
+    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT: queue (the listener of the
+    /// SYN's receive queue), cpu (that of the CPU that delivers it), hash (no program: the 4-tuple's hash), or a file with a
+    /// classic BPF program, as tcpdump -ddd or bpf_asm print it, which returns a listener's number. Listeners are numbered in
+    /// the order in which they began to listen, which is shown.
+    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::steer)]
+    steer: Option<Steer>,
     /// Whether the program's children are set along with it; for process 1 it has to be said.
     #[arg(long, value_name = "yes|no", value_parser = yes_or_no)]
     children: Option<bool>,
-    /// Set what there is now and leave; `lull detach` gives back. Exit status 2 if there is no epoll context.
+    /// Set what there is now and leave; `lull detach` gives back. Exit status 2 if there is no epoll context, or with --steer
+    /// alone no group of listeners.
     #[arg(long)]
     once: bool,
     /// Show what would be set, and set nothing.
@@ -76,23 +84,23 @@ pub struct DetachArgs {
 /// Attaches to a program.
 pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let mode = args.mode.as_deref().map(str::parse).transpose()?;
-    let request = ProgramRequest::new(mode, args.usecs, args.budget, args.prefer)?;
+    let only_steers = args.steer.is_some() && mode.is_none() && args.usecs.or(args.budget).is_none() && !args.prefer;
+    let (request, which) = match only_steers {
+        true => (ProgramRequest::none(), Which::None),
+        false => (ProgramRequest::new(mode, args.usecs, args.budget, args.prefer)?, Which::All),
+    };
     let options = args.state.options();
     let with_children = with_children(args.pid, args.children)?;
     let follower = if args.dry_run {
-        Follower::dry(args.pid, &request, &options)?
+        Follower::dry(args.pid, &request, which, &options)?
     } else {
-        Follower::open(args.pid, &request, Which::All, Role::Attach, &options)?
+        Follower::open(args.pid, &request, which, Role::Attach, &options)?
     };
+    let follower = follower.with_steering(args.steer.clone(), false);
     let mut follower = if with_children { follower } else { follower.without_children() };
     let events = follower.look()?;
-    if (args.once || args.dry_run) && follower.in_force() == 0 {
-        return Err(format!(
-            "process {} has no epoll context, so nothing was set: leave --once out to wait for one, or start the \
-             program with `lull run` if it uses poll, select or blocking calls",
-            args.pid
-        )
-        .into());
+    if (args.once || args.dry_run) && follower.in_force() == 0 && follower.steered() == 0 {
+        return Err(nothing_set(args.pid, only_steers, &follower).into());
     }
     let mut printer = Printer { json: args.json, dry_run: args.dry_run, unwritten: None };
     events.iter().for_each(|event| printer.print(event));
@@ -100,8 +108,12 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     if args.once || args.dry_run {
         return printer.end();
     }
-    if follower.in_force() == 0 {
+    if follower.in_force() == 0 && !only_steers {
         let text = format!("process {} has no epoll context yet: one that it makes will be set", args.pid);
+        printer.print(&Event::Warning { text });
+    }
+    if args.steer.is_some() && follower.steered() == 0 {
+        let text = format!("process {} has no group of listeners yet: one that it makes will be steered", args.pid);
         printer.print(&Event::Warning { text });
     }
     say!("lull: process {} is followed; SIGINT, SIGTERM or `lull detach` give back", args.pid);
@@ -116,6 +128,18 @@ pub fn run(args: &AttachArgs, stop: &AtomicBool) -> Result<ExitCode, Failure> {
         printer.print_restored(&follower.restore()?);
     }
     printer.end()
+}
+
+/// Why nothing could be set at once.
+fn nothing_set(pid: i32, only_steers: bool, follower: &Follower) -> String {
+    match follower.not_steered() {
+        _ if !only_steers => format!(
+            "process {pid} has no epoll context, so nothing was set: leave --once out to wait for one, or start the \
+             program with `lull run` if it uses poll, select or blocking calls"
+        ),
+        [] => format!("process {pid} listens nowhere, so nothing was steered: leave --once out to wait for listeners"),
+        refused => format!("nothing of process {pid} was steered: {}", refused.join("; ")),
+    }
 }
 
 /// Waits for the next look, or for the end.
@@ -142,7 +166,7 @@ impl Printer {
             serde_json::to_string(event).unwrap_or_default()
         } else if matches!(event, Event::Warning { .. }) {
             return say!("lull: {event}");
-        } else if self.dry_run && matches!(event, Event::Set { .. }) {
+        } else if self.dry_run && matches!(event, Event::Set { .. } | Event::Steered(_)) {
             format!("would set {event}")
         } else {
             event.to_string()

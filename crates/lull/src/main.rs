@@ -39,6 +39,7 @@ mod sim_replay;
 mod slo_args;
 mod ss;
 mod stat;
+mod steer_args;
 mod target;
 mod top;
 mod tune;

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use lull_cbpf::steer::Steer;
 use lull_figures::device::Watched;
 use lull_linux::run::{Run, Sockets, Waits, dry_run};
 
@@ -18,6 +19,7 @@ use crate::device_args::{RequestArgs, StateArgs};
 use crate::failure::Failure;
 use crate::metrics::MetricsArgs;
 use crate::output::outln;
+use crate::steer_args;
 
 /// Arguments of `lull run`.
 #[derive(Args)]
@@ -49,6 +51,12 @@ pub struct RunArgs {
     /// take no longer than the mode's timers. `lull doctor DEV --pid PID` holds one against them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     events_max: Option<u32>,
+    /// Choose who of the program's workers gets a connection, where they listen with SO_REUSEPORT (nginx: `listen ...
+    /// reuseport`): queue (the listener of the SYN's receive queue), cpu (that of the CPU that delivers it), hash (no
+    /// program: the 4-tuple's hash), or a file with a classic BPF program, as tcpdump -ddd or bpf_asm print it, which returns
+    /// a listener's number. Listeners are numbered in the order in which they began to listen, which is said.
+    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::steer)]
+    steer: Option<Steer>,
     /// For a program whose epoll contexts hear from several NAPIs: `timeout` shortens irq_suspend_timeout to 1 ms, for
     /// which the packets of a NAPI wait that the context has turned away from; `queues` gives the device as many receive
     /// queues as contexts of the program hear from it (ethtool -L); `steer` spreads flows over as many (ethtool -X), which
@@ -113,6 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             budget: args.socket_budget,
             prefer: args.socket_prefer,
         },
+        steer: args.steer.clone(),
         waits: Waits { no_lift: args.no_lift, events_max: args.events_max },
         one_napi: match args.one_napi {
             Some(OneNapi::Queues) => Some(lull_linux::run::OneNapi::Queues),

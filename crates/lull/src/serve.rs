@@ -18,7 +18,6 @@ use lull_figures::exporter::Exporter;
 use lull_figures::process::Own;
 use lull_lab::service::Steer;
 use lull_net::Network;
-use lull_net::lull_cbpf::Program;
 use lull_nic::Device;
 use lull_nic::pcap::Pcap;
 use lull_nic::trace::Trace;
@@ -28,8 +27,8 @@ use crate::failure::Failure;
 use crate::group_args::GroupArgs;
 use crate::metrics::MetricsArgs;
 use crate::output::say;
-use crate::units;
 use crate::xdp::XdpArgs;
+use crate::{steer_args, units};
 
 /// Smallest and largest limit of an item (memcached's, for `-I`).
 const ITEM_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1024..=1 << 30;
@@ -106,7 +105,7 @@ pub struct Serve {
     /// (the worker of the SYN's queue), cpu (that of the CPU that delivered it), hash (whoever the 4-tuple's hash names), or
     /// a file with a classic BPF program, as tcpdump -ddd or bpf_asm print it, which returns a worker's number. At the end it
     /// says how many connections came by a queue of their worker's. By default each worker listens on its own queues alone.
-    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer)]
+    #[arg(long, value_name = "queue|cpu|hash|FILE", value_parser = steer_args::steer)]
     steer: Option<Steer>,
     #[command(flatten)]
     group: GroupArgs,
@@ -189,28 +188,6 @@ fn item_bytes(text: &str) -> Result<usize, String> {
     })
 }
 
-/// What chooses among the workers' listeners.
-fn steer(text: &str) -> Result<Steer, String> {
-    match text {
-        "queue" => Ok(Steer::Queue),
-        "cpu" => Ok(Steer::Cpu),
-        "hash" => Ok(Steer::Hash),
-        "rfs" => Err(
-            "RFS is not here: it moves the delivery of a flow to the core that reads it, and here a queue's packets \
-                      are delivered on the queue's CPU; cpu and queue move the reader to them instead"
-                .to_owned(),
-        ),
-        file => {
-            let read = std::fs::read_to_string(file).map_err(|error| {
-                format!("cannot read the program '{file}': {error}; use queue, cpu, hash or a file")
-            })?;
-            let program =
-                Program::parse(&read).map_err(|refused| format!("cannot use the program '{file}': {refused}"))?;
-            Ok(Steer::Program(program))
-        }
-    }
-}
-
 pub fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
     let bad = || format!("'{text}' is no address with a prefix: write it as 10.0.0.2/24 or fd00::2/64");
     let (ip, prefix) = text.split_once('/').ok_or_else(bad)?;
@@ -225,23 +202,6 @@ pub fn address(text: &str) -> Result<(IpAddr, u8), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_gets_a_connection() {
-        assert_eq!(steer("queue"), Ok(Steer::Queue));
-        assert!(steer("rfs").unwrap_err().contains("RFS is not here"));
-        assert!(steer("/nothing/here").unwrap_err().contains("use queue, cpu, hash or a file"));
-        let file = std::env::temp_dir().join(format!("lull-steer-{}", std::process::id()));
-        let of = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            steer(file.to_str().unwrap())
-        };
-        assert_eq!(of("2\n48 0 0 0\n22 0 0 0\n"), of("2,48 0 0 0,22 0 0 0"));
-        assert!(of("1,48 0 0 0").unwrap_err().contains("no return"));
-        assert!(of("2,48 0 0 0").unwrap_err().contains("says 2 instructions and has 1"));
-        assert!(of("ld [0]").unwrap_err().contains("no count of instructions"));
-        let _ = std::fs::remove_file(&file);
-    }
 
     #[test]
     fn sizes_of_items_have_memcacheds_units() {

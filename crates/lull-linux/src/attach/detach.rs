@@ -4,13 +4,15 @@
 //! somebody else, or is another one under the same number, and is left alone.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
 use super::params::{Params, set_params};
-use super::record::{Entry, Holder, Opened, Record, Role};
+use super::record::{Holder, Known, Opened, Record, Role};
+use super::steer;
 use super::tree::{Member, start_of};
 use crate::apply::Options;
 use crate::error::{Error, Result};
@@ -26,17 +28,23 @@ pub struct Restored {
     pub contexts: Vec<Given>,
     /// Contexts that were closed or changed by somebody else since.
     pub left: Vec<Context>,
+    /// Addresses whose listeners are chosen by the hash again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unsteered: Vec<SocketAddr>,
+    /// What keeps a program on listeners.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub still_steered: Vec<String>,
 }
 
 impl Restored {
-    /// Whether no context is left of those that were set.
+    /// Whether no context is left of those that were set, and no listener of those that were steered.
     pub fn is_empty(&self) -> bool {
-        self.contexts.is_empty() && self.left.is_empty()
+        self.contexts.is_empty() && self.left.is_empty() && self.unsteered.is_empty() && self.still_steered.is_empty()
     }
 }
 
 impl fmt::Display for Restored {
-    /// A line for each context, none of them with an end.
+    /// A line for each context and address, none of them with an end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let given = self
             .contexts
@@ -45,7 +53,9 @@ impl fmt::Display for Restored {
         let left = self.left.iter().map(|Context { pid, fd }| {
             format!("process {pid} descriptor {fd}: closed or changed by somebody else since, left alone")
         });
-        f.write_str(&given.chain(left).collect::<Vec<_>>().join("\n"))
+        let unsteered = self.unsteered.iter().map(|address| format!("{address}: listeners chosen by the hash again"));
+        let still = self.still_steered.iter().cloned();
+        f.write_str(&given.chain(left).chain(unsteered).chain(still).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -105,7 +115,7 @@ pub fn detach(pid: i32, options: &Options) -> Result<Detached> {
     loop {
         match Record::open(&options.state_dir, pid, start, Role::Attach, roots)? {
             Opened::Mine(record) => {
-                let known = record.contexts().to_vec();
+                let known = record.known();
                 let restored = restore(&known, roots, false);
                 record.remove()?;
                 return match told {
@@ -185,9 +195,17 @@ fn end(holder: Holder, pid: i32, roots: &Roots) -> Result<()> {
 }
 
 /// Gives back what still is as it was set; in a dry run only says what that is.
-pub(super) fn restore(contexts: &[Entry], roots: &Roots, dry: bool) -> Restored {
+pub(super) fn restore(known: &Known, roots: &Roots, dry: bool) -> Restored {
     let mut restored = Restored::default();
-    for entry in contexts {
+    for entry in &known.steered {
+        match steer::take_away(entry, roots, dry) {
+            Ok(true) => restored.unsteered.push(entry.address()),
+            // The listeners are closed, or somebody else took the program away.
+            Ok(false) => {}
+            Err(error) => restored.still_steered.push(error.to_string()),
+        }
+    }
+    for entry in &known.contexts {
         let (pid, fd) = (entry.pid, entry.fd);
         let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == entry.start) else { continue };
         let is_ours = |now: lull_core::EpollParams| entry.is_ours(now.into());

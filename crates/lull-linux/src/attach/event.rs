@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::params::Params;
 use super::sockets::OnContext;
+use super::steer::Steered;
 
 /// What a look found or did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,6 +45,8 @@ pub enum Event {
         /// The parameters.
         now: Params,
     },
+    /// The listeners of an address are steered.
+    Steered(Steered),
     /// The sockets on a context that has parameters.
     Sockets(OnContext),
     /// Something that keeps the mode from working.
@@ -75,6 +78,7 @@ impl fmt::Display for Event {
             Event::Kept { pid, fd, now } => {
                 write!(f, "process {pid} descriptor {fd}: the program's own {now} stay")
             }
+            Event::Steered(steered) => steered.fmt(f),
             Event::Sockets(sockets) => sockets.fmt(f),
             Event::Warning { text } => write!(f, "warning: {text}"),
             Event::Child { pid, name } => write!(f, "child {name} (process {pid}) is followed"),

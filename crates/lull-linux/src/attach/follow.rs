@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use lull_cbpf::steer::Steer;
 use lull_core::EpollParams;
 
 use super::detach::{Restored, restore};
 use super::event::Event;
 use super::params::{Params, set_params};
-use super::record::{Entry, Opened, Record, Role};
+use super::record::{Entry, Known, Opened, Record, Role};
 use super::request::ProgramRequest;
 use super::sockets::{OnContext, shared_napis};
+use super::steer::Steering;
 use super::tree::{Member, Tree};
 use crate::apply::Options;
 use crate::error::{Error, Result};
@@ -28,6 +30,8 @@ pub enum Which {
     All,
     /// Those without any parameters: the net below the preload library, which respects what a program sets by itself.
     Unset,
+    /// None: only listeners are steered.
+    None,
 }
 
 /// A program that is attached to. Dropping it gives nothing back; [`Follower::restore`] does.
@@ -37,6 +41,8 @@ pub struct Follower {
     roots: Roots,
     wanted: EpollParams,
     which: Which,
+    /// What listeners are steered by, if they are.
+    steering: Option<Steering>,
     /// Nothing while nothing may be changed (`--dry-run`).
     record: Option<Record>,
     /// Contexts that need no second word: process, start time, descriptor.
@@ -88,8 +94,8 @@ impl Follower {
     ///
     /// # Errors
     /// [`Error::NoProcess`].
-    pub fn dry(pid: i32, request: &ProgramRequest, options: &Options) -> Result<Follower> {
-        Ok(Follower::over(Member::open(pid, &options.roots)?, request, Which::All, options))
+    pub fn dry(pid: i32, request: &ProgramRequest, which: Which, options: &Options) -> Result<Follower> {
+        Ok(Follower::over(Member::open(pid, &options.roots)?, request, which, options))
     }
 
     fn over(member: Member, request: &ProgramRequest, which: Which, options: &Options) -> Follower {
@@ -99,6 +105,7 @@ impl Follower {
             roots: options.roots.clone(),
             wanted: request.params,
             which,
+            steering: None,
             record: None,
             told: BTreeSet::new(),
             in_force: Vec::new(),
@@ -112,6 +119,23 @@ impl Follower {
     pub fn without_children(mut self) -> Follower {
         self.tree.leave_children_out();
         self
+    }
+
+    /// Its listeners are steered, too, and `only_tells` whether that is done by somebody else and only looked at here.
+    #[must_use]
+    pub fn with_steering(mut self, steer: Option<Steer>, only_tells: bool) -> Follower {
+        self.steering = steer.map(|steer| Steering::new(steer, only_tells || self.record.is_none()));
+        self
+    }
+
+    /// How many groups of listeners are steered (would be, in a dry look).
+    pub fn steered(&self) -> usize {
+        self.steering.as_ref().map_or(0, Steering::groups)
+    }
+
+    /// Why listeners are not steered that cannot be.
+    pub fn not_steered(&self) -> &[String] {
+        self.steering.as_ref().map_or(&[], Steering::refused)
     }
 
     /// Whether all processes of the program have ended.
@@ -146,17 +170,57 @@ impl Follower {
             return Err(Error::NoProcess { pid: self.pid });
         }
         let found = self.find(&mut events)?;
+        let before = self.record.as_ref().map(Record::known).unwrap_or_default();
+        self.steer(&before, &mut events)?;
         self.told.retain(|key| found.iter().any(|it| it.key == *key));
         self.in_force.retain(|known| found.iter().any(|it| it.key == known.key));
-        self.set(&found, &mut events)?;
+        if let Err(error) = self.set(&found, &mut events) {
+            if !self.looked {
+                self.unsteer(&before)?;
+            }
+            return Err(error);
+        }
         self.sockets(&mut events);
         self.looked = true;
         Ok(events)
     }
 
+    /// Steers the listeners that are not yet.
+    fn steer(&mut self, before: &Known, events: &mut Vec<Event>) -> Result<()> {
+        let Some(steering) = &mut self.steering else { return Ok(()) };
+        let (groups, entries): (Vec<_>, Vec<_>) = steering.look(self.tree.members(), &self.roots).into_iter().unzip();
+        if let Some(record) = self.record.as_mut().filter(|_| !steering.only_tells() && !groups.is_empty()) {
+            record.add_steered(entries).map_err(|error| error.left("no listener was steered"))?;
+        }
+        for group in &groups {
+            match steering.attach(group, self.tree.members()) {
+                Ok(steered) => events.extend(steered.map(Event::Steered)),
+                Err(error) if !self.looked => {
+                    self.unsteer(before)?;
+                    return Err(error);
+                }
+                Err(error) => warn(&mut self.warned, events, error.to_string()),
+            }
+        }
+        for text in steering.refused() {
+            warn(&mut self.warned, events, text.clone());
+        }
+        Ok(())
+    }
+
+    /// Takes away what this look has attached; the record is as it was before.
+    fn unsteer(&mut self, before: &Known) -> Result<()> {
+        let Some(record) = &mut self.record else { return Ok(()) };
+        restore(&Known { contexts: Vec::new(), ..record.known() }, &self.roots, false);
+        record.put_back(before.clone())
+    }
+
     /// All contexts of the program that there are now.
     fn find(&mut self, events: &mut Vec<Event>) -> Result<Vec<Found>> {
         let mut found = Vec::new();
+        if self.which == Which::None {
+            return Ok(found);
+        }
         for member in self.tree.members() {
             let descriptors = match member.process.epoll_descriptors() {
                 Ok(descriptors) => descriptors,
@@ -222,7 +286,7 @@ impl Follower {
             }
             return Ok(());
         };
-        let before = record.contexts().to_vec();
+        let before = record.known();
         if !entries.is_empty() {
             record.add(entries).map_err(|error| error.left("no context was changed"))?;
         }
@@ -342,7 +406,7 @@ impl Follower {
     /// The state file cannot be removed.
     pub fn restore(mut self) -> Result<Restored> {
         let Some(record) = self.record.take() else { return Ok(Restored::default()) };
-        let restored = restore(record.contexts(), &self.roots, false);
+        let restored = restore(&record.known(), &self.roots, false);
         record.remove()?;
         Ok(restored)
     }

@@ -12,6 +12,7 @@
 //! | `follow`, `event` | one look over the program after the other, setting what is new; what it tells |
 //! | `detach` | giving back |
 //! | `sockets` | what is on a context, and what keeps busy polling from working there |
+//! | `steer`, `listeners` | who of its workers gets a connection: a program on the reuseport groups of its listeners |
 //!
 //! A `fork` is seen at the next look. A child whose parent has ended before that look is nobody's child any more, and
 //! is not found: attach to a daemon after it has put itself into the background.
@@ -19,10 +20,12 @@
 mod detach;
 mod event;
 mod follow;
+mod listeners;
 mod params;
 mod record;
 mod request;
 mod sockets;
+mod steer;
 mod tree;
 
 pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
@@ -32,6 +35,7 @@ pub use params::Params;
 pub use record::Role;
 pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
+pub use steer::{Listens, Steered};
 pub(crate) use tree::{children, start_of};
 
 /// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.

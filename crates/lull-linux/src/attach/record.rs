@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::params::Params;
+use super::steer;
 use super::tree::start_of;
 use crate::durable::{self, Taken};
 use crate::error::{Error, Result};
@@ -79,6 +80,28 @@ struct Content {
     pid: i32,
     start: u64,
     contexts: Vec<Entry>,
+    /// Groups of listeners that were given a program.
+    #[serde(default)]
+    steered: Vec<steer::Entry>,
+}
+
+/// What a record has: contexts and groups of listeners.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) contexts: Vec<Entry>,
+    pub(crate) steered: Vec<steer::Entry>,
+}
+
+impl Known {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contexts.is_empty() && self.steered.is_empty()
+    }
+}
+
+impl Content {
+    fn known(&self) -> Known {
+        Known { contexts: self.contexts.clone(), steered: self.steered.clone() }
+    }
 }
 
 /// The record of one program, and the right to change the program until this is dropped.
@@ -135,6 +158,7 @@ impl Record {
             pid,
             start: start.unwrap_or(0),
             contexts: Vec::new(),
+            steered: Vec::new(),
         });
         Ok(Opened::Mine(Record { directory: directory.to_owned(), content, _lock: lock }))
     }
@@ -143,8 +167,8 @@ impl Record {
     ///
     /// # Errors
     /// [`Error::StaleState`] for a record that cannot be read.
-    pub(crate) fn peek(directory: &Path, pid: i32) -> Result<Option<Vec<Entry>>> {
-        Ok(read(directory, pid)?.map(|it| it.contexts))
+    pub(crate) fn peek(directory: &Path, pid: i32) -> Result<Option<Known>> {
+        Ok(read(directory, pid)?.map(|it| it.known()))
     }
 
     /// Removes a record whatever is in it.
@@ -153,6 +177,11 @@ impl Record {
     /// Those of the file system.
     pub(crate) fn forget_file(directory: &Path, pid: i32) -> Result<()> {
         remove(&path(directory, pid, "json"))
+    }
+
+    /// What it has.
+    pub(crate) fn known(&self) -> Known {
+        self.content.known()
     }
 
     pub(crate) fn contexts(&self) -> &[Entry] {
@@ -180,6 +209,21 @@ impl Record {
         written
     }
 
+    /// Adds groups of listeners, in place of those of the same addresses, and has them on the disk before it returns.
+    ///
+    /// # Errors
+    /// Those of the file system; the file is then as it was.
+    pub(crate) fn add_steered(&mut self, entries: Vec<steer::Entry>) -> Result<()> {
+        let before = self.content.steered.clone();
+        self.content.steered.retain(|known| !entries.iter().any(|entry| entry.address() == known.address()));
+        self.content.steered.extend(entries);
+        let written = self.save();
+        if written.is_err() {
+            self.content.steered = before;
+        }
+        written
+    }
+
     /// Forgets the contexts of processes that have ended.
     pub(crate) fn forget(&mut self, ended: &[i32]) {
         self.content.contexts.retain(|entry| !ended.contains(&entry.pid));
@@ -198,9 +242,9 @@ impl Record {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(crate) fn put_back(&mut self, before: Vec<Entry>) -> Result<()> {
-        self.content.contexts = before;
-        if self.content.contexts.is_empty() { self.remove_file() } else { self.save() }
+    pub(crate) fn put_back(&mut self, before: Known) -> Result<()> {
+        (self.content.contexts, self.content.steered) = (before.contexts, before.steered);
+        if self.content.known().is_empty() { self.remove_file() } else { self.save() }
     }
 
     /// Removes the record: everything was given back.
@@ -208,7 +252,7 @@ impl Record {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn remove(mut self) -> Result<()> {
-        self.content.contexts.clear();
+        self.clear();
         self.remove_file()
     }
 
@@ -218,8 +262,13 @@ impl Record {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn keep_ended(mut self) -> Result<()> {
-        self.content.contexts.clear();
+        self.clear();
         self.save()
+    }
+
+    fn clear(&mut self) {
+        self.content.contexts.clear();
+        self.content.steered.clear();
     }
 
     fn remove_file(&self) -> Result<()> {
@@ -262,7 +311,7 @@ fn read(directory: &Path, pid: i32) -> Result<Option<Content>> {
 impl Drop for Record {
     /// The lock file of a program with nothing to give back goes with the lock; `try_lock` knows that it may.
     fn drop(&mut self) {
-        if self.content.contexts.is_empty() {
+        if self.content.known().is_empty() {
             let _ = fs::remove_file(path(&self.directory, self.content.pid, "lock"));
         }
     }
@@ -305,7 +354,9 @@ fn is_over(file: &Path, roots: &Roots) -> bool {
     let written = || fs::metadata(file).and_then(|it| it.modified());
     let is_old = || written().is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > ENDED_KEPT));
     content.is_some_and(|it| {
-        let has_ended = !alive(it.pid, it.start) && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start));
+        let has_ended = !alive(it.pid, it.start)
+            && !it.contexts.iter().any(|entry| alive(entry.pid, entry.start))
+            && !it.steered.iter().flat_map(steer::Entry::processes).any(|&(pid, start)| alive(pid, start));
         has_ended && (start_of(it.pid, roots).is_some() || is_old())
     })
 }

@@ -23,7 +23,7 @@ impl ProgramRequest {
         if mode.is_none() && usecs.is_none() && budget.is_none() && !prefer {
             return Err(Error::Input {
                 what: "nothing to set".to_owned(),
-                remedy: "name a mode with --mode, or give --usecs, --budget or --prefer".to_owned(),
+                remedy: "name a mode with --mode, or give --usecs, --budget, --prefer or --steer".to_owned(),
             });
         }
         if let Some(mode) = mode.as_ref().filter(|mode| mode.socket_busy_poll_usecs != 0) {
@@ -44,6 +44,11 @@ impl ProgramRequest {
         // Who may exceed the budget of 64 is the kernel's to say.
         params.check(true)?;
         Ok(ProgramRequest { mode, params })
+    }
+
+    /// Nothing for contexts, where only listeners are steered.
+    pub fn none() -> ProgramRequest {
+        ProgramRequest { mode: None, params: EpollParams::default() }
     }
 
     /// What of the mode attaching cannot put in force.

@@ -64,7 +64,7 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     if let Some(session) = &mut session {
         lines.extend(diff(session, &run.request)?.iter().map(|change| format!("would set {change}")));
     }
-    let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
+    let way = Way::of(run)?;
     lines.push(format!("would run {}: {way}", run.command[0].to_string_lossy()));
     lines.extend(way.caveats(&run.request.mode, &run.sockets, run.device.as_deref()));
     Ok(lines)
@@ -78,7 +78,7 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
 /// # Errors
 /// Everything that can be refused, before the first change; the device has then what it had.
 pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
-    let way = Way::of(&run.command, &run.request.mode, &run.sockets, run.waits)?;
+    let way = Way::of(run)?;
     let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
     if run.pin && session.is_none() {
         return Err(Error::Input {
@@ -223,7 +223,7 @@ fn spawn(run: &Run, way: &Way, cpus: Option<&[usize]>, signals: &Signals) -> Res
     for name in way::VARIABLES {
         command.env_remove(name);
     }
-    command.envs(way.environment(&run.request.mode, &run.sockets, run.waits));
+    command.envs(way.environment(run));
     if run.quiet {
         command.env("LULL_QUIET", "1");
     }

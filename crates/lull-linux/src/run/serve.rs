@@ -99,21 +99,27 @@ impl<'a> Serving<'a> {
     /// Follows a process: where it is attached to, for everything; under the preload library, for what that misses.
     fn follow(&mut self, pid: i32, say: &mut dyn FnMut(&str)) {
         let mode = &self.run.request.mode;
+        let of_epoll = mode.epoll != EpollParams::default();
         let which = match self.way {
-            Way::Attach { .. } => Which::All,
-            Way::Preload { .. } if mode.epoll != EpollParams::default() => Which::Unset,
+            Way::Attach { .. } if of_epoll => Which::All,
+            Way::Preload { .. } if of_epoll => Which::Unset,
+            Way::Attach { .. } | Way::Preload { .. } if self.run.steer.is_some() => Which::None,
             _ => return,
         };
         if let (Some(supervisor), Way::Attach { .. }) = (&mut self.supervisor, self.way) {
             supervisor.program(pid.unsigned_abs());
         }
-        if self.in_force.is_none() {
+        if self.in_force.is_none() && which != Which::None {
             let device = self.device.as_ref().map(|it| it.session.device().name.clone());
             self.in_force = Some(InForce::new(mode.name(), device));
         }
         let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
         match Follower::open(pid, &request, which, Role::Run, self.options) {
-            Ok(follower) => self.followed.push(Followed { follower, looks: true }),
+            Ok(follower) => {
+                // The preload library steers each group from its birth.
+                let follower = follower.with_steering(self.run.steer.clone(), matches!(self.way, Way::Preload { .. }));
+                self.followed.push(Followed { follower, looks: true });
+            }
             // It may have ended already.
             Err(Error::NoProcess { .. }) => {}
             Err(error) => say(&not_followed(self.way, mode, &error)),
@@ -193,7 +199,9 @@ fn tell(event: &Event, way: &Way, say: &mut dyn FnMut(&str)) {
         (Event::Set { .. }, Way::Preload { .. }) => {
             say(&format!("made past the preload library, set from outside: {event}"));
         }
-        (Event::Set { .. } | Event::Kept { .. } | Event::Warning { .. }, _) => say(&event.to_string()),
+        (Event::Set { .. } | Event::Steered(_) | Event::Kept { .. } | Event::Warning { .. }, _) => {
+            say(&event.to_string());
+        }
         (Event::Had { .. } | Event::Sockets(_) | Event::Child { .. } | Event::Ended { .. }, _) => {}
     }
 }

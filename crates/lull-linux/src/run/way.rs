@@ -7,6 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use lull_cbpf::Instruction;
+use lull_cbpf::steer::Steer;
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX, Errno, Limit, SettingError};
 use lull_core::{AppPolicy, EpollParams, Mode};
 
@@ -21,7 +23,7 @@ const LIBRARY: &str = "liblull_preload.so";
 /// Where it is, for those who keep it elsewhere.
 const LIBRARY_VARIABLE: &str = "LULL_PRELOAD";
 /// The preload library's variables, as its documentation has them.
-pub(super) const VARIABLES: [&str; 10] = [
+pub(super) const VARIABLES: [&str; 11] = [
     "LULL_EPOLL_USECS",
     "LULL_EPOLL_BUDGET",
     "LULL_EPOLL_PREFER",
@@ -31,6 +33,7 @@ pub(super) const VARIABLES: [&str; 10] = [
     "LULL_SOCKET_BUSY_POLL",
     "LULL_SOCKET_BUDGET",
     "LULL_SOCKET_PREFER",
+    "LULL_STEER",
     "LULL_QUIET",
 ];
 
@@ -87,6 +90,8 @@ pub struct Run {
     pub sockets: Sockets,
     /// How its calls of `epoll_wait` are changed.
     pub waits: Waits,
+    /// What chooses among its listeners that share an address.
+    pub steer: Option<Steer>,
     /// What is done on the device for contexts that hear from several NAPIs of it.
     pub one_napi: Option<OneNapi>,
     /// Whether the program is pinned to the CPUs where the device's packets are delivered.
@@ -117,7 +122,7 @@ pub enum Way {
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Nothing => f.write_str("the mode sets nothing in the program"),
+            Way::Nothing => f.write_str("nothing is set in the program"),
             Way::Preload { library } => write!(f, "with {}", library.display()),
             Way::Attach { reason } => write!(f, "attached to from outside, because {reason}"),
         }
@@ -130,7 +135,8 @@ impl Way {
     /// # Errors
     /// No such program; no preload library where one is needed; a kernel without epoll parameters; a mode that only the
     /// preload library can put in force, for a program that does not load it.
-    pub fn of(command: &[OsString], mode: &Mode, sockets: &Sockets, waits: Waits) -> Result<Way> {
+    pub fn of(run: &Run) -> Result<Way> {
+        let Run { command, request: DeviceRequest { mode, .. }, sockets, waits, steer, .. } = run;
         let name = command.first().ok_or_else(|| Error::Input {
             what: "no program to run".to_owned(),
             remedy: "name one after `--`".to_owned(),
@@ -138,7 +144,8 @@ impl Way {
         let path = program::find(name)?;
         sockets.check(mode)?;
         let (of_epoll, of_sockets) = (mode.epoll != EpollParams::default(), sockets.usecs(mode) != 0);
-        if !of_epoll && !of_sockets && mode.app == AppPolicy::Blocking && waits.events_max.is_none() {
+        let of_app = of_sockets || mode.app != AppPolicy::Blocking;
+        if !of_epoll && !of_app && waits.events_max.is_none() && steer.is_none() {
             return Ok(Way::Nothing);
         }
         if of_epoll {
@@ -156,7 +163,7 @@ impl Way {
         if waits.events_max.is_some() {
             return Err(refused("the events of a call are limited by", "leave --events-max out"));
         }
-        if !of_epoll {
+        if !of_epoll && of_app {
             return Err(refused(
                 "the options of its sockets are set by",
                 "take a mode that prefers busy polling, such as suspend20",
@@ -166,8 +173,9 @@ impl Way {
     }
 
     /// What the program is started with.
-    pub(super) fn environment(&self, mode: &Mode, sockets: &Sockets, waits: Waits) -> Vec<(&'static str, OsString)> {
+    pub(super) fn environment(&self, run: &Run) -> Vec<(&'static str, OsString)> {
         let Way::Preload { library } = self else { return Vec::new() };
+        let Run { request: DeviceRequest { mode, .. }, sockets, waits, steer, .. } = run;
         let mut variables = vec![("LD_PRELOAD", preloaded(library))];
         let mut set = |name, value: u32| variables.push((name, value.to_string().into()));
         if mode.epoll != EpollParams::default() {
@@ -191,6 +199,7 @@ impl Way {
             }
             set("LULL_SOCKET_PREFER", sockets.prefer.into());
         }
+        variables.extend(steer.as_ref().and_then(steered).map(|steer| ("LULL_STEER", steer.into())));
         variables
     }
 
@@ -220,6 +229,20 @@ impl Way {
             );
         }
         caveats
+    }
+}
+
+/// `LULL_STEER`; nothing where the kernel's own hash chooses.
+fn steered(steer: &Steer) -> Option<String> {
+    match steer {
+        Steer::Queue => Some("queue".to_owned()),
+        Steer::Cpu => Some("cpu".to_owned()),
+        Steer::Hash => None,
+        Steer::Program(program) => {
+            let line = |it: &Instruction| format!(",{} {} {} {}", it.code, it.jt, it.jf, it.k);
+            let lines: String = program.instructions().iter().map(line).collect();
+            Some(format!("{}{lines}", program.instructions().len()))
+        }
     }
 }
 

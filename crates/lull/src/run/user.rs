@@ -216,6 +216,7 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
         ("--no-lift", args.no_lift),
         ("--events-max", args.events_max.is_some()),
         ("--one-napi", args.one_napi.is_some()),
+        ("--steer", args.steer.is_some()),
         ("--gro-flush-timeout", request.gro_flush_timeout.is_some()),
         ("--irq-suspend-timeout", request.irq_suspend_timeout.is_some()),
         ("--defer-hard-irqs", request.defer_hard_irqs.is_some()),

@@ -26,7 +26,8 @@ pub fn may_steer(level: c_int, name: c_int) -> bool {
 }
 
 /// Whether an option is one of these.
-pub(in crate::socket) fn steers(level: c_int, name: c_int) -> bool {
+#[inline]
+pub fn steers(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET
         && matches!(
             name,

@@ -1,0 +1,205 @@
+//! Who of a program's workers gets a connection: a classic BPF program on the reuseport groups of its TCP listeners
+//! (SO_ATTACH_REUSEPORT_CBPF), attached through a duplicate of a listener's descriptor.
+//!
+//! The program lives in the group, whoever attached it, until it is taken away or the last listener is closed. Linux tells
+//! nobody which program a group has, so one that was there before is replaced and cannot be given back.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use lull_cbpf::steer::Steer;
+use serde::{Deserialize, Serialize};
+
+use super::listeners::{self, Group};
+use super::tree::Member;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::roots::Roots;
+
+/// What listeners of a program are steered by.
+pub(super) struct Steering {
+    steer: Steer,
+    /// Nothing is attached: it is shown what there is.
+    only_tells: bool,
+    /// The listeners of each group when it was last told of.
+    told: BTreeMap<(String, SocketAddr), Vec<u64>>,
+    /// Listeners that cannot be steered.
+    refused: Vec<String>,
+}
+
+/// A reuseport group as it is told of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Steered {
+    /// What its listeners listen on.
+    pub address: SocketAddr,
+    /// What chooses among them.
+    pub by: String,
+    /// Its listeners in the order in which they began to listen, which is how a program numbers them.
+    pub listeners: Vec<Listens>,
+}
+
+/// A listener of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Listens {
+    /// One of the program's.
+    Its {
+        /// The process that has it in an epoll context; where none has, the first that has it at all.
+        pid: i32,
+        /// The process's name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+    },
+    /// Another program's.
+    Others {
+        /// The socket.
+        inode: u64,
+    },
+}
+
+impl fmt::Display for Listens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listens::Its { pid, name, fd } => write!(f, "{name} (process {pid}) descriptor {fd}"),
+            Listens::Others { inode } => write!(f, "another program's (socket {inode})"),
+        }
+    }
+}
+
+impl fmt::Display for Steered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Steered { address, by, listeners } = self;
+        write!(f, "{address}: {} listeners steered by {by}", listeners.len())?;
+        for (number, listener) in listeners.iter().enumerate() {
+            write!(f, "{} {number}: {listener}", if number == 0 { ";" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// A group that has a program of lull's, as the record has it: it is on the disk before the program is attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    address: SocketAddr,
+    /// The program's listeners.
+    inodes: Vec<u64>,
+    /// The processes that have them: number and start time.
+    processes: Vec<(i32, u64)>,
+}
+
+impl Entry {
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn processes(&self) -> &[(i32, u64)] {
+        &self.processes
+    }
+}
+
+impl Steering {
+    pub(super) fn new(steer: Steer, only_tells: bool) -> Steering {
+        Steering { steer, only_tells, told: BTreeMap::new(), refused: Vec::new() }
+    }
+
+    /// Whether nothing is attached.
+    pub(super) fn only_tells(&self) -> bool {
+        self.only_tells
+    }
+
+    /// How many groups are steered.
+    pub(super) fn groups(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Why the listeners are not that are no group.
+    pub(super) fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// The groups that are new, or have other listeners than they had, and what the record has to have of them.
+    pub(super) fn look(&mut self, members: &[Member], roots: &Roots) -> Vec<(Group, Entry)> {
+        let mut found = listeners::groups(members, roots);
+        self.refused = found.iter().filter_map(refusal).collect();
+        found.retain(|group| refusal(group).is_none());
+        self.told.retain(|key, _| found.iter().any(|group| group.key() == *key));
+        found.retain(|group| self.told.get(&group.key()) != Some(&group.inodes()));
+        let entry = |group: &Group| {
+            let its = group.listeners.iter().filter(|listener| !listener.holders.is_empty());
+            let mut processes: Vec<(i32, u64)> =
+                its.clone().flat_map(|listener| listener.holders.iter().map(|it| (it.pid, it.start))).collect();
+            processes.sort_unstable();
+            processes.dedup();
+            Entry { address: group.address, inodes: its.map(|listener| listener.inode).collect(), processes }
+        };
+        found.into_iter().map(|group| (entry(&group), group)).map(|(entry, group)| (group, entry)).collect()
+    }
+
+    /// Attaches the program to a group; nothing if the group has gone meanwhile.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub(super) fn attach(&mut self, group: &Group, members: &[Member]) -> Result<Option<Steered>> {
+        let count = u32::try_from(group.listeners.len()).unwrap_or(u32::MAX);
+        if !self.only_tells {
+            let Some(listener) = group.duplicate(members) else { return Ok(None) };
+            let attached = match self.steer.program(count) {
+                Some(program) => os::attach_reuseport(listener.as_fd(), program.instructions()),
+                None => os::detach_reuseport(listener.as_fd()).map(drop),
+            };
+            attached.map_err(|error| {
+                let what = format!("steer the listeners of {} by {}", group.address, self.steer);
+                Error::os(what, "the kernel takes no such program; check it with bpf_dbg", error)
+            })?;
+        }
+        self.told.insert(group.key(), group.inodes());
+        Ok(Some(Steered { address: group.address, by: self.steer.to_string(), listeners: group.listens() }))
+    }
+}
+
+/// Why a group cannot be steered, if it cannot.
+fn refusal(group: &Group) -> Option<String> {
+    let address = group.address;
+    let who = group.listens().into_iter().next().map_or_else(String::new, |first| first.to_string());
+    if !group.shares {
+        return Some(format!(
+            "{address} ({who}) is not steered: it listens without SO_REUSEPORT, so that there is no group; tell the program \
+             to use it (nginx: `listen ... reuseport`), with a listener for each worker"
+        ));
+    }
+    (group.listeners.len() == 1).then(|| {
+        format!(
+            "{address} ({who}) is not steered: it is the only listener, so that there is nothing to choose; start the \
+             program with a listener for each of several workers"
+        )
+    })
+}
+
+/// A group's program was taken away, or would be in a dry run.
+///
+/// Returns whether there is still such a group.
+pub(super) fn take_away(entry: &Entry, roots: &Roots, dry: bool) -> Result<bool> {
+    for &(pid, start) in &entry.processes {
+        let Some(member) = Member::open(pid, roots).ok().filter(|member| member.start == start) else { continue };
+        let Some(listener) = listener_of(&member, &entry.inodes, roots) else { continue };
+        if dry {
+            return Ok(true);
+        }
+        return os::detach_reuseport(listener.as_fd()).map_err(|error| {
+            Error::os(format!("take the program from the listeners of {}", entry.address), "try it again", error)
+        });
+    }
+    Ok(false)
+}
+
+/// A duplicate of one of these sockets.
+fn listener_of(member: &Member, inodes: &[u64], roots: &Roots) -> Option<OwnedFd> {
+    let descriptors = listeners::sockets_of(member.pid, roots);
+    descriptors.into_iter().filter(|(inode, _)| inodes.contains(inode)).find_map(|(inode, fd)| {
+        let duplicate = member.process.duplicate(fd).ok()?;
+        (listeners::inode_of(duplicate.as_fd()) == Some(inode)).then_some(duplicate)
+    })
+}

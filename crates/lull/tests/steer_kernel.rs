@@ -1,0 +1,317 @@
+//! `--steer` on the kernel plane: programs choose among the listeners of nginx's workers, attached by the preload library and from
+//! outside, and are taken away again.
+
+mod kernel;
+mod program;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use kernel::{World, script};
+use program::{PATIENCE, Scratch, build_preload, port, signal, wait_until};
+
+const ASKED: usize = 40;
+
+/// Why nginx cannot be steered here.
+fn lacks(test: &str) -> bool {
+    build_preload();
+    if !Command::new("nginx").arg("-v").output().is_ok_and(|output| output.status.success()) {
+        println!("SKIP: {test}: nginx is not installed");
+        return true;
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: {test}: duplicating descriptors of other processes takes root here");
+        return true;
+    }
+    false
+}
+
+/// An nginx whose workers answer with their numbers. `$pid` is the worker's process.
+struct Nginx {
+    directory: PathBuf,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Nginx {
+    fn new(scratch: &Scratch, workers: usize, reuseport: &str) -> Nginx {
+        let (directory, port) = (scratch.0.join("nginx"), port());
+        std::fs::create_dir_all(directory.join("logs")).unwrap();
+        let nginx = Nginx { directory, port, child: None };
+        nginx.configure(workers, reuseport);
+        nginx
+    }
+
+    fn configure(&self, workers: usize, reuseport: &str) {
+        let (at, port) = (self.directory.display(), self.port);
+        let configuration = format!(
+            "daemon off; user root; worker_processes {workers}; pid {at}/pid; error_log {at}/error;\n\
+             events {{ worker_connections 512; }}\n\
+             http {{ access_log off; client_body_temp_path {at}/a; proxy_temp_path {at}/b; fastcgi_temp_path {at}/c;\n\
+             uwsgi_temp_path {at}/d; scgi_temp_path {at}/e;\n\
+             server {{ listen 127.0.0.1:{port} {reuseport}; return 200 \"$pid\"; }} }}\n"
+        );
+        std::fs::write(self.directory.join("conf"), configuration).unwrap();
+    }
+
+    fn words(&self) -> Vec<String> {
+        let at = |file: &str| self.directory.join(file).to_str().unwrap().to_owned();
+        vec!["nginx".to_owned(), "-p".to_owned(), at(""), "-e".to_owned(), at("error"), "-c".to_owned(), at("conf")]
+    }
+
+    fn start(mut self) -> Nginx {
+        let words = self.words();
+        self.child = Some(Command::new(&words[0]).args(&words[1..]).spawn().unwrap());
+        self.answers();
+        self
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// Waits until it serves.
+    fn answers(&self) {
+        wait_until("nginx answers", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
+    }
+
+    /// The worker that answers a request.
+    fn ask(&self) -> u32 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.rsplit("\r\n").next().unwrap().parse().unwrap_or_else(|_| panic!("{answer}"))
+    }
+
+    /// The workers that answer so many requests.
+    fn ask_often(&self) -> BTreeSet<u32> {
+        (0..ASKED).map(|_| self.ask()).collect()
+    }
+
+    /// The workers that answer requests from a thread on one CPU.
+    fn ask_on(&self, cpu: usize) -> BTreeSet<u32> {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                lull_host::pin_thread(&[cpu]).unwrap();
+                self.ask_often()
+            });
+            asked.join().unwrap()
+        })
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = Command::new("kill").args(["-QUIT", &child.id().to_string()]).status();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The processes of the listeners that one of these lines tells of, in their order.
+fn told(lines: &str) -> Vec<u32> {
+    let line = lines.lines().find(|line| line.contains("listeners steered by")).unwrap_or_else(|| panic!("{lines}"));
+    let processes = line.split("(process ").skip(1);
+    processes.map(|rest| rest.split(')').next().unwrap().parse().unwrap()).collect()
+}
+
+/// `lull run` with a program, and what it says.
+struct Run {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Run {
+    fn start(scratch: &Scratch, arguments: &str, words: &[String]) -> Run {
+        let mut command = scratch.command(arguments);
+        let mut child = command.arg("--").args(words).stderr(Stdio::piped()).spawn().unwrap();
+        let (tell, lines) = channel();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines();
+        std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Run { child, lines }
+    }
+
+    #[track_caller]
+    fn line(&mut self, word: &str) -> String {
+        let mut said = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            if line.contains(word) {
+                return line;
+            }
+            said.push(line);
+        }
+        panic!("it never said '{word}': {said:?}");
+    }
+
+    fn end(mut self) {
+        signal(self.child.id(), "-QUIT");
+        let ended = self.child.wait().unwrap();
+        assert!(ended.success(), "{:?}", self.lines.try_iter().collect::<Vec<_>>());
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[test]
+fn nginx_under_the_preload_library_is_steered_from_its_first_connection() {
+    if lacks("nginx_under_the_preload_library_is_steered_from_its_first_connection") {
+        return;
+    }
+    let scratch = Scratch::new("steer-run");
+    let file = scratch.0.join("second.bpf");
+    std::fs::write(&file, "1\n6 0 0 1\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (steer, says) in [(file, "steered by a program of 1 instruction;"), ("hash", "steered by hash")] {
+        let nginx = Nginx::new(&scratch, 2, "reuseport");
+        let mut run = Run::start(&scratch, &format!("run --mode base --steer {steer}"), &nginx.words());
+        nginx.answers();
+        let asked = nginx.ask_often();
+        let line = run.line(says);
+        let workers = told(&line);
+        assert_eq!(workers.len(), 2, "{line}");
+        match steer {
+            "hash" => assert_eq!(asked.len(), 2, "the hash spreads"),
+            _ => assert_eq!(asked.len(), 1, "listener 1 gets all from the first connection on"),
+        }
+        run.end();
+    }
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn nginx_is_steered_from_outside_by_cpu_and_given_back() {
+    if lacks("nginx_is_steered_from_outside_by_cpu_and_given_back") {
+        return;
+    }
+    let cpus = lull_host::usable_cores();
+    if cpus.len() < 2 || cpus[..2] != [0, 1] {
+        println!("SKIP: it takes CPUs 0 and 1");
+        return;
+    }
+    let scratch = Scratch::new("steer-attach");
+    let nginx = Nginx::new(&scratch, 2, "reuseport").start();
+    let pid = nginx.pid();
+    // Its workers have their listeners in their epoll contexts once they serve.
+    wait_until("both workers serve", || nginx.ask_often().len() == 2);
+    let dry = scratch.ok(&format!("attach --pid {pid} --steer cpu --dry-run"));
+    assert!(dry.contains("would set 127.0.0.1:") && dry.contains("2 listeners steered by CPU"), "{dry}");
+    assert_eq!(nginx.ask_on(0).len(), 2, "a dry run attaches nothing");
+
+    let line = scratch.ok(&format!("attach --pid {pid} --steer cpu --once"));
+    let workers = told(&line);
+    assert!(workers.len() == 2 && workers[0] != workers[1], "{line}");
+    // A packet over loopback is delivered on the CPU that sends it.
+    for (cpu, worker) in workers.iter().enumerate() {
+        assert_eq!(nginx.ask_on(cpu), BTreeSet::from([*worker]), "{line}");
+    }
+    let json = scratch.ok(&format!("attach --pid {pid} --steer queue --once --json"));
+    let events = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let event = events.into_iter().find(|event| event["event"] == "steered").unwrap_or_else(|| panic!("{json}"));
+    assert_eq!(event["by"], "queue", "{json}");
+    assert_eq!(event["listeners"][1]["pid"], workers[1], "{json}");
+    assert_eq!(nginx.ask_on(0).len(), 2, "loopback records no queue, so that the hash chooses");
+
+    scratch.ok(&format!("attach --pid {pid} --steer cpu --once"));
+    let would = scratch.ok(&format!("detach --pid {pid} --dry-run"));
+    assert!(would.contains("listeners chosen by the hash"), "{would}");
+    assert_eq!(nginx.ask_on(0).len(), 1);
+    let detached = scratch.ok(&format!("detach --pid {pid}"));
+    assert!(detached.contains("listeners chosen by the hash again"), "{detached}");
+    assert_eq!(nginx.ask_on(0).len(), 2);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn a_group_that_grows_is_steered_anew_and_a_killed_follower_is_undone() {
+    if lacks("a_group_that_grows_is_steered_anew_and_a_killed_follower_is_undone") {
+        return;
+    }
+    let scratch = Scratch::new("steer-grows");
+    let nginx = Nginx::new(&scratch, 2, "reuseport").start();
+    let pid = nginx.pid();
+    let mut follower =
+        scratch.command(&format!("attach --pid {pid} --steer cpu")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = kernel::lines_of(&mut follower).map_while(Result::ok);
+    assert!(lines.by_ref().any(|line| line.contains("2 listeners steered by CPU")));
+    nginx.configure(3, "reuseport");
+    signal(pid, "-HUP");
+    let line = lines.by_ref().find(|line| line.contains("3 listeners steered by CPU")).unwrap();
+    assert_eq!(told(&line).len(), 3, "{line}");
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let detached = scratch.ok(&format!("detach --pid {pid}"));
+    assert!(detached.contains("listeners chosen by the hash again"), "{detached}");
+    wait_until("three workers serve", || nginx.ask_on(0).len() == 3);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+#[test]
+fn what_cannot_be_steered_is_refused_by_name() {
+    if lacks("what_cannot_be_steered_is_refused_by_name") {
+        return;
+    }
+    let scratch = Scratch::new("steer-refused");
+    let rfs = String::from_utf8(scratch.lull("attach --pid 1 --steer rfs --once").stderr).unwrap();
+    assert!(rfs.contains("RFS is not here"), "{rfs}");
+    scratch.refused("run --mode base --steer queue --nic tap:x --addr 10.0.0.2/24 -- true", &["--steer", "--nic"]);
+    for (workers, reuseport, says) in [(2, "", "without SO_REUSEPORT"), (1, "reuseport", "it is the only listener")] {
+        let nginx = Nginx::new(&scratch, workers, reuseport).start();
+        scratch.refused(&format!("attach --pid {} --steer queue --once", nginx.pid()), &["127.0.0.1:", says]);
+    }
+    let sleeper = program::Program { child: Command::new("sleep").arg("600").spawn().unwrap() };
+    scratch.refused(&format!("attach --pid {} --steer queue --once", sleeper.pid()), &["listens nowhere"]);
+    assert!(scratch.left().is_empty(), "{:?}", scratch.left());
+}
+
+/// A veth records no receive queue (since Linux 5.17): what a program sees is the number of the queue that the peer sent from,
+/// which is that of the NAPI.
+#[test]
+fn over_a_veth_each_worker_hears_from_its_own_queue() {
+    let test = "over_a_veth_each_worker_hears_from_its_own_queue";
+    if lacks(test) {
+        return;
+    }
+    let Some(world) = World::new(test, 2) else { return };
+    let steered = script("steered.py");
+    let scratch = Scratch::new("steer-veth");
+    let file = scratch.0.join("queue.bpf");
+    // ld #queue; and #1; ret a
+    std::fs::write(&file, "3\n32 0 0 4294963224\n84 0 0 1\n22 0 0 0\n").unwrap();
+    for (steer, own) in [(file.to_str().unwrap(), true), ("hash", false)] {
+        let mut run =
+            world.start(&format!("run --mode base --steer {steer} -- python3 {steered} serve 10.99.0.1 7000 2"));
+        run.wait_for("10.99.0.1:7000: 2 listeners");
+        let asked = Command::new("ip")
+            .args(["netns", "exec", &world.far, "python3", &steered, "ask", "10.99.0.1", "7000", "60"])
+            .output()
+            .unwrap();
+        assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+        let mut napis: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let answers = String::from_utf8(asked.stdout).unwrap();
+        for line in answers.lines() {
+            let (worker, napi) = line.split_once(' ').unwrap();
+            napis.entry(worker).or_default().insert(napi);
+        }
+        assert_eq!(napis.len(), 2, "{steer}: {answers}");
+        assert_eq!(napis.values().all(|napis| napis.len() == 1), own, "{steer}: {napis:?}");
+        if own {
+            assert_ne!(napis["0"], napis["1"], "{answers}");
+        }
+        run.signal("-TERM");
+        run.end();
+    }
+}
