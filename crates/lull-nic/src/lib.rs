@@ -25,6 +25,7 @@
 //! | [`conformance`] | the contract's rules, run against a device |
 //! | [`pcap`], [`trace`], [`fault`] | decorators over any device: record, show, break |
 //! | [`program`] | a decorator that runs a program on each received frame: pass, drop, transmit, redirect |
+//! | `ebpf` | with the feature `ebpf`: XDP programs as they are compiled for Linux, for that decorator |
 //!
 //! The loop of a driver, over any device:
 //!
@@ -68,6 +69,8 @@ mod alarm;
 mod checksum;
 pub mod conformance;
 pub mod device;
+#[cfg(feature = "ebpf")]
+pub mod ebpf;
 mod eventfd;
 pub mod fault;
 pub mod frame;
