@@ -90,6 +90,8 @@ impl Group {
             unrung_frames: PlainU32::new(0),
             unrung_bytes: PlainU32::new(0),
             unrung_since_ns: PlainU64::new(0),
+            sent_ns: PlainU64::new(0),
+            is_busy: PlainBool::new(false),
         };
         let poller = || PollerSlot {
             cpu: PlainU32::new(0),
@@ -164,6 +166,7 @@ impl Group {
         member.due_ns.store(NEVER_NS, Relaxed);
         member.unrung_frames.store(0, Relaxed);
         member.unrung_bytes.store(0, Relaxed);
+        member.sent_ns.store(0, Relaxed);
         // From here on the ownership is in the claim.
         owner.consume();
         member.claim.fill();

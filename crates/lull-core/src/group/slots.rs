@@ -101,6 +101,9 @@ pub(crate) struct MemberSlot {
     pub(super) unrung_bytes: PlainU32,
     /// When the first of that was sent.
     pub(super) unrung_since_ns: PlainU64,
+    /// When frames were sent last, and whether that was soon after the time before.
+    pub(super) sent_ns: PlainU64,
+    pub(super) is_busy: PlainBool,
 }
 
 /// No deadline.

@@ -2,7 +2,7 @@
 //! told of, and when it is told.
 //!
 //! A doorbell is a write to the device, or a system call; one for many frames is what transmitting by a group gains. It rings
-//! when enough frames or bytes wait for it, when two drains found nothing more, when the first frame has waited for 5 us (a pass
+//! when enough frames or bytes wait for it, when two drains found nothing more and senders are not busy, when the first frame has waited for 5 us (a pass
 //! over many members can be long, so drains alone bound nothing), when the ring is full, and always before the poller stops
 //! looking: before it parks, rests, sleeps, runs softirqs, lets others run, or ends, and when the member leaves (I14, I15).
 
@@ -10,7 +10,9 @@
 pub const DOORBELL_FRAMES_MAX: u32 = 32;
 /// Bytes after which it is not: what 100 Gbit/s send in 5 us.
 pub const DOORBELL_BYTES_MAX: u32 = 62_500;
-/// Passes without another frame after which it is not.
+/// Passes without another frame after which it is not, unless frames come so close to each other that the next is worth waiting
+/// for: the one before came less than [`DOORBELL_AGE_NS`] earlier. A pass is short; without that exception a doorbell would ring for
+/// each frame of a sender that is busy.
 pub const DOORBELL_EMPTY_MAX: u32 = 2;
 /// The longest that it is held back, in nanoseconds, up to one visit of another member.
 pub const DOORBELL_AGE_NS: u64 = 5_000;
@@ -38,6 +40,8 @@ struct Held {
     slot: u16,
     since_ns: u64,
     empty_passes: u32,
+    /// The next frame is expected soon.
+    is_busy: bool,
     /// It rings now, for this reason.
     due: Option<Why>,
 }
@@ -49,6 +53,8 @@ pub(crate) struct Unrung {
     pub(crate) bytes: u32,
     /// When the first of them was sent.
     pub(crate) since_ns: u64,
+    /// The last came less than [`DOORBELL_AGE_NS`] after the one before.
+    pub(crate) is_busy: bool,
 }
 
 /// The members for whose doorbells a poller answers.
@@ -68,12 +74,12 @@ impl HeldDoorbells {
     /// A visit of the member, which sent frames or did not (`sent`), leaves some that were not rung for.
     pub(crate) fn left(&mut self, slot: u16, unrung: Unrung, sent: bool, ring_is_full: bool) {
         let index = self.0.iter().position(|held| held.slot == slot).unwrap_or_else(|| {
-            self.0.push(Held { slot, since_ns: unrung.since_ns, empty_passes: 0, due: None });
+            self.0.push(Held { slot, since_ns: unrung.since_ns, empty_passes: 0, is_busy: false, due: None });
             self.0.len() - 1
         });
         let held = &mut self.0[index];
         // Others may have rung since, and sent.
-        held.since_ns = unrung.since_ns;
+        (held.since_ns, held.is_busy) = (unrung.since_ns, unrung.is_busy);
         if sent {
             // This pass will end without having been empty.
             held.empty_passes = 0;
@@ -91,7 +97,7 @@ impl HeldDoorbells {
         for held in &mut self.0 {
             held.empty_passes += 1;
             // The pass in which the last frame was sent counts from its end.
-            if held.empty_passes > DOORBELL_EMPTY_MAX {
+            if held.empty_passes > DOORBELL_EMPTY_MAX && !held.is_busy {
                 held.due = held.due.or(Some(Why::Empty));
             }
         }
@@ -124,7 +130,7 @@ mod tests {
     const NOW: u64 = 1_000_000;
 
     fn unrung(frames: u32, bytes: u32) -> Unrung {
-        Unrung { frames, bytes, since_ns: NOW }
+        Unrung { frames, bytes, since_ns: NOW, is_busy: false }
     }
 
     fn one(frames: u32, bytes: u32, full: bool) -> HeldDoorbells {
@@ -166,6 +172,15 @@ mod tests {
             held.pass_ended();
         }
         assert_eq!(held.take(false, NOW), Some((7, Why::Empty)));
+    }
+
+    #[test]
+    fn where_frames_follow_each_other_closely_only_its_age_ends_the_wait() {
+        let mut held = one(1, 60, false);
+        held.left(7, Unrung { is_busy: true, ..unrung(2, 120) }, true, false);
+        (0..100).for_each(|_| held.pass_ended());
+        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS - 1), None);
+        assert_eq!(held.take(false, NOW + DOORBELL_AGE_NS), Some((7, Why::Age)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::napi::Napi;
 use crate::owner::Owner;
 use crate::sync::Ordering;
 use crate::tx::TxLeft;
-use crate::tx::doorbell::Unrung;
+use crate::tx::doorbell::{DOORBELL_AGE_NS, Unrung};
 
 /// Whether a transmit queue that was not poked is to be visited. Without a hint it is asked only while its ring is full: senders
 /// poke it.
@@ -91,9 +91,15 @@ impl GroupPoller {
         let bytes = member.unrung_bytes.load(Relaxed).saturating_add(sent.bytes);
         member.unrung_frames.store(frames, Relaxed);
         member.unrung_bytes.store(bytes, Relaxed);
+        if sent.frames != 0 {
+            let since_ns = cx.now_ns.saturating_sub(member.sent_ns.load(Relaxed));
+            member.is_busy.store(since_ns < DOORBELL_AGE_NS, Relaxed);
+            member.sent_ns.store(cx.now_ns, Relaxed);
+        }
         if frames != 0 {
             // Also if they are another poller's: it may have come to ring during this visit, and found the claim taken.
-            let unrung = Unrung { frames, bytes, since_ns: member.unrung_since_ns.load(Relaxed) };
+            let (since_ns, is_busy) = (member.unrung_since_ns.load(Relaxed), member.is_busy.load(Relaxed));
+            let unrung = Unrung { frames, bytes, since_ns, is_busy };
             self.doorbells.left(held.slot, unrung, sent.frames != 0, sent.left == TxLeft::Room);
         }
         self.give_back(group, held, napi, cx)
