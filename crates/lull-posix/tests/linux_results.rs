@@ -250,6 +250,24 @@ fn the_end_of_a_stream_is_an_edge_even_if_there_was_something_to_read() {
     close(fd);
 }
 
+/// `sock_def_readable` names EPOLLPRI beside EPOLLIN, so that an arrival has a context look again at whoever asked for that.
+#[test]
+fn what_arrives_is_an_edge_for_who_waits_for_urgent_data() {
+    for (events, again) in [(EPOLLOUT, false), (EPOLLOUT | EPOLLPRI, true)] {
+        let (fd, mut peer) = connected();
+        let epfd = context();
+        ctl(epfd, EPOLL_CTL_ADD, fd, events | EPOLLET).unwrap();
+        assert_eq!(wait(epfd, 8, LOST), [(fd, EPOLLOUT)]);
+        peer.write_all(b"arrives").unwrap();
+        let mut unread = 0;
+        until("it arrives", || ioctl(fd, libc::FIONREAD, &mut unread).is_some() && unread == 7);
+        let expected: &[(c_int, c_int)] = if again { &[(fd, EPOLLOUT)] } else { &[] };
+        assert_eq!(wait(epfd, 8, NOW), expected);
+        close(epfd);
+        close(fd);
+    }
+}
+
 #[test]
 fn a_shutdown_of_ones_own_is_an_edge() {
     let (fd, _peer) = connected();

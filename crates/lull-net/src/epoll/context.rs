@@ -67,7 +67,9 @@ impl Item {
         if let Some(left_behind) = self.context.busy.note_napi(napi_id) {
             self.context.left_behind(left_behind);
         }
-        if !self.wanted.wants(u32::from(edges.bits())) {
+        // What arrives is told as EPOLLIN and EPOLLPRI (`sock_def_readable`): who asked for the latter alone looks again, too.
+        let told = if edges.contains(Ready::READABLE) { edges | Ready::PRI } else { edges };
+        if !self.wanted.wants(u32::from(told.bits())) {
             return false;
         }
         let woke = self.push();

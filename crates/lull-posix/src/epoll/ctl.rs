@@ -150,11 +150,13 @@ const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
 const READ: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const WRITE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
-/// What lull's context is asked for. Urgent data never comes, and nobody sleeps so deeply that EPOLLWAKEUP mattered.
+/// What lull's context is asked for. Urgent data never comes, but is named where data arrives (`sock_def_readable`); nobody
+/// sleeps so deeply that EPOLLWAKEUP mattered.
 fn interest(events: u32) -> Interest {
-    const MAP: [(u32, Interest); 6] = [
+    const MAP: [(u32, Interest); 7] = [
         (READ, Interest::READABLE),
         (WRITE, Interest::WRITABLE),
+        ((libc::EPOLLPRI | libc::EPOLLRDBAND) as u32, Interest::PRI),
         (libc::EPOLLRDHUP as u32, Interest::RDHUP),
         (libc::EPOLLET as u32, Interest::EDGE),
         (libc::EPOLLONESHOT as u32, Interest::ONESHOT),
