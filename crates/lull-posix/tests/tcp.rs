@@ -125,6 +125,31 @@ fn msg_waitall_waits_for_the_whole_and_ends_with_the_stream() {
     close(fd);
 }
 
+/// The second wait of MSG_WAITALL has what the first left of the time that the call began with.
+#[test]
+fn a_timeout_that_is_changed_while_a_call_waits_is_the_next_calls() {
+    let timeout = |fd: c_int, ms: i64| {
+        let value: Vec<u8> = [ms / 1_000, ms % 1_000 * 1_000].iter().flat_map(|part| part.to_ne_bytes()).collect();
+        socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &value).unwrap();
+    };
+    // On a busy machine a short time may be over before anything is sent.
+    for ms in [500, 5_000, 50_000] {
+        let (fd, mut peer) = connected();
+        timeout(fd, ms);
+        let receiver = asleep(move || recv(fd, libc::MSG_WAITALL));
+        timeout(fd, 0);
+        peer.write_all(b"part").unwrap();
+        until("the call returns", || receiver.is_over());
+        let received = receiver.join().unwrap();
+        close(fd);
+        if received != Err(WOULD_BLOCK) {
+            assert_eq!(received.unwrap(), b"part");
+            return;
+        }
+    }
+    panic!("nothing came in time");
+}
+
 #[test]
 fn a_blocking_send_takes_everything() {
     let (fd, mut peer) = connected();

@@ -141,7 +141,9 @@ impl Stream {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         match self.recv_now(buffers, flags) {
             Err(error) if error == WOULD_BLOCK && !dont_wait => self.recv_waiting(buffers, flags),
-            Ok(count) if !dont_wait && self.wants_more(flags, count) => self.recv_rest(buffers, flags, count),
+            Ok(count) if !dont_wait && self.wants_more(flags, count) => {
+                self.recv_rest(buffers, flags, count, self.receive_until())
+            }
             received => received,
         }
     }
@@ -201,7 +203,7 @@ impl Stream {
             );
             return Ok(0);
         }
-        let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
+        let until = self.receive_until();
         // What the first look has polled was one round.
         self.stream.busy_loop(false);
         let count = loop {
@@ -215,16 +217,27 @@ impl Stream {
                 Ok(count) => break count,
             }
         };
-        if self.wants_more(flags, count) { self.recv_rest(buffers, flags, count) } else { Ok(count) }
+        if self.wants_more(flags, count) { self.recv_rest(buffers, flags, count, until) } else { Ok(count) }
+    }
+
+    /// When SO_RCVTIMEO ends a call that begins now. It is asked once for the whole of a call (`sock_rcvtimeo`), whatever becomes
+    /// of the option meanwhile.
+    fn receive_until(&self) -> Option<Instant> {
+        self.options.receive_timeout().map(|timeout| Instant::now() + timeout)
     }
 
     /// MSG_WAITALL: until the buffers are full, or the stream ends, fails or is interrupted; what came before is returned.
     /// Without it, until SO_RCVLOWAT's bytes are there.
     #[cold]
-    fn recv_rest(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int, first: usize) -> Result<usize> {
+    fn recv_rest(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: c_int,
+        first: usize,
+        until: Option<Instant>,
+    ) -> Result<usize> {
         let room: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let wanted = if flags & libc::MSG_WAITALL != 0 { room } else { room.min(self.options.low_water()) };
-        let until = self.options.receive_timeout().map(|timeout| Instant::now() + timeout);
         let mut count = first;
         while count != 0 && count < wanted {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -232,6 +232,11 @@ impl<R> Asleep<R> {
         self.thread.join()
     }
 
+    /// Whether the call has returned.
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Whether it has nothing to do just now: what woke it before this call has been looked at.
     pub fn sleeps_or_is_over(&self) -> bool {
         self.thread.is_finished() || sleeps(self.id)
