@@ -33,7 +33,10 @@ fn is_sound(args: &[&str], run: &Value) {
     let count = |name: &str| outcome[name].as_u64().unwrap_or_else(|| panic!("{args:?}: {name} of {run}"));
     assert!(count("answered") > 0, "{args:?}: {run}");
     assert_eq!(count("answered") + count("lost"), count("sent"), "{args:?}: {run}");
-    assert_eq!((count("corrupt"), count("unexpected")), (0, 0), "{args:?}: {run}");
+    assert_eq!(count("corrupt"), 0, "{args:?}: {run}");
+    // A closed loop that got no answer for a second, on a busy machine, gave up on those that come after all.
+    let is_closed = args.contains(&"-o");
+    assert!(is_closed || count("unexpected") == 0, "{args:?}: {run}");
     let percentile = |of: &str, which: &str| outcome[of][which].as_u64().unwrap();
     for of in ["from_send_ns", "from_intended_ns"] {
         let row = ["p5", "p50", "p95", "p99", "max"].map(|which| percentile(of, which));

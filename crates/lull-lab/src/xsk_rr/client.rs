@@ -12,7 +12,8 @@ use super::{RawSocket, Settings, frame};
 
 /// A closed loop that has heard nothing for so long gives up on all answers that it waits for.
 const GIVE_UP_NS: u64 = 1_000_000_000;
-/// For so long after the window its requests are sent that could not be sent in time, and its answers are waited for.
+/// For so long after the window its requests are sent that could not be sent in time, and its answers are waited for, and so long
+/// after the last of them.
 const GRACE_NS: u64 = 2_000_000_000;
 
 /// What sender and receiver share.
@@ -235,7 +236,9 @@ impl<'a, S: RawSocket> Receiver<'a, S> {
     fn is_over(&self, now_ns: u64) -> bool {
         let Shared { sent, done, all_sent, .. } = self.shared;
         let is_answered = || sent.load(Ordering::Acquire) == done.load(Ordering::Relaxed);
-        all_sent.load(Ordering::Acquire) && (is_answered() || self.shared.is_past_grace(now_ns))
+        // One that takes its answers slowly, on a core that others have as well, has not lost those that stand in its ring.
+        let is_past_grace = || self.shared.is_past_grace(now_ns) && now_ns >= self.progress_ns.saturating_add(GRACE_NS);
+        all_sent.load(Ordering::Acquire) && (is_answered() || is_past_grace())
     }
 
     fn took(&mut self, received: &[u8]) {
