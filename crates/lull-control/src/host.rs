@@ -102,6 +102,7 @@ impl Answers {
             former_scheduling: former.and_then(|former| former.thread.clone()),
             qdisc: info.qdisc.map(str::to_owned),
             interrupts: host.napi_irqs(info.index),
+            timer_lateness: host.napi_lateness(info.index).counts().to_vec(),
             stats: info.stats,
         }
     }

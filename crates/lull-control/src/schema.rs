@@ -262,6 +262,8 @@ pub struct Napi {
     pub qdisc: Option<String>,
     /// Interrupts that were taken.
     pub interrupts: u64,
+    /// How late its timers were: how many of them in each bucket of [`lull_host::LatenessSnapshot`].
+    pub timer_lateness: Vec<u64>,
     /// What happened on it so far.
     pub stats: Stats,
 }

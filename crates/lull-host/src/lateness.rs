@@ -57,6 +57,19 @@ impl LatenessSnapshot {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
+    /// How many timers are in each bucket, up to the last that has one: how it is told to another process.
+    pub fn counts(&self) -> &[u64] {
+        let used = self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1);
+        &self.0[..used]
+    }
+
+    /// The histogram of such counts.
+    pub fn of_counts(counts: &[u64]) -> LatenessSnapshot {
+        let mut buckets = vec![0; BUCKETS];
+        buckets.iter_mut().zip(counts).for_each(|(bucket, count)| *bucket = *count);
+        LatenessSnapshot(buckets)
+    }
+
     /// How many timers were counted.
     pub fn count(&self) -> u64 {
         self.0.iter().sum()
@@ -90,5 +103,15 @@ mod tests {
             assert!(median.abs_diff(late_ns) <= late_ns / 8 + 1, "{median} for {late_ns}");
         }
         assert_eq!(Lateness::default().snapshot().median_ns(), None);
+    }
+
+    #[test]
+    fn counts_make_the_same_histogram_elsewhere() {
+        let lateness = Lateness::default();
+        [3, 18_000, 1_000_000].into_iter().for_each(|late_ns| lateness.record(late_ns));
+        let here = lateness.snapshot();
+        let there = LatenessSnapshot::of_counts(here.counts());
+        assert_eq!((there.count(), there.median_ns()), (3, here.median_ns()));
+        assert!(Lateness::default().snapshot().counts().is_empty());
     }
 }

@@ -4,6 +4,7 @@ pub mod kernel;
 mod measure;
 mod mem;
 mod outside;
+pub mod program;
 mod tap;
 mod window;
 mod xdp;
@@ -23,6 +24,7 @@ pub use kernel::KernelBench;
 pub use kernel::program::ServiceKind;
 pub use measure::{Server, ServerConfig};
 pub use mem::{MemBench, TscClock};
+pub use program::ProgramBench;
 pub use tap::TapBench;
 pub use xdp::XdpBench;
 

@@ -1,7 +1,7 @@
 //! Which service is measured, and over what: what `compare`, `calibrate` and `tune --measure` share.
 
 use clap::ValueEnum;
-use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ServiceKind, TapBench, XdpBench};
+use lull_lab::bench::{Bench, BenchConfig, KernelBench, MemBench, ProgramBench, ServiceKind, TapBench, XdpBench};
 
 use crate::failure::Failure;
 
@@ -25,14 +25,14 @@ pub enum Plane {
     Kernel,
 }
 
-/// The service on the kernel plane.
+/// The service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Service {
-    /// memcached if it is installed, else lull's own.
+    /// memcached if it is installed, else lull's own; on the kernel plane.
     Auto,
-    /// memcached.
+    /// memcached as it is installed; on the user plane under `lull run`, over tap or xdp.
     Memcached,
-    /// lull's own, over the kernel's sockets.
+    /// Lull's own.
     Own,
 }
 
@@ -51,6 +51,8 @@ impl From<Service> for ServiceKind {
 pub enum Over {
     /// lull's own stack over a NIC.
     User(Nic),
+    /// An unmodified memcached on lull's own stack over a NIC.
+    Program(Nic),
     /// The kernel's stack, with a service.
     Kernel(ServiceKind),
 }
@@ -60,9 +62,9 @@ impl Over {
     pub fn name(self) -> &'static str {
         match self {
             Over::Kernel(_) => "veth (kernel plane)",
-            Over::User(Nic::Mem) => "mem",
-            Over::User(Nic::Tap) => "tap",
-            Over::User(Nic::Xdp) => "veth (AF_XDP)",
+            Over::User(Nic::Mem) | Over::Program(Nic::Mem) => "mem",
+            Over::User(Nic::Tap) | Over::Program(Nic::Tap) => "tap",
+            Over::User(Nic::Xdp) | Over::Program(Nic::Xdp) => "veth (AF_XDP)",
         }
     }
 
@@ -76,6 +78,21 @@ impl Over {
                 Box::new(TapBench::start(config)?)
             }
             Over::User(Nic::Xdp) => Box::new(XdpBench::start(config)?),
+            Over::Program(Nic::Mem) => {
+                return Err("cannot run memcached on the in-memory NIC, which has no end outside this process: use --nic tap or \
+                            xdp"
+                    .into());
+            }
+            Over::Program(nic) => {
+                let lull =
+                    std::env::current_exe().map_err(|error| format!("cannot find this command itself: {error}"))?;
+                if nic == Nic::Xdp {
+                    Box::new(ProgramBench::on_xdp(config, lull)?)
+                } else {
+                    lull_nic::namespace::enter_private()?;
+                    Box::new(ProgramBench::on_tap(config, lull)?)
+                }
+            }
         })
     }
 }

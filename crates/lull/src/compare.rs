@@ -65,7 +65,8 @@ pub struct Compare {
     /// Whose delivery is compared: lull's own stack, or Linux's, with a memcached behind a veth pair (root).
     #[arg(long, value_enum, default_value = "user")]
     plane: Plane,
-    /// The service on the kernel plane [default: auto].
+    /// The service [default: auto on the kernel plane, own on the user plane]. memcached on the user plane runs unmodified
+    /// under `lull run`, started anew for each run.
     #[arg(long, value_enum)]
     service: Option<Service>,
     #[arg(long, value_delimiter = ',', help = modes::short(MODES, mode::Plane::User), long_help = modes::long(MODES, mode::Plane::User))]
@@ -73,7 +74,7 @@ pub struct Compare {
     /// Loads: shares of base's measured maximum (25%), queries per second (200K), or MAX (closed loop).
     #[arg(long, default_value = LOADS_DEFAULT)]
     loads: String,
-    /// The NIC under the service in lull's own stack [default: mem].
+    /// The NIC under the service in lull's own stack [default: mem, and tap with --service memcached].
     #[arg(long, value_enum)]
     nic: Option<Nic>,
     /// Worker threads of the service, each with a core and an epoll context.
@@ -159,13 +160,15 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     let group = if args.plane == Plane::User { args.group.setup(&parsed)? } else { None };
     one("--queues", &args.queues)?;
     let loads = Load::parse_list(&args.loads)?;
-    let asked = Asked { runs: args.runs, window: args.seconds, ..Asked::default() };
+    let overhead = if is_program(&args) { PROGRAM_OVERHEAD } else { Asked::default().overhead };
+    let asked = Asked { runs: args.runs, window: args.seconds, overhead, ..Asked::default() };
     let limit = args.limit.unwrap_or(LIMIT_DEFAULT);
     let plan = Plan::fit(modes, loads, asked, limit)?;
     args.outputs.check()?;
     let config = BenchConfig { group, ..bench_config(&args)? };
     let over = match args.plane {
         Plane::Kernel => Over::Kernel(args.service.unwrap_or(Service::Auto).into()),
+        Plane::User if is_program(&args) => Over::Program(args.nic.unwrap_or(Nic::Tap)),
         Plane::User => Over::User(args.nic.unwrap_or(Nic::Mem)),
     };
     let machine = args.predict.as_deref().map(|path| machine(path, &args)).transpose()?;
@@ -248,6 +251,14 @@ fn modes(args: &Compare) -> Vec<String> {
     MODES_DEFAULT.iter().chain(kernel).map(ToString::to_string).collect()
 }
 
+/// Time to start an unmodified program, to connect and to store the records, and to end it.
+const PROGRAM_OVERHEAD: Duration = Duration::from_millis(1_200);
+
+/// Whether the service is an unmodified program on lull's own stack.
+fn is_program(args: &Compare) -> bool {
+    args.plane == Plane::User && args.service == Some(Service::Memcached)
+}
+
 /// How wide the prose beside predictions is.
 const COLUMNS: usize = 120;
 
@@ -283,7 +294,7 @@ fn machine(path: &Path, args: &Compare) -> Result<WorldFile, Failure> {
 /// Refuses options of the other plane.
 fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
     let others: &[(&str, bool)] = match args.plane {
-        Plane::User => &[("--service", args.service.is_some())],
+        Plane::User => &[("--service auto", args.service == Some(Service::Auto))],
         Plane::Kernel => &[
             ("--nic", args.nic.is_some()),
             ("--buffer-bytes", args.buffer_bytes.is_some()),
@@ -294,6 +305,9 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
             ("--qdisc", args.case_args.qdisc.is_some()),
         ],
     };
+    if is_program(args) {
+        return fits_a_program(args);
+    }
     let (here, there) = if args.plane == Plane::User { ("user", "kernel") } else { ("kernel", "user") };
     let of_groups = if args.plane == Plane::Kernel { args.group.given() } else { Vec::new() };
     let of_groups = of_groups.first().map(|option| (*option, true));
@@ -301,6 +315,27 @@ fn fits_the_plane(args: &Compare) -> Result<(), Failure> {
         Some((option, _)) => {
             Err(format!("cannot use {option} on the {here} plane: leave it out, or use --plane {there}").into())
         }
+        None => Ok(()),
+    }
+}
+
+/// Refuses what is set inside lull's own service.
+fn fits_a_program(args: &Compare) -> Result<(), Failure> {
+    let own = [
+        ("--buffer-bytes", args.buffer_bytes.is_some()),
+        ("--realtime", args.realtime),
+        ("--after-resume", args.after_resume.is_some()),
+        ("--epoll", args.epoll.is_some()),
+        ("--rx-usecs", !args.rx_usecs.is_empty()),
+        ("--predict", args.predict.is_some()),
+    ];
+    let of_groups = args.group.given().first().map(|option| (*option, true));
+    match own.into_iter().chain(of_groups).find(|(_, given)| *given) {
+        Some((option, _)) => Err(format!(
+            "cannot use {option} with --service memcached on the user plane: it is for lull's own service; leave it out, or \
+             use --service own"
+        )
+        .into()),
         None => Ok(()),
     }
 }

@@ -70,6 +70,15 @@ fn a_case_takes_its_own_options_only() {
 }
 
 #[test]
+fn an_unmodified_service_takes_what_is_not_inside_lulls_own() {
+    refused_in_one_line("compare --service auto", &["--service auto", "--plane kernel"]);
+    refused_in_one_line("compare --service memcached --nic mem", &["in-memory NIC", "--nic tap"]);
+    refused_in_one_line("compare --service memcached --buffer-bytes 4096", &["--buffer-bytes", "--service own"]);
+    refused_in_one_line("compare --service memcached --realtime", &["--realtime", "--service own"]);
+    refused_in_one_line("compare --service memcached --rx-usecs 16", &["--rx-usecs", "--service own"]);
+}
+
+#[test]
 fn a_flood_has_sizes_flows_and_modes_of_its_own() {
     refused("flood --bytes x", &["--bytes", "x"]);
     refused_in_one_line("flood --bytes 0", &["0 bytes", "1 to 65507"]);

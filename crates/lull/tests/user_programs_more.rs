@@ -2,6 +2,9 @@
 
 mod user;
 
+use std::process::Command;
+
+use serde_json::Value;
 use user::run;
 
 /// A mode of each kind: interrupts, suspension, busy polling.
@@ -60,5 +63,68 @@ fn load_generators_of_others_find_nothing_amiss() {
 fn connections_that_are_paced_keep_their_rate_or_are_said_not_to() {
     for (mode, qdisc) in [("base", "fq"), ("suspend20", "fq"), ("base", "pfifo_fast"), ("base", "none")] {
         run("egress", "command -v python3 && command -v pgrep && command -v ip", mode, qdisc);
+    }
+}
+
+/// `memcached -N`: what splits connections over threads by SO_INCOMING_NAPI_ID gives each epoll context one NAPI.
+#[test]
+fn memcached_splits_connections_over_its_threads_by_napi_id() {
+    let needs = "memcached -h | grep -q napi_ids && command -v python3 && command -v pgrep && command -v ip";
+    for mode in ["base", "suspend20"] {
+        run("napi_ids", needs, mode, "");
+    }
+}
+
+/// The cells of `lull compare` on memcached over a NIC, in a window of so many seconds.
+fn compared(nic: &str, seconds: &str) -> Vec<Value> {
+    let file = std::env::temp_dir().join(format!("lull-compare-{nic}-{}.json", std::process::id()));
+    let output = Command::new(env!("CARGO_BIN_EXE_lull"))
+        .args([
+            "compare",
+            "--service",
+            "memcached",
+            "--nic",
+            nic,
+            "--modes",
+            "base,suspend20,coalesce-20",
+            "--loads",
+            "MAX",
+        ])
+        .args(["--runs", "1", "--seconds", seconds, "--connections", "8", "--records", "100", "--json"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("memcached as installed"), "{nic}: {said}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    report["cells"].as_array().unwrap().clone()
+}
+
+/// What a row shows is what the process counted; a mode that cannot be there has the launcher's reason.
+#[test]
+fn the_labs_comparison_measures_an_unmodified_memcached() {
+    let needs = "command -v memcached && command -v setpriv && command -v ip";
+    for (nic, needs) in [("tap", needs.to_owned()), ("xdp", format!("test $(id -u) = 0 && {needs}"))] {
+        if let Some(reason) = user::missing(&needs) {
+            println!("SKIP: memcached in the lab's comparison over {nic}: {reason}, or this is not root");
+            continue;
+        }
+        user::build_preload();
+        // On a busy machine a short window may show nothing of a mode.
+        let shown = |cells: &[Value]| cells[..2].iter().all(|cell| cell["verdict"]["is"] != "not_in_force");
+        let windows = ["1", "5", "20"].into_iter();
+        let mut measured = windows.map(|seconds| compared(nic, seconds));
+        let cells = measured.find(|cells| shown(cells)).expect("a window shows the modes");
+        for cell in &cells[..2] {
+            assert!(
+                cell["qps"]["value"].as_f64() > Some(0.0) && cell["counts"]["polls"].as_f64() > Some(0.0),
+                "{cell}"
+            );
+            assert!(cell["cpu_percent"]["value"].as_f64() > Some(0.0), "{cell}");
+        }
+        assert_eq!(cells[2]["verdict"]["is"], "refused", "{}", cells[2]);
+        let reason = cells[2]["verdict"]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("cannot run a program in mode coalesce-20"), "{reason}");
     }
 }

@@ -19,7 +19,7 @@ pub fn missing(program: &str) -> Option<String> {
 }
 
 /// The preload library beside the `lull` that is tested: `cargo test -p lull` alone does not build it.
-fn build_preload() {
+pub fn build_preload() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_lull")).parent().unwrap();

@@ -190,7 +190,7 @@ impl Drop for Memcached {
 }
 
 /// The threads of a process; none if it has ended.
-fn threads_of(pid: i32) -> Vec<i32> {
+pub(crate) fn threads_of(pid: i32) -> Vec<i32> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task"));
     let number = |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
     entries.into_iter().flatten().filter_map(number).collect()

@@ -118,7 +118,7 @@ pub fn ksoftirqds(cores: &[usize]) -> Vec<i32> {
 }
 
 /// Run time of a thread; `None` if it has ended, or the kernel does not count it.
-fn run_ns(tid: i32) -> Option<u64> {
+pub(crate) fn run_ns(tid: i32) -> Option<u64> {
     fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?.split_whitespace().next()?.parse().ok()
 }
 
