@@ -1,17 +1,15 @@
-# Unmodified memcached with two workers on two queues. $3 is "by-id" (-N: a worker takes the connections of one NAPI id, which it
-# asks for by SO_INCOMING_NAPI_ID) or "in-turn": then each worker's epoll context has sockets on both NAPIs.
+# Unmodified memcached -N with two workers on two queues: each takes the connections of one NAPI id, which it is told by
+# SO_INCOMING_NAPI_ID, so that its epoll context has sockets on one NAPI alone.
 . "$(dirname "$0")/harness.sh"
 
-by_id=()
-[ "$3" = by-id ] && by_id=(-N 2)
 options=(--queues 2)
-on_lull "${memcached[@]}" -t 2 "${by_id[@]}"
+on_lull "${memcached[@]}" -t 2 -N 2
 until_it memcached_answers
 find_program
 until_it has_open "$program" 0
 cat >client.py <<'END'
 import json, socket, subprocess, sys
-lull, own, pid, way = sys.argv[1:]
+lull, own, pid = sys.argv[1:]
 connections = [socket.create_connection((own, 11211), 120) for _ in range(60)]
 for connection in connections:
     connection.sendall(b"version\r\n")
@@ -20,14 +18,11 @@ shown = json.loads(subprocess.run([lull, "show", pid, "--json"], capture_output=
 ids = {str(napi["id"]) for napi in shown["napis"] if napi["qdisc"] is None}
 # The dispatcher's context has the listener alone.
 workers = [context["sockets"] for context in shown["contexts"] if sum(context["sockets"].values()) > 2]
-print(way, ids, workers)
+print(ids, workers)
 assert len(ids) == 2 and len(workers) == 2 and sum(sum(worker.values()) for worker in workers) == 60, shown["contexts"]
-if way == "by-id":
-    assert [len(worker) for worker in workers] == [1, 1] and {*workers[0], *workers[1]} == ids, workers
-else:
-    assert [set(worker) for worker in workers] == [ids, ids], workers
+assert [len(worker) for worker in workers] == [1, 1] and {*workers[0], *workers[1]} == ids, workers
 END
-python3 client.py "$lull" "$own" "$program" "$3" >client 2>&1 || fail "$(cat client)"
+python3 client.py "$lull" "$own" "$program" >client 2>&1 || fail "$(cat client)"
 cat client
 load_memcached --connections 16 --seconds 0.5 --records 100
 stop
