@@ -33,6 +33,7 @@ pub fn checks(roots: &Roots, kernel: &str, policy: &Policy) -> Vec<Check> {
         sysctl(roots, "busy_read", "every new socket busy polls that long when it is read"),
         irqbalance(roots),
         idle_states(roots),
+        parked_pollers(roots),
         hardware_counters(),
     ]
 }
@@ -149,6 +150,26 @@ fn hardware_counters() -> Check {
     }
 }
 
+/// A poller of a group that is parked sleeps in a futex, whatever the CPU could wait by.
+fn parked_pollers(roots: &Roots) -> Check {
+    /// What a program can wait by without the kernel, as `/proc/cpuinfo` names it.
+    const INSTRUCTIONS: [(&str, &str); 2] = [("waitpkg", "UMWAIT"), ("mwaitx", "MWAITX")];
+    let what = "parked pollers";
+    let Ok(cpuinfo) = std::fs::read_to_string(roots.proc("cpuinfo")) else {
+        return Check::unknown(what, "/proc/cpuinfo cannot be read", "mount /proc");
+    };
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &str| flags.split_ascii_whitespace().any(|word| word == flag);
+    let there: Vec<&str> = INSTRUCTIONS.iter().filter(|(flag, _)| has(flag)).map(|(_, name)| *name).collect();
+    Check::ok(
+        what,
+        match &there[..] {
+            [] => "they sleep in a futex: the CPU has neither UMWAIT nor MWAITX".to_owned(),
+            names => format!("they sleep in a futex: lull does not use {}, which the CPU has", names.join(" and ")),
+        },
+    )
+}
+
 fn idle_states(roots: &Roots) -> Check {
     let what = "CPU idle states";
     let directory = roots.sys("devices/system/cpu/cpu0/cpuidle");
@@ -231,6 +252,18 @@ mod tests {
         assert!(check.verdict == Verdict::Advice && check.reason.contains("C6") && check.reason.contains("133"));
         tree.write("sys/devices/system/cpu/cpu0/cpuidle/state1/disable", "1");
         assert_eq!(idle_states(&roots).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn how_parked_pollers_sleep_is_said() {
+        let (tree, roots) = Tree::new("parked");
+        assert_eq!(parked_pollers(&roots).verdict, Verdict::Unknown);
+        let said = |flags: &str| {
+            tree.write("proc/cpuinfo", &format!("processor\t: 0\nflags\t\t: {flags}\n"));
+            parked_pollers(&roots).reason
+        };
+        assert!(said("fpu monitor").contains("neither UMWAIT nor MWAITX"));
+        assert!(said("fpu waitpkg mwaitx").contains("UMWAIT and MWAITX, which the CPU has"));
     }
 
     #[test]
