@@ -12,8 +12,10 @@
 //! | [`batch_limit`] | two services on one queue: the batch limit of the first, and how long the second waits |
 //! | [`tcp_rr`] | one connection, a byte each way: interrupts with coalescing against busy polling |
 //! | [`many_queues`] | the same load on more and more queues |
+//! | [`after_idle`] | what a service costs that has nothing to do, and what a request pays that comes then |
 //! | [`tx_trap`] | two workers of one transmit queue, of whom one floods: who drains it for the other |
 
+pub mod after_idle;
 pub mod batch_limit;
 pub mod cores;
 mod files;

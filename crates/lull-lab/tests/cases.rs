@@ -5,7 +5,8 @@ mod shown;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lull_lab::bench::BenchConfig;
+use lull_lab::bench::{BenchConfig, GroupSetup};
+use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
 use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::tcp_rr::TcpRr;
@@ -87,6 +88,24 @@ fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_r
     }
     // With coalescing each end takes an interrupt for a transaction, whatever the machine does.
     assert!(ours(&table, 0, "interrupts_per_transaction") > 1.5, "{:?}", table.rows[0]);
+    is_written_in_every_form(&table);
+}
+
+#[test]
+fn a_group_that_rests_and_interrupts_answer_after_a_pause() {
+    let core = lull_host::usable_cores()[0];
+    let group = Some(GroupSetup { cores: vec![core], ..GroupSetup::default() });
+    let bench = BenchConfig { connections: 8, group, ..BenchConfig::default() };
+    let case = AfterIdle { modes: ["base", "group50"].map(|mode| mode.parse().unwrap()).to_vec(), bench };
+    let table = shown::table(&["idle_cpu_percent", "after_pause_p50_us"], |effort| case.run(effort).unwrap());
+    for row in &table.rows {
+        assert!(shown::is_shown(row), "{row:?}");
+    }
+    if lull_host::usable_cores().len() > 1 {
+        assert!(ours(&table, 1, "wake_us") > 0.0);
+        let note = table.notes.iter().find(|note| note.contains("In group50 a request after a pause"));
+        assert!(note.is_some_and(|note| note.contains("wake-ups")), "{:?}", table.notes);
+    }
     is_written_in_every_form(&table);
 }
 

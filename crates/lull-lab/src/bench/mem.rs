@@ -145,6 +145,11 @@ impl MemBench {
         }
     }
 
+    /// The first core of the service, and that of the generator.
+    pub(crate) fn cores(&self) -> (usize, usize) {
+        (self.cores.service[0], self.cores.generator[0])
+    }
+
     /// Workers of the service.
     pub fn workers(&self) -> usize {
         self.config.workers

@@ -267,6 +267,19 @@ fn wakes(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Wakes> {
     Ok(Wakes { waker: waking, latency, sleep_ns })
 }
 
+/// How long it takes from waking a thread that sleeps on one core, by a thread of another, until it runs: the median, in
+/// nanoseconds; `None` once it is to stop.
+///
+/// # Errors
+/// A core or a descriptor that the system refuses.
+pub fn wake_latency_ns(sleeper: usize, waker: usize, stop: &AtomicBool) -> io::Result<Option<f64>> {
+    match wakes(sleeper, waker, stop) {
+        Ok(wakes) => Ok(stats::median(&wakes.latency).map(|latency| latency.value)),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A thread computes while another one of its core is woken from outside, looks, and sleeps again: what that takes from
 /// the first.
 fn interruptions(core: usize, waker: usize, stop: &AtomicBool) -> io::Result<Vec<f64>> {

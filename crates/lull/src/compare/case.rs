@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use lull_core::{Mode, ModeError};
 use lull_lab::bench::BenchConfig;
+use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
 use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::tcp_rr::TcpRr;
@@ -29,6 +30,9 @@ pub enum Case {
     /// Two workers of one transmit queue, of whom one floods and one sends a datagram each millisecond: how long the
     /// other's send calls take, by who drains the queueing discipline (--qdisc noqueue,pfifo_fast,fq).
     TxTrap,
+    /// A service without load, and requests that each come after a pause: its CPU meanwhile, and what a request pays, beside
+    /// a measured wake-up.
+    AfterIdle,
 }
 
 /// Options of single cases.
@@ -58,6 +62,18 @@ impl Case {
             Case::BatchLimit => &["events_max", "second_load", "connections"],
             Case::TcpRr => &["rx_usecs"],
             Case::TxTrap => &["qdisc"],
+            Case::AfterIdle => &[
+                "workers",
+                "connections",
+                "epoll",
+                "group_cpus",
+                "cycles",
+                "cycles_total",
+                "wake_above",
+                "park_below",
+                "any_node",
+                "oversubscribe",
+            ],
             Case::ManyQueues => &[
                 "queues",
                 "loads",
@@ -154,6 +170,13 @@ fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure>
     Ok(ManyQueues { queues, modes, load, bench })
 }
 
+fn after_idle(args: &Compare, cores: Vec<usize>) -> Result<AfterIdle, Failure> {
+    let grouped: &[&str] = if args.group.given().is_empty() { &["base"] } else { &["base", "group50", "group"] };
+    let modes = modes(args, grouped)?;
+    let bench = BenchConfig { cores, group: args.group.setup(&modes)?, ..super::bench_config(args)? };
+    Ok(AfterIdle { modes, bench })
+}
+
 /// Runs the case and writes what was asked for.
 pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> Result<ExitCode, Failure> {
     refuse_of_others(case, given)?;
@@ -162,6 +185,7 @@ pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> R
         Ok(match case {
             Case::BatchLimit => batch_limit(args, cores)?.run(effort)?,
             Case::TcpRr => tcp_rr(args, cores)?.run(effort)?,
+            Case::AfterIdle => after_idle(args, cores)?.run(effort)?,
             Case::ManyQueues => many_queues(args, cores)?.run(effort)?,
             Case::TxTrap => {
                 let qdiscs = args.case_args.qdisc.clone().unwrap_or_else(|| lull_net::lull_qdisc::Kind::ALL.to_vec());
