@@ -5,6 +5,7 @@ use std::fmt;
 
 use lull_host::{Host, NapiInfo, WeakHost};
 use lull_linux::{Roots, machine, sched};
+use lull_slo::Decided;
 
 use crate::change::{Former, Planned, apply};
 use crate::group;
@@ -19,6 +20,8 @@ pub(crate) struct Answers {
     /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
     /// and whose place another one took is not given the former one's settings.
     former: BTreeMap<(u32, u32), Former>,
+    /// What a controller said last.
+    decided: Option<Box<Decided>>,
 }
 
 impl fmt::Debug for Answers {
@@ -29,7 +32,8 @@ impl fmt::Debug for Answers {
 
 impl Answers {
     pub(crate) fn new(host: &Host, service: &str, sockets: ListSockets) -> Answers {
-        Answers { host: host.downgrade(), service: service.to_owned(), sockets, former: BTreeMap::new() }
+        let (host, service) = (host.downgrade(), service.to_owned());
+        Answers { host, service, sockets, former: BTreeMap::new(), decided: None }
     }
 
     pub(crate) fn answer(&mut self, request: &Request) -> Answer {
@@ -42,6 +46,14 @@ impl Answers {
             Request::Sockets => self.list_sockets(),
             Request::Set(set) => self.set(&host, set),
             Request::Group(change) => group::change(&host, change).map_or_else(Answer::Refused, Answer::Group),
+            Request::TimeAnswers(on) => {
+                host.time_answers(*on);
+                Answer::Done
+            }
+            Request::Decided(decided) => {
+                self.decided = Some(decided.clone());
+                Answer::Done
+            }
             Request::Undo => self.undo(&host),
         }
     }
@@ -76,6 +88,7 @@ impl Answers {
             cpus: cpus.collect(),
             contexts: contexts.map(|(sockets, params)| EpollContext { sockets, params }).collect(),
             groups: group::groups(host),
+            controller: self.decided.clone(),
         }
     }
 
@@ -104,6 +117,7 @@ impl Answers {
             interrupts: host.napi_irqs(info.index),
             timer_lateness: host.napi_lateness(info.index).counts().to_vec(),
             stats: info.stats,
+            answers: host.answer_times(info.index),
         }
     }
 

@@ -10,6 +10,7 @@
 //!
 //! The modules in the order that a request meets them: [`place`] (where sockets lie, and which processes have one),
 //! [`client`], [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none), `group` (groups of CPUs).
+//! [`slo`] chooses timeouts for an objective, by the same requests.
 //!
 //! # Example
 //!
@@ -42,6 +43,7 @@ mod peer;
 pub mod place;
 pub mod schema;
 pub mod server;
+pub mod slo;
 
 pub use client::Client;
 pub use error::Error;

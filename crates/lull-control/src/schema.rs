@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use lull_core::group::PollerStats;
 use lull_core::{EpollParams, NapiSettings, Stats};
 use lull_linux::sched::{Scheduling, ThreadPolicy};
+use lull_slo::{Decided, Latencies};
 use serde::{Deserialize, Serialize};
 
 /// The longest answer, in bytes: that of a process with two hundred thousand sockets.
@@ -16,7 +17,7 @@ pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// What is asked of a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Request {
@@ -28,6 +29,10 @@ pub enum Request {
     Set(Set),
     /// Changes a busy-polling CPU group.
     Group(GroupChange),
+    /// Times requests until they are answered, from now on or no longer.
+    TimeAnswers(bool),
+    /// A controller has decided: it is shown from now on, with the rest.
+    Decided(Box<Decided>),
     /// Gives every NAPI back the settings that it had before the first [`Request::Set`], and its thread its CPUs and
     /// policy.
     Undo,
@@ -102,6 +107,8 @@ pub enum Answer {
     Sockets(Sockets),
     /// To [`Request::Set`] and [`Request::Undo`]: the NAPIs that were changed, as they are now.
     Changed(Vec<Napi>),
+    /// To [`Request::TimeAnswers`] and [`Request::Decided`]: it was done.
+    Done,
     /// To [`Request::Group`]: the group as it is now.
     Group(Group),
     /// The request was refused, in words that name the object and the remedy. Nothing was changed.
@@ -128,6 +135,8 @@ pub struct Shown {
     pub contexts: Vec<EpollContext>,
     /// Its busy-polling CPU groups.
     pub groups: Vec<Group>,
+    /// What a controller of its timeouts has decided, if it has one.
+    pub controller: Option<Box<Decided>>,
 }
 
 /// A busy-polling CPU group of the process.
@@ -266,6 +275,8 @@ pub struct Napi {
     pub timer_lateness: Vec<u64>,
     /// What happened on it so far.
     pub stats: Stats,
+    /// What requests took from the ring to the answer, if they are timed.
+    pub answers: Option<Latencies>,
 }
 
 /// One CPU of the process.

@@ -135,6 +135,7 @@ impl Source for Watched {
             cpu_ns: None,
             napis: device.napis.iter().map(|napi| figures(&self.device, napi, &counted)).collect(),
             cpus: Vec::new(),
+            controller: device.controller,
             missing: counted.missing.clone(),
         }])
     }
@@ -155,6 +156,7 @@ fn figures(device: &str, shown: &NapiShow, counted: &Counted) -> Napi {
         deferrals: counts.deferrals,
         suspensions: counts.suspensions,
         interrupts: None,
+        answers: None,
     }
 }
 

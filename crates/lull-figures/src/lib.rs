@@ -11,6 +11,7 @@ pub mod prometheus;
 pub mod rates;
 
 use lull_core::NapiSettings;
+use lull_slo::{Decided, Latencies};
 
 /// Who polls a NAPI. The names are those that `lull stat` has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +66,8 @@ pub struct Figures {
     pub napis: Vec<Napi>,
     /// Its CPUs, where it has some of its own.
     pub cpus: Vec<Cpu>,
+    /// What the controller of its timeouts has decided, if it has one.
+    pub controller: Option<Decided>,
     /// What is not known, and why.
     pub missing: Vec<String>,
 }
@@ -96,6 +99,8 @@ pub struct Napi {
     pub suspensions: Option<u64>,
     /// Interrupts, where they are known.
     pub interrupts: Option<u64>,
+    /// What requests took from the ring to the answer, where they are timed.
+    pub answers: Option<Latencies>,
 }
 
 impl Napi {

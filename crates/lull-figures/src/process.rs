@@ -64,6 +64,7 @@ pub fn figures(shown: &Shown) -> Figures {
         deferrals: napi.stats.deferrals,
         suspensions: Some(napi.stats.suspends),
         interrupts: Some(napi.interrupts),
+        answers: napi.answers.clone(),
     };
     let cpu =
         |cpu: &schema::Cpu| Cpu { index: cpu.index, core: cpu.core, softirq_ns: cpu.softirq_ns, wakeups: cpu.wakeups };
@@ -73,6 +74,7 @@ pub fn figures(shown: &Shown) -> Figures {
         cpu_ns: cpu_ns(shown.pid),
         napis: shown.napis.iter().map(napi).collect(),
         cpus: shown.cpus.iter().map(cpu).collect(),
+        controller: shown.controller.as_deref().cloned(),
         missing: Vec::new(),
     }
 }

@@ -4,8 +4,10 @@
 use std::fmt;
 
 use lull_core::Threaded;
+use lull_slo::{Decided, Latencies, Standing};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -69,6 +71,109 @@ impl Scrape {
         };
         let all: Vec<_> = self.0.iter().flat_map(of).collect();
         family(encoder, described, &all)
+    }
+}
+
+impl Scrape {
+    /// What requests took, as a histogram.
+    fn answers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let described = ("lull_napi_answer", "From the ring to the answer.", Some(&Unit::Seconds));
+        self.napis(encoder, described, |napi| napi.answers.iter().map(|answers| (None, histogram(answers))).collect())
+    }
+
+    /// What controllers of timeouts have decided.
+    fn controllers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = || self.0.iter().filter_map(|figures| Some((subject(figures), figures.controller.as_ref()?)));
+        let with = |mut labels: Vec<Label>, own: Label| {
+            labels.push(own);
+            labels
+        };
+        let objective = |(labels, of): (Vec<Label>, &Decided)| {
+            let labels = with(with(labels, ("objective", of.objective.clone())), ("mode", of.mode.clone()));
+            (labels, ConstGauge::new(1_i64))
+        };
+        let objectives: Vec<_> = all().map(objective).collect();
+        family(
+            encoder,
+            ("lull_controller_objective", "1 for the objective that is kept, and the mode it began with.", None),
+            &objectives,
+        )?;
+        let standings = |(labels, of): (Vec<Label>, &Decided)| {
+            let (now, labels) = (of.standing, labels.clone());
+            let one = move |it: Standing| {
+                (with(labels.clone(), ("standing", it.to_string())), ConstGauge::new(i64::from(it == now)))
+            };
+            Standing::ALL.map(one)
+        };
+        let standings: Vec<_> = all().flat_map(standings).collect();
+        family(
+            encoder,
+            ("lull_controller_standing", "1 for how it stands to the objective, 0 for the others.", None),
+            &standings,
+        )?;
+        let windows = |(labels, of): (Vec<Label>, &Decided)| -> Vec<_> {
+            let one = |(standing, windows): (&Standing, &u64)| {
+                (with(labels.clone(), ("standing", standing.to_string())), ConstCounter::new(*windows))
+            };
+            of.windows.iter().map(one).collect()
+        };
+        let windows: Vec<_> = all().flat_map(windows).collect();
+        family(encoder, ("lull_controller_windows", "Windows, by how they left it standing.", None), &windows)?;
+        let changes: Vec<_> = all().map(|(labels, of)| (labels, ConstCounter::new(of.changes))).collect();
+        family(encoder, ("lull_controller_changes", "Times that settings were changed.", None), &changes)?;
+        let timeouts: Vec<_> =
+            all().map(|(labels, of)| (labels, ConstGauge::new(of.timeout_ns as f64 / 1e9))).collect();
+        let timeout = ("lull_controller_timeout", "gro_flush_timeout of queues that have one.", Some(&Unit::Seconds));
+        family(encoder, timeout, &timeouts)
+    }
+}
+
+/// The upper bounds of a histogram's buckets, in nanoseconds.
+const BOUNDS_NS: [u64; 14] = [
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    1_000_000_000,
+];
+
+/// Latencies in the buckets that are exported.
+fn histogram(answers: &Latencies) -> Histogram {
+    Histogram { counts: BOUNDS_NS.map(|ns| answers.below(ns)), all: answers.len(), sum_ns: answers.sum_ns() }
+}
+
+/// A histogram whose counts are known.
+#[derive(Debug)]
+struct Histogram {
+    /// How many were below each bound.
+    counts: [u64; BOUNDS_NS.len()],
+    all: u64,
+    sum_ns: u64,
+}
+
+impl EncodeMetric for Histogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let mut buckets = Vec::new();
+        let mut below = 0;
+        for (bound_ns, count) in BOUNDS_NS.iter().zip(self.counts) {
+            buckets.push((*bound_ns as f64 / 1e9, count - below));
+            below = count;
+        }
+        buckets.push((f64::INFINITY, self.all - below));
+        encoder.encode_histogram::<NoLabelSet>(self.sum_ns as f64 / 1e9, self.all, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
     }
 }
 
@@ -136,6 +241,8 @@ impl Collector for Scrape {
             };
             vec![(None, ConstGauge::new(value))]
         })?;
+        self.answers(encoder)?;
+        self.controllers(encoder)?;
         let of = |figures: &Figures| Some((subject(figures), ConstCounter::new(figures.cpu_ns? as f64 / 1e9)));
         let all: Vec<_> = self.0.iter().filter_map(of).collect();
         family(encoder, ("lull_process_cpu", "CPU time of the process's threads.", Some(&Unit::Seconds)), &all)?;
@@ -167,9 +274,12 @@ mod tests {
             polls: vec![(Poller::Group, 1)],
             suspensions: Some(1),
             interrupts: Some(1),
+            answers: Some(Latencies::default()),
             ..Napi::default()
         };
-        let figures = Figures { napis: vec![napi], cpus: vec![Cpu::default()], cpu_ns: Some(1), ..Figures::default() };
+        let controller = Some(Decided { windows: [(Standing::Met, 1)].into(), ..Decided::default() });
+        let (napis, cpus) = (vec![napi], vec![Cpu::default()]);
+        let figures = Figures { napis, cpus, controller, cpu_ns: Some(1), ..Figures::default() };
         let text = text(vec![figures]);
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/grafana/lull.json");
         // A package that was taken out of the repository has no dashboard beside it.
@@ -184,6 +294,41 @@ mod tests {
         assert!(names.len() >= queries.len(), "{names:?}");
         for name in names {
             assert!(text.lines().any(|line| line.starts_with(&format!("{name}{{"))), "nobody exports {name}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_controller_has_its_decision_and_requests_their_buckets() {
+        let mut answers = Latencies::default();
+        [15_000, 150_000, 150_000, 3_000_000_000].into_iter().for_each(|ns| answers.record(ns));
+        let napi = Napi { answers: Some(answers), ..Napi::default() };
+        let decided = Decided {
+            objective: "p99<200us".to_owned(),
+            mode: "suspend20".to_owned(),
+            standing: Standing::Moving,
+            timeout_ns: 40_000,
+            windows: [(Standing::Moving, 3)].into(),
+            changes: 2,
+            ..Decided::default()
+        };
+        let subject = Subject { name: "s".to_owned(), pid: Some(3) };
+        let text = text(vec![Figures { subject, napis: vec![napi], controller: Some(decided), ..Figures::default() }]);
+        let labels = r#"subject="s",pid="3""#;
+        for line in [
+            format!(r#"lull_controller_objective{{{labels},objective="p99<200us",mode="suspend20"}} 1"#),
+            format!(r#"lull_controller_standing{{{labels},standing="moving"}} 1"#),
+            format!(r#"lull_controller_standing{{{labels},standing="met"}} 0"#),
+            format!(r#"lull_controller_windows_total{{{labels},standing="moving"}} 3"#),
+            format!("lull_controller_changes_total{{{labels}}} 2"),
+            format!("lull_controller_timeout_seconds{{{labels}}} 0.00004"),
+            format!(r#"lull_napi_answer_seconds_count{{{labels},device="",queue="",napi_id="0"}} 4"#),
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is missing in\n{text}");
+        }
+        for (bound, count) in [("0.00001", 0), ("0.00002", 1), ("0.0002", 3), ("1.0", 3), ("+Inf", 4)] {
+            let bucket = format!(r#"lull_napi_answer_seconds_bucket{{le="{bound}","#);
+            let line = text.lines().find(|line| line.starts_with(&bucket)).unwrap_or_else(|| panic!("{bound}: {text}"));
+            assert!(line.ends_with(&format!(" {count}")), "{line}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! What happened between two readings.
 
+use lull_slo::{Latencies, Latency};
+
 use crate::{Figures, Napi, Poller, Subject};
 
 /// What one NAPI did in an interval; counts are per second.
@@ -27,6 +29,8 @@ pub struct Rate {
     pub suspensions: Option<f64>,
     /// Interrupts.
     pub interrupts: Option<f64>,
+    /// What requests took that were answered meanwhile, where there were some.
+    pub latency: Option<Latency>,
 }
 
 /// The rates of each NAPI that both readings have. One that came in between has no former counts, and is left out.
@@ -77,6 +81,11 @@ fn rate(subject: &Subject, then: &Napi, now: &Napi, seconds: f64) -> Rate {
         deferrals: now.counted.then(|| per_s(now.deferrals, then.deferrals)),
         suspensions: both(now.suspensions, then.suspensions),
         interrupts: both(now.interrupts, then.interrupts),
+        latency: now
+            .answers
+            .as_ref()
+            .map(|answers| answers.since(then.answers.as_ref().unwrap_or(&Latencies::default())).latency())
+            .filter(|latency| latency.answers > 0),
     }
 }
 

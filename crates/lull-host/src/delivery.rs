@@ -13,6 +13,7 @@ use lull_core::group::Transmitted;
 use lull_core::tx::TxOwned;
 use lull_core::{AfterResume, Cx, EpollOptions, GroFlush, Napi, Owner, Sysctl};
 use lull_nic::IrqLine;
+use lull_slo::Latencies;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
@@ -165,6 +166,17 @@ pub trait Receiver: Send + Sync {
 
     /// What a transmit queue has besides: its NAPI may be a member of a CPU group that sends (§16).
     fn transmitter(&self) -> Option<&dyn Transmitter> {
+        None
+    }
+
+    /// Its interrupt was raised, whoever hears of that first.
+    fn raised(&self, _host: &Delivery) {}
+
+    /// Times requests until they are answered, from now on or no longer.
+    fn time_answers(&self, _host: &Delivery, _on: bool) {}
+
+    /// What requests took so far, if they are timed.
+    fn answer_times(&self, _host: &Delivery) -> Option<Latencies> {
         None
     }
 

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use lull_core::event::EventSink;
 use lull_core::{AfterResume, EpollOptions, EpollParams, Stats, Sysctl};
+use lull_slo::Latencies;
 
 use crate::affinity::ThreadUse;
 use crate::clock::Clock;
@@ -245,6 +246,20 @@ impl Host {
     /// Interrupts of an instance that were taken; 0 if it was removed.
     pub fn napi_irqs(&self, index: u32) -> u64 {
         self.inner().instance(index).map_or(0, |instance| instance.irqs.load(Ordering::Relaxed))
+    }
+
+    /// Times requests on all instances until they are answered, from now on or no longer.
+    pub fn time_answers(&self, on: bool) {
+        let host = self.inner();
+        // Looked up first: a receiver may look instances up itself.
+        let receivers: Vec<_> = host.instances.iter().map(|instance| instance.receiver.clone()).collect();
+        receivers.iter().for_each(|receiver| receiver.time_answers(host, on));
+    }
+
+    /// What requests on an instance took so far, if they are timed.
+    pub fn answer_times(&self, index: u32) -> Option<Latencies> {
+        let receiver = self.inner().instance(index)?.receiver.clone();
+        receiver.answer_times(self.inner())
     }
 
     /// How late the timer of an instance was; nothing if it was removed.

@@ -183,6 +183,7 @@ impl Delivery {
                 let Some(instance) = self.instance(index) else { return };
                 IrqEpoll::disarmed(&instance.vector);
                 if instance.vector.fire() {
+                    instance.receiver.raised(self);
                     self.push_raised(cpu, &instance);
                 }
             });
@@ -193,11 +194,12 @@ impl Delivery {
 
     /// A worker that slept in the seat saw this instance's descriptor readable.
     pub(crate) fn fd_fired(&self, cpu: &Cpu, index: u32) {
-        if let Some(instance) = self.instance(index)
-            && instance.vector.fire()
-            && self.push_raised(cpu, &instance)
-        {
-            cpu.raise();
+        let Some(instance) = self.instance(index) else { return };
+        if instance.vector.fire() {
+            instance.receiver.raised(self);
+            if self.push_raised(cpu, &instance) {
+                cpu.raise();
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ impl IrqSink for VectorSink {
         if let (Some(host), Some(instance)) = (self.host.upgrade(), self.instance.upgrade())
             && !instance.is_removed()
         {
+            instance.receiver.raised(&host);
             host.raise_irq(&instance);
         }
     }

@@ -10,7 +10,8 @@ use std::io::IsTerminal;
 
 use console::Style;
 
-use self::grid::{Align, Grid, wrap};
+pub use self::grid::wrap;
+use self::grid::{Align, Grid};
 use crate::cell::compare::{against_base, low_load, ratio};
 use crate::cell::report::find;
 use crate::cell::{CellSummary, Enforcement, Load, PolledBy, Report, compare::Metric};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::NapiSettings;
-use lull_slo::{Controller, NapiReading, Reading, Standing, WINDOW_NS_MAX, WINDOW_NS_MIN, window_is_over};
+use lull_slo::{Controller, Decided, NapiReading, Reading, Told, WINDOW_NS_MIN, window_is_over};
 
 use crate::apply::{Session, Undone, apply, undo};
 use crate::device::{NapiState, Snapshot};
@@ -22,6 +22,8 @@ use crate::report::Report;
 use crate::roots::Roots;
 use crate::set::{Set, Setting, Which, set};
 use crate::stat::{Sample, Watch};
+use crate::state::Store;
+use crate::ticks::Ticks;
 use crate::watch::service_is_ready;
 
 /// What a controller of a device works with.
@@ -42,7 +44,7 @@ pub struct Control {
 pub fn control(
     session: &mut Session,
     request: &DeviceRequest,
-    control: &mut Control,
+    control: Control,
     stop: &AtomicBool,
     log: &mut dyn FnMut(&str),
 ) -> Result<Undone> {
@@ -50,40 +52,142 @@ pub fn control(
     for change in &apply(session, request)?.changes {
         log(&change.to_string());
     }
-    let mut eyes = Eyes::open(session, log)?;
-    let latency = match &control.report {
-        Some(report) => format!("latencies as they are reported on {}", report.path().display()),
-        None => "CPU only: latency is not known here, --report takes the service's".to_owned(),
-    };
-    log(&format!("{} on {}, from {}: {latency}", control.controller.slo(), session.device().name, request.mode));
+    let mut controlling = Controlling::begin(session, request, control, log)?;
     service_is_ready();
-    let mut told = Told::default();
-    let mut keeping = Keeping::default();
     while !stop.load(Ordering::Relaxed) {
-        let seen = eyes.window(session, request, control, stop).and_then(|window| {
-            let Some(reading) = window else { return Ok(()) };
-            keeping.look(session, "a window", log);
-            told.unread(control.report.as_mut(), log);
-            let standing = control.controller.decide(&reading);
-            let changed = put_in_force(session, request, &control.controller)?;
-            told.standing(standing, &reading, &changed, log);
-            Ok(())
-        });
-        match seen {
-            Ok(()) => {}
-            Err(gone @ Error::UnknownDevice { .. }) => {
-                // Its settings are gone with it, and a device that takes its name must not get them.
-                session.forget()?;
-                return Err(gone);
-            }
-            Err(error) => told.complaint(&error, log),
+        if !controlling.look(session, request, PART, stop, log)? {
+            // It is tried again with the next window, and not at once.
+            std::thread::sleep(PART);
         }
     }
+    drop(controlling);
     let undone = undo(session)?;
     for change in &undone.changes {
         log(&format!("undone: {change}"));
     }
     Ok(undone)
+}
+
+/// How long is looked at a time: a window is over soon after it can be.
+const PART: Duration = Duration::from_nanos(WINDOW_NS_MIN);
+
+/// A controller at work.
+pub(crate) struct Controlling {
+    control: Control,
+    eyes: Eyes,
+    window: Window,
+    keeping: Keeping,
+    told: Told,
+    unread: Unread,
+    decided: Decided,
+    store: Store,
+}
+
+/// What was seen since the last decision.
+struct Window {
+    began: Instant,
+    napis: Vec<NapiReading>,
+}
+
+impl Window {
+    fn begin() -> Window {
+        Window { began: Instant::now(), napis: Vec::new() }
+    }
+}
+
+impl Controlling {
+    /// Begins on a device to which `request` was applied.
+    pub(crate) fn begin(
+        session: &Session,
+        request: &DeviceRequest,
+        control: Control,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<Controlling> {
+        let eyes = Eyes::open(session, log)?;
+        let latency = match &control.report {
+            Some(report) => format!("latencies as they are reported on {}", report.path().display()),
+            None => "CPU only: latency is not known here, --report takes the service's".to_owned(),
+        };
+        log(&format!("{} on {}, from {}: {latency}", control.controller.slo(), session.device().name, request.mode));
+        Ok(Controlling {
+            decided: Decided::new(&control.controller, request.mode.name()),
+            store: session.store().clone(),
+            control,
+            eyes,
+            window: Window::begin(),
+            keeping: Keeping::default(),
+            told: Told::default(),
+            unread: Unread::default(),
+        })
+    }
+
+    /// Looks for so long at the device, and if a window is over, decides. False if something was refused, which is told.
+    ///
+    /// # Errors
+    /// The device has vanished, and its settings with it.
+    pub(crate) fn look(
+        &mut self,
+        session: &mut Session,
+        request: &DeviceRequest,
+        part: Duration,
+        stop: &AtomicBool,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<bool> {
+        match self.try_look(session, request, part, stop, log) {
+            Ok(()) => Ok(true),
+            Err(gone @ Error::UnknownDevice { .. }) => {
+                // A device that takes its name must not get its settings.
+                session.forget()?;
+                Err(gone)
+            }
+            Err(error) => {
+                self.told.complaint(&error.to_string(), log);
+                Ok(false)
+            }
+        }
+    }
+
+    fn try_look(
+        &mut self,
+        session: &mut Session,
+        request: &DeviceRequest,
+        part: Duration,
+        stop: &AtomicBool,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let sample = self.eyes.watch.sample(part, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let snapshot = session.snapshot()?;
+        add(&mut self.window.napis, chosen(&snapshot, request), &sample);
+        let answers = self.control.report.as_mut().map(Report::drain);
+        let window_ns = self.window.began.elapsed().as_nanos() as u64;
+        if !window_is_over(window_ns, answers) {
+            return Ok(());
+        }
+        let reading = Reading {
+            now_ns: now_ns(),
+            window_ns,
+            napis: std::mem::replace(&mut self.window, Window::begin()).napis,
+            cpu_percent: self.eyes.cpu_percent(),
+            latency: self.control.report.as_mut().and_then(Report::take),
+        };
+        self.keeping.look(session, "a window", log);
+        self.unread.tell(self.control.report.as_mut(), log);
+        let standing = self.control.controller.decide(&reading);
+        let changed = put_in_force(session, request, &self.control.controller)?;
+        self.decided.note(&self.control.controller, &reading, standing);
+        self.store.decide(&self.decided);
+        self.told.standing(standing, &reading, &changed, log);
+        Ok(())
+    }
+}
+
+impl Drop for Controlling {
+    fn drop(&mut self) {
+        self.store.forget_decided();
+    }
 }
 
 /// The NAPIs that a request is about.
@@ -116,7 +220,7 @@ fn put_in_force(session: &mut Session, request: &DeviceRequest, controller: &Con
     Ok(changed)
 }
 
-/// What is seen of a device, window by window.
+/// What is seen of a device.
 struct Eyes {
     watch: Watch,
     cpu: Option<Ticks>,
@@ -132,41 +236,14 @@ impl Eyes {
         }
         // What lies in the ring buffers from before does not belong to the first window.
         watch.sample(Duration::ZERO, &AtomicBool::new(true))?;
-        Ok(Eyes { watch, cpu: Ticks::read(&roots), roots })
+        Ok(Eyes { watch, cpu: Ticks::read(&roots, &[]), roots })
     }
 
-    /// Waits for a window to be over; nothing if `stop` was set meanwhile.
-    fn window(
-        &mut self,
-        session: &mut Session,
-        request: &DeviceRequest,
-        control: &mut Control,
-        stop: &AtomicBool,
-    ) -> Result<Option<Reading>> {
-        let began = Instant::now();
-        let part = Duration::from_nanos(if control.report.is_some() { WINDOW_NS_MIN } else { WINDOW_NS_MAX });
-        let mut napis: Vec<NapiReading> = Vec::new();
-        loop {
-            let sample = self.watch.sample(part, stop)?;
-            if stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            let snapshot = session.snapshot()?;
-            add(&mut napis, chosen(&snapshot, request), &sample);
-            let answers = control.report.as_mut().map(Report::drain);
-            if window_is_over(began.elapsed().as_nanos() as u64, answers) {
-                break;
-            }
-        }
-        let cpu = Ticks::read(&self.roots);
+    /// How busy the CPUs were since the last call.
+    fn cpu_percent(&mut self) -> Option<f64> {
+        let cpu = Ticks::read(&self.roots, &[]);
         let before = std::mem::replace(&mut self.cpu, cpu);
-        Ok(Some(Reading {
-            now_ns: now_ns(),
-            window_ns: began.elapsed().as_nanos() as u64,
-            napis,
-            cpu_percent: cpu.zip(before).and_then(|(now, before)| now.percent_since(before)),
-            latency: control.report.as_mut().and_then(Report::take),
-        }))
+        cpu.zip(before).and_then(|(now, before)| now.percent_since(before))
     }
 }
 
@@ -205,89 +282,20 @@ fn add<'a>(napis: &mut Vec<NapiReading>, chosen: impl Iterator<Item = &'a NapiSt
     }
 }
 
-/// Time of all CPUs, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
-    idle: u64,
-    all: u64,
-}
-
-impl Ticks {
-    fn read(roots: &Roots) -> Option<Ticks> {
-        Ticks::parse(&std::fs::read_to_string(roots.proc("stat")).ok()?)
-    }
-
-    /// The line `cpu` of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; what guests took is in
-    /// user and nice already.
-    fn parse(text: &str) -> Option<Ticks> {
-        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
-        let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
-        (ticks.len() >= 5).then(|| Ticks { idle: ticks[3] + ticks[4], all: ticks.iter().sum() })
-    }
-
-    fn percent_since(self, before: Ticks) -> Option<f64> {
-        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
-        Some(100.0 * (1.0 - self.idle.saturating_sub(before.idle) as f64 / all as f64))
-    }
-}
-
-/// What was told last, so that nothing is told twice.
+/// Whether somebody's words that are no latency were told.
 #[derive(Default)]
-struct Told {
-    standing: Option<Standing>,
-    complaint: Option<String>,
-    unread: bool,
-}
+struct Unread(bool);
 
-impl Told {
+impl Unread {
     /// A service that reports in words of its own would wait for ever for something to happen.
-    fn unread(&mut self, report: Option<&mut Report>, log: &mut dyn FnMut(&str)) {
+    fn tell(&mut self, report: Option<&mut Report>, log: &mut dyn FnMut(&str)) {
         let Some(report) = report else { return };
         let words = report.take_unread();
-        if words > 0 && !std::mem::replace(&mut self.unread, true) {
+        if words > 0 && !std::mem::replace(&mut self.0, true) {
             log(&format!(
                 "{words} words on {} are no latency and are passed over: send times with their units, such as 85us 1.2ms",
                 report.path().display()
             ));
         }
-    }
-
-    fn standing(&mut self, standing: Standing, reading: &Reading, changed: &[String], log: &mut dyn FnMut(&str)) {
-        self.complaint = None;
-        // Moving and met take turns as it settles; the changes tell that.
-        let is_new = self.standing.replace(standing) != Some(standing);
-        if !is_new && changed.is_empty() {
-            return;
-        }
-        let cpu = reading.cpu_percent.map_or_else(String::new, |percent| format!(", CPU {percent:.0} %"));
-        let latency = reading.latency.map_or_else(String::new, |latency| {
-            format!(", p99 {} of {} answers", lull_units::time_text(latency.p99_ns), latency.answers)
-        });
-        let changes = if changed.is_empty() { String::new() } else { format!(": {}", changed.join("; ")) };
-        log(&format!("{standing}{latency}{cpu}{changes}"));
-    }
-
-    fn complaint(&mut self, error: &Error, log: &mut dyn FnMut(&str)) {
-        let text = error.to_string();
-        if self.complaint.as_ref() != Some(&text) {
-            log(&text);
-        }
-        self.complaint = Some(text);
-        // It is tried again with the next window, and not at once.
-        std::thread::sleep(Duration::from_nanos(WINDOW_NS_MIN));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_is_what_was_not_idle() {
-        let before = Ticks::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3 4\n").unwrap();
-        let after = Ticks::parse("cpu  150 0 75 900 75 0 0 0 0 0\n").unwrap();
-        assert_eq!(after.percent_since(before), Some(37.5));
-        assert_eq!(before.percent_since(before), None);
-        assert_eq!(Ticks::parse("intr 1 2 3\n"), None);
     }
 }

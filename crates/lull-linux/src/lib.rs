@@ -33,7 +33,7 @@
 //! | [`prepare`], `overwritten` | the set-up of device and machine, by a profile; what its steps have overwritten |
 //! | [`ethtool`] | queues, rings, coalescing, features |
 //! | [`hardware`] | whether the processor counts cycles and instructions |
-//! | [`machine`], [`roots`] | CPUs and versions; where `/sys` and `/proc` are |
+//! | [`machine`], [`ticks`], [`roots`] | CPUs and versions; how busy CPUs are; where `/sys` and `/proc` are |
 //! | [`values`], [`os`] | how settings are kept; system calls |
 //!
 //! # Example: what settings amount to
@@ -94,6 +94,7 @@ pub mod show;
 pub mod spans;
 pub mod stat;
 pub mod state;
+pub mod ticks;
 pub mod values;
 pub mod watch;
 

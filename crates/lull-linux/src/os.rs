@@ -262,6 +262,30 @@ pub(crate) fn take_signals(numbers: &[i32]) -> io::Result<TakenSignals> {
     }
 }
 
+/// Does `work` with all signals blocked, and so the threads that it starts have them blocked for good: what is sent to the
+/// process is for those that take signals.
+///
+/// # Errors
+/// The mask cannot be changed.
+pub fn deaf<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
+    // SAFETY: `sigfillset` initialises the set that `pthread_sigmask` reads, which initialises the one before where it
+    // succeeds; no pointer outlives the calls.
+    let before = unsafe {
+        done(libc::sigfillset(all.as_mut_ptr()))?;
+        match libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) {
+            0 => before.assume_init(),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    let worked = work();
+    // SAFETY: the set is that of the call above.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) } {
+        0 => Ok(worked),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Has a program started with the signals blocked that were so before they were taken: children inherit the mask.
 pub(crate) fn with_mask_before(command: &mut Command, taken: &TakenSignals) {
     let before = taken.before;

@@ -1,5 +1,6 @@
 //! What is in force on a device, with the mode that it amounts to and the programs that busy poll there.
 
+use lull_slo::Decided;
 use serde::Serialize;
 
 use crate::apply::Session;
@@ -25,6 +26,8 @@ pub struct Show {
     pub spanning_programs: Vec<SpanningProgram>,
     /// Processes that could not be looked into.
     pub processes_hidden: usize,
+    /// What the controller of its timeouts has decided, if it has one (`apply --slo`, `run --slo`).
+    pub controller: Option<Decided>,
 }
 
 /// One NAPI, and what its settings amount to.
@@ -92,7 +95,8 @@ pub fn show(session: &mut Session) -> Result<Show> {
     let idle = polling.contexts.iter().filter(silent).map(|context| Program::of(context, 0, session.roots()));
     let idle_programs = idle.collect();
     let spanning_programs = spanning(&polling.contexts, &snapshot.napis, session.roots());
-    Ok(Show { napis, idle_programs, spanning_programs, processes_hidden: polling.hidden, snapshot })
+    let (processes_hidden, controller) = (polling.hidden, session.store().decided());
+    Ok(Show { napis, idle_programs, spanning_programs, processes_hidden, controller, snapshot })
 }
 
 impl Program {

@@ -5,6 +5,7 @@
 //! be seen, by network namespace and index. With another boot, or a device that was made anew, the values that it would
 //! restore are gone as well, and it is refused. A device that was renamed or moved keeps its file.
 
+mod decided;
 mod elsewhere;
 mod lock;
 

@@ -153,6 +153,7 @@ pub use lull_host::{self, Host, HostConfig, HostError, Worker};
 pub use lull_nic::{self, Device};
 #[cfg(not(loom))]
 pub use lull_qdisc::{self, Kind as Qdisc};
+pub use lull_slo;
 
 #[cfg(not(loom))]
 pub use batch::{about_to_wait, forget_held_back, holds_back};

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use lull_core::{GroFlush, Owner};
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
 use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
+use lull_slo::Latencies;
 
 use crate::busy_read::ModeBusyPoll;
 use crate::ready::WaitList;
@@ -180,6 +181,11 @@ pub(crate) struct Queue {
     gro_held: AtomicBool,
     /// SO_BUSY_POLL of its sockets by the mode in force.
     pub(crate) mode_busy: ModeBusyPoll,
+    /// Requests are timed ([`Stack::time_answers`]): then it is kept when the ring was last seen empty, and when its interrupt
+    /// was last raised. A clock is read for that in every round of a busy poller.
+    timed: AtomicBool,
+    empty_ns: AtomicU64,
+    raised_ns: AtomicU64,
 }
 
 /// No instance yet.
@@ -212,6 +218,23 @@ impl Queue {
             blocked: AtomicBool::new(false),
             gro_held: AtomicBool::new(false),
             mode_busy: ModeBusyPoll::new(busy_read_usecs),
+            timed: AtomicBool::new(false),
+            empty_ns: AtomicU64::new(0),
+            raised_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The time before a look at the ring, if that matters: what is not there then comes later.
+    #[inline]
+    fn looks_at_ns(&self, host: &Delivery) -> Option<u64> {
+        self.timed.load(Ordering::Relaxed).then(|| host.now_ns())
+    }
+
+    /// The ring was seen empty in a look that began then.
+    #[inline]
+    fn seen_empty(&self, looked_ns: Option<u64>) {
+        if let Some(looked_ns) = looked_ns {
+            self.empty_ns.store(looked_ns, Ordering::Relaxed);
         }
     }
 
@@ -425,12 +448,20 @@ impl Queue {
     /// Polls the receive half and passes up what GRO does not hold.
     #[inline]
     fn poll_holding(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
+        let looked_ns = self.looks_at_ns(host);
         let Inside { rx, pool, batch, .. } = inside;
         let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
         if work == 0 && !inside.waits_for_room() {
+            self.seen_empty(looked_ns);
             return 0;
         }
         let now_ns = host.now_ns();
+        if looked_ns.is_some() {
+            let since_ns = self.empty_ns.load(Ordering::Relaxed).max(self.raised_ns.load(Ordering::Relaxed));
+            inside.stack.came_since(since_ns.min(now_ns));
+            // A full poll has left frames behind.
+            self.seen_empty(looked_ns.filter(|_| work < budget as usize));
+        }
         let Inside { stack, tx, pool, changes, batch, gro, .. } = inside;
         stack.warm(batch);
         let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
@@ -463,7 +494,9 @@ impl Receiver for Queue {
     #[inline]
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
         // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
+        let looked_ns = self.looks_at_ns(host);
         if self.is_idle() {
+            self.seen_empty(looked_ns);
             return Some(0);
         }
         let mut guard = self.lock.try_lock()?;
@@ -516,5 +549,27 @@ impl Receiver for Queue {
 
     fn failed(&self, host: &Delivery) {
         self.close(host);
+    }
+
+    #[inline]
+    fn raised(&self, host: &Delivery) {
+        if self.timed.load(Ordering::Relaxed) {
+            self.raised_ns.store(host.now_ns(), Ordering::Relaxed);
+        }
+    }
+
+    fn time_answers(&self, host: &Delivery, on: bool) {
+        self.with(host, |inside, now_ns| {
+            inside.stack.time_answers(on);
+            // What lies in the ring from before is not known to be older.
+            if on && !self.timed.load(Ordering::Relaxed) {
+                self.empty_ns.store(now_ns, Ordering::Relaxed);
+            }
+            self.timed.store(on, Ordering::Relaxed);
+        });
+    }
+
+    fn answer_times(&self, host: &Delivery) -> Option<Latencies> {
+        self.with(host, |inside, _| inside.stack.answer_times())
     }
 }

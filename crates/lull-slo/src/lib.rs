@@ -33,16 +33,22 @@
 
 mod allowance;
 mod bounds;
+mod decided;
+mod latencies;
 mod law;
 mod objective;
 mod reading;
 mod standing;
+mod told;
 
 pub use self::allowance::{CHANGES_AT_ONCE, CHANGES_PER_MINUTE};
 pub use self::bounds::{Bounds, NoTimeout, TIMEOUT_NS_MIN};
+pub use self::decided::Decided;
+pub use self::latencies::Latencies;
 pub use self::law::Controller;
 pub use self::objective::{Bound, LIMIT_NS_MAX, Slo, SloError, Statistic};
 pub use self::reading::{
     ANSWERS_MIN, ANSWERS_PER_WINDOW, Latency, NapiReading, Reading, WINDOW_NS_MAX, WINDOW_NS_MIN, window_is_over,
 };
 pub use self::standing::Standing;
+pub use self::told::Told;

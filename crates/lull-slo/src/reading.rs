@@ -3,6 +3,7 @@
 //! They are gathered per NAPI, once, by whoever runs the controller; a screen or an exporter reads the same values.
 
 use lull_core::Stats;
+use serde::{Deserialize, Serialize};
 
 use crate::{Slo, Statistic};
 
@@ -23,7 +24,8 @@ pub fn window_is_over(elapsed_ns: u64, answers: Option<u64>) -> bool {
 }
 
 /// Latencies of a window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Latency {
     /// How many answers were timed.
     pub answers: u64,

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// How a controller stands to its objective after a window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// The objective is met, and nothing moves.
     Met,
@@ -39,5 +42,35 @@ impl fmt::Display for Standing {
             Standing::CpuOnly => "cpu-only",
             Standing::Blind => "blind",
         })
+    }
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Standing; 9] = [
+        Standing::Met,
+        Standing::Moving,
+        Standing::Held,
+        Standing::Missed,
+        Standing::CpuShort,
+        Standing::OutOfReach,
+        Standing::Quiet,
+        Standing::CpuOnly,
+        Standing::Blind,
+    ];
+
+    /// Why timeouts are as they are.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Standing::Met => "the objective is met and nothing moves",
+            Standing::Moving => "timeouts move towards the objective",
+            Standing::Held => "settings have changed as often as they may, so what was in force stays",
+            Standing::Missed => "the objective is missed for another cause than a timeout",
+            Standing::CpuShort => "CPU is short, so timeouts become longer",
+            Standing::OutOfReach => "the objective is out of reach, so the mode that was asked for is in force",
+            Standing::Quiet => "there are too few answers to judge",
+            Standing::CpuOnly => "latency is not known, so CPU decides",
+            Standing::Blind => "latency is no longer known, so the mode that was asked for is in force",
+        }
     }
 }

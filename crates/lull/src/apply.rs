@@ -87,7 +87,7 @@ pub fn run(args: &ApplyArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure
         let _metrics = args.metrics.serve(watched)?;
         let report = args.report.as_deref().map(Report::bind).transpose()?;
         let log = &mut |line: &str| say!("lull: {line}");
-        let undone = control(&mut session, &request, &mut Control { controller, report }, stop, log)?;
+        let undone = control(&mut session, &request, Control { controller, report }, stop, log)?;
         return Ok(undo::complete(&session, &undone));
     }
     if args.watch {

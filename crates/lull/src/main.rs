@@ -17,6 +17,7 @@ mod flood;
 mod forward;
 mod group;
 mod group_args;
+mod keeper;
 mod load;
 mod manual;
 mod measure_args;

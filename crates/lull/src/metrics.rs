@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 use lull_figures::Source;
 use lull_figures::exporter::Exporter;
+use lull_linux::os;
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -27,7 +28,10 @@ impl MetricsArgs {
         source: impl FnOnce() -> Result<Box<dyn Source>, Failure>,
     ) -> Result<Option<Exporter>, Failure> {
         let Some(address) = self.prometheus else { return Ok(None) };
-        let exporter = Exporter::start(address, source()?)?;
+        // A signal that one of its threads took would end a command that passes signals on.
+        let started = os::deaf(|| Ok::<_, Failure>(Exporter::start(address, source()?)?));
+        let exporter =
+            started.map_err(|error| format!("cannot serve metrics: signals stay as they are: {error}"))??;
         if let Some(address) = exporter.address() {
             say!("lull: metrics are at http://{address}/metrics");
         }

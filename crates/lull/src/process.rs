@@ -65,6 +65,9 @@ impl Process {
         for (napi, mode) in self.shown.napis.iter().zip(&self.modes) {
             self.print_notes(napi, mode)?;
         }
+        if let Some(decided) = &self.shown.controller {
+            outln!("  controller: {}", decided.words())?;
+        }
         self.shown.groups.iter().try_for_each(group::print)
     }
 

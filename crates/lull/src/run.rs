@@ -8,17 +8,21 @@ mod user;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use lull_cbpf::steer::Steer;
 use lull_figures::device::Watched;
+use lull_linux::Report;
+use lull_linux::control::Control;
 use lull_linux::run::{Run, Sockets, Waits, dry_run};
 
 use crate::device_args::{RequestArgs, StateArgs};
 use crate::failure::Failure;
 use crate::metrics::MetricsArgs;
 use crate::output::outln;
+use crate::slo_args::SloArgs;
 use crate::steer_args;
 
 /// Arguments of `lull run`.
@@ -70,6 +74,11 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "prometheus")]
     dry_run: bool,
     #[command(flatten)]
+    slo: SloArgs,
+    /// With --slo and --dev: a socket on which the program reports its latencies, as for `lull apply`.
+    #[arg(long, value_name = "PATH", requires = "slo")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
     state: StateArgs,
@@ -113,6 +122,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(OneNapi::Timeout) = args.one_napi {
         request.overrides.irq_suspend_timeout_ns = Some(lull_linux::spans::SHORT_SUSPEND_TIMEOUT_NS);
     }
+    let controller = args.slo.controller(&request.mode, request.settings()?)?;
+    if controller.is_some() && args.dev.is_none() {
+        return Err(
+            "cannot keep an objective without a device: --slo takes --dev or --nic, whose timeouts it is about".into(),
+        );
+    }
     let run = Run {
         request,
         device: args.dev.clone(),
@@ -143,7 +158,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(device) => Ok(Box::new(Watched::open(device, &options)?)),
         None => Err("cannot serve metrics: --prometheus takes --dev or --nic, whose NAPIs it is about".into()),
     })?;
-    Ok(ExitCode::from(lull_linux::run::run(&run, &options, &mut |line: &str| args.say(line))?))
+    let control = match controller {
+        Some(controller) => Some(Control { controller, report: args.report.as_deref().map(Report::bind).transpose()? }),
+        None => None,
+    };
+    Ok(ExitCode::from(lull_linux::run::run(&run, control, &options, &mut |line: &str| args.say(line))?))
 }
 
 impl RunArgs {

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use lull_control::Offer;
 use lull_control::place::Places;
+use lull_control::slo::Whom;
+use lull_core::Mode;
 use lull_figures::exporter::Exporter;
 use lull_figures::process::Own;
 use lull_lab::service::Steer;
@@ -25,8 +27,10 @@ use lull_nic::trace::Trace;
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::group_args::GroupArgs;
+use crate::keeper::Keeper;
 use crate::metrics::MetricsArgs;
 use crate::output::say;
+use crate::slo_args::SloArgs;
 use crate::xdp::XdpArgs;
 use crate::{steer_args, units};
 
@@ -131,15 +135,17 @@ pub struct Serve {
     #[arg(long)]
     trace: bool,
     #[command(flatten)]
+    slo: SloArgs,
+    #[command(flatten)]
     metrics: MetricsArgs,
 }
 
-/// What a running service offers, until it is dropped: its metrics, and its control socket.
-type Offered = (Option<Exporter>, Option<Arc<Offer>>);
+/// What a running service offers, until it is dropped: the controller of its timeouts, its metrics, and its control socket.
+type Offered = (Option<Keeper>, Option<Exporter>, Option<Arc<Offer>>);
 
-/// Offers the service to `lull show`, `stat`, `top`, `ss` and `set`, and its metrics where `--prometheus` asks for them. Without a
-/// control socket it serves all the same, and says why it has none.
-fn offer(args: &Serve, network: &Network) -> Result<Offered, Failure> {
+/// Offers the service to `lull show`, `stat`, `top`, `ss` and `set`, its metrics where `--prometheus` asks for them, and keeps
+/// the objective of `--slo`. Without a control socket it serves all the same, and says why it has none.
+fn offer(args: &Serve, mode: &Mode, network: &Network) -> Result<Offered, Failure> {
     let listed = network.clone();
     let sockets = Box::new(move || Some(lull_posix::listing::sockets(&listed)));
     let offered = Offer::start_with_sockets(network.host(), "lull serve", &Places::default(), sockets);
@@ -148,7 +154,16 @@ fn offer(args: &Serve, network: &Network) -> Result<Offered, Failure> {
         Some(control) => Ok(Box::new(Own(control.clone()))),
         None => Err("cannot serve metrics: they are those of the control socket, which could not be made".into()),
     })?;
-    Ok((metrics, control))
+    let keeper = match (args.slo.controller(mode, mode.napi)?, &control) {
+        (None, _) => None,
+        (Some(controller), Some(control)) => {
+            Some(Keeper::start(Whom::Own(control.clone()), controller, mode, |line| say!("lull: {line}"))?)
+        }
+        (Some(_), None) => {
+            return Err("cannot keep an objective: it takes the control socket, which could not be made".into());
+        }
+    };
+    Ok((keeper, metrics, control))
 }
 
 /// Refuses what means nothing on this NIC: what is asked for is never silently ignored.

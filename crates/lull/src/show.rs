@@ -93,6 +93,9 @@ fn print(device: &Show) -> Result<(), WriteError> {
     for napi in &device.napis {
         print_notes(napi)?;
     }
+    if let Some(decided) = &device.controller {
+        outln!("  controller: {}", decided.words())?;
+    }
     for program in &device.spanning_programs {
         outln!("  {program}; what helps: {}", program.remedy())?;
     }

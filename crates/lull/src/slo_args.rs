@@ -21,6 +21,11 @@ pub struct SloArgs {
 }
 
 impl SloArgs {
+    /// Whether there is an objective.
+    pub fn is_given(&self) -> bool {
+        self.slo.is_some()
+    }
+
     /// The controller that was asked for, if one was. `asked` is what NAPIs have of the mode, with what was given in place
     /// of its own.
     pub fn controller(&self, mode: &Mode, asked: NapiSettings) -> Result<Option<Controller>, Failure> {

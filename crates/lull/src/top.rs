@@ -10,6 +10,7 @@ use lull_figures::device::Watched;
 use lull_figures::process::{Asked, Which};
 use lull_figures::rates::{Rate, between};
 use lull_figures::{Figures, Source};
+use lull_lab::table::wrap;
 use lull_linux::netdev::Netdev;
 use lull_linux::show::show;
 use lull_linux::{Options, Session};
@@ -17,7 +18,6 @@ use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table};
 
 use crate::device_args::StateArgs;
@@ -122,7 +122,7 @@ fn screen(
 }
 
 /// The columns, with their widths.
-const COLUMNS: [(&str, Constraint); 12] = [
+const COLUMNS: [(&str, Constraint); 13] = [
     ("whose", Constraint::Fill(2)),
     ("cpu %", Constraint::Length(6)),
     ("queue", Constraint::Length(12)),
@@ -134,20 +134,22 @@ const COLUMNS: [(&str, Constraint); 12] = [
     ("batch", Constraint::Length(6)),
     ("suspend/s", Constraint::Length(9)),
     ("timers/s", Constraint::Length(9)),
+    ("p99", Constraint::Length(8)),
     ("who polls", Constraint::Fill(3)),
 ];
 
 fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &[Rate]) {
-    let missing: Vec<Line<'_>> = figures
-        .iter()
-        .flat_map(|figures| figures.missing.iter().map(|what| Line::from(format!("{}: {what}", figures.subject.name))))
-        .collect();
-    let rows = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Fill(1),
-        Constraint::Length(u16::try_from(missing.len()).unwrap_or(u16::MAX)),
-    ]);
-    let [head, body, foot] = rows.areas(frame.area());
+    let width = usize::from(frame.area().width);
+    let below = |figures: &Figures| -> String {
+        let controller = figures.controller.iter().map(|decided| format!("controller: {}", decided.words()));
+        let sentences = controller.chain(figures.missing.iter().cloned());
+        let wrapped = |sentence: String| wrap(&format!("{}: {sentence}", figures.subject.name), width, "  ");
+        sentences.map(wrapped).collect()
+    };
+    let foot: String = figures.iter().map(below).collect();
+    let lines = u16::try_from(foot.lines().count()).unwrap_or(u16::MAX);
+    let rows = Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(lines)]);
+    let [head, body, below] = rows.areas(frame.area());
     let what = match (figures.is_empty(), rates.is_empty()) {
         (true, _) => {
             "no process runs lull's user plane, and no mode is applied to a device; `lull top DEV` watches one"
@@ -161,7 +163,7 @@ fn draw(frame: &mut Frame<'_>, interval: Duration, figures: &[Figures], rates: &
     let table = Table::new(rates.iter().map(row), COLUMNS.map(|(_, width)| width))
         .header(Row::new(COLUMNS.map(|(name, _)| name)).style(bold));
     frame.render_widget(table, body);
-    frame.render_widget(Paragraph::new(missing), foot);
+    frame.render_widget(Paragraph::new(foot), below);
 }
 
 /// What is not known is a dash, and never a zero.
@@ -184,6 +186,7 @@ fn row(rate: &Rate) -> Row<'static> {
         number(rate.batch, 2),
         number(rate.suspensions, 0),
         number(rate.deferrals, 0),
+        rate.latency.map_or("-".to_owned(), |latency| lull_units::time_text(latency.p99_ns / 1_000 * 1_000)),
         by.collect::<Vec<_>>().join(", "),
     ])
 }
@@ -224,7 +227,7 @@ mod tests {
         let screen = drawn(&after, &between(&before, &after));
         let row = screen.lines().find(|line| line.contains("memcached (77)")).unwrap_or_else(|| panic!("{screen}"));
         let cells: Vec<&str> = row.trim_matches('"').split_whitespace().collect();
-        let expected = "memcached (77) - tap0:1 1073741824 suspend20 1000 400 0.0 2.50 - 0 busy-poll 100 %";
+        let expected = "memcached (77) - tap0:1 1073741824 suspend20 1000 400 0.0 2.50 - 0 - busy-poll 100 %";
         assert_eq!(cells.join(" "), expected, "{screen}");
         assert!(screen.contains("memcached: something is not known"), "{screen}");
     }

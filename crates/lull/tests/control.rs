@@ -117,6 +117,27 @@ fn reported_latencies_move_the_timeout_silence_ends_that_and_a_killed_controller
 }
 
 #[test]
+fn a_program_runs_with_an_objective_which_shows_and_the_device_has_back_what_it_had() {
+    let Some(world) = world("controller of a run") else { return };
+    let (_packets, path) = (Packets::to(&world), world.state.join("report"));
+    let arguments = format!("run --dev va --mode defer50 --slo p99<20ms --report {} -- sleep 1000", path.display());
+    let mut run = world.start(&arguments);
+    run.wait_for("latencies as they are reported");
+    let service = Service::on(path.clone(), 1_000);
+    timeout_becomes(&world, |gro| gro > 4_000_000);
+    let shown = world.ok("show va");
+    assert!(shown.contains("controller: p99<20ms from defer50: "), "{shown}");
+    drop(service);
+    run.signal("-TERM");
+    let (status, said) = run.end();
+    assert_eq!(status, Some(128 + 15), "{said}");
+    assert_eq!(world.values(), [FORMER]);
+    assert_eq!((world.state_file(), path.exists()), (None, false));
+    let left: Vec<_> = std::fs::read_dir(&world.state).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn without_reports_it_has_cpu_only_and_says_so_and_gives_everything_back() {
     let Some(world) = world("controller without latency") else { return };
     let _packets = Packets::to(&world);

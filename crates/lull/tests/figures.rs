@@ -14,9 +14,13 @@ struct Service(Child, String);
 
 impl Service {
     fn start() -> Service {
+        Service::with(&[])
+    }
+
+    fn with(options: &[&str]) -> Service {
         let mut command = Command::new(LULL);
         command.args(["serve", "--nic", "mem", "--mode", "suspend20", "--load", "2K", "--connections", "4"]);
-        command.args(["--prometheus", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(options).args(["--prometheus", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let line = lines.find_map(|line| Some(line.ok()?.split_once("http://")?.1.to_owned()));
@@ -79,6 +83,60 @@ fn a_service_exports_what_its_control_socket_shows() {
         0.00005,
         "what is changed shows at the next scrape"
     );
+}
+
+#[test]
+fn a_service_keeps_an_objective_and_shows_what_was_decided() {
+    // Nothing that a busy machine does is later than that, so timeouts become longer.
+    let service = Service::with(&["--slo", "p99<10s"]);
+    until("requests are timed", || service.value("lull_napi_answer_seconds_count") >= 100.0);
+    until("the timeout was moved", || service.value("lull_napi_gro_flush_timeout_seconds") > 0.001);
+    let metrics = service.metrics();
+    assert!(metrics.contains(r#"objective="p99<10s",mode="suspend20"} 1"#), "{metrics}");
+    assert!(service.value("lull_controller_changes_total") >= 1.0, "{metrics}");
+    let pid = service.0.id().to_string();
+    let (done, said) = lull(&["show", &pid]);
+    assert!(done && said.contains("controller: p99<10s from suspend20: "), "{said}");
+    // Somebody else's hand is found after the next window.
+    let (done, said) = lull(&["set", &pid, "gro-flush-timeout=7us"]);
+    assert!(done, "{said}");
+    until("its timeout is in force again", || service.value("lull_napi_gro_flush_timeout_seconds") > 0.001);
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    until("it ends", || !std::path::Path::new(&format!("/proc/{pid}/fd/0")).exists());
+}
+
+#[test]
+fn an_objective_is_refused_where_nobody_can_keep_it() {
+    for (args, why) in [
+        (&["serve", "--nic", "mem", "--mode", "fullbusy", "--slo", "p99<1ms"][..], "'fullbusy'"),
+        (&["serve", "--nic", "mem", "--mode", "suspend20", "--slo", "p98<1ms"], "'p98'"),
+        (&["run", "--mode", "suspend20", "--slo", "p99<1ms", "--", "true"], "--slo takes --dev or --nic"),
+        (
+            &[
+                "run",
+                "--nic",
+                "tap:x",
+                "--addr",
+                "10.0.0.2/24",
+                "--mode",
+                "base",
+                "--slo",
+                "p99<1ms",
+                "--report",
+                "/x",
+                "--",
+                "true",
+            ],
+            "cannot use --report with --nic",
+        ),
+        (
+            &["run", "--nic", "tap:x", "--addr", "10.0.0.2/24", "--mode", "napibusy", "--slo", "p99<1ms", "--", "true"],
+            "'napibusy'",
+        ),
+    ] {
+        let (done, said) = lull(args);
+        assert!(!done && said.contains(why), "{args:?}: {said}");
+    }
 }
 
 #[test]

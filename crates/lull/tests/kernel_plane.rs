@@ -413,3 +413,13 @@ fn a_program_that_prefers_makes_the_mode_whole() {
     drop(program.stdin.take());
     assert!(program.wait().unwrap().success());
 }
+
+#[test]
+fn a_run_that_serves_metrics_passes_signals_on() {
+    let Some(world) = World::new("run with metrics", 1) else { return };
+    let program = kernel::script("told.sh");
+    let mut run = world.start(&format!("run --dev va --mode base --prometheus 0.0.0.0:0 -- sh {program}"));
+    run.wait_for("ready");
+    run.signal("-TERM");
+    assert_eq!(run.end().0, Some(7), "the program heard it, and the threads that serve metrics did not");
+}

@@ -212,6 +212,18 @@ impl Server {
         generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
         self.set_mode(run.mode)?;
+        self.observe(run, generate)
+    }
+
+    /// Measures with what is in force, whoever has put it there.
+    ///
+    /// # Errors
+    /// What the generator meets.
+    pub fn observe(
+        &self,
+        run: &Run<'_>,
+        generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
+    ) -> Result<RunResult, BenchError> {
         let window = around(run, &self.threads(), generate, || self.counters(), || Ok(()))?;
         Ok(self.row(run, &window))
     }

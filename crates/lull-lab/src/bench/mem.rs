@@ -235,8 +235,12 @@ fn generate(
     Ok(summary)
 }
 
-impl Bench for MemBench {
-    fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
+impl MemBench {
+    /// Runs the load on what is in force, and leaves it so.
+    ///
+    /// # Errors
+    /// What the generator meets.
+    pub fn observe(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let MemBench { clients, server, config, .. } = self;
         // Each client has its share of the rate.
         let pace = |connections: usize| match pace(config, run) {
@@ -245,7 +249,14 @@ impl Bench for MemBench {
             }
             pace => pace,
         };
-        server.measure(run, move || generate(clients, run, pace))
+        server.observe(run, move || generate(clients, run, pace))
+    }
+}
+
+impl Bench for MemBench {
+    fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
+        self.server.set_mode(run.mode)?;
+        self.observe(run)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -39,13 +39,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::apply::{Options, Session, apply, diff, undo};
+use crate::control::{Control, Controlling};
 use crate::error::{Error, Result};
 use crate::plan::cpu_list;
 use crate::watch::{Again, READ_BACK};
 use crate::{machine, sched};
 pub use one_napi::OneNapi;
 use one_napi::Queues;
-use serve::{OnDevice, Serving};
+use serve::{Kept, OnDevice, Serving};
 use signals::Signals;
 use supervisor::Supervisor;
 
@@ -70,14 +71,14 @@ pub fn dry_run(run: &Run, options: &Options) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Runs the program to its end and returns its exit status, 128 + n if signal n ended it. Things worth knowing are told
-/// to `say` in a line each.
+/// Runs the program to its end and returns its exit status, 128 + n if signal n ended it. `control` chooses the device's
+/// timeouts meanwhile. Things worth knowing are told to `say` in a line each.
 ///
 /// The caller is the only thread of its process: signals are taken for the program from here on.
 ///
 /// # Errors
 /// Everything that can be refused, before the first change; the device has then what it had.
-pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
+pub fn run(run: &Run, control: Option<Control>, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8> {
     let way = Way::of(run)?;
     let mut session = run.device.as_ref().map(|device| open(device, options)).transpose()?;
     if run.pin && session.is_none() {
@@ -95,7 +96,7 @@ pub fn run(run: &Run, options: &Options, say: &mut dyn FnMut(&str)) -> Result<u8
     if needed {
         background::adopt()?;
     }
-    let status = with_device(run, options, &way, session.as_mut(), supervisor.as_mut(), &signals, say);
+    let status = with_device(run, (control, options), &way, session.as_mut(), supervisor.as_mut(), &signals, say);
     let undone = session.as_mut().map_or(Ok(()), |session| give_back(session, say));
     // What was refused before the first change has left nothing to undo, and is told once.
     let nothing_left = || session.as_ref().is_some_and(|session| matches!(session.state(), Ok(None)));
@@ -141,7 +142,7 @@ fn open(device: &str, options: &Options) -> Result<Session> {
 
 fn with_device(
     run: &Run,
-    options: &Options,
+    (control, options): (Option<Control>, &Options),
     way: &Way,
     mut session: Option<&mut Session>,
     supervisor: Option<&mut Supervisor>,
@@ -149,12 +150,16 @@ fn with_device(
     say: &mut dyn FnMut(&str),
 ) -> Result<u8> {
     let queues = one_napi(run, session.as_deref_mut())?;
-    let mut again = None;
+    let mut kept = None;
     if let Some(session) = &mut session {
         session.hold()?;
         // Its threads start behind the taking of signals, which they inherit.
-        again = Some(Again::new(session, READ_BACK));
+        let again = Again::new(session, READ_BACK);
         apply(session, &run.request)?;
+        kept = Some(match control {
+            Some(control) => Kept::Objective(Box::new(Controlling::begin(session, &run.request, control, say)?)),
+            None => Kept::Mode(again),
+        });
     }
     let cpus = match &mut session {
         Some(session) if run.pin => Some(delivery_cpus(session)?),
@@ -164,7 +169,7 @@ fn with_device(
     if let Some(cpus) = &cpus {
         say(&format!("the program runs on CPU {}, where its packets are delivered", cpu_list(cpus)));
     }
-    let device = session.zip(again).map(|(session, again)| OnDevice { session, again, request: &run.request, queues });
+    let device = session.zip(kept).map(|(session, kept)| OnDevice { session, kept, request: &run.request, queues });
     let mut serving = Serving::of(run, options, way, signals, device, supervisor);
     let status = serving.until_the_end(&mut child, say);
     // Whatever has gone wrong, what was set in processes of the program is given back.

@@ -2,9 +2,11 @@
 
 use std::os::fd::AsFd;
 use std::process::{Child, ExitStatus};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lull_core::{EpollParams, Mode};
+use lull_slo::WINDOW_NS_MIN;
 use rustix::event::Timespec;
 
 use super::background::Background;
@@ -15,17 +17,39 @@ use super::supervisor::Supervisor;
 use super::way::{Run, Way};
 use crate::apply::{Options, Session};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
+use crate::control::Controlling;
 use crate::error::{Error, Result};
 use crate::plan::DeviceRequest;
 use crate::watch::Again;
 
+/// What is kept in force on the device.
+pub(super) enum Kept {
+    /// The mode that was asked for.
+    Mode(Again),
+    /// The timeouts that a controller chooses: what is lost is set again after its next window.
+    Objective(Box<Controlling>),
+}
+
 /// The device's half, kept in force.
 pub(super) struct OnDevice<'a> {
     pub(super) session: &'a mut Session,
-    pub(super) again: Again,
+    pub(super) kept: Kept,
     pub(super) request: &'a DeviceRequest,
     /// How many queues it has, if that follows the program's contexts.
     pub(super) queues: Option<Queues>,
+}
+
+impl OnDevice<'_> {
+    fn look(&mut self, say: &mut dyn FnMut(&str)) -> Result<()> {
+        let OnDevice { session, kept, request, .. } = self;
+        match kept {
+            Kept::Mode(again) => again.look(session, request, Duration::ZERO, say),
+            Kept::Objective(controlling) => {
+                let goes_on = AtomicBool::new(false);
+                controlling.look(session, request, Duration::ZERO, &goes_on, say).map(|_| ())
+            }
+        }
+    }
 }
 
 /// A process of the program with its children, looked over for as long as that works.
@@ -156,7 +180,7 @@ impl<'a> Serving<'a> {
             }
         }
         if let Some(it) = &mut self.device
-            && let Err(gone) = it.again.look(it.session, it.request, Duration::ZERO, say)
+            && let Err(gone) = it.look(say)
         {
             say(&gone.to_string());
             self.device = None;
@@ -165,8 +189,9 @@ impl<'a> Serving<'a> {
 
     /// Sleeps until one of the processes has ended, a signal has come, or it is time to look again.
     fn sleep<'b>(&self, pidfds: impl Iterator<Item = std::os::fd::BorrowedFd<'b>>) -> Result<()> {
-        let nanoseconds = LOOK_EVERY.subsec_nanos();
-        let timeout = Timespec { tv_sec: LOOK_EVERY.as_secs() as i64, tv_nsec: nanoseconds.into() };
+        let is_controlled = self.device.as_ref().is_some_and(|it| matches!(it.kept, Kept::Objective(_)));
+        let every = if is_controlled { Duration::from_nanos(WINDOW_NS_MIN) } else { LOOK_EVERY };
+        let timeout = Timespec { tv_sec: every.as_secs() as i64, tv_nsec: every.subsec_nanos().into() };
         let looks = !self.followed.is_empty() || self.device.is_some();
         self.signals.sleep(pidfds, looks.then_some(&timeout))
     }

@@ -88,6 +88,7 @@ impl Stack {
     /// Forgets a connection altogether.
     pub(super) fn free(&mut self, index: u32) {
         self.timers.remove(index);
+        self.nobody_asks(index);
         let Some(connection) = self.connections.remove(index) else { return };
         if !self.egress.is_empty() {
             self.egress.remove(&index);

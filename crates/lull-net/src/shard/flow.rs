@@ -50,6 +50,10 @@ impl FlowKey {
         }
     }
 
+    pub(super) fn local_port(&self) -> u16 {
+        (self.ports >> 16) as u16
+    }
+
     pub(super) fn local(&self) -> SocketAddr {
         SocketAddr::new(address(self.local), (self.ports >> 16) as u16)
     }

@@ -178,6 +178,10 @@ impl PortTable {
         }
     }
 
+    pub(super) fn is_bound(&self, port: u16) -> bool {
+        self.0.contains_key(&port)
+    }
+
     pub(super) fn is_free(&self, port: u16) -> bool {
         !self.0.contains_key(&port)
     }

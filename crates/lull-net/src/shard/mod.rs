@@ -42,6 +42,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answers;
 mod challenge;
 mod coalesce;
 mod config;

@@ -163,6 +163,7 @@ impl Stack {
         if !outstanding {
             connection.progress_ns = io.now_ns;
         }
+        self.answer_goes(id.index(), io.now_ns);
         if !self.hold_back(id, io) {
             self.pump(id.index(), true, io);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lull_nic::{Checksum, Frame, FramePool, TxQueue};
 
+use super::answers::Answers;
 use super::coalesce::HeldBack;
 use super::config::StackConfig;
 use super::connection::Connection;
@@ -79,6 +80,8 @@ pub struct Stack {
     /// The most that it was since memory was last given back.
     pub(super) buffer_bytes_peak: usize,
     pub(super) counters: StackCounters,
+    /// See [`Stack::time_answers`].
+    pub(super) answers: Option<Box<Answers>>,
     /// See [`Stack::take_down`].
     down: bool,
     /// See [`Stack::set_unreachable`].
@@ -175,6 +178,7 @@ impl Stack {
             buffer_bytes: 0,
             buffer_bytes_peak: 0,
             counters: StackCounters::default(),
+            answers: None,
             down: false,
             unreachable: false,
             config,

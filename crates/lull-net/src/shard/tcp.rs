@@ -263,6 +263,7 @@ impl Stack {
             connection.finish();
         }
         let arrived = now_unread.saturating_sub(unread);
+        let asks = arrived > 0;
         // The common case, a request in order with nothing of ours on the way: smoltcp has nothing to send, and its
         // only deadline is that of the delayed acknowledgement. Asking it would cost as much as all the rest here.
         let first = connection.unanswered == 0;
@@ -289,6 +290,9 @@ impl Stack {
         }
         if several && let Some(connection) = self.connections.get_mut(index) {
             connection.socket_mut().set_ack_delay(Some(ACK_DELAY));
+        }
+        if asks {
+            self.request_came(index);
         }
     }
 

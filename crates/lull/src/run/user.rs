@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use lull_control::slo::Whom;
 use lull_core::Mode;
 use lull_figures::process::{Asked as Figured, Which};
 use lull_linux::run::Plain;
@@ -22,7 +23,8 @@ use lull_posix::{Flows, handover::inheritable};
 use super::{RunArgs, nic, peers, queues};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
-use crate::output::outln;
+use crate::keeper::Keeper;
+use crate::output::{outln, say};
 use crate::serve::{address, gateways, refuse as refuse_nic};
 use crate::xdp::XdpArgs;
 
@@ -222,6 +224,7 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
         ("--defer-hard-irqs", request.defer_hard_irqs.is_some()),
         ("--threads-cpus", request.threads_cpus.is_some()),
         ("--thread-policy", request.thread_policy.is_some()),
+        ("--report", args.report.is_some()),
     ];
     match of_the_kernel.iter().find(|(_, given)| *given) {
         Some((option, _)) => Err(format!(
@@ -236,6 +239,8 @@ fn refuse(args: &RunArgs) -> Result<(), Failure> {
 /// Runs the program.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let asked = Asked::of(args)?;
+    let mode: Mode = args.request.mode.parse()?;
+    let controller = args.slo.controller(&mode, mode.napi)?;
     let program = Plain::of(&args.command)?;
     if args.dry_run {
         outln!("would run {}", asked.words(&args.command[0]))?;
@@ -259,8 +264,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
     let shared = nic.shared(inboxes)?;
-    let on = Which::On(Some(asked.nic.name().to_owned()));
-    let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(on))))?;
+    let device = asked.nic.name().to_owned();
+    let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(Which::On(Some(device.clone()))))))?;
+    let quiet = args.quiet;
+    let log = move |line: &str| {
+        if !quiet {
+            say!("lull: {line}")
+        }
+    };
+    let keeper =
+        controller.map(|controller| Keeper::start(Whom::On(device.clone()), controller, &mode, log)).transpose()?;
     let mut watch = None;
     let started = || {
         watch = Some(queues::Watch::start(shared, &flows));
@@ -271,7 +284,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(Err(error)) = &watch {
         args.say(&format!("queues of processes that ended were not taken out: {error}"));
     }
-    drop(watch);
+    drop((watch, keeper));
     let left_open = flows.all();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), qdisc: None, ..asked.network };

@@ -56,7 +56,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     bench.server().set_mode(mode)?;
     bench.notes().iter().for_each(|note| say!("lull: {note}"));
     // Before the first line: whoever reads it may ask at once.
-    let _offered = offer(args, bench.server().network())?;
+    let _offered = offer(args, mode, bench.server().network())?;
     outln!(
         "serving memcached on the in-memory NIC in mode {mode} with {} workers; load {load} over {} connections",
         args.threads,
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
     while !stop.load(Ordering::Relaxed) {
         let offered_qps = load.offered_qps(None);
         let run = Run { mode, load, offered_qps, run: lines, warm_up: SETTLE, window: WINDOW, stop };
-        let second = bench.run(&run)?;
+        let second = bench.observe(&run)?;
         if lines % HEADING_EVERY == 0 {
             outln!(
                 "{:>9} {:>9} {:>9} {:>6} {:>10} {:>9} {:>9} {:>9}  mode",
@@ -81,13 +81,13 @@ pub(super) fn run(args: &Serve, mode: &Mode, stop: &AtomicBool) -> Result<ExitCo
             )?;
         }
         lines += 1;
-        outln!("{}", line(&second))?;
+        outln!("{}", line(&second, args.slo.is_given()))?;
     }
     outln!("stopped")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(second: &RunResult) -> String {
+fn line(second: &RunResult, is_controlled: bool) -> String {
     let figure = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
     let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
     format!(
@@ -100,7 +100,8 @@ fn line(second: &RunResult) -> String {
         count(second.polls),
         figure(second.mean_work),
         count(second.wakeups),
-        second.verdict,
+        // A controller's timeouts are not those of the mode.
+        if is_controlled { "by --slo".to_owned() } else { second.verdict.to_string() },
         if second.kept_up { "" } else { "; the generator could not keep up" },
     )
 }

@@ -13,6 +13,8 @@ use crate::failure::Failure;
 /// Serves until a signal comes.
 pub fn run(args: Serve, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let mode: Mode = args.mode.parse()?;
+    // A mode without timeouts to choose is refused before anything is made.
+    args.slo.controller(&mode, mode.napi)?;
     match args.nic.split_once(':') {
         Some(("tap", name)) => wire::run(&args, &Wire::Tap(name), &mode, stop),
         Some(("xdp", spec)) => wire::run(&args, &Wire::Xdp(spec), &mode, stop),

@@ -186,7 +186,7 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     for note in server.notes() {
         say!("lull: {note}");
     }
-    let _offered = offer(args, server.network())?;
+    let _offered = offer(args, mode, server.network())?;
     let shown = addresses.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect::<Vec<_>>().join(", ");
     let workers = args.threads;
     outln!("serving memcached on {shown} port {port} over {name} in mode {mode} with {workers} workers")?;

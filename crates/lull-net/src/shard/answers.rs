@@ -1,0 +1,92 @@
+//! How long requests take inside the machine: from when a frame may have come into the ring until the application sends
+//! the answer.
+//!
+//! Nobody stamps frames of a TAP or of memory. What a poll finds came after the last time that the ring was seen empty, or
+//! where an interrupt brought the poll, when that was raised; the later of the two is taken, which is early by what a frame
+//! waited less. Under a deferral that is one timeout at the most, as it is for the frame that came first.
+
+use lull_slo::Latencies;
+
+use super::stack::Stack;
+
+/// No request waits for an answer.
+const NONE: u64 = 0;
+
+/// The times of requests of connections that came to a listener.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// Since when the frames that are being received may have been in the ring.
+    came_ns: u64,
+    /// When the request of each connection came that has no answer yet, by the connection's index.
+    asked_ns: Vec<u64>,
+    took: Latencies,
+}
+
+impl Answers {
+    fn asked(&mut self, index: u32) {
+        let index = index as usize;
+        if self.asked_ns.len() <= index {
+            self.asked_ns.resize(index + 1, NONE);
+        }
+        if self.asked_ns[index] == NONE {
+            self.asked_ns[index] = self.came_ns.max(1);
+        }
+    }
+
+    fn take(&mut self, index: u32) -> Option<u64> {
+        let asked_ns = self.asked_ns.get_mut(index as usize)?;
+        Some(std::mem::replace(asked_ns, NONE)).filter(|ns| *ns != NONE)
+    }
+}
+
+impl Stack {
+    /// Times requests from now on, or no longer.
+    pub fn time_answers(&mut self, on: bool) {
+        if !on {
+            self.answers = None;
+        } else if self.answers.is_none() {
+            self.answers = Some(Box::default());
+        }
+    }
+
+    /// What requests took so far, if they are timed.
+    pub fn answer_times(&self) -> Option<Latencies> {
+        self.answers.as_ref().map(|answers| answers.took.clone())
+    }
+
+    /// The frames that are received next may have been in the ring since then.
+    #[inline]
+    pub fn came_since(&mut self, ns: u64) {
+        if let Some(answers) = &mut self.answers {
+            answers.came_ns = ns;
+        }
+    }
+
+    /// Data came on a connection. One that this end opened asks itself, and what comes is the answer.
+    #[inline]
+    pub(super) fn request_came(&mut self, index: u32) {
+        let Some(answers) = &mut self.answers else { return };
+        let local = self.connections.get(index).map(|connection| connection.flow.local_port());
+        if local.is_some_and(|port| self.listener_ports.is_bound(port)) {
+            answers.asked(index);
+        }
+    }
+
+    /// The application sends on a connection.
+    #[inline]
+    pub(super) fn answer_goes(&mut self, index: u32, now_ns: u64) {
+        if let Some(answers) = &mut self.answers
+            && let Some(asked_ns) = answers.take(index)
+        {
+            answers.took.record(now_ns.saturating_sub(asked_ns));
+        }
+    }
+
+    /// The connection is over; another one gets its index.
+    #[inline]
+    pub(super) fn nobody_asks(&mut self, index: u32) {
+        if let Some(answers) = &mut self.answers {
+            answers.take(index);
+        }
+    }
+}
