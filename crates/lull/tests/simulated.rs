@@ -172,7 +172,7 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     let listed = lull(&["sim", "example"]);
     let names: Vec<String> =
         text(&listed.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(names, ["af_xdp", "memcached", "proxy"]);
+    assert_eq!(names, ["af_xdp", "group", "memcached", "proxy"]);
     let directory = Directory::new("examples");
     let printed = lull(&["sim", "example", "af_xdp"]);
     let world = directory.write("mine.toml", &text(&printed.stdout));
@@ -191,7 +191,7 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     let said = text(&lull(&arguments).stdout);
     assert!(said.contains("lull apply DEV --mode busyread") && said.contains("SO_PREFER_BUSY_POLL 1"), "{said}");
     assert!(!said.contains("lull run") && said.contains("Left out (and "), "{said}");
-    refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, memcached, proxy"]);
+    refused(&["sim", "example", "redis"], &["'redis'", "af_xdp, group, memcached, proxy"]);
 }
 
 /// Files of `--csv`, `--json` and `--html` that hold the same things.
