@@ -247,7 +247,7 @@ fn unknown_devices_intervals_and_planes_are_refused() {
     refused("stat lo --count 0", &["--count"]);
     refused("compare --plane kernel --nic mem", &["--nic", "kernel plane"]);
     refused("compare --plane kernel --realtime", &["--realtime"]);
-    refused("compare --service own", &["--service", "user plane"]);
+    refused("compare --service auto", &["--service", "user plane"]);
 }
 
 #[test]
