@@ -63,6 +63,8 @@ struct Mixed {
     kernel_key: AtomicU64,
     /// Tells those who watch the kernel's context of lull's members.
     bell: OnceLock<nested::Bell>,
+    /// When it last had an event, by the engine's clock, in a mode that keeps polling.
+    event_ns: AtomicU64,
 }
 
 /// The data of [`EpollFile::call`] in the kernel's context.
@@ -114,7 +116,13 @@ impl EpollFile {
         let _ = epoll.set_mode(&engine.mode).map_err(|_| Errno::new(libc::EINVAL))?;
         let kernel = kernel::kept_duplicate(epfd)?;
         epoll.add_fd(kernel.as_fd(), KERNEL_KEY, Interest::READABLE)?;
-        let made = Mixed { epoll, kernel, kernel_key: AtomicU64::new(KERNEL_KEY), bell: OnceLock::new() };
+        let made = Mixed {
+            epoll,
+            kernel,
+            kernel_key: AtomicU64::new(KERNEL_KEY),
+            bell: OnceLock::new(),
+            event_ns: AtomicU64::new(0),
+        };
         let mixed = self.mixed.get_or_init(|| made);
         self.take_params_over(mixed)?;
         self.becomes_mixed(mixed)?;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, epoll_event};
+use lull_fd::wait::POLLED_AFTER_EVENT_NS;
 use lull_net::{Event, Ready};
 
 use super::nested::INSIDE_A_CALL;
@@ -122,14 +123,12 @@ impl Mixed {
         timeout: Option<Duration>,
     ) -> Result<usize> {
         let cpu = engine.cpu_of(self.epoll.napi_id());
-        // A mode may ask never to be left for long (fullbusy).
-        let longest = engine.mode.app.timeout();
         // Calls for ever, and those that do not wait, read no clock.
         let until =
             timeout.filter(|timeout| !timeout.is_zero()).and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let slice = match (left, longest) {
+            let slice = match (left, self.longest(engine)) {
                 (Some(left), Some(longest)) => Some(left.min(longest)),
                 (left, longest) => left.or(longest),
             };
@@ -139,6 +138,9 @@ impl Mixed {
             let count = self.hand_out(batch, events)?;
             self.set_bell();
             if count != 0 {
+                if engine.mode.app.timeout().is_some() {
+                    self.event_ns.store(engine.host.now_ns(), Ordering::Relaxed);
+                }
                 return Ok(count);
             }
             // Something of the kernel's that another thread took, lull's own bell, or a slice of a longer wait.
@@ -147,6 +149,14 @@ impl Mixed {
                 return Ok(0);
             }
         }
+    }
+
+    /// How long a context may be left at a time, in a mode that keeps polling (fullbusy): as on the kernel plane, until it has
+    /// had no event for a while. A thread that waits beside the busy ones, as memcached's for new connections, would
+    /// otherwise take its share of their core for ever.
+    fn longest(&self, engine: &Engine) -> Option<Duration> {
+        let since_event_ns = || engine.host.now_ns().saturating_sub(self.event_ns.load(Ordering::Relaxed));
+        engine.mode.app.timeout().filter(|_| since_event_ns() < POLLED_AFTER_EVENT_NS)
     }
 
     /// Writes lull's events, and then of the kernel's as many as there is room for.
