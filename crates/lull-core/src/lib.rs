@@ -98,7 +98,7 @@ pub use epoll::{EpollBusy, EpollOptions, EpollParams, TimeoutZero};
 pub use epoll_wait::{BusyDone, EpollWait, WaitStep};
 pub use event::{Cx, Event, EventKind, EventSink};
 pub use group::{Group, GroupConfig, GroupPoller, GroupStep};
-pub use mode::{AppPolicy, Mode, ModeError};
+pub use mode::{AppPolicy, Mode, ModeError, POLLED_AFTER_EVENT_NS};
 pub use napi::{AfterResume, Napi};
 pub use owner::{Completion, GroFlush, Owner, Polled, Release, Route, Schedule, Settled};
 pub use poll::PollBusy;

@@ -17,6 +17,10 @@ pub enum AppPolicy {
     TimeoutMs(u32),
 }
 
+/// How long after its last event a context of an unmodified program is polled for, on both planes, in a mode whose application
+/// [never waits for long](AppPolicy::TimeoutMs). A program whose packets are further apart sleeps between them.
+pub const POLLED_AFTER_EVENT_NS: u64 = 100_000_000;
+
 impl AppPolicy {
     /// The timeout of each wait in epoll; `None` is for ever.
     pub fn timeout(self) -> Option<Duration> {

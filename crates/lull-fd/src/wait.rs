@@ -15,13 +15,10 @@
 //! signals around the whole call, and each poll and each wait lets them in (`epoll_pwait`), as the kernel's does.
 
 use libc::c_int;
-use lull_core::ZeroTimeout;
+use lull_core::{POLLED_AFTER_EVENT_NS, ZeroTimeout};
 
 use crate::table::{Candidate, Known};
 use crate::time::FOR_EVER_NS;
-
-/// How long after its last event a context is polled for. A program whose packets are further apart sleeps between them.
-pub const POLLED_AFTER_EVENT_NS: u64 = 100_000_000;
 
 /// The calls that a wait is made of. None of them may allocate or take a lock.
 pub trait Kernel {

@@ -2,8 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 
+use lull_core::POLLED_AFTER_EVENT_NS;
 use lull_fd::table::Known;
-use lull_fd::wait::{self, POLLED_AFTER_EVENT_NS};
+use lull_fd::wait;
 use lull_fd::{Kernel, Round, Table, Waited, time::FOR_EVER_NS};
 
 const US: u64 = 1_000;

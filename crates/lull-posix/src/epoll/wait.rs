@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, epoll_event};
-use lull_fd::wait::POLLED_AFTER_EVENT_NS;
+use lull_net::lull_core::POLLED_AFTER_EVENT_NS;
 use lull_net::{Event, Ready};
 
 use super::nested::INSIDE_A_CALL;
