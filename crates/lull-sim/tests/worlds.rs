@@ -53,6 +53,16 @@ fn worlds_with_groups_that_were_hard_once_keep_every_invariant() {
     }
 }
 
+/// Their CPUs were to be taken for longer than a lap of the script, in every lap, and nothing was ever polled again.
+#[test]
+fn worlds_whose_cpus_are_taken_over_and_over_come_to_their_end() {
+    for seed in [800_008_241, 800_042_544] {
+        let outcome = Plan::random_grouped(seed).run();
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        assert!(outcome.bound.is_none(), "seed {seed}");
+    }
+}
+
 /// A completion that is held up, or a thread that softirq wakes, takes a CPU's time while its poller makes empty passes:
 /// no budget pays for that.
 #[test]

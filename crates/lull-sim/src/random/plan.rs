@@ -285,8 +285,24 @@ impl Plan {
         if grouped || draw.chance(30) {
             groups(&mut draw, &mut world, &mut script, lap_ns);
         }
+        leave_time(&mut script, cpus, lap_ns);
         Plan { seed, world, readers: plan_readers, script, lap_ns, persistent, transitions_goal: TRANSITIONS_GOAL }
     }
+}
+
+/// Takes CPUs for nine tenths of a lap at most. What is taken adds up: of a CPU that is taken for longer than a lap, nothing would
+/// ever be left to its world.
+fn leave_time(script: &mut Vec<Step>, cpus: u32, lap_ns: u64) {
+    let mut left_ns = vec![lap_ns / 10 * 9; cpus as usize];
+    script.retain(|step| match step.action {
+        Action::Steal { ns } => {
+            let left_ns = &mut left_ns[usize::from(step.cpu)];
+            let fits = u64::from(ns) <= *left_ns;
+            *left_ns -= if fits { u64::from(ns) } else { 0 };
+            fits
+        }
+        _ => true,
+    });
 }
 
 /// Draws groups, and what is done to them.
