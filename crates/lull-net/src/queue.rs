@@ -1,143 +1,72 @@
 //! One queue's protocol shard behind its lock: what NAPI polls and what sockets call.
+//!
+//! Here stands who takes the lock, and what is owed before it is given back. The subjects have files of their own:
+//! [`reception`] (a poll's frames, GRO), [`sending`] (doorbells, corks, room), [`watchers`] (wait lists), and [`answer_times`].
 
-use std::collections::HashMap;
+mod answer_times;
+mod reception;
+mod sending;
+mod watchers;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lull_core::{GroFlush, Owner};
 use lull_host::{Delivery, HandoffGuard, HandoffLock, Host, Receiver, Shard, TryPoll};
-use lull_nic::{Doorbell, Frame, FramePool, IrqLine, RxQueue, TxQueue};
+use lull_nic::{FramePool, IrqLine};
 use lull_slo::Latencies;
 
 use crate::busy_read::ModeBusyPoll;
-use crate::ready::WaitList;
-use crate::shard::{Change, Gro, Io, Ready, SocketId, SocketKind, Stack};
-use crate::transmit::TxSide;
+use crate::ready::{Level, WaitList};
+use crate::shard::{Change, Io, Ready, SocketId, Stack};
 
-/// Wait lists for which room is always kept.
-const LISTS_KEPT: usize = 256;
+use answer_times::AnswerTimes;
+use reception::Reception;
+use sending::Sending;
+use watchers::Watchers;
+
 /// Frames that a shard keeps for its next transmissions.
 const POOL_FRAMES_MAX: usize = 4096;
-/// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
-const CORKED_FRAMES_MAX: u64 = 8;
 
 /// Everything that the shard's lock protects.
 pub(crate) struct Inside {
     pub(crate) stack: Stack,
-    rx: Box<dyn RxQueue>,
-    tx: Box<dyn TxQueue>,
-    /// The room interrupt of `tx`. It schedules the NAPI, whose poll serves those who wait.
-    room: Arc<dyn IrqLine>,
-    /// Where a queueing discipline has the ring, and `tx` is its intake.
-    transmit: Option<Arc<TxSide>>,
-    /// Frames were pushed into the intake since the lock was taken.
-    kick: bool,
+    reception: Reception,
+    sending: Sending,
+    watchers: Watchers,
     pool: FramePool,
     changes: Vec<Change>,
-    /// The frames of the present poll.
-    batch: Vec<Frame>,
-    /// Segments that are held for those that continue them; `None`: none ever are.
-    gro: Option<Gro>,
-    tcp: Vec<Option<WaitList>>,
-    others: HashMap<u64, WaitList>,
     /// What the host was told last about this shard's timers.
     told_deadline_ns: u64,
-    transmitted: u64,
-    /// The last doorbell left frames on the ring: it rings again once there is room behind it.
-    unsent: bool,
 }
 
 impl Inside {
-    /// Whether somebody waits for the device: sockets for room in its ring, or its ring for another doorbell.
-    #[inline]
-    fn waits_for_room(&self) -> bool {
-        self.unsent || self.stack.has_blocked()
-    }
-
-    #[inline]
-    fn ring(&mut self) {
-        self.transmitted = self.stack.tx_frames();
-        self.unsent = self.tx.doorbell() == Doorbell::Again;
-        self.kick = self.transmit.is_some();
-        self.tx.reap_sent(&mut self.pool);
-    }
-
-    /// The transmit queue that is to be told of frames, once the lock is given back.
-    #[inline]
-    fn take_kick(&mut self) -> Option<Arc<TxSide>> {
-        if !std::mem::take(&mut self.kick) {
-            return None;
-        }
-        self.transmit.clone()
-    }
-
-    /// The shard sends elsewhere from now on. Returns the former ring, whose doorbell has rung.
-    pub(crate) fn swap_ring(
-        &mut self,
-        tx: Box<dyn TxQueue>,
-        room: Arc<dyn IrqLine>,
-        transmit: Option<Arc<TxSide>>,
-    ) -> Box<dyn TxQueue> {
-        self.ring();
-        (self.room, self.transmit, self.unsent) = (room, transmit, false);
-        std::mem::replace(&mut self.tx, tx)
-    }
-
-    /// There may be room: completions first, then the ring's own frames, then the sockets that wait, in their order.
-    pub(crate) fn use_room(&mut self, now_ns: u64) {
-        self.tx.reap_sent(&mut self.pool);
-        if self.unsent {
-            self.ring();
-        }
-        self.call(now_ns, |stack, io| stack.flush_blocked(io));
-    }
-
     #[inline]
     pub(crate) fn wait_list(&mut self, id: SocketId) -> Option<&mut WaitList> {
-        match id.kind() {
-            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_mut(),
-            _ => self.others.get_mut(&id.to_bits()),
-        }
+        self.watchers.list(id)
     }
 
     /// Makes the wait list of a socket that the application holds from now on.
-    pub(crate) fn watch(&mut self, id: SocketId) -> Arc<crate::ready::Level> {
-        let list = WaitList::new(self.stack.ready(id).unwrap_or(Ready::empty()));
-        let level = list.level.clone();
-        match id.kind() {
-            SocketKind::Tcp => {
-                let slot = id.slot();
-                if self.tcp.len() <= slot {
-                    self.tcp.resize_with(slot + 1, || None);
-                }
-                self.tcp[slot] = Some(list);
-            }
-            _ => {
-                self.others.insert(id.to_bits(), list);
-            }
-        }
-        level
+    pub(crate) fn watch(&mut self, id: SocketId) -> Arc<Level> {
+        self.watchers.add(id, self.stack.ready(id).unwrap_or(Ready::empty()))
     }
 
     pub(crate) fn unwatch(&mut self, id: SocketId) -> Option<WaitList> {
-        match id.kind() {
-            SocketKind::Tcp => {
-                let list = self.tcp.get_mut(id.slot())?.take();
-                while self.tcp.pop_if(|list| list.is_none()).is_some() {}
-                if self.tcp.capacity() > LISTS_KEPT && self.tcp.len() * 4 < self.tcp.capacity() {
-                    self.tcp.shrink_to(self.tcp.len() * 2);
-                }
-                list
-            }
-            _ => self.others.remove(&id.to_bits()),
-        }
+        self.watchers.remove(id)
+    }
+
+    /// The stack, everything that a call into it needs, and what is on its way up to it.
+    #[inline]
+    fn parts(&mut self, now_ns: u64) -> (&mut Stack, Io<'_>, &mut Reception) {
+        let io = Io { now_ns, tx: &mut *self.sending.tx, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
+        (&mut self.stack, io, &mut self.reception)
     }
 
     /// Calls into the stack with everything it needs.
     #[inline]
     pub(crate) fn call<R>(&mut self, now_ns: u64, f: impl FnOnce(&mut Stack, &mut Io<'_>) -> R) -> R {
-        let mut io = Io { now_ns, tx: &mut *self.tx, pool: &mut self.pool, changes: &mut self.changes, batch: 0 };
-        f(&mut self.stack, &mut io)
+        let (stack, mut io, _) = self.parts(now_ns);
+        f(stack, &mut io)
     }
 }
 
@@ -145,15 +74,10 @@ impl Shard for Inside {
     /// The sockets are gone, their calls fail with ENETDOWN, and whoever waits for one is told so.
     fn take_down(&mut self) {
         self.stack.take_down();
-        // The device may be what panicked: no doorbell rings for what was staged.
-        (self.transmitted, self.unsent) = (self.stack.tx_frames(), false);
-        self.batch.clear();
-        self.gro = self.gro.take().map(|_| Gro::default());
+        self.sending.give_up(&self.stack);
+        self.reception.clear();
         self.changes.clear();
-        let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
-        // Everything is ready: every call returns at once, with the error.
-        let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
-        lists.for_each(|list| list.tell(ready, ready, 0));
+        self.watchers.tell_of_the_end();
     }
 }
 
@@ -181,11 +105,7 @@ pub(crate) struct Queue {
     gro_held: AtomicBool,
     /// SO_BUSY_POLL of its sockets by the mode in force.
     pub(crate) mode_busy: ModeBusyPoll,
-    /// Requests are timed ([`Stack::time_answers`]): then it is kept when the ring was last seen empty, and when its interrupt
-    /// was last raised. A clock is read for that in every round of a busy poller.
-    timed: AtomicBool,
-    empty_ns: AtomicU64,
-    raised_ns: AtomicU64,
+    answers: AnswerTimes,
 }
 
 /// No instance yet.
@@ -196,20 +116,12 @@ impl Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
-                rx: queue.rx,
-                tx: queue.tx,
-                room: queue.tx_irq,
-                transmit: None,
-                kick: false,
+                reception: Reception::new(queue.rx, gro),
+                sending: Sending::new(queue.tx, queue.tx_irq),
+                watchers: Watchers::default(),
                 pool: FramePool::new(POOL_FRAMES_MAX),
                 changes: Vec::with_capacity(256),
-                batch: Vec::with_capacity(256),
-                gro: gro.then(Gro::default),
-                tcp: Vec::new(),
-                others: HashMap::new(),
                 told_deadline_ns: u64::MAX,
-                transmitted: 0,
-                unsent: false,
             }),
             napi: AtomicU32::new(NO_NAPI),
             napi_id: AtomicU32::new(0),
@@ -218,53 +130,17 @@ impl Queue {
             blocked: AtomicBool::new(false),
             gro_held: AtomicBool::new(false),
             mode_busy: ModeBusyPoll::new(busy_read_usecs),
-            timed: AtomicBool::new(false),
-            empty_ns: AtomicU64::new(0),
-            raised_ns: AtomicU64::new(0),
+            answers: AnswerTimes::default(),
         }
-    }
-
-    /// The time before a look at the ring, if that matters: what is not there then comes later.
-    #[inline]
-    fn looks_at_ns(&self, host: &Delivery) -> Option<u64> {
-        self.timed.load(Ordering::Relaxed).then(|| host.now_ns())
-    }
-
-    /// The ring was seen empty in a look that began then.
-    #[inline]
-    fn seen_empty(&self, looked_ns: Option<u64>) {
-        if let Some(looked_ns) = looked_ns {
-            self.empty_ns.store(looked_ns, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn cork(&self) {
-        self.corks.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Ends a cork; the doorbell rings for what it held back.
-    pub(crate) fn uncork(&self, host: &Delivery) {
-        self.corks.fetch_sub(1, Ordering::Relaxed);
-        self.with(host, |_, _| ());
-    }
-
-    /// Sends what connections hold back.
-    pub(crate) fn let_go(&self, host: &Delivery) {
-        self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.let_go_of_all(io)));
     }
 
     pub(crate) fn bind(&self, host: &Host, napi: u32) {
         self.napi.store(napi, Ordering::Release);
         let guard = self.lock.lock();
-        guard.room.connect(host.room_sink(napi));
+        guard.sending.room.connect(host.room_sink(napi));
         if guard.unlock().is_err() {
             unreachable!("a NAPI that was never enabled has no owner");
         }
-    }
-
-    /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line.
-    pub(crate) fn look_for_room(&self, host: &Delivery) {
-        self.with(host, |inside, now_ns| inside.use_room(now_ns));
     }
 
     /// The device is gone for good.
@@ -273,16 +149,6 @@ impl Queue {
             inside.stack.set_unreachable();
             inside.use_room(now_ns);
         });
-    }
-
-    /// The room interrupt of what the shard sends to.
-    pub(crate) fn room(&self, host: &Delivery) -> Arc<dyn IrqLine> {
-        self.with(host, |inside, _| inside.room.clone())
-    }
-
-    /// Who sends for the shard, if it has a queueing discipline.
-    pub(crate) fn transmit(&self, host: &Delivery) -> Option<Arc<TxSide>> {
-        self.with(host, |inside, _| inside.transmit.clone())
     }
 
     pub(crate) fn set_napi_id(&self, id: u32) {
@@ -327,30 +193,17 @@ impl Queue {
             self.tell_and_ring(host, &mut guard);
         }
         self.wait_for_room(&guard);
-        let mut kick = guard.take_kick();
+        let mut kick = guard.sending.take_kick();
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
             self.tell_and_ring(host, inside);
             self.wait_for_room(inside);
-            kick = inside.take_kick().or(kick.take());
+            kick = inside.sending.take_kick().or(kick.take());
             work
         });
         // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.
         if let Some(transmit) = kick {
             transmit.kick(host);
-        }
-    }
-
-    /// Sees to it that whoever waits for room is told. Behind the doorbell, as the contract has it; if there is room
-    /// already, the interrupt is raised now, and the NAPI scheduled.
-    #[inline]
-    fn wait_for_room(&self, inside: &Inside) {
-        let waits = inside.waits_for_room();
-        if waits != self.blocked.load(Ordering::Relaxed) {
-            self.blocked.store(waits, Ordering::Relaxed);
-        }
-        if waits {
-            inside.room.unmask();
         }
     }
 
@@ -361,19 +214,9 @@ impl Queue {
             self.deliver_looped(host, inside);
         }
         if !inside.changes.is_empty() {
-            self.tell(inside);
+            inside.watchers.tell(&mut inside.changes, self.napi_id());
         }
-        let held = inside.stack.tx_frames() - inside.transmitted;
-        // A full ring ends `xmit_more`, too: room comes only behind a doorbell.
-        let corked = || {
-            self.corks.load(Ordering::Relaxed) != 0
-                && !inside.stack.has_blocked()
-                // A group holds doorbells back itself.
-                && !inside.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped())
-        };
-        if held > 0 && (held >= CORKED_FRAMES_MAX || !corked()) {
-            inside.ring();
-        }
+        self.ring_for_staged(inside);
         let held_back_until_ns = inside.stack.held_back_until_ns();
         if held_back_until_ns < inside.told_deadline_ns {
             inside.told_deadline_ns = held_back_until_ns;
@@ -389,94 +232,6 @@ impl Queue {
             lull_host::give_back_memory();
         }
     }
-
-    /// What was sent to own addresses comes in again before the lock is given back; what is left of very much, by a timer
-    /// that is due.
-    #[cold]
-    fn deliver_looped(&self, host: &Delivery, inside: &mut Inside) {
-        let now_ns = host.now_ns();
-        inside.call(now_ns, |stack, io| stack.deliver_looped(io));
-        if inside.stack.has_looped() {
-            host.set_receiver_deadline(self.napi(), now_ns);
-        }
-    }
-
-    fn tell(&self, inside: &mut Inside) {
-        let napi_id = self.napi_id();
-        let mut changes = std::mem::take(&mut inside.changes);
-        if changes.len() > 1 {
-            for change in &changes {
-                if let Some(list) = inside.wait_list(change.socket) {
-                    list.warm();
-                }
-            }
-        }
-        for change in changes.drain(..) {
-            // A connection that nobody accepted yet has no list.
-            if let Some(list) = inside.wait_list(change.socket) {
-                list.tell(change.ready, change.edges, napi_id);
-            }
-        }
-        inside.changes = changes;
-    }
-
-    /// Polls the receive half and passes the frames up, with whatever GRO holds.
-    #[inline]
-    fn poll_inside(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
-        let work = self.poll_holding(host, inside, budget);
-        if inside.gro.as_ref().is_some_and(|gro| !gro.is_empty()) {
-            self.flush_inside(host, inside, GroFlush::All);
-        }
-        work
-    }
-
-    /// Passes up what GRO holds.
-    #[cold]
-    fn flush_inside(&self, host: &Delivery, inside: &mut Inside, flush: GroFlush) {
-        let now_ns = host.now_ns();
-        let Inside { stack, tx, pool, changes, gro, .. } = inside;
-        let Some(gro) = gro else { return };
-        let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
-        let mut pass = |frame| stack.receive(frame, &mut io);
-        match flush {
-            GroFlush::All => gro.flush(&mut pass),
-            GroFlush::Old => gro.flush_old(now_ns, &mut pass),
-        }
-        self.gro_held.store(!gro.is_empty(), Ordering::Relaxed);
-    }
-
-    /// Polls the receive half and passes up what GRO does not hold.
-    #[inline]
-    fn poll_holding(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
-        let looked_ns = self.looks_at_ns(host);
-        let Inside { rx, pool, batch, .. } = inside;
-        let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
-        if work == 0 && !inside.waits_for_room() {
-            self.seen_empty(looked_ns);
-            return 0;
-        }
-        let now_ns = host.now_ns();
-        if looked_ns.is_some() {
-            let since_ns = self.empty_ns.load(Ordering::Relaxed).max(self.raised_ns.load(Ordering::Relaxed));
-            inside.stack.came_since(since_ns.min(now_ns));
-            // A full poll has left frames behind.
-            self.seen_empty(looked_ns.filter(|_| work < budget as usize));
-        }
-        let Inside { stack, tx, pool, changes, batch, gro, .. } = inside;
-        stack.warm(batch);
-        let mut io = Io { now_ns, tx: &mut **tx, pool, changes, batch: 0 };
-        match gro {
-            None => batch.drain(..).for_each(|frame| stack.receive(frame, &mut io)),
-            Some(gro) => {
-                let mut pass = |frame| stack.receive(frame, &mut io);
-                batch.drain(..).for_each(|frame| gro.receive(frame, now_ns, &mut pass));
-            }
-        }
-        if inside.waits_for_room() {
-            inside.use_room(now_ns);
-        }
-        work as u32
-    }
 }
 
 impl Receiver for Queue {
@@ -484,8 +239,8 @@ impl Receiver for Queue {
         let Some((mut guard, owner)) = self.lock.lock_or_park(owner, cpu) else { return TryPoll::Handed };
         // The core says at the completion what becomes of what is held.
         let work = self.poll_holding(host, &mut guard, budget);
-        if let Some(gro) = &guard.gro {
-            self.gro_held.store(!gro.is_empty(), Ordering::Relaxed);
+        if guard.reception.has_gro() {
+            self.gro_held.store(guard.reception.holds(), Ordering::Relaxed);
         }
         self.finish(host, guard, true);
         TryPoll::Polled(owner, work)
@@ -494,16 +249,16 @@ impl Receiver for Queue {
     #[inline]
     fn poll_if_free(&self, host: &Delivery, budget: u32) -> Option<u32> {
         // What is missed here is found in the next round, and after the last one by `busy_poll_stop`'s own poll.
-        let looked_ns = self.looks_at_ns(host);
+        let looked_ns = self.answers.looks_at_ns(host);
         if self.is_idle() {
-            self.seen_empty(looked_ns);
+            self.answers.seen_empty(looked_ns);
             return Some(0);
         }
         let mut guard = self.lock.try_lock()?;
         let work = self.poll_inside(host, &mut guard, budget);
         // An empty round, of which a busy poller makes millions, leaves nothing to see to; room in the ring may have made a
         // socket writable that then sent nothing itself.
-        let sent = guard.stack.tx_frames() != guard.transmitted || guard.stack.has_looped();
+        let sent = guard.sending.staged(&guard.stack) != 0 || guard.stack.has_looped();
         let owed = work != 0 || sent || !guard.changes.is_empty();
         self.finish(host, guard, owed);
         Some(work)
@@ -553,19 +308,13 @@ impl Receiver for Queue {
 
     #[inline]
     fn raised(&self, host: &Delivery) {
-        if self.timed.load(Ordering::Relaxed) {
-            self.raised_ns.store(host.now_ns(), Ordering::Relaxed);
-        }
+        self.answers.raised(host);
     }
 
     fn time_answers(&self, host: &Delivery, on: bool) {
         self.with(host, |inside, now_ns| {
             inside.stack.time_answers(on);
-            // What lies in the ring from before is not known to be older.
-            if on && !self.timed.load(Ordering::Relaxed) {
-                self.empty_ns.store(now_ns, Ordering::Relaxed);
-            }
-            self.timed.store(on, Ordering::Relaxed);
+            self.answers.set(on, now_ns);
         });
     }
 

@@ -1,0 +1,84 @@
+//! Whoever waits for a socket of the shard, and how the shard's changes reach them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::ready::{Level, WaitList};
+use crate::shard::{Change, Ready, SocketId, SocketKind};
+
+/// Wait lists for which room is always kept.
+const LISTS_KEPT: usize = 256;
+
+/// The wait lists of a shard's sockets.
+#[derive(Default)]
+pub(super) struct Watchers {
+    tcp: Vec<Option<WaitList>>,
+    others: HashMap<u64, WaitList>,
+}
+
+impl Watchers {
+    #[inline]
+    pub(super) fn list(&mut self, id: SocketId) -> Option<&mut WaitList> {
+        match id.kind() {
+            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_mut(),
+            _ => self.others.get_mut(&id.to_bits()),
+        }
+    }
+
+    /// Makes the wait list of a socket on which `ready` is ready.
+    pub(super) fn add(&mut self, id: SocketId, ready: Ready) -> Arc<Level> {
+        let list = WaitList::new(ready);
+        let level = list.level.clone();
+        match id.kind() {
+            SocketKind::Tcp => {
+                let slot = id.slot();
+                if self.tcp.len() <= slot {
+                    self.tcp.resize_with(slot + 1, || None);
+                }
+                self.tcp[slot] = Some(list);
+            }
+            _ => {
+                self.others.insert(id.to_bits(), list);
+            }
+        }
+        level
+    }
+
+    pub(super) fn remove(&mut self, id: SocketId) -> Option<WaitList> {
+        match id.kind() {
+            SocketKind::Tcp => {
+                let list = self.tcp.get_mut(id.slot())?.take();
+                while self.tcp.pop_if(|list| list.is_none()).is_some() {}
+                if self.tcp.capacity() > LISTS_KEPT && self.tcp.len() * 4 < self.tcp.capacity() {
+                    self.tcp.shrink_to(self.tcp.len() * 2);
+                }
+                list
+            }
+            _ => self.others.remove(&id.to_bits()),
+        }
+    }
+
+    /// Tells of the changes, and leaves none.
+    pub(super) fn tell(&mut self, changes: &mut Vec<Change>, napi_id: u32) {
+        if changes.len() > 1 {
+            for change in &*changes {
+                if let Some(list) = self.list(change.socket) {
+                    list.warm();
+                }
+            }
+        }
+        for change in changes.drain(..) {
+            // A connection that nobody accepted yet has no list.
+            if let Some(list) = self.list(change.socket) {
+                list.tell(change.ready, change.edges, napi_id);
+            }
+        }
+    }
+
+    /// Everything is ready: every call returns at once, with the error.
+    pub(super) fn tell_of_the_end(&mut self) {
+        let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
+        let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
+        lists.for_each(|list| list.tell(ready, ready, 0));
+    }
+}
