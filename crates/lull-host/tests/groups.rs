@@ -314,9 +314,11 @@ fn edge_g08_a_reset_during_a_visit_waits_for_that_poll_and_no_longer() {
     let id = group(&world.host, None, &[0]);
     world.host.group_add(id, world.bound.napi, 64).unwrap();
     let (begun, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (in_poll, over) = (begun.clone(), ended.clone());
+    let (in_poll, over, host) = (begun.clone(), ended.clone(), world.host.clone());
     world.bound.queue.during_poll(move || {
         in_poll.store(true, Ordering::Release);
+        eventually("the disable", || host.napis()[0].state.has(lull_core::state::DISABLE));
+        // One that does not wait returns meanwhile.
         std::thread::sleep(std::time::Duration::from_millis(20));
         over.store(true, Ordering::Release);
     });

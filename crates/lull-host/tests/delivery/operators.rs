@@ -37,7 +37,8 @@ fn disable_and_enable_under_traffic_lose_no_liveness() {
             assert_eq!(world.host.napi_id(bound.napi), 0);
             assert_eq!(world.host.napi_by_id(bound.id), None);
             let before = bound.delivered();
-            std::thread::sleep(Duration::from_millis(1));
+            world.host.schedule(bound.napi);
+            await_standing_by(&world.host);
             assert_eq!(bound.delivered(), before, "nobody polls a disabled instance");
             assert_eq!(world.host.enable(bound.napi).unwrap(), bound.id, "a device with slots keeps its ids");
         }
@@ -171,18 +172,52 @@ fn counters_are_read_while_a_softirq_runs() {
     reader.join().unwrap();
 }
 
+/// Whether a thread of this process sleeps until somebody wakes it: in a call that waits, without a time limit. `None`: the
+/// kernel does not say in which call a thread is.
+fn sleeps_until_woken(tid: i32) -> Option<bool> {
+    let said = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).ok()?;
+    // "number argument argument ... stack-pointer program-counter", or "running".
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let [number, arguments @ ..] = &words[..] else { return Some(false) };
+    let limit = match number.parse::<i64>() {
+        Ok(libc::SYS_futex) => arguments[3],
+        Ok(libc::SYS_ppoll) => arguments[2],
+        _ => return Some(false),
+    };
+    Some(limit == "0x0")
+}
+
+/// It does not look again by the clock, either: whatever wakes a thread is something that happened.
 #[test]
-fn an_idle_host_makes_hardly_any_system_calls() {
+fn an_idle_host_sleeps_until_it_is_woken() {
     let world = World::new();
-    let thread = sleeping_thread(&world.bound, 0, "worker", 1);
-    let before = world.host.cpu_stats(0);
-    std::thread::sleep(Duration::from_millis(300));
-    let idle = world.host.cpu_stats(0) - before;
-    // The worker may still have been on its way into its sleep.
-    assert!(idle.syscalls <= 2, "{idle:?}");
-    assert_eq!((idle.interrupts, idle.wakeups, idle.timer_ops), (0, 0, 0));
+    let (tell, told) = channel();
+    let queue = world.bound.queue.clone();
+    let thread = worker_thread(&world.bound, 0, "worker", move |worker| {
+        tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+        let woke = worker.turn().sleep(&Sleep { until_ns: None, fd: None }, &mut || queue.delivered() >= 1);
+        assert_eq!(woke, Woke::Ready);
+    });
+    let sleepers =
+        [vec![told.recv().unwrap()], world.host.threads().iter().map(|thread| thread.tid).collect()].concat();
+    assert_eq!(sleepers.len(), 3, "the worker, the interrupt thread, ksoftirqd");
+    if sleepers_tell(&sleepers) {
+        eventually("a sleep without a time limit", || {
+            sleepers.iter().all(|tid| sleeps_until_woken(*tid) == Some(true))
+        });
+    }
+    let idle = world.host.cpu_stats(0);
+    assert_eq!((idle.interrupts, idle.timer_ops), (0, 0), "{idle:?}");
     assert!(world.client.send(1));
     thread.join().unwrap();
+}
+
+fn sleepers_tell(sleepers: &[i32]) -> bool {
+    let tell = sleepers.iter().all(|tid| sleeps_until_woken(*tid).is_some());
+    if !tell {
+        println!("SKIP: how an idle host sleeps: this kernel has no /proc/self/task/TID/syscall");
+    }
+    tell
 }
 
 #[test]

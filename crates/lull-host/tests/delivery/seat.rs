@@ -79,20 +79,18 @@ fn softirq_that_finds_the_shard_locked_leaves_the_poll_to_the_holder() {
     let delivery = world.host.delivery();
     let queue = &world.bound.queue;
     let locker = {
-        let (delivery, queue, bound) = (delivery.clone(), queue.clone(), world.bound.napi);
-        let host = world.host.clone();
+        let (delivery, queue) = (delivery.clone(), queue.clone());
         let send = world.client;
         std::thread::Builder::new().name("holder".to_owned()).spawn(move || {
             queue.call(&delivery, || {
                 assert!(send.send(1));
-                eventually("softirq to come by", || host.napi_irqs(bound) == 1);
-                // Softirq is at the lock or about to be; either of the two delivers.
-                std::thread::sleep(Duration::from_millis(20));
+                eventually("softirq to leave its ownership", || queue.handed() == 1);
             });
             send
         })
     };
     let _client = locker.unwrap().join().unwrap();
     world.bound.await_delivered(1);
+    assert_eq!(world.bound.queue.deliverers(), ["holder"]);
     world.bound.await_released();
 }
