@@ -13,9 +13,11 @@
 //! | --- | --- |
 //! | this one | the channel, and what is done around a fork |
 //! | `child` | a number becomes a relay; names and options of one |
+//! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
 
 mod child;
+mod named;
 mod parent;
 
 use std::cell::Cell;
@@ -33,7 +35,7 @@ use rustix::net::{
 use crate::files::{self, File, Open};
 use crate::signals;
 
-pub(crate) use child::{closed, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
+pub(crate) use child::{closed, find, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
 
 /// What a child says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

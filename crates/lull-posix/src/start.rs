@@ -25,7 +25,7 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, kernel, listing, netlink};
+use crate::{claimed, depot, inherit, kernel, listing, netlink};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
@@ -49,6 +49,7 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         netlink::serve(hand_over.ifindex, hand_over.flows, hand_over.nic.queues());
     }
     hand_over.numbers().for_each(own_numbers::mark);
+    inherit::find();
     // Opened once: closing any descriptor of it would give this process's queues back.
     let flows = Flows::open(own(hand_over.flows)).map(Arc::new);
     if let Ok(flows) = &flows {

@@ -137,6 +137,18 @@ fn servers_that_fork_a_child_for_each_connection_serve() {
     }
 }
 
+/// It refuses to run as root, which over AF_XDP the launcher has to be.
+#[test]
+fn postgresql_serves_its_clients_cancels_and_recovers() {
+    let needs = "ls /usr/lib/postgresql/*/bin/pgbench && command -v psql && command -v ip";
+    user::run("postgresql", needs, "suspend20", "tap");
+    if let Some(reason) = user::missing(&format!("test $(id -u) = 0 && {needs} && command -v ping")) {
+        println!("SKIP: PostgreSQL over AF_XDP: {reason}, or this is not root");
+        return;
+    }
+    user::run_in(&["-n"], "postgresql", "base", "xdp");
+}
+
 #[test]
 fn a_program_that_becomes_a_daemon_serves() {
     user::run("calls", CC, "base", "daemon");

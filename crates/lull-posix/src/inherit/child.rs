@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use libc::c_int;
 use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 
-use super::{Message, NAMES_BYTES, Verb, id, names_of};
+use super::{Message, NAMES_BYTES, Verb, id, named, names_of};
 use crate::address::Bytes;
 use crate::files::{self, File, Open};
 use crate::socket::Stream;
@@ -35,9 +35,28 @@ struct Relay {
     local: SocketAddr,
     peer: SocketAddr,
     domain: c_int,
-    /// A TCP socket of the kernel's without a peer, which has the options that a relay's socket does not know.
-    options: c_int,
+    /// A TCP socket of the kernel's without a peer, which has the options that a relay's socket does not know; -1 until it is needed.
+    options: AtomicI32,
     next: *mut Relay,
+}
+
+impl Relay {
+    /// The socket that has its options.
+    fn options(&self) -> Result<c_int> {
+        let known = self.options.load(Ordering::Acquire);
+        if known >= 0 {
+            return Ok(known);
+        }
+        // The engine, which begins with this elsewhere, may never start in a program that was executed.
+        own::begin();
+        let made = kernel::out_of_the_way(kernel::socket(self.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
+        self.options.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
+            // Another thread was first.
+            own::unmark(made);
+            kernel::discard(made);
+            Ok(other)
+        })
+    }
 }
 
 pub(super) fn begin(channel: OwnedFd) {
@@ -128,24 +147,35 @@ fn become_relay(fd: c_int, id: usize, stream: &Stream, channel: c_int) -> Result
     if stream.is_nonblocking() {
         kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
+    // Without the name, only a program that this child executes cannot be told of the connection's.
+    let _ = named::call(mine.as_raw_fd(), local, peer, stream.domain);
     kernel::dup3(mine.as_raw_fd(), fd, flags)?;
-    let options = kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    // SAFETY: it was just made, and nobody else has it.
-    let options = own::kept_apart(unsafe { OwnedFd::from_raw_fd(options) }).into_raw_fd();
-    let inode = kernel::inode(fd)?;
-    let relay = Box::new(Relay {
-        id,
-        number: fd,
-        inode,
-        local,
-        peer,
-        domain: stream.domain,
-        options,
-        next: RELAYS.load(Ordering::Relaxed),
-    });
-    RELAYS.store(Box::into_raw(relay), Ordering::Release);
+    note(id, fd, local, peer, stream.domain)?;
     files::forget_inherited(fd);
     Ok(())
+}
+
+/// One thread at a time notes a relay.
+fn note(id: usize, number: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
+    let inode = kernel::inode(number)?;
+    let (options, next) = (AtomicI32::new(-1), RELAYS.load(Ordering::Relaxed));
+    let relay = Box::new(Relay { id, number, inode, local, peer, domain, options, next });
+    RELAYS.store(Box::into_raw(relay), Ordering::Release);
+    Ok(())
+}
+
+/// Finds the relays that a program inherits from the one that it was executed by.
+pub(crate) fn find() {
+    /// What is passed to a program that is executed stands far below (`FD_SETSIZE`).
+    const NUMBERS: c_int = 1024;
+    /// Nobody asks for it a second time.
+    const NO_ID: usize = 0;
+    for fd in 0..NUMBERS {
+        if let Some((local, peer, domain)) = named::names(fd) {
+            // It fails for nothing that has a name.
+            let _ = note(NO_ID, fd, local, peer, domain);
+        }
+    }
 }
 
 /// What a relay begins with; the other end closes it at once where there is no such connection any more.
@@ -209,12 +239,12 @@ fn is_tcps(level: c_int, name: c_int) -> bool {
 /// `setsockopt` of a relay: what TCP alone has is kept, and has no effect.
 pub(crate) fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Option<Result<()>> {
     let relay = relay(fd)?;
-    let to = if is_tcps(level, name) { relay.options } else { fd };
-    Some(kernel::setsockopt(to, level, name, value))
+    let to = if is_tcps(level, name) { relay.options() } else { Ok(fd) };
+    Some(to.and_then(|to| kernel::setsockopt(to, level, name, value)))
 }
 
 /// `getsockopt` of a relay; nothing where its own socket has the answer.
 pub(crate) fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
     let relay = relay(fd).filter(|_| is_tcps(level, name))?;
-    Some(kernel::getsockopt(relay.options, level, name, value))
+    Some(relay.options().and_then(|options| kernel::getsockopt(options, level, name, value)))
 }

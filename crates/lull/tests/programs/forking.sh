@@ -21,7 +21,7 @@ class Inetd(socketserver.StreamRequestHandler):
     def handle(self):
         for number in 0, 1:
             os.dup2(self.connection.fileno(), number)
-        os.execvp("cat", ["cat"])
+        os.execvp("python3", ["python3", "executed.py", *map(str, (*self.client_address, *self.server.server_address))])
 
 class Server(socketserver.ForkingTCPServer):
     allow_reuse_address = True
@@ -31,6 +31,18 @@ SERVER = os.getpid()
 with Server((sys.argv[1], 7777), Echo if sys.argv[2] == "child" else Inetd) as server:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server.serve_forever()
+END
+cat >executed.py <<'END'
+import os, socket, sys
+
+names = (sys.argv[1], int(sys.argv[2])), (sys.argv[3], int(sys.argv[4]))
+connection = socket.socket(fileno=0)
+assert (connection.family, connection.type, connection.proto) == (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP), connection
+assert (connection.getpeername(), connection.getsockname()) == names, connection
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+connection.detach()
+os.execvp("cat", ["cat"])
 END
 cat >client.py <<'END'
 import os, socket, sys, threading, time

@@ -1,0 +1,2 @@
+''')
+open(p,'w').write(s)

@@ -1,0 +1,58 @@
+//! What a relay's socket is called: its connection's names are in its own.
+//!
+//! A child may execute another program, whose library knows nothing of what this one noted, and the socket stays open. The name is an
+//! abstract one of the kernel's (`unix(7)`), which goes wherever the socket goes, and which nobody can connect to, for it does not
+//! listen.
+
+use std::net::SocketAddr;
+
+use libc::c_int;
+
+use crate::address::{self, Bytes};
+use crate::{Result, kernel};
+
+const PREFIX: &[u8] = b"\0lull relay ";
+const FAMILY_BYTES: usize = 2;
+/// The socket's inode: no two relays have the same name.
+const INODE_BYTES: usize = size_of::<u32>();
+
+/// Names a relay's socket after its connection, a socket of `domain`.
+pub(super) fn call(socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
+    let inode = kernel::inode(socket)?.to_ne_bytes();
+    let family = (libc::AF_UNIX as u16).to_ne_bytes();
+    let (local, peer) = (Bytes::new(local, domain), Bytes::new(peer, domain));
+    kernel::bind(socket, &[&family, PREFIX, &inode, &local, &peer].concat())
+}
+
+/// The connection's names and its domain, if that is what a socket is called after.
+pub(super) fn names(socket: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
+    let name = kernel::getsockname(socket).ok()?;
+    let (family, rest) = name.as_bytes().split_first_chunk::<FAMILY_BYTES>()?;
+    let names = rest.strip_prefix(PREFIX).filter(|_| u16::from_ne_bytes(*family) == libc::AF_UNIX as u16)?;
+    let names = names.get(INODE_BYTES..)?;
+    let (local, peer) = names.split_at(names.len() / 2);
+    Some((address::parse(local)?, address::parse(peer)?, address::family(local)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_tells_the_names_that_it_was_called_after() {
+        let (first, second) = UnixStream::pair().unwrap();
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let v4 = (at("10.0.0.2:80"), at("10.0.0.1:65535"), libc::AF_INET);
+        call(first.as_raw_fd(), v4.0, v4.1, v4.2).unwrap();
+        assert_eq!(names(first.as_raw_fd()), Some(v4));
+        assert_eq!(names(second.as_raw_fd()), None, "it is not called anything");
+        let v6 = (at("[fd00::1234:5678:9abc:def0]:443"), at("10.0.0.1:4096"), libc::AF_INET6);
+        call(second.as_raw_fd(), v6.0, v6.1, v6.2).unwrap();
+        assert_eq!(names(second.as_raw_fd()), Some(v6), "an IPv4 peer of an IPv6 socket");
+        let (third, _fourth) = UnixStream::pair().unwrap();
+        call(third.as_raw_fd(), v4.0, v4.1, v4.2).expect("a second socket is called after the same connection");
+    }
+}
