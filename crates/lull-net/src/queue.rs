@@ -283,7 +283,7 @@ impl Receiver for Queue {
         self.gro_held.load(Ordering::Relaxed)
     }
 
-    /// May sleep for the lock. Only streams are held, and who has the lock meanwhile is a socket call that never waits for
+    /// May sleep for the lock. Who has the lock meanwhile is a socket call that never waits for
     /// delivery.
     fn gro_flush(&self, host: &Delivery, flush: GroFlush) {
         let mut guard = self.lock.lock();

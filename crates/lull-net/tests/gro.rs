@@ -2,6 +2,7 @@
 
 mod pair;
 
+use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +10,7 @@ use std::thread;
 use lull_core::{NapiSettings, Stats};
 use lull_host::{Host, HostConfig};
 use lull_net::shard::{ConnectOptions, Io, SocketId, Stack, StackConfig};
-use lull_net::{Network, NetworkConfig, Ready, TcpListener, TcpStream};
+use lull_net::{Network, NetworkConfig, Ready, TcpListener, TcpStream, UdpOptions, UdpSocket};
 use lull_nic::mem::{self, MemConfig, MemPort};
 use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
 use pair::{CLIENT, LOST, SERVER, until};
@@ -140,4 +141,39 @@ fn with_a_timeout_what_is_held_waits_for_more_and_for_no_longer() {
     send(&mut bench.wire, frames.into_iter().take(1));
     read(&bench.server, SEGMENT_BYTES);
     assert_ne!(bench.stats().timer_fires, 0);
+}
+
+#[test]
+fn datagrams_are_held_by_the_same_rules_for_a_socket_that_takes_several_as_one() {
+    let napi = NapiSettings { gro_flush_timeout_ns: 3600 * SECOND_NS, ..NapiSettings::default() };
+    for (napi, is_held) in [(napi, true), (NapiSettings::default(), false)] {
+        let mut bench = Bench::new(napi);
+        let (from, to) = (SocketAddr::new(CLIENT.parse().unwrap(), 9), SocketAddr::new(SERVER.parse().unwrap(), 53));
+        let server = UdpSocket::bind(&bench.network, to).unwrap();
+        server.set_read_timeout(Some(LOST)).unwrap();
+        server.set_gro(true).unwrap();
+        let id = bench.client.udp_bind(from, UdpOptions::default()).unwrap();
+        let mut datagram = |bytes: usize| {
+            let data = vec![7; bytes];
+            call(&mut bench.client, &mut bench.kept, |stack, io| stack.udp_send_to(id, &data, to, io)).unwrap();
+            std::mem::take(&mut bench.kept.0)
+        };
+        let two: Vec<Frame> = (0..2).flat_map(|_| datagram(100)).collect();
+        let last = datagram(50);
+        let (polls, arms) = (bench.stats().softirq_polls, bench.stats().timer_arms);
+        send(&mut bench.wire, two);
+        if is_held {
+            let stats = || bench.host.napi_stats(bench.network.napis()[0]);
+            until("the poll's timer", || stats().softirq_polls > polls && stats().timer_arms > arms);
+            assert!(!server.ready().contains(Ready::READABLE), "they are held for the one that follows");
+        }
+        send(&mut bench.wire, last);
+        let (mut data, mut heard) = ([0; 512], Vec::new());
+        while heard.iter().map(|(bytes, _)| bytes).sum::<usize>() < 250 {
+            let received = server.recv_msg(&mut [IoSliceMut::new(&mut data)], false).unwrap();
+            heard.push((received.bytes, received.each_bytes));
+        }
+        // Without a timeout each poll may have found less than all.
+        assert!(!is_held || heard == [(250, Some(100))], "{heard:?}");
+    }
 }

@@ -4,7 +4,7 @@ mod shard_harness;
 
 use std::sync::Arc;
 
-use lull_net::shard::{Neighbours, NetError, Ready, Shutdown, SocketId, UdpOptions};
+use lull_net::shard::{Gro, Neighbours, NetError, Ready, Shutdown, SocketId, UdpOptions};
 use lull_nic::Frame;
 use shard_harness::*;
 
@@ -413,5 +413,112 @@ fn martians_that_come_from_outside_with_an_own_source_are_dropped() {
         host.receive(udp_frame(at(ip, 9), at(ip, 53), b"forged"));
         assert_eq!(recv(&mut host, id), Err(NetError::WouldBlock));
         assert_eq!(host.stack.counters().drop_martian, 1);
+    }
+}
+
+fn received(host: &mut Host, id: SocketId) -> Option<(usize, Option<u16>)> {
+    let mut buffer = vec![0; 65_536];
+    let take = |stack: &mut lull_net::shard::Stack, io: &mut lull_net::shard::Io<'_>| {
+        stack.udp_recv_vectored(id, &mut [std::io::IoSliceMut::new(&mut buffer)], false, io)
+    };
+    host.call(take).ok().map(|received| (received.bytes, received.each_bytes))
+}
+
+/// What the queue of a NAPI does with frames, and then with the end of a poll.
+fn polled(host: &mut Host, frames: impl IntoIterator<Item = Frame>) {
+    let mut gro = Gro::default();
+    let mut out = Vec::new();
+    for frame in frames {
+        match host.stack.joins_datagrams(&frame) {
+            true => gro.receive_datagram(frame, 0, &mut |frame| out.push(frame)),
+            false => gro.receive(frame, 0, &mut |frame| out.push(frame)),
+        }
+    }
+    gro.flush(&mut |frame| out.push(frame));
+    out.into_iter().for_each(|frame| host.receive(frame));
+}
+
+#[test]
+fn only_a_socket_that_asks_for_it_takes_several_datagrams_as_one() {
+    let mut host = Host::server();
+    let id = bind(&mut host, SERVER, 53);
+    let frames = || [4, 4, 4, 3].map(|size| udp_frame(at(CLIENT, 9), at(SERVER, 53), &b"abcd"[..size]));
+    polled(&mut host, frames());
+    assert_eq!(
+        [(); 5].map(|()| received(&mut host, id)),
+        [4, 4, 4, 3].map(|size| Some((size, None))).into_iter().chain([None]).collect::<Vec<_>>()[..]
+    );
+    host.stack.udp_set_gro(id, true).unwrap();
+    polled(&mut host, frames());
+    assert_eq!(host.stack.udp_unread(id), Ok(15));
+    assert_eq!([(); 2].map(|()| received(&mut host, id)), [Some((15, Some(4))), None]);
+    // One with a peer is found by its flow.
+    host.stack.udp_connect(id, Some(at(CLIENT, 9))).unwrap();
+    polled(&mut host, frames());
+    assert_eq!(received(&mut host, id), Some((15, Some(4))));
+    // Joined for a socket that is closed by then, and heard by one that does not ask.
+    let mut gro = Gro::default();
+    let mut joined = Vec::new();
+    frames().into_iter().for_each(|frame| gro.receive_datagram(frame, 0, &mut |frame| joined.push(frame)));
+    host.call(|stack, io| stack.close(id, io)).unwrap();
+    let other = bind(&mut host, SERVER, 53);
+    assert!(!host.stack.joins_datagrams(&frames()[0]), "nobody asks for it any more");
+    joined.into_iter().for_each(|frame| host.receive(frame));
+    assert_eq!([(); 4].map(|()| received(&mut host, other)), [4, 4, 4, 3].map(|size| Some((size, None))));
+}
+
+#[test]
+fn several_datagrams_of_one_call_leave_as_the_ring_has_room() {
+    let mut net = Net::new();
+    let (server, client) = (bind(&mut net.server, SERVER, 53), bind(&mut net.client, CLIENT, 9));
+    send_to(&mut net.client, client, b"hello", at(SERVER, 53)).unwrap();
+    net.run_for(5 * MS);
+    recv(&mut net.server, server).unwrap();
+    let data: Vec<u8> = (0..95).collect();
+    let send = |host: &mut Host, each_bytes| {
+        let data = [std::io::IoSlice::new(&data[..33]), std::io::IoSlice::new(&data[33..])];
+        host.call(|stack, io| stack.udp_send_each(client, &data, each_bytes, (Some(at(SERVER, 53)), None), io))
+    };
+    net.client.ring.slots = 4;
+    assert_eq!(send(&mut net.client, 10), Ok(95));
+    assert_eq!(net.client.ring.frames.len(), 4);
+    assert_eq!(send(&mut net.client, 10), Err(NetError::WouldBlock), "six wait already");
+    assert!(net.client.stack.has_blocked() && !net.client.ready(client).contains(Ready::WRITABLE));
+    for _ in 0..3 {
+        net.run_for(MS);
+        net.client.call(|stack, io| stack.flush_blocked(io));
+    }
+    net.run_for(MS);
+    assert!(!net.client.stack.has_blocked() && net.client.ready(client).contains(Ready::WRITABLE));
+    let mut whole = Vec::new();
+    for _ in 0..10 {
+        whole.extend(recv(&mut net.server, server).unwrap().0);
+    }
+    assert_eq!((whole, recv(&mut net.server, server)), (data.clone(), Err(NetError::WouldBlock)));
+    net.client.ring.slots = 1024;
+    assert_eq!(send(&mut net.client, 0), Ok(95));
+    net.run_for(MS);
+    assert_eq!(recv(&mut net.server, server).unwrap().0.len(), 95);
+    let long = vec![0; 1300];
+    let mut each = |bytes: u16, to| {
+        let data = [std::io::IoSlice::new(&long)];
+        net.client.call(|stack, io| stack.udp_send_each(client, &data, bytes, (Some(to), None), io))
+    };
+    assert_eq!(each(10, at(SERVER, 53)), Err(NetError::Invalid), "more than 128");
+    assert_eq!(each(u16::MAX, at(SERVER, 53)), Ok(1300), "it is one");
+}
+
+#[test]
+fn datagrams_to_an_own_address_are_cut_for_who_does_not_take_several_as_one() {
+    let mut host = Host::server();
+    let (from, to) = (bind(&mut host, SERVER, 9), bind(&mut host, SERVER, 53));
+    for (joins, heard) in [(false, vec![Some((4, None)), Some((3, None))]), (true, vec![Some((7, Some(4)))])] {
+        host.stack.udp_set_gro(to, joins).unwrap();
+        let data = [std::io::IoSlice::new(b"abcdefg")];
+        let sent = host.call(|stack, io| stack.udp_send_each(from, &data, 4, (Some(at(SERVER, 53)), None), io));
+        assert_eq!(sent, Ok(7));
+        host.call(|stack, io| stack.deliver_looped(io));
+        assert_eq!(heard.iter().map(|_| received(&mut host, to)).collect::<Vec<_>>(), heard);
+        assert_eq!(received(&mut host, to), None);
     }
 }

@@ -3,7 +3,7 @@
 mod shard_harness;
 
 use lull_net::shard::{Gro, ListenOptions};
-use lull_nic::{Checksum, Frame};
+use lull_nic::{Checksum, Frame, Segmentation};
 use shard_harness::*;
 
 const JIFFY_NS: u64 = 4 * MS;
@@ -337,4 +337,95 @@ fn what_was_joined_is_acknowledged_without_delay() {
     // One segment alone waits for another, or for an answer.
     peer.send(&mut host, ACK, &[5; 1000]);
     assert!(host.segments().is_empty());
+}
+
+/// A UDP datagram of a flow, over either family, with its checksum.
+fn datagram(from: &str, port: u16, payload: &[u8]) -> Frame {
+    let (from, to) =
+        if ip(from).is_ipv4() { (at(from, port), at(SERVER, 53)) } else { (at(from, port), at(SERVER6, 53)) };
+    let mut udp = from.port().to_be_bytes().to_vec();
+    udp.extend(to.port().to_be_bytes());
+    udp.extend(((8 + payload.len()) as u16).to_be_bytes());
+    udp.extend([0, 0]);
+    udp.extend(payload);
+    let sum = checksum(&[&pseudo(from.ip(), to.ip(), 17, udp.len()), &udp]);
+    udp[6..8].copy_from_slice(&sum.to_be_bytes());
+    ip_packet(from.ip(), to.ip(), 17, 0, &[], &udp)
+}
+
+fn passed_datagrams(gro: &mut Gro, frames: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
+    let mut out = Vec::new();
+    frames.into_iter().for_each(|frame| gro.receive_datagram(frame, 0, &mut |frame| out.push(frame)));
+    out
+}
+
+/// What each that passed is: how many datagrams of how many bytes, and how many in all.
+fn joined(frames: &[Frame]) -> Vec<(usize, Segmentation, usize)> {
+    let headers = |frame: &Frame| if frame.data()[12..14] == [0x08, 0x00] { 42 } else { 62 };
+    let one = |frame: &Frame| (frame.segments().count(), frame.segmentation(), frame.chain_len() - headers(frame));
+    frames.iter().map(one).collect()
+}
+
+fn each(datagram_bytes: u16) -> Segmentation {
+    Segmentation::Udp { datagram_bytes }
+}
+
+#[test]
+fn datagrams_of_one_length_and_a_shorter_last_one_are_joined() {
+    for from in [CLIENT, CLIENT6] {
+        let mut gro = Gro::default();
+        let sizes = [500, 500, 500, 499];
+        let out = passed_datagrams(&mut gro, sizes.map(|size| datagram(from, 9, &vec![7; size])));
+        assert_eq!(joined(&out), [(4, each(500), 1999)]);
+        assert!(gro.is_empty(), "a shorter one ends it");
+        let (l4, length) = if from == CLIENT { (34, 16..18) } else { (54, 18..20) };
+        let data = out[0].data();
+        assert_eq!(data[l4 + 4..l4 + 6], 2007_u16.to_be_bytes());
+        let told = u16::from_be_bytes([data[length.start], data[length.end - 1]]);
+        assert_eq!(told, if from == CLIENT { 2027 } else { 2007 });
+    }
+}
+
+#[test]
+fn a_longer_datagram_begins_anew_and_one_alone_is_as_it_came() {
+    let mut gro = Gro::default();
+    let out = passed_datagrams(&mut gro, [100, 100, 101].map(|size| datagram(CLIENT, 9, &vec![7; size])));
+    assert_eq!(joined(&out), [(2, each(100), 200)]);
+    assert_eq!(joined(&flushed(&mut gro)), [(1, Segmentation::None, 101)]);
+}
+
+#[test]
+fn flows_are_joined_apart_and_what_cannot_join_passes_behind_what_is_held_of_its_own() {
+    let mut gro = Gro::default();
+    let mix = [datagram(CLIENT, 9, b"abc"), datagram(CLIENT, 10, b"xyz"), datagram(CLIENT, 9, b"def")];
+    assert!(passed_datagrams(&mut gro, mix).is_empty());
+    // Empty, without a checksum, with a wrong one, padded, another hop limit.
+    let mut without = datagram(CLIENT, 9, b"ghi");
+    without.data_mut()[40..42].fill(0);
+    let mut wrong = datagram(CLIENT, 9, b"ghi");
+    wrong.data_mut()[42] ^= 1;
+    let mut padded = datagram(CLIENT, 9, b"ghi");
+    padded.data_mut()[39] -= 1;
+    let out = passed_datagrams(&mut gro, [datagram(CLIENT, 9, b"")]);
+    assert_eq!(joined(&out), [(2, each(3), 6), (1, Segmentation::None, 0)]);
+    for alone in [without, wrong, padded] {
+        assert!(passed_datagrams(&mut gro, [datagram(CLIENT, 9, b"abc")]).is_empty());
+        let out = passed_datagrams(&mut gro, [alone]);
+        assert_eq!(joined(&out), [(1, Segmentation::None, 3), (1, Segmentation::None, 3)]);
+    }
+    let mut hop = datagram(CLIENT6, 9, b"abc");
+    hop.data_mut()[21] -= 1;
+    assert!(passed_datagrams(&mut gro, [datagram(CLIENT6, 9, b"abc")]).is_empty());
+    assert_eq!(joined(&passed_datagrams(&mut gro, [hop])), [(1, Segmentation::None, 3)]);
+    assert_eq!(joined(&flushed(&mut gro)), [(1, Segmentation::None, 3), (1, Segmentation::None, 3)]);
+}
+
+#[test]
+fn no_more_than_64_datagrams_and_64_kilobytes_are_joined() {
+    let mut gro = Gro::default();
+    let out = passed_datagrams(&mut gro, (0..65).map(|_| datagram(CLIENT, 9, &[7; 10])));
+    assert_eq!(joined(&out), [(64, each(10), 640)]);
+    assert_eq!(joined(&flushed(&mut gro)), [(1, Segmentation::None, 10)]);
+    let out = passed_datagrams(&mut gro, (0..46).map(|_| datagram(CLIENT, 9, &[7; 1472])));
+    assert_eq!(joined(&out), [(44, each(1472), 44 * 1472)]);
 }

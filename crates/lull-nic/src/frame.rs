@@ -46,6 +46,12 @@ pub enum Segmentation {
         /// Payload bytes of each wire segment.
         mss_bytes: u16,
     },
+    /// Receive only: UDP datagrams of one flow that were joined (`SKB_GSO_UDP_L4`). The lengths in the headers are those of the
+    /// whole. No device is given one.
+    Udp {
+        /// Payload bytes of each datagram but the last, which may be shorter.
+        datagram_bytes: u16,
+    },
 }
 
 /// Who sends a frame, and how (`skb->sk`, `skb->priority`): for queueing disciplines between a stack and its ring.

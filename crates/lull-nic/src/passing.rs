@@ -57,6 +57,8 @@ pub fn pass_on(inbox: BorrowedFd<'_>, frame: &Frame, seen_by: u32) -> bool {
         match frame.segmentation() {
             Segmentation::None => 0,
             Segmentation::Tcp { mss_bytes } => mss_bytes,
+            // Joined datagrams are for a socket of this process.
+            Segmentation::Udp { .. } => return false,
         },
     );
     let mut header = [0; HEADER];

@@ -72,11 +72,15 @@ pub fn received(header: [u8; BYTES], frame: &mut Frame) -> Result<(), Malformed>
 pub fn to_send(frame: &Frame) -> Result<[u8; BYTES], Malformed> {
     let mut header = [0; BYTES];
     let partial = frame.checksum() == Checksum::Partial;
-    let Segmentation::Tcp { mss_bytes } = frame.segmentation() else {
-        if partial && let Some(transport) = Transport::of(frame.data()) {
-            transport.ask_for_checksum(&mut header);
+    let mss_bytes = match frame.segmentation() {
+        Segmentation::Tcp { mss_bytes } => mss_bytes,
+        Segmentation::Udp { .. } => return Err(Malformed),
+        Segmentation::None => {
+            if partial && let Some(transport) = Transport::of(frame.data()) {
+                transport.ask_for_checksum(&mut header);
+            }
+            return Ok(header);
         }
-        return Ok(header);
     };
     let transport = Transport::of(frame.data()).filter(|transport| transport.protocol == PROTOCOL_TCP);
     let transport = transport.filter(|_| partial && mss_bytes > 0).ok_or(Malformed)?;

@@ -29,3 +29,8 @@ fn threads_are_cancelled_while_they_wait_and_their_cleanup_handlers_run() {
 fn a_connection_is_readable_from_its_low_water_mark_on() {
     beside("low-water");
 }
+
+#[test]
+fn several_datagrams_of_one_call_and_several_received_as_one_are_told_apart() {
+    beside("joined");
+}

@@ -44,8 +44,8 @@ pub struct NetworkConfig {
     /// that it leaves in one segment; 0: every write leaves by itself. It never waits while the thread does, and a connection
     /// that is written to once per batch never waits at all.
     pub coalesce_ns: u64,
-    /// Segments of one TCP stream that came one behind the other go through the stack as one (GRO, Linux's
-    /// `rx-gro`). What is held for more waits for the end of the poll, or for `gro_flush_timeout` where that is set.
+    /// Segments of one TCP stream that came one behind the other go through the stack as one (GRO, Linux's `rx-gro`), and
+    /// datagrams of one flow to a UDP socket that asks for it ([`UdpSocket::set_gro`](crate::UdpSocket::set_gro)). What is held for more waits for the end of the poll, or for `gro_flush_timeout` where that is set.
     pub gro: bool,
     /// When SYNs are answered by cookies.
     pub syncookies: SynCookies,

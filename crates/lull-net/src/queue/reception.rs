@@ -87,10 +87,14 @@ impl Queue {
         stack.warm(batch);
         match gro {
             None => batch.drain(..).for_each(|frame| stack.receive(frame, &mut io)),
-            Some(gro) => {
+            Some(gro) => batch.drain(..).for_each(|frame| {
+                let joins = stack.joins_datagrams(&frame);
                 let mut pass = |frame| stack.receive(frame, &mut io);
-                batch.drain(..).for_each(|frame| gro.receive(frame, now_ns, &mut pass));
-            }
+                match joins {
+                    true => gro.receive_datagram(frame, now_ns, &mut pass),
+                    false => gro.receive(frame, now_ns, &mut pass),
+                }
+            }),
         }
         if inside.waits_for_room() {
             inside.use_room(now_ns);

@@ -16,10 +16,14 @@
 //! flow. So the order of a flow's segments is what it was.
 //!
 //! A segment's checksums are looked at before it is held; one that is wrong passes as it is, and the stack refuses it.
+//!
+//! Datagrams are joined for a UDP socket that asks for it (`datagrams`).
+
+mod datagrams;
 
 use std::collections::VecDeque;
 
-use lull_nic::{Checksum, Frame};
+use lull_nic::{Checksum, Frame, Segmentation};
 
 use super::wire::{self, ACK, FIN, PSH, RST, SYN, be16, be32, put16};
 
@@ -36,9 +40,11 @@ const CWR: u8 = 128;
 /// Don't fragment, in the third byte of IPv4's flags and offset.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// What a frame says, if it is a TCP segment that may be looked at further: no IP options, no fragment, no extension headers.
+/// What a frame says, if it is of the protocol asked for and may be looked at further: no IP options, no fragment, no extension
+/// headers.
 #[derive(Clone, Copy)]
 struct Seen {
+    protocol: u8,
     l4: usize,
     payload: usize,
     end: usize,
@@ -46,32 +52,36 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(data: &[u8]) -> Option<Seen> {
+    fn of(data: &[u8], protocol: u8) -> Option<Seen> {
         const L3: usize = wire::ETHERNET;
         let (l4, end, is_v4) = match data.get(12..L3)? {
             [0x08, 0x00] => {
                 let header = data.get(L3..L3 + wire::IPV4)?;
                 let whole = header[6] & !DONT_FRAGMENT == 0 && header[7] == 0;
-                if header[0] != 0x45 || header[9] != wire::PROTOCOL_TCP || !whole {
+                if header[0] != 0x45 || header[9] != protocol || !whole {
                     return None;
                 }
                 (L3 + wire::IPV4, L3 + usize::from(be16(header, 2)), true)
             }
             [0x86, 0xdd] => {
                 let header = data.get(L3..L3 + wire::IPV6)?;
-                if header[0] >> 4 != 6 || header[6] != wire::PROTOCOL_TCP {
+                if header[0] >> 4 != 6 || header[6] != protocol {
                     return None;
                 }
                 (L3 + wire::IPV6, L3 + wire::IPV6 + usize::from(be16(header, 4)), false)
             }
             _ => return None,
         };
-        let tcp = data.get(l4..end)?;
-        let header = usize::from(*tcp.get(12)? >> 4) * 4;
-        (header >= wire::TCP && header <= tcp.len()).then_some(Seen { l4, payload: l4 + header, end, is_v4 })
+        let transport = data.get(l4..end)?;
+        let (header, least) = match protocol {
+            wire::PROTOCOL_UDP => (wire::UDP, wire::UDP),
+            _ => (usize::from(*transport.get(12)? >> 4) * 4, wire::TCP),
+        };
+        let seen = Seen { protocol, l4, payload: l4 + header, end, is_v4 };
+        (header >= least && header <= transport.len()).then_some(seen)
     }
 
-    fn tcp<'a>(&self, data: &'a [u8]) -> &'a [u8] {
+    fn transport<'a>(&self, data: &'a [u8]) -> &'a [u8] {
         &data[self.l4..self.end]
     }
 
@@ -84,7 +94,7 @@ impl Seen {
         let addresses = if self.is_v4 { wire::ETHERNET + 12 } else { wire::ETHERNET + 8 };
         // The ports stand right behind the addresses.
         let flow = addresses..self.l4 + 4;
-        self.is_v4 == other.is_v4
+        (self.is_v4, self.protocol) == (other.is_v4, other.protocol)
             && data[flow.clone()] == others[flow]
             && data[..wire::ETHERNET] == others[..wire::ETHERNET]
     }
@@ -100,8 +110,8 @@ impl Seen {
             return true;
         }
         let addresses = if self.is_v4 { &header[12..] } else { &header[8..] };
-        let tcp = self.tcp(data);
-        wire::adds_up(wire::pseudo_sum_of(addresses, wire::PROTOCOL_TCP, tcp.len()), tcp)
+        let transport = self.transport(data);
+        wire::adds_up(wire::pseudo_sum_of(addresses, self.protocol, transport.len()), transport)
     }
 }
 
@@ -131,7 +141,8 @@ struct Held {
 
 impl Held {
     fn new(first: Frame, seen: Seen, now_ns: u64) -> Held {
-        let next_seq = be32(seen.tcp(first.data()), 4).wrapping_add(seen.length() as u32);
+        // A datagram has none, and is never asked for it.
+        let next_seq = be32(seen.transport(first.data()), 4).wrapping_add(seen.length() as u32);
         let bytes = seen.length();
         Held { first, seen, rest: Vec::new(), bytes, segment_bytes: bytes, next_seq, flags: 0, since_ns: now_ns }
     }
@@ -139,7 +150,7 @@ impl Held {
     /// Whether a segment of the same flow goes on where this ends, and differs in nothing else.
     fn continues(&self, seen: &Seen, frame: &Frame) -> bool {
         let (ours, theirs) = (self.first.data(), frame.data());
-        let (first, next) = (self.seen.tcp(ours), seen.tcp(theirs));
+        let (first, next) = (self.seen.transport(ours), seen.transport(theirs));
         let header = self.seen.payload - self.seen.l4;
         let same_headers = header == seen.payload - seen.l4
             && first[8..12] == next[8..12]
@@ -168,10 +179,14 @@ impl Held {
     }
 
     /// Takes a segment that continues it.
-    fn join(&mut self, mut frame: Frame, seen: &Seen) {
+    fn join(&mut self, frame: Frame, seen: &Seen) {
         self.flags |= frame.data()[seen.l4 + 13] & (FIN | PSH);
-        self.bytes += seen.length();
         self.next_seq = self.next_seq.wrapping_add(seen.length() as u32);
+        self.append(frame, seen);
+    }
+
+    fn append(&mut self, mut frame: Frame, seen: &Seen) {
+        self.bytes += seen.length();
         frame.set_len(seen.end);
         frame.pull_front(seen.payload);
         self.rest.push(frame);
@@ -185,7 +200,10 @@ impl Held {
         self.first.set_len(self.seen.end);
         let (l4, payload, is_v4) = (self.seen.l4, self.seen.payload, self.seen.is_v4);
         let data = self.first.data_mut();
-        data[l4 + 13] |= self.flags;
+        match self.seen.protocol {
+            wire::PROTOCOL_UDP => put16(data, l4 + 4, (payload - l4 + self.bytes) as u16),
+            _ => data[l4 + 13] |= self.flags,
+        }
         let packet = &mut data[wire::ETHERNET..];
         if is_v4 {
             put16(packet, 2, (payload - wire::ETHERNET + self.bytes) as u16);
@@ -196,6 +214,9 @@ impl Held {
         }
         // Each was right.
         self.first.set_checksum(Checksum::Unnecessary);
+        if self.seen.protocol == wire::PROTOCOL_UDP {
+            self.first.set_segmentation(Segmentation::Udp { datagram_bytes: self.segment_bytes as u16 });
+        }
         let chain = self.rest.into_iter().rev().fold(None, |behind, mut frame| {
             frame.set_next(behind);
             Some(frame)
@@ -226,7 +247,7 @@ impl Gro {
             return pass(frame);
         }
         // The device has done it already, or the memory is not in one piece.
-        let seen = if frame.next().is_none() { Seen::of(frame.data()) } else { None };
+        let seen = if frame.next().is_none() { Seen::of(frame.data(), wire::PROTOCOL_TCP) } else { None };
         let Some(seen) = seen else { return pass(frame) };
         let flags = frame.data()[seen.l4 + 13];
         let same_flow = |held: &Held| held.seen.is_same_flow(held.first.data(), &seen, frame.data());
@@ -254,6 +275,11 @@ impl Gro {
         if !holdable || !right {
             return pass(frame);
         }
+        self.hold(frame, seen, now_ns, pass);
+    }
+
+    /// Holds the first one of a flow.
+    fn hold(&mut self, frame: Frame, seen: Seen, now_ns: u64, pass: &mut impl FnMut(Frame)) {
         if self.held.len() == FLOWS_MAX {
             self.give_up(0, pass);
         }

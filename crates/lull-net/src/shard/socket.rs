@@ -182,4 +182,6 @@ pub struct Received {
     pub from: std::net::SocketAddr,
     /// The own address that it was sent to.
     pub to: std::net::IpAddr,
+    /// It is several datagrams of one flow that were joined: how many bytes each has but the last, which may have fewer.
+    pub each_bytes: Option<u16>,
 }

@@ -61,6 +61,8 @@ pub struct Stack {
     pub(super) listener_ports: PortTable,
     pub(super) udps: Slab<UdpSocket>,
     pub(super) udp_ports: PortTable,
+    /// UDP sockets that take several datagrams as one.
+    pub(super) udp_joiners: u32,
     pub(super) neighbours: Arc<Neighbours>,
     pub(super) unresolved: Unresolved,
     pub(super) hops: Vec<Option<Hop>>,
@@ -159,6 +161,7 @@ impl Stack {
             listener_ports: PortTable::default(),
             udps: Slab::with_capacity(0),
             udp_ports: PortTable::default(),
+            udp_joiners: 0,
             unresolved: Unresolved::default(),
             hops: vec![None; HOPS],
             neighbours_seen: 0,
@@ -381,7 +384,7 @@ impl std::fmt::Debug for Stack {
     }
 }
 
-/// The frame in one piece. Only large receive offload makes chains.
+/// The frame in one piece. Only large receive offload, the device's or ours, makes chains.
 fn linear(frame: Frame, pool: &mut FramePool) -> Frame {
     if frame.next().is_none() {
         return frame;
@@ -389,6 +392,7 @@ fn linear(frame: Frame, pool: &mut FramePool) -> Frame {
     let mut whole = pool.alloc_for(frame.chain_len());
     whole.set_len(frame.chain_len());
     whole.set_checksum(frame.checksum());
+    whole.set_segmentation(frame.segmentation());
     whole.set_rss_hash(frame.rss_hash());
     let mut at = 0;
     let mut part = Some(&frame);

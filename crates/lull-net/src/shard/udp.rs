@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use lull_cbpf::Program;
 use lull_nic::Frame;
 
 use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
@@ -13,7 +12,6 @@ use super::flow::{FlowKey, Owner};
 use super::listener::{Binding, Sharing};
 use super::socket::{Ready, Received, Shutdown, SocketId, SocketKind, UdpOptions};
 use super::stack::{Io, Stack};
-use super::steer::Steered;
 use super::udp_socket::{Datagram, UdpSocket};
 use super::wire::{self, be16};
 
@@ -44,6 +42,8 @@ impl Stack {
             read_shut: false,
             write_shut: false,
             blocked: false,
+            joins: false,
+            unsent: VecDeque::new(),
             egress: Egress::default(),
         });
         let sharing = Sharing { spread: options.reuse_port, last: options.reuse_address };
@@ -141,7 +141,7 @@ impl Stack {
         let Some(datagram) = socket.datagrams.front() else {
             if socket.read_shut {
                 let local = socket.local;
-                return Ok(Received { bytes: 0, datagram_bytes: 0, from: local, to: local.ip() });
+                return Ok(Received { bytes: 0, datagram_bytes: 0, from: local, to: local.ip(), each_bytes: None });
             }
             return Err(NetError::WouldBlock);
         };
@@ -152,10 +152,15 @@ impl Stack {
             rest = &rest[count..];
         }
         let datagram_bytes = datagram.frame.len();
-        let received =
-            Received { bytes: datagram_bytes - rest.len(), datagram_bytes, from: datagram.from, to: datagram.to };
+        let received = Received {
+            bytes: datagram_bytes - rest.len(),
+            datagram_bytes,
+            from: datagram.from,
+            to: datagram.to,
+            each_bytes: datagram.each_bytes().filter(|_| socket.joins),
+        };
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
-            socket.held_bytes -= held_bytes(&datagram.frame);
+            socket.held_bytes -= datagram.held_bytes();
             io.pool.recycle(datagram.frame);
         }
         Ok(received)
@@ -182,32 +187,25 @@ impl Stack {
             Err(reason) => return Err((reason, frame)),
         };
         let (source_port, port, length) = header;
-        let (own, peer) = (packet.destination, packet.source);
-        let flow = FlowKey::new(wire::PROTOCOL_UDP, own, port, peer, source_port);
-        let index = match self.flows.get(&flow) {
-            Some(&Owner::Udp(index)) => Some(index),
-            _ => {
-                let steer = |program: &Program| program.run(&Steered::new(&frame, packet, self.config.place));
-                self.udp_ports.find(own, port, steer, || self.secret.hash(3, &flow))
-            }
-        };
+        let (own, from) = (packet.destination, SocketAddr::new(packet.source, source_port));
+        let index = self.udp_socket_for(&frame, packet, port, source_port);
         let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
             self.send_port_unreachable(&frame, packet, io);
             return Err(((|counters| &mut counters.drop_no_socket) as Reason, frame));
         };
-        let bytes = held_bytes(&frame);
-        // As `__udp_enqueue_schedule_skb`: a datagram may exceed the limit, another may not follow.
-        if socket.read_shut || socket.held_bytes >= socket.held_bytes_max {
-            return Err(((|counters| &mut counters.drop_socket_full) as Reason, frame));
-        }
         frame.pull_front(packet.l4 + wire::UDP);
         frame.set_len(length - wire::UDP);
-        socket.held_bytes += bytes;
-        socket.datagrams.push_back(Datagram { frame, from: SocketAddr::new(peer, source_port), to: own });
+        let datagram = Datagram { frame, from, to: own };
+        match datagram.each_bytes().filter(|_| !socket.joins) {
+            None => socket.enqueue(datagram).map_err(|datagram| (SOCKET_FULL, datagram.frame))?,
+            Some(each_bytes) => {
+                self.counters.drop_socket_full += socket.enqueue_cut(datagram, each_bytes.into(), io.pool);
+            }
+        }
         let ready = socket.ready();
         self.counters.udp_datagrams += 1;
         let id = self.udp_id(index);
-        self.suggested(peer, packet.source_mac, io);
+        self.suggested(packet.source, packet.source_mac, io);
         self.notify(id, ready, Ready::READABLE, io);
         Ok(())
     }
@@ -238,9 +236,9 @@ impl Stack {
         self.udp_disconnect(id.index());
         if let Some(socket) = self.udps.remove(id.index()) {
             self.udp_ports.unbind(socket.local.port(), id.index());
-            for datagram in socket.datagrams {
-                io.pool.recycle(datagram.frame);
-            }
+            self.udp_joiners -= u32::from(socket.joins);
+            let unread = socket.datagrams.into_iter().map(|datagram| datagram.frame);
+            unread.chain(socket.unsent.into_iter().map(|(frame, _)| frame)).for_each(|frame| io.pool.recycle(frame));
         }
         Ok(())
     }
@@ -276,6 +274,8 @@ impl Stack {
     }
 }
 
+const SOCKET_FULL: Reason = |counters| &mut counters.drop_socket_full;
+
 /// Source port, destination port and length of a datagram, once they and the checksum are right.
 fn check(udp: &[u8], packet: &Packet) -> Result<(u16, u16, usize), Reason> {
     if udp.len() < wire::UDP {
@@ -295,9 +295,4 @@ fn check(udp: &[u8], packet: &Packet) -> Result<(u16, u16, usize), Reason> {
         return Err(CHECKSUM);
     }
     Ok((be16(udp, 0), be16(udp, 2), length))
-}
-
-fn held_bytes(frame: &Frame) -> usize {
-    // The whole buffer: what was cut off the front is still held.
-    frame.headroom() + frame.capacity()
 }

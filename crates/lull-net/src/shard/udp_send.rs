@@ -1,14 +1,27 @@
 //! Sending datagrams.
 
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
-use lull_nic::Checksum;
 use lull_nic::frame::Sender;
+use lull_nic::{Checksum, Frame, Segmentation};
 
 use super::error::NetError;
 use super::socket::{Ready, SocketId};
 use super::stack::{Io, Stack};
 use super::wire::{self, put16};
+
+/// Datagrams of one call, at most (`UDP_MAX_SEGMENTS`).
+const DATAGRAMS_MAX: usize = 128;
+/// No cutting.
+const WHOLE: u16 = 0;
+
+/// Where a packet comes from and goes to.
+struct Names {
+    source: SocketAddr,
+    to: SocketAddr,
+}
 
 impl Stack {
     /// Sends a datagram to the socket's peer.
@@ -17,7 +30,7 @@ impl Stack {
     /// [`NetError::DestinationRequired`]: it has none. Otherwise those of [`Stack::udp_send_to`].
     pub fn udp_send(&mut self, id: SocketId, data: &[u8], io: &mut Io<'_>) -> Result<usize, NetError> {
         let to = self.udp(id)?.peer.ok_or(NetError::DestinationRequired)?;
-        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), None, io)
+        self.udp_send_vectored(id, &[IoSlice::new(data)], Some(to), None, io)
     }
 
     /// Sends a datagram to `to`.
@@ -31,7 +44,7 @@ impl Stack {
         to: SocketAddr,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        self.udp_send_vectored(id, &[std::io::IoSlice::new(data)], Some(to), None, io)
+        self.udp_send_vectored(id, &[IoSlice::new(data)], Some(to), None, io)
     }
 
     /// Sends one datagram that is gathered from several buffers, to `to` or to the socket's peer. `from` is the own address
@@ -46,12 +59,27 @@ impl Stack {
     pub fn udp_send_vectored(
         &mut self,
         id: SocketId,
-        data: &[std::io::IoSlice<'_>],
+        data: &[IoSlice<'_>],
         to: Option<SocketAddr>,
         from: Option<IpAddr>,
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        let (mtu_bytes, offload) = (self.config.mtu_bytes, self.config.tx_checksum_offload);
+        self.udp_send_each(id, data, WHOLE, (to, from), io)
+    }
+
+    /// As [`Stack::udp_send_vectored`], as datagrams of `each_bytes` bytes, of which the last may have fewer (UDP_SEGMENT); 0 is
+    /// one datagram, whatever its length. Those that the ring has no room for wait, and block the socket.
+    ///
+    /// # Errors
+    /// Those of [`Stack::udp_send_vectored`]; [`NetError::Invalid`]: more than [`DATAGRAMS_MAX`].
+    pub fn udp_send_each(
+        &mut self,
+        id: SocketId,
+        data: &[IoSlice<'_>],
+        each_bytes: u16,
+        (to, from): (Option<SocketAddr>, Option<IpAddr>),
+        io: &mut Io<'_>,
+    ) -> Result<usize, NetError> {
         let socket = self.udp_mut(id)?;
         if let Some(error) = socket.error.take() {
             return Err(error);
@@ -60,12 +88,9 @@ impl Stack {
             return Err(NetError::BrokenPipe);
         }
         let to = to.or(socket.peer).ok_or(NetError::DestinationRequired)?;
-        let local = socket.local;
+        let (local, waits) = (socket.local, !socket.unsent.is_empty());
         let length: usize = data.iter().map(|part| part.len()).sum();
-        let header = if to.is_ipv4() { wire::IPV4 } else { wire::IPV6 };
-        if header + wire::UDP + length > mtu_bytes {
-            return Err(NetError::MessageTooLong);
-        }
+        let each_bytes = self.check_length(length, each_bytes.into(), to)?;
         let unfit = to.is_ipv6() && local.is_ipv4() || to.is_ipv4() && local.is_ipv6() && !local.ip().is_unspecified();
         if to.port() == 0 || to.ip().is_unspecified() || unfit {
             return Err(NetError::Invalid);
@@ -81,30 +106,69 @@ impl Stack {
         if !everyone && self.route(to.ip()).is_none() {
             return Err(NetError::NetworkUnreachable);
         }
-        let sender = self.udps.get(id.index()).map_or_else(Sender::default, |socket| socket.sender(id.index()));
-        if io.tx.room_for(sender) == 0 && !self.is_local(to.ip()) {
-            if let Some(socket) = self.udps.get_mut(id.index())
-                && !socket.blocked
-            {
-                socket.blocked = true;
-                self.blocked.push_back(id);
-            }
+        let sender = self.udp_sender(id);
+        let loops = self.is_local(to.ip());
+        if waits || io.tx.room_for(sender) == 0 && !loops {
+            self.udp_block(id);
             return Err(NetError::WouldBlock);
         }
-        let total = wire::UDP + length;
+        // What does not leave needs no cutting: a socket that takes several as one has it so.
+        let at_once = if loops { length.max(1) } else { each_bytes };
+        let names = Names { source: SocketAddr::new(source, local.port()), to };
+        // An empty one is a datagram, too.
+        for begin in (0..length.max(1)).step_by(at_once) {
+            let end = length.min(begin + at_once);
+            let mut frame = self.udp_frame(&names, data, begin..end, io);
+            if end - begin > each_bytes {
+                frame.set_segmentation(Segmentation::Udp { datagram_bytes: each_bytes as u16 });
+            }
+            frame.set_sender(sender);
+            self.udp_emit(id, frame, to.ip(), io);
+        }
+        Ok(length)
+    }
+
+    /// How long each datagram is, if they may be sent (`udp_send_skb`).
+    fn check_length(&self, length: usize, each_bytes: usize, to: SocketAddr) -> Result<usize, NetError> {
+        // IPv4's total length counts its own header.
+        let (header, counted) = if to.is_ipv4() { (wire::IPV4, wire::IPV4) } else { (wire::IPV6, 0) };
+        let each = if each_bytes == 0 { length } else { length.min(each_bytes) };
+        if counted + wire::UDP + length > usize::from(u16::MAX) || header + wire::UDP + each > self.config.mtu_bytes {
+            return Err(NetError::MessageTooLong);
+        }
+        if each_bytes != 0 && length > each_bytes * DATAGRAMS_MAX {
+            return Err(NetError::Invalid);
+        }
+        Ok(each.max(1))
+    }
+
+    fn udp_sender(&self, id: SocketId) -> Sender {
+        self.udps.get(id.index()).map_or_else(Sender::default, |socket| socket.sender(id.index()))
+    }
+
+    fn udp_block(&mut self, id: SocketId) {
+        if let Some(socket) = self.udps.get_mut(id.index())
+            && !socket.blocked
+        {
+            socket.blocked = true;
+            self.blocked.push_back(id);
+        }
+    }
+
+    /// A packet with a part of the data.
+    fn udp_frame(&self, names: &Names, data: &[IoSlice<'_>], part: Range<usize>, io: &mut Io<'_>) -> Frame {
+        let Names { source, to } = *names;
+        let total = wire::UDP + part.len();
         let hop_limit = if to.ip().is_multicast() { 1 } else { wire::HOP_LIMIT };
-        let mut frame = wire::ip_frame(io.pool, source, to.ip(), wire::PROTOCOL_UDP, hop_limit, total);
+        let mut frame = wire::ip_frame(io.pool, source.ip(), to.ip(), wire::PROTOCOL_UDP, hop_limit, total);
+        let header = frame.len() - total;
         let udp = &mut frame.data_mut()[header..];
-        put16(udp, 0, local.port());
+        put16(udp, 0, source.port());
         put16(udp, 2, to.port());
         put16(udp, 4, total as u16);
-        let mut at = wire::UDP;
-        for part in data {
-            udp[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        let pseudo = wire::pseudo_sum(source, to.ip(), wire::PROTOCOL_UDP, total);
-        if offload {
+        gather(data, part.start, &mut udp[wire::UDP..]);
+        let pseudo = wire::pseudo_sum(source.ip(), to.ip(), wire::PROTOCOL_UDP, total);
+        if self.config.tx_checksum_offload {
             udp[6..8].copy_from_slice(&wire::fold(pseudo).to_ne_bytes());
             frame.set_checksum(Checksum::Partial);
         } else {
@@ -114,16 +178,44 @@ impl Stack {
                 udp[6..8].fill(0xff);
             }
         }
-        frame.set_sender(sender);
-        self.send_ip(frame, to.ip(), io);
-        Ok(length)
+        frame
     }
 
-    pub(super) fn udp_unblocked(&mut self, id: SocketId, io: &mut Io<'_>) {
-        if let Ok(socket) = self.udp_mut(id) {
-            socket.blocked = false;
-            let ready = socket.ready();
-            self.notify(id, ready, Ready::WRITABLE, io);
+    /// Sends a packet of a socket, or keeps it until there is room.
+    fn udp_emit(&mut self, id: SocketId, frame: Frame, to: IpAddr, io: &mut Io<'_>) {
+        let is_full = io.tx.room_for(self.udp_sender(id)) == 0 && !self.is_local(to);
+        match self.udps.get_mut(id.index()) {
+            Some(socket) if is_full || !socket.unsent.is_empty() => {
+                socket.unsent.push_back((frame, to));
+                self.udp_block(id);
+            }
+            _ => self.send_ip(frame, to, io),
         }
+    }
+
+    /// There is room: what waits first, then whoever wants to write.
+    pub(super) fn udp_unblocked(&mut self, id: SocketId, io: &mut Io<'_>) {
+        let Ok(socket) = self.udp_mut(id) else { return };
+        socket.blocked = false;
+        for (frame, to) in std::mem::take(&mut socket.unsent) {
+            self.udp_emit(id, frame, to, io);
+        }
+        if let Ok(socket) = self.udp(id)
+            && !socket.blocked
+        {
+            self.notify(id, socket.ready(), Ready::WRITABLE, io);
+        }
+    }
+}
+
+/// Copies what the buffers hold from `skipped` on.
+fn gather(data: &[IoSlice<'_>], mut skipped: usize, mut out: &mut [u8]) {
+    for part in data {
+        let begin = skipped.min(part.len());
+        skipped -= begin;
+        let count = out.len().min(part.len() - begin);
+        let (now, rest) = out.split_at_mut(count);
+        now.copy_from_slice(&part[begin..begin + count]);
+        out = rest;
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use lull_nic::Frame;
 use lull_nic::frame::Sender;
+use lull_nic::{Frame, FramePool, Segmentation};
 
 use super::egress::Egress;
 use super::error::NetError;
@@ -14,10 +14,25 @@ use super::wire;
 
 #[derive(Debug)]
 pub(super) struct Datagram {
-    /// Cut to the payload.
+    /// Cut to the payload; of several datagrams that were joined, all of theirs.
     pub(super) frame: Frame,
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
+}
+
+impl Datagram {
+    /// What it counts for in its socket: the whole buffer, as what was cut off the front is still held.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.frame.headroom() + self.frame.capacity()
+    }
+
+    /// Of several datagrams that were joined, how many bytes each has but the last.
+    pub(super) fn each_bytes(&self) -> Option<u16> {
+        match self.frame.segmentation() {
+            Segmentation::Udp { datagram_bytes } => Some(datagram_bytes),
+            _ => None,
+        }
+    }
 }
 
 /// A UDP socket.
@@ -35,10 +50,41 @@ pub(super) struct UdpSocket {
     pub(super) read_shut: bool,
     pub(super) write_shut: bool,
     pub(super) blocked: bool,
+    /// It takes several datagrams as one (UDP_GRO).
+    pub(super) joins: bool,
+    /// Packets, each with its destination, that the ring had no room for: those of a call that sends several at once.
+    pub(super) unsent: VecDeque<(Frame, IpAddr)>,
     pub(super) egress: Egress,
 }
 
 impl UdpSocket {
+    /// Takes a datagram, or gives it back: as in `__udp_enqueue_schedule_skb` it may exceed the limit, another may not follow.
+    pub(super) fn enqueue(&mut self, datagram: Datagram) -> Result<(), Datagram> {
+        if self.read_shut || self.held_bytes >= self.held_bytes_max {
+            return Err(datagram);
+        }
+        self.held_bytes += datagram.held_bytes();
+        self.datagrams.push_back(datagram);
+        Ok(())
+    }
+
+    /// Takes joined datagrams one by one again, for a program that does not know of joining (`udp_queue_rcv_skb`). Returns how
+    /// many there was no room for.
+    pub(super) fn enqueue_cut(&mut self, joined: Datagram, each_bytes: usize, pool: &mut FramePool) -> u64 {
+        let Datagram { frame: whole, from, to } = joined;
+        let mut lost = 0;
+        for part in whole.data().chunks(each_bytes.max(1)) {
+            let mut frame = wire::frame_of(pool, part.len());
+            frame.data_mut().copy_from_slice(part);
+            if let Err(datagram) = self.enqueue(Datagram { frame, from, to }) {
+                lost += 1;
+                pool.recycle(datagram.frame);
+            }
+        }
+        pool.recycle(whole);
+        lost
+    }
+
     #[inline]
     pub(super) fn sender(&self, index: u32) -> Sender {
         self.egress.sender(SocketKind::Udp, index)

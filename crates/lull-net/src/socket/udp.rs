@@ -99,6 +99,33 @@ impl UdpSocket {
         })
     }
 
+    /// As [`UdpSocket::send_msg`], as several datagrams of `each_bytes` bytes, of which the last may have fewer (UDP_SEGMENT); 0 is
+    /// one datagram. At most 128, and 64 KB in all.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_msg`]; `InvalidInput` if they are more.
+    pub fn send_each(
+        &self,
+        data: &[IoSlice<'_>],
+        each_bytes: u16,
+        to: Option<SocketAddr>,
+        from: Option<IpAddr>,
+    ) -> io::Result<usize> {
+        let open = &self.0;
+        open.retry(Ready::WRITABLE, &open.write_timeout_ns, |stack, id, io| {
+            stack.udp_send_each(id, data, each_bytes, (to, from), io)
+        })
+    }
+
+    /// From now on several datagrams of one flow that came one behind the other may be taken as one, of up to 64 KB
+    /// (UDP_GRO). [`UdpSocket::recv_msg`] tells how long each of them is: all have the first one's length but the last.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_set_gro(id, on))?)
+    }
+
     /// Bytes of the datagram that is read next, 0 if there is none (FIONREAD).
     ///
     /// # Errors

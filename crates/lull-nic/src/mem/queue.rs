@@ -240,6 +240,7 @@ impl MemTx {
         match frame.segmentation() {
             Segmentation::None => bytes <= self.frame_bytes_max,
             Segmentation::Tcp { .. } => self.tso,
+            Segmentation::Udp { .. } => false,
         }
     }
 

@@ -12,7 +12,7 @@ mod send;
 mod sockets;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering::Relaxed};
 
 use libc::c_int;
 use lull_net::UdpOptions;
@@ -40,6 +40,8 @@ pub(crate) struct Datagram {
     keeps_port: bool,
     /// What waits for more of a datagram (MSG_MORE, UDP_CORK).
     cork: cork::Cork,
+    /// How long each of several datagrams is that one call sends (UDP_SEGMENT); 0: a call sends one.
+    each_bytes: AtomicU16,
     /// Its peer is lull's.
     connected: AtomicBool,
     /// Counts what was read, for the kernel's turn.
@@ -183,11 +185,15 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
         wildcard: local.ip().is_unspecified(),
         keeps_port,
         cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),
+        each_bytes: AtomicU16::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0) as u16),
         connected: AtomicBool::new(false),
         turn: AtomicU32::new(0),
     };
     let program = steer::take_remembered(kernel::inode(fd)?, local);
     program.map_or(Ok(()), |program| datagram.sockets.steer(Some(&program)))?;
+    if kernel::int_option(fd, libc::SOL_UDP, libc::UDP_GRO) == Ok(1) {
+        datagram.sockets.set_gro(true)?;
+    }
     datagram.options.busy().for_each(|(name, value)| datagram.sockets.set_busy(name, value));
     let egress = Egress::of_placeholder(fd);
     if egress != Egress::default() {

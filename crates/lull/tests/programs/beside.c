@@ -465,6 +465,109 @@ static void cancels(void) {
     reads(ends[0]);
 }
 
+// Sends `length` bytes as datagrams of `each`; 0 leaves it to the socket.
+static long sends_each(int fd, int length, int each) {
+    static char data[70000];
+    union {
+        char room[CMSG_SPACE(sizeof(uint16_t))];
+        struct cmsghdr aligned;
+    } control = {.aligned = {.cmsg_len = CMSG_LEN(sizeof(uint16_t)), .cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT}};
+    struct iovec parts[] = {{data, length / 3}, {data + length / 3, length - length / 3}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    for (int nth = 0; nth < length; nth++) data[nth] = nth;
+    if (each > 0) {
+        *(uint16_t *)CMSG_DATA(&control.aligned) = each;
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+    }
+    return sendmsg(fd, &message, 0);
+}
+
+// Says what is received: how much, whether it is what was sent from `begin` on, and how long each of several is.
+static long receives(int fd, int begin) {
+    static char data[70000];
+    union {
+        char room[256];
+        struct cmsghdr aligned;
+    } control;
+    struct iovec part = {data, sizeof data};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    comes(fd);
+    printf("%d bytes wait, ", count(fd, FIONREAD));
+    long got = recvmsg(fd, &message, 0);
+    for (int nth = 0; nth < got; nth++) CHECK(data[nth] == (char)(begin + nth));
+    printf("%ld come, flags %x", got, message.msg_flags);
+    for (struct cmsghdr *said = CMSG_FIRSTHDR(&message); said; said = CMSG_NXTHDR(&message, said)) {
+        int value = 0;
+        memcpy(&value, CMSG_DATA(said), sizeof value);
+        if (said->cmsg_level == SOL_UDP)
+            printf(", UDP %d of %d bytes says %d", said->cmsg_type, (int)said->cmsg_len, value);
+        else
+            printf(", level %d says %d", said->cmsg_level, said->cmsg_type);
+    }
+    printf("\n");
+    fflush(stdout);
+    return got;
+}
+
+static void joined(void) {
+    int ends[2], four = 4, value = 0;
+    datagrams(ends);
+    CHECK(connect(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    SAY(get(ends[1], SOL_UDP, UDP_GRO));
+    SAY(get(ends[0], SOL_UDP, UDP_SEGMENT));
+    SAY(sends_each(ends[0], 2500, 1000));
+    for (int begin = 0; begin < 2500;) begin += receives(ends[1], begin);
+    SAY(is_readable(ends[1]));
+    set(ends[1], SOL_UDP, UDP_GRO, 1);
+    SAY(get(ends[1], SOL_UDP, UDP_GRO));
+    SAY(sends_each(ends[0], 2500, 1000));
+    receives(ends[1], 0);
+    SAY(sends_each(ends[0], 900, 1000));
+    receives(ends[1], 0);
+    SAY(is_readable(ends[1]));
+    set(ends[1], SOL_IP, IP_PKTINFO, 1);
+    SAY(sends_each(ends[0], 65000, 1200));
+    receives(ends[1], 0);
+    set(ends[1], SOL_IP, IP_PKTINFO, 0);
+    SAY(sends_each(ends[0], 65508, 1200));
+    SAY(sends_each(ends[0], 70000, 1200));
+    SAY(sends_each(ends[0], 1290, 10));
+    SAY(sends_each(ends[0], 1280, 10));
+    receives(ends[1], 0);
+    SAY(setsockopt(ends[0], SOL_UDP, UDP_SEGMENT, &four, sizeof four));
+    SAY(get(ends[0], SOL_UDP, UDP_SEGMENT));
+    SAY(send(ends[0], "\0\1\2\3\4", 5, 0));
+    receives(ends[1], 0);
+    SAY(send(ends[0], "", 0, 0));
+    receives(ends[1], 0);
+    SAY(sends_each(ends[0], 30, 7));
+    receives(ends[1], 0);
+    SAY(send(ends[0], "\0\1\2", 3, MSG_MORE));
+    SAY(send(ends[0], "\3\4\5", 3, 0));
+    receives(ends[1], 0);
+    SAY(send(ends[0], "\0\1\2\3\4\5", 6, 0));
+    SAY(recv(ends[1], &value, 2, MSG_TRUNC));
+    for (value = -1; value < 70000; value += 65537)
+        said("setsockopt", setsockopt(ends[0], SOL_UDP, UDP_SEGMENT, &value, sizeof value));
+    value = 0;
+    SAY(setsockopt(ends[0], SOL_UDP, UDP_SEGMENT, &value, sizeof value));
+    SAY(sends_each(ends[0], 600, 0));
+    receives(ends[1], 0);
+    // What was set before the socket was anybody's.
+    CHECK((ends[0] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0);
+    set(ends[0], SOL_UDP, UDP_SEGMENT, 300);
+    set(ends[0], SOL_UDP, UDP_GRO, 1);
+    at.sin_port = 0;
+    CHECK(bind(ends[0], (struct sockaddr *)&at, sizeof at) == 0);
+    struct sockaddr_in name = at;
+    socklen_t length = sizeof name;
+    CHECK(getsockname(ends[0], (struct sockaddr *)&name, &length) == 0);
+    CHECK(connect(ends[0], (struct sockaddr *)&name, length) == 0);
+    SAY(sends_each(ends[0], 650, 0));
+    receives(ends[0], 0);
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
@@ -472,5 +575,6 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "low-water")) low_water();
     if (!strcmp(word[1], "splice")) splices();
     if (!strcmp(word[1], "cancel")) cancels();
+    if (!strcmp(word[1], "joined")) joined();
     return 0;
 }

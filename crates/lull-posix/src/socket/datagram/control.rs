@@ -1,9 +1,10 @@
-//! Ancillary data of datagrams: the own address that one came to or comes from.
+//! Ancillary data of datagrams: the own address that one came to or comes from, and how long each of several is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libc::c_int;
+use lull_net::Received;
 
 use crate::{Errno, Result, kernel};
 
@@ -30,10 +31,19 @@ impl Wanted {
         self.v6.store(flag(libc::SOL_IPV6, libc::IPV6_RECVPKTINFO), Relaxed);
     }
 
-    /// Writes what was asked for about a datagram that came to `to`. Returns how many bytes it took, and MSG_CTRUNC if there
-    /// was too little room. The interface is none of the kernel's, so its number is 0.
-    pub(super) fn write(&self, to: IpAddr, room: &mut [u8]) -> (usize, c_int) {
+    /// Writes what was asked for about a datagram. Returns how many bytes it took, and MSG_CTRUNC if there was too little room.
+    pub(super) fn write(&self, received: &Received, room: &mut [u8]) -> (usize, c_int) {
         let mut writer = Writer { room, used: 0, flags: 0 };
+        if let Some(each_bytes) = received.each_bytes {
+            // It has the size of an int (`udp_cmsg_recv`).
+            writer.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(each_bytes).to_ne_bytes());
+        }
+        self.write_address(received.to, &mut writer);
+        (writer.used, writer.flags)
+    }
+
+    /// The own address that a datagram came to. The interface is none of the kernel's, so its number is 0.
+    fn write_address(&self, to: IpAddr, writer: &mut Writer<'_>) {
         if let IpAddr::V4(to) = to
             && self.v4.load(Relaxed)
         {
@@ -51,7 +61,6 @@ impl Wanted {
             info[..16].copy_from_slice(&to.octets());
             writer.put(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
         }
-        (writer.used, writer.flags)
     }
 }
 
@@ -82,11 +91,20 @@ impl Writer<'_> {
     }
 }
 
-/// The own address that a datagram is to come from, if its ancillary data say one (`ip_cmsg_send`). Whatever else they say
-/// is refused: it would be done by nobody.
-pub(super) fn source(mut control: &[u8]) -> Result<Option<IpAddr>> {
+/// How a datagram is to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// The own address that it is to come from.
+    pub(super) from: Option<IpAddr>,
+    /// How long each of several datagrams is that are sent at once; 0: it is one.
+    pub(super) each_bytes: u16,
+}
+
+/// What the ancillary data of a datagram say (`udp_cmsg_send`, `ip_cmsg_send`), on a socket that has `each_bytes` for
+/// UDP_SEGMENT. Whatever else they say is refused: it would be done by nobody.
+pub(super) fn asked(mut control: &[u8], each_bytes: u16) -> Result<Asked> {
     const INVALID: Errno = Errno::new(libc::EINVAL);
-    let mut source = None;
+    let mut asked = Asked { from: None, each_bytes };
     while control.len() >= HEADER_BYTES {
         let (header, _) = control.split_at(HEADER_BYTES);
         let number = |at: usize| c_int::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -101,17 +119,33 @@ pub(super) fn source(mut control: &[u8]) -> Result<Option<IpAddr>> {
                 let info: &[u8; V6_BYTES] = data.try_into().map_err(|_| INVALID)?;
                 IpAddr::V6(Ipv6Addr::from(*info.first_chunk::<16>().ok_or(INVALID)?)).to_canonical()
             }
+            (libc::SOL_UDP, libc::UDP_SEGMENT) => {
+                asked.each_bytes = u16::from_ne_bytes(data.try_into().map_err(|_| INVALID)?);
+                control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
+                continue;
+            }
             _ => return Err(INVALID),
         };
-        source = Some(said).filter(|said| !said.is_unspecified());
+        asked.from = Some(said).filter(|said| !said.is_unspecified());
         control = control.get(length.next_multiple_of(ALIGN)..).unwrap_or(&[]);
     }
-    Ok(source)
+    Ok(asked)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is written about a datagram that came to an address.
+    fn written(wanted: &Wanted, to: IpAddr, room: &mut [u8]) -> (usize, c_int) {
+        let mut writer = Writer { room, used: 0, flags: 0 };
+        wanted.write_address(to, &mut writer);
+        (writer.used, writer.flags)
+    }
+
+    fn from(said: Option<IpAddr>) -> Result<Asked> {
+        Ok(Asked { from: said, each_bytes: 0 })
+    }
 
     fn both() -> Wanted {
         Wanted { v4: AtomicBool::new(true), v6: AtomicBool::new(true) }
@@ -122,20 +156,20 @@ mod tests {
         let mut room = [0xff; 128];
         for text in ["10.0.0.2", "fd00::2"] {
             let to: IpAddr = text.parse().unwrap();
-            let (used, flags) = both().write(to, &mut room);
+            let (used, flags) = written(&both(), to, &mut room);
             assert_eq!((used, flags), (if to.is_ipv4() { 32 + 40 } else { 40 }, 0));
-            assert_eq!(source(&room[..used]), Ok(Some(to)));
+            assert_eq!(asked(&room[..used], 0), from(Some(to)));
         }
-        assert_eq!(Wanted::default().write("10.0.0.2".parse().unwrap(), &mut room), (0, 0));
+        assert_eq!(written(&Wanted::default(), "10.0.0.2".parse().unwrap(), &mut room), (0, 0));
     }
 
     #[test]
     fn too_little_room_is_said() {
         let to = "10.0.0.2".parse().unwrap();
         let only_v4 = Wanted { v4: AtomicBool::new(true), ..Wanted::default() };
-        assert_eq!(only_v4.write(to, &mut [0; 8]), (0, libc::MSG_CTRUNC));
+        assert_eq!(written(&only_v4, to, &mut [0; 8]), (0, libc::MSG_CTRUNC));
         let mut room = [0; 20];
-        assert_eq!(only_v4.write(to, &mut room), (20, libc::MSG_CTRUNC));
+        assert_eq!(written(&only_v4, to, &mut room), (20, libc::MSG_CTRUNC));
         assert_eq!(room[0], 20, "the header says how much is there");
     }
 
@@ -144,9 +178,23 @@ mod tests {
         let mut room = [0; 24];
         room[..8].copy_from_slice(&20_usize.to_ne_bytes());
         room[12] = libc::IP_TTL as u8;
-        assert_eq!(source(&room), Err(Errno::new(libc::EINVAL)));
+        assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)));
         room[..8].copy_from_slice(&100_usize.to_ne_bytes());
-        assert_eq!(source(&room), Err(Errno::new(libc::EINVAL)), "longer than there is");
-        assert_eq!(source(&[0; 8]), Ok(None), "shorter than a header");
+        assert_eq!(asked(&room, 0), Err(Errno::new(libc::EINVAL)), "longer than there is");
+        assert_eq!(asked(&[0; 8], 0), from(None), "shorter than a header");
+    }
+    #[test]
+    fn the_length_of_each_datagram_is_two_bytes_and_beside_the_address() {
+        let mut room = [0; 128];
+        let to: IpAddr = "10.0.0.2".parse().unwrap();
+        let (used, _) = written(&both(), to, &mut room);
+        let mut writer = Writer { room: &mut room[used..], used: 0, flags: 0 };
+        writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u16.to_ne_bytes());
+        let all = used + writer.used;
+        assert_eq!(asked(&room[..all], 9), Ok(Asked { from: Some(to), each_bytes: 500 }));
+        assert_eq!(asked(&[], 9), Ok(Asked { from: None, each_bytes: 9 }), "the socket's own");
+        let mut writer = Writer { room: &mut room, used: 0, flags: 0 };
+        writer.put(libc::SOL_UDP, libc::UDP_SEGMENT, &500_u32.to_ne_bytes());
+        assert_eq!(asked(&room[..24], 0), Err(Errno::new(libc::EINVAL)), "it is no int");
     }
 }

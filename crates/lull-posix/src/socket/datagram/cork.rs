@@ -4,13 +4,14 @@
 //! looked at. A part that makes it too long loses all of it.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
 
 use super::Datagram;
+use super::control::Asked;
 use crate::{Errno, Result};
 
 /// The longest payload that UDP's length field has room for, behind its own header.
@@ -18,7 +19,7 @@ const PAYLOAD_BYTES_MAX: usize = 0xffff - 8;
 
 struct Part {
     to: Option<SocketAddr>,
-    from: Option<IpAddr>,
+    asked: Asked,
     bytes: Vec<u8>,
 }
 
@@ -60,11 +61,11 @@ impl Cork {
 
 impl Datagram {
     /// The first part of a datagram.
-    pub(super) fn begin(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize> {
+    pub(super) fn begin(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, asked: Asked) -> Result<usize> {
         if to.is_none() && self.peer().is_none() {
             return Err(Errno::new(libc::EDESTADDRREQ));
         }
-        self.cork.part().get_or_insert(Part { to, from, bytes: Vec::new() });
+        self.cork.part().get_or_insert(Part { to, asked, bytes: Vec::new() });
         self.cork.waits.store(true, Relaxed);
         self.append(data, libc::MSG_MORE)
     }
@@ -90,8 +91,8 @@ impl Datagram {
     }
 
     fn push(&self, flags: c_int) -> Result<()> {
-        let Some(Part { to, from, bytes }) = self.cork.take() else { return Ok(()) };
-        self.send_whole(&[IoSlice::new(&bytes)], to, from, flags).map(drop)
+        let Some(Part { to, asked, bytes }) = self.cork.take() else { return Ok(()) };
+        self.send_whole(&[IoSlice::new(&bytes)], to, asked, flags).map(drop)
     }
 
     /// UDP_CORK; off sends what waits, and does not tell of errors (`udp_lib_setsockopt`).

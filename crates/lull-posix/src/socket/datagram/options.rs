@@ -1,5 +1,7 @@
 //! Options of UDP sockets: the placeholder is a UDP socket of its own and keeps them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use libc::c_int;
 
 use super::Datagram;
@@ -8,15 +10,14 @@ use crate::socket::options::{BUSY, Name, int, steer};
 use crate::{Errno, Result, kernel};
 
 /// Options that change what is sent, which lull's half would not do.
-const REFUSED: [Name; 2] = [(libc::SOL_UDP, libc::UDP_ENCAP), (libc::SOL_UDP, libc::UDP_SEGMENT)];
+const REFUSED: [Name; 1] = [(libc::SOL_UDP, libc::UDP_ENCAP)];
 
 /// Options that ask for what lull's half never has: groups, and ancillary data that nobody fills in. A socket in both worlds
 /// has it from the kernel's; to one that is lull's alone it would be a lie.
-const KERNELS_ALONE: [Name; 22] = [
+const KERNELS_ALONE: [Name; 21] = [
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
-    (libc::SOL_UDP, libc::UDP_GRO),
     (libc::SOL_IP, libc::IP_ADD_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_ADD_SOURCE_MEMBERSHIP),
     (libc::SOL_IP, libc::IP_RECVERR),
@@ -50,8 +51,12 @@ impl Datagram {
             return self.sockets.steer(program.as_ref());
         }
         kernel::setsockopt(fd, level, name, value)?;
-        if (level, name) == (libc::SOL_UDP, libc::UDP_CORK) {
-            self.set_cork(int(value)? != 0);
+        match (level, name) {
+            (libc::SOL_UDP, libc::UDP_CORK) => self.set_cork(int(value)? != 0),
+            (libc::SOL_UDP, libc::UDP_GRO) => self.sockets.set_gro(int(value)? != 0)?,
+            // The kernel has looked whether it is so small.
+            (libc::SOL_UDP, libc::UDP_SEGMENT) => self.each_bytes.store(int(value)? as u16, Relaxed),
+            _ => {}
         }
         if BUSY.contains(&(level, name)) {
             self.sockets.set_busy((level, name), int(value)?);

@@ -77,7 +77,7 @@ impl Datagram {
 
     fn lulls(&self, turn: u32, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
         let received = self.sockets.receive(turn as usize, room.buffers, flags & libc::MSG_PEEK != 0)?;
-        let (control_bytes, control_flags) = self.wanted.write(received.to, room.control);
+        let (control_bytes, control_flags) = self.wanted.write(&received, room.control);
         let cut = received.datagram_bytes > received.bytes;
         Ok(Message {
             bytes: if flags & libc::MSG_TRUNC != 0 { received.datagram_bytes } else { received.bytes },

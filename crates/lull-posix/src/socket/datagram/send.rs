@@ -1,12 +1,14 @@
 //! Sending datagrams to both worlds.
 
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use libc::c_int;
 use lull_net::Interest;
 
+use super::control::Asked;
 use super::receive::WOULD_BLOCK;
 use super::{Datagram, control};
 use crate::{Errno, Result, address, block, engine, kernel};
@@ -42,25 +44,25 @@ impl Datagram {
         {
             return Err(Errno::new(libc::EACCES));
         }
-        let from = control::source(ancillary)?;
+        let asked = control::asked(ancillary, self.each_bytes.load(Relaxed))?;
         if flags & libc::MSG_MORE != 0 || self.cork.is_on() {
-            return self.begin(data, to_address, from);
+            return self.begin(data, to_address, asked);
         }
-        self.send_whole(data, to_address, from, flags)
+        self.send_whole(data, to_address, asked, flags)
     }
 
-    /// Sends a datagram by lull.
+    /// Sends a datagram by lull, or several at once.
     pub(super) fn send_whole(
         &self,
         data: &[IoSlice<'_>],
         to_address: Option<SocketAddr>,
-        from: Option<IpAddr>,
+        asked: Asked,
         flags: c_int,
     ) -> Result<usize> {
         let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
         let mut until = None;
         loop {
-            match self.sockets.send(data, to_address, from) {
+            match self.sockets.send(data, to_address, asked) {
                 Err(WOULD_BLOCK) if !dont_wait => {}
                 sent => return sent,
             }

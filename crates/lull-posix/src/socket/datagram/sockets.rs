@@ -1,7 +1,7 @@
 //! One UDP socket of the program's is one on each queue of the NIC, as a peer's datagrams come in by any of them.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, UdpSocket};
@@ -9,6 +9,7 @@ use lull_net::{Network, Part, Ready, Received, Shutdown, Source, UdpOptions, Udp
 use libc::c_int;
 use lull_net::lull_cbpf::Program;
 
+use super::control::Asked;
 use crate::socket::options::egress::Egress;
 use crate::socket::options::set_busy;
 use crate::{Errno, Result};
@@ -74,10 +75,15 @@ impl Sockets {
         self.each(turn, |socket| socket.recv_msg(buffers, peek))
     }
 
-    /// Sends a datagram. What goes to one peer goes by one queue, while that has room.
-    pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, from: Option<IpAddr>) -> Result<usize> {
+    /// Several datagrams of one flow may be taken as one from now on (UDP_GRO), or no more.
+    pub(super) fn set_gro(&self, on: bool) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.set_gro(on))?)
+    }
+
+    /// Sends a datagram, or several at once. What goes to one peer goes by one queue, while that has room.
+    pub(super) fn send(&self, data: &[IoSlice<'_>], to: Option<SocketAddr>, asked: Asked) -> Result<usize> {
         let first = to.map_or(0, |to| usize::from(to.port()));
-        self.each(first, |socket| socket.send_msg(data, to, from))
+        self.each(first, |socket| socket.send_each(data, asked.each_bytes, to, asked.from))
     }
 
     /// As the sockets' own: whether they busy poll.
