@@ -179,11 +179,12 @@ impl KernelBench {
         let (side, generator) = (&pair.client, &cores.generator);
         let (begun_ns, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let begun = &begun_ns;
-        let generate = move || -> Result<Summary, BenchError> {
+        let generate = |run: &Run<'_>| -> Result<Summary, BenchError> {
             side.enter()?;
             // The client's threads inherit it.
             pin_thread(generator)?;
-            begun.store(lull_linux::polls::now_ns(), Ordering::Release);
+            // The first run is the one that is traced.
+            let _ = begun.compare_exchange(0, lull_linux::polls::now_ns(), Ordering::AcqRel, Ordering::Relaxed);
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
         };
         let mut traced = Traced::new(run.mode);

@@ -203,28 +203,38 @@ impl Server {
     }
 
     /// Puts the mode in force, measures while `generate` runs its warm-up and window, and makes the row.
+    /// Where the hardware counts, `generate` is called a second time, for a short run in which it does.
     ///
     /// # Errors
     /// What the service refuses or the generator meets.
     pub fn measure(
         &self,
         run: &Run<'_>,
-        generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
+        generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
         self.set_mode(run.mode)?;
-        self.observe(run, generate)
+        self.row_of(run, &self.threads(), generate)
     }
 
-    /// Measures with what is in force, whoever has put it there.
+    /// Measures with what is in force, whoever has put it there. The hardware does not count: `generate` is called once.
     ///
     /// # Errors
     /// What the generator meets.
     pub fn observe(
         &self,
         run: &Run<'_>,
-        generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
+        generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
     ) -> Result<RunResult, BenchError> {
-        let window = around(run, &self.threads(), generate, || self.counters(), || Ok(()))?;
+        self.row_of(run, &[], generate)
+    }
+
+    fn row_of(
+        &self,
+        run: &Run<'_>,
+        counted: &[i32],
+        generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
+    ) -> Result<RunResult, BenchError> {
+        let window = around(run, counted, generate, || self.counters(), || Ok(()))?;
         Ok(self.row(run, &window))
     }
 

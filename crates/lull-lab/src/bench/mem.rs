@@ -235,6 +235,20 @@ fn generate(
     Ok(summary)
 }
 
+/// Puts the run's load on; each client has its share of the rate.
+fn load(
+    clients: &mut [(usize, Vec<WireClient<TscClock>>)],
+    config: &BenchConfig,
+    run: &Run<'_>,
+) -> Result<Summary, BenchError> {
+    generate(clients, run, |connections| match pace(config, run) {
+        Pace::Open { qps, arrivals, depth } => {
+            Pace::Open { qps: qps * connections as f64 / config.connections as f64, arrivals, depth }
+        }
+        pace => pace,
+    })
+}
+
 impl MemBench {
     /// Runs the load on what is in force, and leaves it so.
     ///
@@ -242,21 +256,14 @@ impl MemBench {
     /// What the generator meets.
     pub fn observe(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let MemBench { clients, server, config, .. } = self;
-        // Each client has its share of the rate.
-        let pace = |connections: usize| match pace(config, run) {
-            Pace::Open { qps, arrivals, depth } => {
-                Pace::Open { qps: qps * connections as f64 / config.connections as f64, arrivals, depth }
-            }
-            pace => pace,
-        };
-        server.observe(run, move || generate(clients, run, pace))
+        server.observe(run, |run| load(clients, config, run))
     }
 }
 
 impl Bench for MemBench {
     fn run(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
-        self.server.set_mode(run.mode)?;
-        self.observe(run)
+        let MemBench { clients, server, config, .. } = self;
+        server.measure(run, |run| load(clients, config, run))
     }
 
     fn notes(&self) -> Vec<String> {

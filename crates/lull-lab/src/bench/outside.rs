@@ -55,7 +55,7 @@ impl Outside {
         let Outside { client, server, config, cores } = self;
         let pace = pace(config, run);
         let generator = cores.generator.clone();
-        server.measure(run, move || {
+        server.measure(run, |run| {
             // The client's threads inherit it.
             pin_thread(&generator)?;
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)

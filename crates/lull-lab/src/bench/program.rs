@@ -231,7 +231,7 @@ impl Bench for ProgramBench {
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
         };
         let pace = pace(&self.config, run);
-        let generate = || -> Result<_, BenchError> {
+        let generate = |run: &Run<'_>| -> Result<_, BenchError> {
             side.map_or(Ok(()), Side::enter)?;
             pin_thread(generator)?;
             Ok(client.run(pace, run.warm_up, run.window, run.stop)?)

@@ -6,43 +6,88 @@ use std::time::{Duration, Instant};
 use super::{BenchConfig, BenchError, Run};
 use crate::cell::RunResult;
 use crate::check::{Evidence, enforcement};
-use crate::hardware::{HardwareCounters, HardwareCounts};
+use crate::hardware::{HardwareCounters, availability};
 use crate::load::{Pace, Summary};
 
 /// How late a stop is noticed.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long the hardware counts, after a while to settle.
+const COUNTED: Duration = Duration::from_millis(100);
+const COUNTED_WARM_UP: Duration = Duration::from_millis(20);
 
 /// What the generator measured, and what was read at the two ends of its window.
 pub(super) struct Windowed<M> {
     pub summary: Summary,
     pub before: M,
     pub after: M,
-    /// What the hardware counted of the threads in between, where it counts.
-    pub hardware: Option<HardwareCounts>,
+    /// What the hardware counted of the threads for a query, where it counts.
+    pub hardware: Option<PerQuery>,
 }
 
-/// Runs the load, has the hardware count `threads`, and reads `mark` around its window; `end` runs when the window is
-/// over, while the generator may still wait for its last answers.
+/// What the hardware counted, for each query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PerQuery {
+    pub cycles: f64,
+    pub instructions: f64,
+}
+
+/// Runs the load and reads `mark` around its window; `end` runs when the window is over, while the generator may still wait
+/// for its last answers. Then, where the hardware counts, a short second run of the load counts `threads`, if there are any.
 pub(super) fn around<M>(
     run: &Run<'_>,
     threads: &[i32],
-    generate: impl FnOnce() -> Result<Summary, BenchError> + Send,
+    mut generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
     mut mark: impl FnMut() -> M,
     end: impl FnOnce() -> Result<(), BenchError>,
 ) -> Result<Windowed<M>, BenchError> {
-    std::thread::scope(|scope| {
-        let generating = scope.spawn(generate);
+    let generate = &mut generate;
+    let (summary, before, after) = std::thread::scope(|scope| {
+        let generating = scope.spawn(|| generate(run));
         pass(run.warm_up, run.stop);
-        let mut counters = HardwareCounters::open(threads);
         let before = mark();
         pass(run.window, run.stop);
         let after = mark();
-        let hardware = counters.as_mut().and_then(HardwareCounters::read);
         let ended = end();
-        let summary = generating.join().map_err(|_| BenchError::Invalid("the generator panicked".to_owned()))?;
+        let summary = generating.join().map_err(|_| panicked())??;
         ended?;
-        Ok(Windowed { summary: summary?, before, after, hardware })
+        Ok::<_, BenchError>((summary, before, after))
+    })?;
+    let hardware = counted(run, threads, generate)?;
+    Ok(Windowed { summary, before, after, hardware })
+}
+
+/// What the hardware counts of `threads` in a run of its own. In a virtual machine each access to a counter may be an exit to
+/// the hypervisor, and the kernel makes about ten for every switch to or from a thread that is counted: counted as it is
+/// measured, a service that sleeps would take twice the CPU time and wake up microseconds later.
+fn counted(
+    run: &Run<'_>,
+    threads: &[i32],
+    generate: &mut (impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send),
+) -> Result<Option<PerQuery>, BenchError> {
+    if threads.is_empty() || availability().is_err() || run.stop.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let run = Run { warm_up: COUNTED_WARM_UP, window: COUNTED.min(run.window), ..run.clone() };
+    std::thread::scope(|scope| {
+        let generating = scope.spawn(|| generate(&run));
+        pass(run.warm_up, run.stop);
+        let mut counters = HardwareCounters::open(threads);
+        let from = Instant::now();
+        pass(run.window, run.stop);
+        let counts = counters.as_mut().and_then(HardwareCounters::read);
+        let seconds = from.elapsed().as_secs_f64();
+        let summary = generating.join().map_err(|_| panicked())??;
+        let queries = summary.qps * seconds;
+        Ok(counts.filter(|_| queries > 0.0).map(|counts| PerQuery {
+            cycles: counts.cycles as f64 / queries,
+            instructions: counts.instructions as f64 / queries,
+        }))
     })
+}
+
+fn panicked() -> BenchError {
+    BenchError::Invalid("the generator panicked".to_owned())
 }
 
 /// Waits for `time`, or until it is stopped.
@@ -77,7 +122,7 @@ pub(super) struct Counted {
     pub busy_percent: Option<f64>,
     /// The cycle counter's rate, where it is steady.
     pub tsc_khz: Option<u64>,
-    pub hardware: Option<HardwareCounts>,
+    pub hardware: Option<PerQuery>,
     pub evidence: Evidence,
 }
 
@@ -88,12 +133,12 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
     let us = |ns: u64| answered.then(|| ns as f64 / 1_000.0);
     let queries = summary.qps * seconds;
     let cpu_percent = 100.0 * cpu_s / (seconds * counted.cores as f64).max(f64::MIN_POSITIVE);
+    let per_query = |count: f64| Some(count / queries).filter(|_| queries > 0.0);
     // The hardware counts the cycles of all runs or of none: a column does not mix the two.
-    let cycles = match crate::hardware::availability() {
-        Ok(()) => counted.hardware.map(|counts| counts.cycles as f64),
-        Err(_) => counted.tsc_khz.map(|khz| cpu_s * khz as f64 * 1e3),
+    let cycles = match availability() {
+        Ok(()) => counted.hardware.map(|counts| counts.cycles),
+        Err(_) => counted.tsc_khz.and_then(|khz| per_query(cpu_s * khz as f64 * 1e3)),
     };
-    let per_query = |count: Option<f64>| count.filter(|_| queries > 0.0).map(|count| count / queries);
     RunResult {
         offered_qps: run.offered_qps,
         avg_latency_us: answered.then(|| summary.latency_avg_ns / 1_000.0),
@@ -104,8 +149,8 @@ pub(super) fn row(run: &Run<'_>, summary: &Summary, counted: &Counted) -> RunRes
         server_cpu_percent: Some(counted.busy_percent.unwrap_or(cpu_percent)),
         generator_busy_percent: Some(100.0 * summary.busy_fraction),
         kept_up: run.offered_qps.is_none() || summary.kept_up,
-        cycles_per_query: per_query(cycles),
-        instructions_per_query: per_query(counted.hardware.map(|counts| counts.instructions as f64)),
+        cycles_per_query: cycles,
+        instructions_per_query: counted.hardware.map(|counts| counts.instructions),
         generator_lag_us: us(summary.lag_p99_ns),
         timer_lag_us: counted.evidence.lateness_ns.map(|ns| ns as f64 / 1_000.0),
         suspensions: Some(counted.evidence.suspensions),

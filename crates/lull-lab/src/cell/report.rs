@@ -24,7 +24,10 @@ impl CyclesBy {
     pub fn sentence(self) -> &'static str {
         match self {
             CyclesBy::Clock => "cycles_per_query is TSC frequency times server CPU time, not counted by the hardware.",
-            CyclesBy::Hardware => "cycles_per_query and instructions_per_query are counted by the hardware.",
+            CyclesBy::Hardware => {
+                "cycles_per_query and instructions_per_query are counted by the hardware in a short run of their own behind \
+                 each: counting makes every switch between threads slower."
+            }
         }
     }
 }
