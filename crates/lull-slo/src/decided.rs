@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::told::words;
 use crate::{Controller, Latency, Reading, Standing};
 
 /// A controller's last decision, and what it did so far.
@@ -60,11 +61,8 @@ impl Decided {
 
     /// The decision with its reason, and what it did so far, in a sentence each.
     pub fn words(&self) -> String {
-        let us = |ns: u64| lull_units::time_text(ns / 1_000 * 1_000);
         let seen = [
-            self.latency.filter(|latency| latency.answers > 0).map(|latency| {
-                format!("p50 {}, p99 {} of {} answers", us(latency.p50_ns), us(latency.p99_ns), latency.answers)
-            }),
+            self.latency.filter(|latency| latency.answers > 0).map(|latency| words(&latency)),
             self.cpu_percent.map(|percent| format!("CPU {percent:.0} %")),
         ];
         let seen: Vec<String> = seen.into_iter().flatten().collect();
