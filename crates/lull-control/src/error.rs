@@ -16,6 +16,12 @@ pub enum Error {
         /// The process.
         pid: u32,
     },
+    /// The process is one of another PID namespace.
+    #[error(
+        "a process of the program is in a PID namespace of its own and cannot be asked from here: make that namespace outside, \
+         around lull (as `unshare --pid --fork lull run ...` does)"
+    )]
+    OutOfSight,
     /// Nothing listens behind the file.
     #[error("process {pid} is gone: nothing listens at {}; a service started again makes a new socket", path.display())]
     Gone {

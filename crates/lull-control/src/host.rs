@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use lull_host::{Host, NapiInfo, WeakHost};
 use lull_linux::{Roots, machine, sched};
@@ -20,9 +21,12 @@ pub(crate) struct Answers {
     /// What NAPIs had before their first change, by their place in the host's table and their id: a NAPI that was disabled
     /// and whose place another one took is not given the former one's settings.
     former: BTreeMap<(u32, u32), Former>,
-    /// What a controller said last.
-    decided: Option<Box<Decided>>,
+    /// What a controller said last, and when.
+    decided: Option<(Box<Decided>, Instant)>,
 }
+
+/// A controller that has said nothing for so long is gone: it speaks after every window, of a second at the most.
+const CONTROLLER_SILENT_MAX: Duration = Duration::from_secs(10);
 
 impl fmt::Debug for Answers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,6 +45,7 @@ impl Answers {
             return Answer::Refused("its network has been closed, and the process is ending".to_owned());
         };
         self.forget_removed(&host);
+        self.look_after_controller(&host, Instant::now());
         match request {
             Request::Show => Answer::Shown(self.show(&host)),
             Request::Sockets => self.list_sockets(),
@@ -51,10 +56,30 @@ impl Answers {
                 Answer::Done
             }
             Request::Decided(decided) => {
-                self.decided = Some(decided.clone());
+                self.decided = Some((decided.clone(), Instant::now()));
                 Answer::Done
             }
             Request::Undo => self.undo(&host),
+        }
+    }
+
+    /// Whether a controller is at work, as far as is known; if it has fallen silent, it is not any more.
+    pub(crate) fn has_controller(&mut self) -> bool {
+        if let Some(host) = self.host.upgrade() {
+            self.look_after_controller(&host, Instant::now());
+        }
+        self.decided.is_some()
+    }
+
+    /// A controller that was killed has taken nothing back: its last timeouts are nobody's, and would stay in force for a load
+    /// that they were not chosen for. So what was there before is given back, which is the mode that was asked for.
+    fn look_after_controller(&mut self, host: &Host, now: Instant) {
+        let is_silent = |(_, at): &(_, Instant)| now.saturating_duration_since(*at) > CONTROLLER_SILENT_MAX;
+        if self.decided.as_ref().is_some_and(is_silent) {
+            self.decided = None;
+            host.time_answers(false);
+            // What was in force before is within every limit; a NAPI that is gone has nothing to be given back to.
+            self.undo(host);
         }
     }
 
@@ -88,7 +113,7 @@ impl Answers {
             cpus: cpus.collect(),
             contexts: contexts.map(|(sockets, params)| EpollContext { sockets, params }).collect(),
             groups: group::groups(host),
-            controller: self.decided.clone(),
+            controller: self.decided.as_ref().map(|(decided, _)| decided.clone()),
         }
     }
 
@@ -184,13 +209,44 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_instances_had_goes_with_them() {
-        let host = Host::new(HostConfig::default()).unwrap();
+    fn network(host: &Host) -> Network {
         let (ours, _peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
         let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
         let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
-        let network = Network::new(&host, Arc::new(ours), config).unwrap();
+        Network::new(host, Arc::new(ours), config).unwrap()
+    }
+
+    #[test]
+    fn a_controller_that_is_gone_leaves_nothing_in_force() {
+        let host = Host::new(HostConfig::default()).unwrap();
+        let network = network(&host);
+        let mut answers = Answers::new(&host, "test", Box::new(|| None));
+        let former = host.napis()[0].settings;
+        let change = Change { gro_flush_timeout_ns: Some(77_000), ..Change::default() };
+        for request in [
+            Request::TimeAnswers(true),
+            Request::Set(Set { napi_ids: Vec::new(), change }),
+            Request::Decided(Box::default()),
+        ] {
+            answers.answer(&request);
+        }
+        let (decided, at) = answers.decided.clone().unwrap();
+        answers.look_after_controller(&host, at + CONTROLLER_SILENT_MAX);
+        assert!(answers.has_controller());
+        assert_eq!(host.napis()[0].settings.gro_flush_timeout_ns, 77_000);
+        answers.look_after_controller(&host, at + CONTROLLER_SILENT_MAX + Duration::from_nanos(1));
+        assert!(!answers.has_controller());
+        assert!(host.napis().iter().all(|info| info.settings == former), "{:?}", host.napis());
+        assert_eq!(host.answer_times(network.napis()[0]), None, "requests are timed for nobody");
+        // It comes back, and is known again.
+        answers.answer(&Request::Decided(decided));
+        assert!(answers.has_controller());
+    }
+
+    #[test]
+    fn what_instances_had_goes_with_them() {
+        let host = Host::new(HostConfig::default()).unwrap();
+        let network = network(&host);
         let mut answers = Answers::new(&host, "test", Box::new(|| None));
         let change = Change { defer_hard_irqs: Some(7), ..Change::default() };
         let set = Request::Set(Set { napi_ids: Vec::new(), change });

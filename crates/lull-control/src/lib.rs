@@ -9,7 +9,7 @@
 //! - [`schema::Request`] and [`schema::Answer`]: what passes between them, a line of JSON each way.
 //!
 //! The modules in the order that a request meets them: [`place`] (where sockets lie, and which processes have one),
-//! [`client`], [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none), `group` (groups of CPUs).
+//! [`client`] (and [`Program`], the processes of one), [`schema`], [`server`], `host` (the answers of a host), `change` (settings put in force, all or none), `group` (groups of CPUs).
 //! [`slo`] chooses timeouts for an objective, by the same requests.
 //!
 //! # Example
@@ -41,10 +41,12 @@ mod group;
 mod host;
 mod peer;
 pub mod place;
+mod program;
 pub mod schema;
 pub mod server;
 pub mod slo;
 
 pub use client::Client;
 pub use error::Error;
+pub use program::Program;
 pub use server::Offer;

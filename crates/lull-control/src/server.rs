@@ -1,16 +1,17 @@
 //! The process's side: a thread that answers on the control socket.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lull_host::Host;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::error::Error;
 use crate::host::Answers;
@@ -21,6 +22,9 @@ use crate::schema::{Answer, REQUEST_BYTES_MAX, Request, Sockets};
 /// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
 /// that is stopped must not keep the others waiting for long.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a controller is still there.
+const CONTROLLER_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Lists the sockets of a process.
 pub type ListSockets = Box<dyn Fn() -> Option<Sockets> + Send>;
@@ -77,13 +81,23 @@ impl Offer {
         let answers = Arc::new(Mutex::new(Answers::new(host, service, sockets)));
         let (asked, ends) = (answers.clone(), stopping.clone());
         let serve = move || {
-            for stream in listener.incoming() {
+            let mut looks = false;
+            loop {
+                // A process without a controller is not woken for one.
+                let has_controller = lock(&asked).has_controller();
+                if looks != has_controller {
+                    looks = has_controller;
+                    // Refused, it is looked after when the next client comes.
+                    let _ = set_socket_timeout(&listener, Timeout::Recv, looks.then_some(CONTROLLER_LOOK_EVERY));
+                }
+                let client = listener.accept();
                 if ends.load(Ordering::Acquire) {
                     return;
                 }
-                match stream {
+                match client {
                     // Whatever a client does wrong ends its own connection only.
-                    Ok(stream) => drop(converse(stream, &asked)),
+                    Ok((stream, _)) => drop(converse(stream, &asked)),
+                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                     // Out of descriptors, perhaps: the next client may find one free.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
@@ -142,8 +156,12 @@ fn converse(stream: UnixStream, answers: &Mutex<Answers>) -> io::Result<()> {
 }
 
 fn answer(answers: &Mutex<Answers>, request: &Request) -> Answer {
-    // A request that panicked has changed what it changed; what is remembered is whole entries.
-    answers.lock().unwrap_or_else(PoisonError::into_inner).answer(request)
+    lock(answers).answer(request)
+}
+
+/// A request that panicked has changed what it changed; what is remembered is whole entries.
+fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The client's line. However it dribbles in, all of it comes within [`CLIENT_TIMEOUT`].

@@ -17,19 +17,23 @@ use lull_slo::{
 };
 use lull_units::time_text;
 
+use crate::place::Places;
 use crate::schema::{Answer, Change, Napi, Request, Set, Shown};
-use crate::{Client, Offer, place::Places};
+use crate::{Client, Offer, Program};
 
 /// How often it is looked whether a controller is to end.
 const STOP_EVERY: Duration = Duration::from_millis(20);
+
+/// A process that has queues and cannot be asked for longer than this is not only starting.
+const STARTING: Duration = Duration::from_secs(5);
 
 /// Whose timeouts are chosen.
 #[derive(Debug)]
 pub enum Whom {
     /// This process's own.
     Own(Arc<Offer>),
-    /// Those of the processes that have a NAPI on a device of this name. They come and go.
-    On(String),
+    /// Those of a program's processes. They come and go.
+    Program(Program),
 }
 
 /// A process, as it is asked.
@@ -59,23 +63,38 @@ impl Asked<'_> {
 }
 
 impl Whom {
-    /// Those that are there now, with what they show. One that is ending answers no more, and is none of them.
-    fn shown(&self) -> Vec<(Asked<'_>, Shown)> {
-        let asked: Vec<Asked<'_>> = match self {
-            Whom::Own(offer) => vec![Asked::Own(offer)],
-            Whom::On(_) => Client::connect_all(&Places::default()).into_iter().map(Asked::Other).collect(),
-        };
-        let is_meant = |shown: &Shown| match self {
-            Whom::Own(_) => true,
-            Whom::On(device) => shown.napis.iter().any(|napi| napi.device == *device),
-        };
-        let mut shown = Vec::new();
-        for mut asked in asked {
-            if let Some(shows) = asked.show().filter(is_meant) {
-                shown.push((asked, shows));
+    /// Those that are there now, with what they show, and why others cannot be asked. One that is ending answers no more, and
+    /// is none of them.
+    fn shown(&self) -> (Vec<(Asked<'_>, Shown)>, Vec<String>) {
+        let (mut asked, mut silent) = (Vec::new(), Vec::new());
+        match self {
+            Whom::Own(offer) => asked.push(Asked::Own(offer)),
+            Whom::Program(program) => {
+                for client in program.clients(&Places::default()) {
+                    match client {
+                        Ok(client) => asked.push(Asked::Other(client)),
+                        Err(error) => silent.push(error.to_string()),
+                    }
+                }
             }
         }
-        shown
+        (asked.into_iter().filter_map(|mut asked| asked.show().map(|shows| (asked, shows))).collect(), silent)
+    }
+}
+
+/// Processes that cannot be asked: those that are starting offer their sockets a moment later.
+#[derive(Default)]
+struct Silent(Option<Instant>);
+
+impl Silent {
+    /// What to say of them.
+    fn complaint(&mut self, why: &[String]) -> Option<String> {
+        let Some(first) = why.first() else {
+            self.0 = None;
+            return None;
+        };
+        (self.0.get_or_insert_with(Instant::now).elapsed() >= STARTING)
+            .then(|| format!("timeouts stay as they are where nobody can be asked: {first}"))
     }
 }
 
@@ -142,13 +161,21 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
     let (roots, mut told) = (Roots::default(), Told::default());
     let mut decided = Decided::new(&controller, mode);
     log(&format!("{} from {mode}: requests are timed from the ring to the answer", controller.slo()));
-    let mut before: Option<Counted> = None;
+    let (mut before, mut silent): (Option<Counted>, _) = (None, Silent::default());
+    // Whether what the last window decided was refused.
+    let mut refused = false;
     while !wait(Duration::from_nanos(WINDOW_NS_MIN), stop) {
-        let mut processes = whom.shown();
+        let (mut processes, unasked) = whom.shown();
+        let mut in_the_way = silent.complaint(&unasked);
         for (asked, _) in processes.iter_mut().filter(|(_, shown)| receiving(shown).any(|it| it.answers.is_none())) {
             if let Err(why) = asked.ask(&Request::TimeAnswers(true)) {
-                told.complaint(&format!("requests are not timed, and CPU alone decides: {why}"), log);
+                in_the_way = Some(format!("requests are not timed, and CPU alone decides: {why}"));
             }
+        }
+        match in_the_way {
+            Some(why) => told.complaint(&why, log),
+            None if !refused => told.content(),
+            None => {}
         }
         let now = Counted::of(processes.iter().map(|(_, shown)| shown), &roots);
         if now.napis.is_empty() {
@@ -165,10 +192,12 @@ pub fn keep(whom: &Whom, mut controller: Controller, mode: &str, stop: &AtomicBo
         }
         let standing = controller.decide(&reading);
         let mut changed = Vec::new();
+        refused = false;
         decided.note(&controller, &reading, standing);
         for (asked, shown) in &mut processes {
             if let Err(why) = put_in_force(asked, shown, &controller, &mut changed) {
                 told.complaint(&why, log);
+                refused = true;
             }
             // One that is ending has nobody to show it to.
             let _ = asked.ask(&Request::Decided(Box::new(decided.clone())));

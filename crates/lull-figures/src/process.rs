@@ -2,7 +2,7 @@
 
 use lull_control::place::Places;
 use lull_control::schema::{self, Answer, Group, Request, Shown};
-use lull_control::{Client, Offer};
+use lull_control::{Client, Offer, Program};
 use lull_core::EpollParams;
 use lull_linux::recognise::{Programs, Recognised, recognise};
 
@@ -89,12 +89,14 @@ fn cpu_ns(pid: u32) -> Option<u64> {
 }
 
 /// The processes to ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Which {
     /// This one; that it does not answer is an error.
     Process(u32),
-    /// All that this user may ask and that have a NAPI on the device, of whatever device if there is none. They come and go.
-    On(Option<String>),
+    /// A program's. They come and go.
+    Program(Program),
+    /// All that this user may ask. They come and go.
+    All,
 }
 
 /// Asks processes over their control sockets.
@@ -109,17 +111,16 @@ impl Source for Asked {
                 let answer = client.ask(&Request::Show)?;
                 Ok(shown(client.pid(), answer).iter().map(figures).collect())
             }
-            Which::On(device) => {
-                let clients = Client::connect_all(&Places::default()).into_iter();
-                let all = clients.filter_map(|mut client| shown(client.pid(), client.ask(&Request::Show).ok()?));
-                let has = |shown: &Shown| {
-                    let on = |device: &String| shown.napis.iter().any(|napi| napi.device == *device);
-                    device.as_ref().is_none_or(on)
-                };
-                Ok(all.filter(has).map(|shown| figures(&shown)).collect())
-            }
+            Which::Program(program) => Ok(of_all(program.clients(&Places::default()).into_iter().flatten())),
+            Which::All => Ok(of_all(Client::connect_all(&Places::default()).into_iter())),
         }
     }
+}
+
+/// One that is ending answers no more, and is none of them.
+fn of_all(clients: impl Iterator<Item = Client>) -> Vec<Figures> {
+    let shows = |mut client: Client| shown(client.pid(), client.ask(&Request::Show).ok()?);
+    clients.filter_map(shows).map(|shown| figures(&shown)).collect()
 }
 
 /// Its own number is another one in another PID namespace; ours is the one that commands take.

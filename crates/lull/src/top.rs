@@ -65,7 +65,7 @@ fn sources(targets: &[Target], options: &Options) -> Result<Vec<Box<dyn Source>>
         });
     }
     if targets.is_empty() {
-        sources.push(Box::new(Asked(Which::On(None))));
+        sources.push(Box::new(Asked(Which::All)));
         for link in Netdev::new().links()? {
             let shown = Session::open(&link.name, options).and_then(|mut session| show(&mut session));
             let is_applied = |shown: &lull_linux::show::Show| shown.napis.iter().any(|napi| napi.applied.is_some());

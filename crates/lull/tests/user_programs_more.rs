@@ -75,6 +75,13 @@ fn memcached_splits_connections_over_its_threads_by_napi_id() {
     }
 }
 
+/// Beside it runs a program of another network namespace, whose device has the same name.
+#[test]
+fn an_objective_is_kept_for_one_program_and_ends_with_its_launcher() {
+    let needs = "command -v memcached && command -v python3 && command -v jq && command -v pgrep && command -v ip";
+    run("slo", needs, "suspend20", "");
+}
+
 /// The cells of `lull compare` on memcached over a NIC, in a window of so many seconds.
 fn compared(nic: &str, seconds: &str) -> Vec<Value> {
     let file = std::env::temp_dir().join(format!("lull-compare-{nic}-{}.json", std::process::id()));

@@ -25,14 +25,6 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// The device's name.
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Asked::Tap { config, .. } => &config.name,
-            Asked::Xdp(config) => &config.name,
-        }
-    }
-
     /// The ports that are lull's; empty: all.
     pub(super) fn ports(&self) -> &[u16] {
         match self {
@@ -151,7 +143,8 @@ impl Opened {
         }
     }
 
-    fn queues(&self) -> usize {
+    /// How many queues it has.
+    pub(super) fn queues(&self) -> usize {
         match self {
             Opened::Tap(tap) => tap.queue_fds().len(),
             Opened::Xdp { setup, .. } => setup.queues(),

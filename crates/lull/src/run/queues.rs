@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use lull_control::Program;
 use lull_nic::{EventFdSink, IrqSink, tap};
 use lull_posix::Flows;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -52,6 +53,13 @@ impl Queues {
             depot.attend();
         }
     }
+}
+
+/// The processes that have one of so many queues.
+pub(super) fn processes(flows: &Flows, queues: usize) -> std::io::Result<Program> {
+    let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
+    let holder = move |queue| flows.holder(queue).and_then(|pid| u32::try_from(pid).ok());
+    Ok(Program::new(move || (0..queues as u32).filter_map(&holder).collect()))
 }
 
 /// Sees to the queues until it is dropped.

@@ -263,9 +263,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.say("the sockets that a service manager hands on (LISTEN_FDS) stay the kernel's");
     }
     let variables = [(handover::VARIABLE, OsString::from(number.to_string()))];
+    let queues = nic.queues();
     let shared = nic.shared(inboxes)?;
-    let device = asked.nic.name().to_owned();
-    let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(Which::On(Some(device.clone()))))))?;
+    let processes = queues::processes(&flows, queues)?;
+    let _metrics = args.metrics.serve(|| Ok(Box::new(Figured(Which::Program(processes.clone())))))?;
     let quiet = args.quiet;
     let log = move |line: &str| {
         if !quiet {
@@ -273,7 +274,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
     };
     let keeper =
-        controller.map(|controller| Keeper::start(Whom::On(device.clone()), controller, &mode, log)).transpose()?;
+        controller.map(|controller| Keeper::start(Whom::Program(processes), controller, &mode, log)).transpose()?;
     let mut watch = None;
     let started = || {
         watch = Some(queues::Watch::start(shared, &flows));

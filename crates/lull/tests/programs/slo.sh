@@ -1,0 +1,66 @@
+# An objective for an unmodified memcached: its timeouts are chosen, what was decided is the same in `lull show`, on the screen
+# of `lull top` and in the metrics, and a program of another network namespace whose device has the same name is left alone.
+# When the launcher is killed, the program has the mode again that was asked for.
+. "$(dirname "$0")/harness.sh"
+
+# The only NAPI of a process, by `lull show --json`: a setting in nanoseconds.
+setting() { "$lull" show "$1" --json | jq -e ".[0].napis[0].settings.$2"; }
+has() { [ "$(setting "$1" "$2")" = "$3" ]; }
+mode_of() { "$lull" show "$1" --json | jq -er '.[0].modes[0].mode'; }
+is_in() { [ "$(mode_of "$1")" = "$2" ]; }
+metrics() { python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())' "$address"; }
+is_long() { [ "$(setting "$program" gro_flush_timeout_ns)" -gt 1000000 ]; }
+# The timeout that is in force, that which was decided, and those that are exported are one.
+agrees() {
+    local ns shown exported
+    ns=$(setting "$program" gro_flush_timeout_ns)
+    shown=$("$lull" show "$program" --json | jq -e '.[0].controller.timeout_ns')
+    exported=$(metrics | sed -n 's/^lull_\(napi_gro_flush\|controller\)_timeout_seconds{.*} //p' |
+        awk '{ printf "%.0f\n", $1 * 1e9 }' | sort -u)
+    [ "$ns" = "$shown" ] && [ "$ns" = "$exported" ]
+}
+is_uncontrolled() { [ "$("$lull" show "$1" --json | jq '.[0].controller')" = null ]; }
+
+# The other program: the same device, the same address, and no objective.
+unshare -n bash -c 'ip link set lo up; exec "$@"' bash "$lull" run "${nic[@]}" --mode "$mode" -- "${memcached[@]}" >other 2>&1 &
+until_it pgrep -P $!
+other=$(pgrep -P $! | head -n 1)
+until_it "$lull" show "$other"
+
+# Far above whatever a busy machine does, so timeouts become longer.
+options=(--slo 'p99<2s' --prometheus 127.0.0.1:0)
+on_lull "${memcached[@]}" -t 1
+find_program
+until_it memcached_answers
+address=$(sed -n 's/.*metrics are at //p' said)
+"$lull" load "$own:11211" --connections 8 --load 500 --seconds 3600 >load 2>&1 &
+load=$!
+until_it is_long
+until_it agrees
+"$lull" show "$program" >shown 2>&1
+grep -q "controller: p99<2s from $mode: " shown || fail "what was decided is not shown: $(cat shown)"
+metrics >exported
+grep -q "^lull_controller_objective{.*pid=\"$program\",objective=\"p99<2s\",mode=\"$mode\"} 1" exported ||
+    fail "what was decided is not exported: $(cat exported)"
+grep -q "pid=\"$other\"" exported && fail "another program's figures are exported: $(cat exported)"
+grep -q 'gro_flush_timeout .* (was 20us)' said || fail "no change is told"
+
+is_in "$other" "$mode" || fail "the other program's mode was changed: $("$lull" show "$other")"
+is_uncontrolled "$other" || fail "the other program has a controller: $("$lull" show "$other")"
+
+if command -v tmux >/dev/null; then
+    drawn() { tmux -L "slo-$$" capture-pane -p | grep "controller: p99<2s from $mode: "; }
+    tmux -L "slo-$$" -f /dev/null new-session -d -x 170 -y 20 "$lull top $program"
+    until_it drawn
+    tmux -L "slo-$$" kill-server
+fi
+
+# Nothing gives anything back when a controller is killed but the program itself.
+kill -KILL "$launcher"
+until_it is_uncontrolled "$program"
+until_it is_in "$program" "$mode"
+has "$program" gro_flush_timeout_ns 20000 || fail "a timeout is left: $("$lull" show "$program")"
+kill -0 "$load" || fail "the load ended: $(cat load)"
+memcached_answers || fail "it answers no more: $(cat load)"
+cat said
+echo done
