@@ -10,6 +10,8 @@ use crate::{Error, Source, prometheus};
 
 /// The media type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// That of Prometheus' older text, which everybody gets who does not ask for OpenMetrics.
+const OLDER: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves figures until it is dropped.
 pub struct Exporter {
@@ -60,11 +62,19 @@ impl Drop for Exporter {
 
 fn answer(request: Request, source: &mut dyn Source) {
     let text = |text: String, code: u16| Response::from_string(text).with_status_code(code);
+    let accepts = |header: &Header| {
+        header.field.equiv("Accept") && header.value.as_str().contains("application/openmetrics-text")
+    };
+    let newer = request.headers().iter().any(accepts);
     let response = match (request.method(), request.url()) {
         (Method::Get | Method::Head, "/metrics") => match source.read() {
             Ok(figures) => {
-                let media = Header::from_bytes("Content-Type", OPEN_METRICS).expect("it is plain ASCII");
-                text(prometheus::text(figures), 200).with_header(media)
+                let open_metrics = prometheus::text(figures);
+                let (media, body) = match newer {
+                    true => (OPEN_METRICS, open_metrics),
+                    false => (OLDER, prometheus::older(&open_metrics)),
+                };
+                text(body, 200).with_header(Header::from_bytes("Content-Type", media).expect("it is plain ASCII"))
             }
             Err(error) => text(format!("{error}\n"), 503),
         },
@@ -83,12 +93,13 @@ mod tests {
     use super::*;
     use crate::{Figures, Napi};
 
-    /// Fails at its second reading.
-    struct Once(bool);
+    /// Fails at its third reading.
+    struct Twice(u32);
 
-    impl Source for Once {
+    impl Source for Twice {
         fn read(&mut self) -> Result<Vec<Figures>, Error> {
-            if std::mem::replace(&mut self.0, true) {
+            self.0 += 1;
+            if self.0 > 2 {
                 return Err(Error::Watching { device: "v0".to_owned(), why: "it is gone".to_owned() });
             }
             Ok(vec![Figures {
@@ -98,28 +109,34 @@ mod tests {
         }
     }
 
-    fn ask(exporter: &Exporter, what: &str) -> String {
+    fn ask_for(exporter: &Exporter, what: &str, accept: &str) -> String {
         let mut stream = TcpStream::connect(exporter.address().unwrap()).unwrap();
-        write!(stream, "{what} HTTP/1.1\r\nHost: lull\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "{what} HTTP/1.1\r\nHost: lull\r\nConnection: close\r\n{accept}\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
 
+    fn ask(exporter: &Exporter, what: &str) -> String {
+        ask_for(exporter, what, "")
+    }
+
     #[test]
     fn metrics_are_served_and_a_source_that_fails_says_why() {
-        let exporter = Exporter::start((Ipv4Addr::LOCALHOST, 0).into(), Box::new(Once(false))).unwrap();
-        let first = ask(&exporter, "GET /metrics");
-        assert!(first.starts_with("HTTP/1.1 200") && first.contains("lull_napi_packets_total"), "{first}");
-        assert!(first.contains("application/openmetrics-text"), "{first}");
-        let second = ask(&exporter, "GET /metrics");
-        assert!(
-            second.starts_with("HTTP/1.1 503") && second.contains("cannot go on watching v0: it is gone"),
-            "{second}"
-        );
+        let exporter = Exporter::start((Ipv4Addr::LOCALHOST, 0).into(), Box::new(Twice(0))).unwrap();
+        // As Prometheus asks.
+        let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3\r\n";
+        let newer = ask_for(&exporter, "GET /metrics", accept);
+        assert!(newer.starts_with("HTTP/1.1 200") && newer.contains("# TYPE lull_napi_packets counter\n"), "{newer}");
+        assert!(newer.contains("application/openmetrics-text") && newer.contains("# EOF"), "{newer}");
+        let older = ask(&exporter, "GET /metrics");
+        assert!(older.contains("text/plain; version=0.0.4"), "{older}");
+        assert!(older.contains("# TYPE lull_napi_packets_total counter\n"), "{older}");
+        let third = ask(&exporter, "GET /metrics");
+        assert!(third.starts_with("HTTP/1.1 503") && third.contains("cannot go on watching v0: it is gone"), "{third}");
         assert!(ask(&exporter, "GET /").starts_with("HTTP/1.1 404"));
         assert!(ask(&exporter, "POST /metrics").starts_with("HTTP/1.1 405"));
-        let taken = Exporter::start(exporter.address().unwrap(), Box::new(Once(false))).unwrap_err();
+        let taken = Exporter::start(exporter.address().unwrap(), Box::new(Twice(0))).unwrap_err();
         assert!(taken.to_string().contains("give --prometheus another address"), "{taken}");
     }
 }

@@ -261,6 +261,26 @@ pub fn text(figures: Vec<Figures>) -> String {
     text
 }
 
+/// OpenMetrics text in the older text format of Prometheus, for readers that do not ask for the newer one: a counter's
+/// description is of the series with `_total` at its end, and neither units nor an end are stated.
+pub fn older(open_metrics: &str) -> String {
+    let described = |line: &'_ str| -> Option<(String, String, String)> {
+        let mut words = line.strip_prefix("# ")?.splitn(3, ' ').map(str::to_owned);
+        Some((words.next()?, words.next()?, words.next()?))
+    };
+    let is_counter = |name: &str| open_metrics.contains(&format!("# TYPE {name} counter\n"));
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| *line != "# EOF") {
+        match described(line) {
+            Some((what, ..)) if what == "UNIT" => continue,
+            Some((what, name, rest)) if is_counter(&name) => text += &format!("# {what} {name}_total {rest}"),
+            _ => text += line,
+        }
+        text.push('\n');
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,6 +350,25 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(&bucket)).unwrap_or_else(|| panic!("{bound}: {text}"));
             assert!(line.ends_with(&format!(" {count}")), "{line}");
         }
+    }
+
+    #[test]
+    fn the_older_format_describes_counters_by_their_series_and_has_no_units() {
+        let napi = Napi { counted: true, packets: 11, ..Napi::default() };
+        let open_metrics = text(vec![Figures { napis: vec![napi], cpu_ns: Some(1), ..Figures::default() }]);
+        let older = older(&open_metrics);
+        for line in [
+            "# HELP lull_napi_packets_total Packets that polls took.",
+            "# TYPE lull_napi_packets_total counter",
+            "# TYPE lull_process_cpu_seconds_total counter",
+            "# TYPE lull_napi_gro_flush_timeout_seconds gauge",
+        ] {
+            assert!(older.lines().any(|other| other == line), "{line} is missing in\n{older}");
+        }
+        assert!(!older.contains("# UNIT") && !older.contains("# EOF"), "{older}");
+        let series =
+            |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(series(&older), series(&open_metrics));
     }
 
     #[test]
