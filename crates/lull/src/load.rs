@@ -60,7 +60,8 @@ pub struct LoadArgs {
     /// Poll without sleeping: exact, and a core for each thread.
     #[arg(long)]
     spin: bool,
-    /// Begin to measure at this moment, after the warm-up: 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now.
+    /// Begin to measure at this moment, after the warm-up: 2026-11-22T10:00:00Z, seconds since 1970, or +10s from now. The
+    /// same moment makes several generators measure together, each at its own --load.
     #[arg(long, value_name = "TIME", value_parser = units::moment)]
     start_at: Option<SystemTime>,
     /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators.

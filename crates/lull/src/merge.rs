@@ -62,7 +62,11 @@ pub fn run(args: &MergeArgs) -> Result<ExitCode, Failure> {
     }
     let (generators, connections) = (sum.generators(), sum.connections());
     let servers = sum.servers().join(", ");
-    outln!("{generators} generators, {connections} connections to {servers}, {:.1} s together", summary.duration_s)?;
+    let plural = if generators == 1 { "" } else { "s" };
+    outln!(
+        "{generators} generator{plural}, {connections} connections to {servers}, {:.1} s together",
+        summary.duration_s
+    )?;
     print_summary(&summary)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -63,6 +63,9 @@ pub fn writable(path: &Path) -> Result<(), Failure> {
             format!("cannot write {}: {} is not a directory; make it first", path.display(), parent.display()).into()
         );
     }
+    if path == Path::new("-") {
+        return Err("cannot write -: it would be a file of that name; name a file, or /dev/stdout".into());
+    }
     if path.is_dir() {
         return Err(format!("cannot write {}: it is a directory; name a file", path.display()).into());
     }

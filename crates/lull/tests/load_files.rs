@@ -135,4 +135,6 @@ fn a_file_that_is_no_log_is_named() {
     assert!(said(&output).contains("/proc/self/status: it is no histogram log"), "{}", said(&output));
     let output = merge(&["/nowhere"]);
     assert!(said(&output).contains("cannot use /nowhere"), "{}", said(&output));
+    let output = merge(&["/nowhere", "--hdr", "-"]);
+    assert!(said(&output).contains("name a file, or /dev/stdout"), "{}", said(&output));
 }
