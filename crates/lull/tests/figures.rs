@@ -182,14 +182,15 @@ fn top_draws_a_service_and_ends_at_q() {
         return;
     }
     let _ended = Terminal(&server);
-    let service = Service::start();
+    let service = Service::with(&["--slo", "p99<10s"]);
     let command = format!("{LULL} top {} --interval 200ms", service.0.id());
     let started = tmux(&["new-session", "-d", "-x", "170", "-y", "20", &command]).unwrap();
     assert!(started.status.success(), "{started:?}");
     let mut screen = String::new();
     until("the service's NAPI has a row", || {
         screen = String::from_utf8_lossy(&tmux(&["capture-pane", "-p"]).unwrap().stdout).into_owned();
-        let whole = ["lull serve (", "mem0:0", "suspend20", "who polls"];
+        // Below the table stands what the controller decided.
+        let whole = ["lull serve (", "mem0:0", "suspend20", "who polls", "controller: p99<10s from suspend20: "];
         whole.iter().all(|part| screen.contains(part)) && (screen.contains("softirq") || screen.contains("busy-poll"))
     });
     tmux(&["send-keys", "q"]).unwrap();
