@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lull_core::NapiSettings;
-use lull_slo::{Controller, Decided, NapiReading, Reading, Told, WINDOW_NS_MIN, window_is_over};
+use lull_slo::{Controller, Decided, NapiReading, Reading, Slo, Told, WINDOW_NS_MIN, window_is_over};
 
 use crate::apply::{Session, Undone, apply, undo};
 use crate::device::{NapiState, Snapshot};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::plan::DeviceRequest;
 use crate::polls::now_ns;
 use crate::prepare::Keeping;
-use crate::report::Report;
+use crate::report::{Report, Unread};
 use crate::roots::Roots;
 use crate::set::{Set, Setting, Which, set};
 use crate::stat::{Sample, Watch};
@@ -78,7 +78,7 @@ pub(crate) struct Controlling {
     window: Window,
     keeping: Keeping,
     told: Told,
-    unread: Unread,
+    passed: Passed,
     decided: Decided,
     store: Store,
 }
@@ -100,9 +100,12 @@ impl Controlling {
     pub(crate) fn begin(
         session: &Session,
         request: &DeviceRequest,
-        control: Control,
+        mut control: Control,
         log: &mut dyn FnMut(&str),
     ) -> Result<Controlling> {
+        if let Some(report) = &mut control.report {
+            report.is_for(control.controller.slo());
+        }
         let eyes = Eyes::open(session, log)?;
         let latency = match &control.report {
             Some(report) => format!("latencies as they are reported on {}", report.path().display()),
@@ -117,7 +120,7 @@ impl Controlling {
             window: Window::begin(),
             keeping: Keeping::default(),
             told: Told::default(),
-            unread: Unread::default(),
+            passed: Passed::default(),
         })
     }
 
@@ -134,7 +137,10 @@ impl Controlling {
         log: &mut dyn FnMut(&str),
     ) -> Result<bool> {
         match self.try_look(session, request, part, stop, log) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.told.content();
+                Ok(true)
+            }
             Err(gone @ Error::UnknownDevice { .. }) => {
                 // A device that takes its name must not get its settings.
                 session.forget()?;
@@ -174,7 +180,7 @@ impl Controlling {
             latency: self.control.report.as_mut().and_then(Report::take),
         };
         self.keeping.look(session, "a window", log);
-        self.unread.tell(self.control.report.as_mut(), log);
+        self.passed.tell(self.control.report.as_mut(), self.control.controller.slo(), log);
         let standing = self.control.controller.decide(&reading);
         let changed = put_in_force(session, request, &self.control.controller)?;
         self.decided.note(&self.control.controller, &reading, standing);
@@ -282,19 +288,27 @@ fn add<'a>(napis: &mut Vec<NapiReading>, chosen: impl Iterator<Item = &'a NapiSt
     }
 }
 
-/// Whether somebody's words that are no latency were told.
+/// Whether it was told that somebody's words are no latency, and that his summaries lack something.
 #[derive(Default)]
-struct Unread(bool);
+struct Passed {
+    words: bool,
+    summaries: bool,
+}
 
-impl Unread {
+impl Passed {
     /// A service that reports in words of its own would wait for ever for something to happen.
-    fn tell(&mut self, report: Option<&mut Report>, log: &mut dyn FnMut(&str)) {
+    fn tell(&mut self, report: Option<&mut Report>, slo: &Slo, log: &mut dyn FnMut(&str)) {
         let Some(report) = report else { return };
-        let words = report.take_unread();
-        if words > 0 && !std::mem::replace(&mut self.0, true) {
+        let (Unread { words, summaries }, path) = (report.take_unread(), report.path().display());
+        if words > 0 && !std::mem::replace(&mut self.words, true) {
             log(&format!(
-                "{words} words on {} are no latency and are passed over: send times with their units, such as 85us 1.2ms",
-                report.path().display()
+                "{words} words on {path} are no latency and are passed over: send times with their units, such as 85us 1.2ms"
+            ));
+        }
+        if summaries > 0 && !std::mem::replace(&mut self.summaries, true) {
+            let wanted = slo.bounds().iter().map(|bound| format!(" {}=TIME", bound.statistic)).collect::<String>();
+            log(&format!(
+                "{summaries} summaries on {path} say too little for {slo} and are passed over: send answers=NUMBER{wanted}"
             ));
         }
     }

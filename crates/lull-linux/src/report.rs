@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lull_slo::Latency;
+use lull_slo::{Latency, Slo, Statistic};
 use lull_units::time_ns;
 
 use crate::error::{Error, Result};
@@ -18,16 +18,28 @@ const KEPT_MAX: usize = 1 << 20;
 /// After so long without a report latency is no longer known.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A socket for reports. A datagram is text: latencies of single answers with their units, such as `85us 1.2ms`,
-/// separated by white space. Dropping it removes the file.
+/// A socket for reports. A datagram is text, words separated by white space: latencies of single answers with their units,
+/// such as `85us 1.2ms`, or a summary of several, such as `answers=1200 p50=40us p99=180us`. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Report {
     socket: UnixDatagram,
     path: PathBuf,
+    /// Statistics without which a summary says nothing of the objective.
+    wanted: Vec<Statistic>,
     ns: Vec<u64>,
+    /// What summaries said.
+    summed: Latency,
     heard: Option<Instant>,
-    /// Words that were no latency, since somebody asked.
-    unread: u64,
+    unread: Unread,
+}
+
+/// What was reported and could not be used, since somebody asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Words that were no latency.
+    pub words: u64,
+    /// Summaries that do not say how many answers they are of, or lack a statistic that the objective bounds.
+    pub summaries: u64,
 }
 
 impl Report {
@@ -47,10 +59,17 @@ impl Report {
             fs::remove_file(path).map_err(failed)?;
         }
         let socket = UnixDatagram::bind(path).map_err(failed)?;
-        let report = Report { socket, path: path.to_owned(), ns: Vec::new(), heard: None, unread: 0 };
+        let (wanted, ns, path) = (Vec::new(), Vec::new(), path.to_owned());
+        let (summed, unread) = (Latency::default(), Unread::default());
+        let report = Report { socket, path, wanted, ns, summed, heard: None, unread };
         report.socket.set_nonblocking(true).map_err(failed)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
+        fs::set_permissions(&report.path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
         Ok(report)
+    }
+
+    /// What is reported is to be held against this objective.
+    pub fn is_for(&mut self, slo: &Slo) {
+        self.wanted = slo.bounds().iter().map(|bound| bound.statistic).collect();
     }
 
     /// The socket's file.
@@ -67,21 +86,28 @@ impl Report {
             self.heard = Some(Instant::now());
             self.read(&String::from_utf8_lossy(&datagram[..bytes]));
         }
-        self.ns.len() as u64
+        self.ns.len() as u64 + self.summed.answers
     }
 
     fn read(&mut self, text: &str) {
+        let mut summary = Summary::default();
         for word in text.split_whitespace() {
-            match time_ns(word) {
-                Ok(ns) if self.ns.len() < KEPT_MAX => self.ns.push(ns),
-                Ok(_) => {}
-                Err(_) => self.unread += 1,
+            match (summary.read(word), time_ns(word)) {
+                (true, _) => {}
+                (false, Ok(ns)) if self.ns.len() < KEPT_MAX => self.ns.push(ns),
+                (false, Ok(_)) => {}
+                (false, Err(_)) => self.unread.words += 1,
             }
+        }
+        match summary.latency(&self.wanted) {
+            Some(latency) => self.summed = together(self.summed, latency),
+            None if summary != Summary::default() => self.unread.summaries += 1,
+            None => {}
         }
     }
 
-    /// Words since the last call that were no latency.
-    pub fn take_unread(&mut self) -> u64 {
+    /// What could not be used since the last call.
+    pub fn take_unread(&mut self) -> Unread {
         std::mem::take(&mut self.unread)
     }
 
@@ -101,7 +127,62 @@ impl Report {
             p99_ns: at(99),
         };
         self.ns.clear();
-        Some(latency)
+        Some(together(latency, std::mem::take(&mut self.summed)))
+    }
+}
+
+/// What one datagram summarises.
+#[derive(Debug, Default, PartialEq)]
+struct Summary {
+    answers: Option<u64>,
+    ns: Vec<(Statistic, u64)>,
+}
+
+impl Summary {
+    /// Whether a word is part of a summary.
+    fn read(&mut self, word: &str) -> bool {
+        let Some((name, value)) = word.split_once('=') else { return false };
+        if name == "answers" {
+            return value.parse().map(|answers| self.answers = Some(answers)).is_ok();
+        }
+        let statistic = Statistic::ALL.iter().find(|(_, known)| *known == name);
+        let Some((&(statistic, _), ns)) = statistic.zip(time_ns(value).ok()) else { return false };
+        self.ns.push((statistic, ns));
+        true
+    }
+
+    fn ns_of(&self, statistic: Statistic) -> Option<u64> {
+        self.ns.iter().find(|(known, _)| *known == statistic).map(|(_, ns)| *ns)
+    }
+
+    /// As a latency, if it has what is wanted: a percentile that is not known would pass for a good one.
+    fn latency(&self, wanted: &[Statistic]) -> Option<Latency> {
+        let answers = self.answers?;
+        if answers > 0 && (self.ns.is_empty() || wanted.iter().any(|statistic| self.ns_of(*statistic).is_none())) {
+            return None;
+        }
+        let ns = |statistic| self.ns_of(statistic).unwrap_or(0);
+        Some(Latency {
+            answers,
+            avg_ns: ns(Statistic::Avg),
+            p50_ns: ns(Statistic::P50),
+            p95_ns: ns(Statistic::P95),
+            p99_ns: ns(Statistic::P99),
+        })
+    }
+}
+
+/// Two reports of one window. Percentiles cannot be added up, so the larger one holds for both: an objective that is met by
+/// both is met by that.
+fn together(one: Latency, other: Latency) -> Latency {
+    let answers = one.answers.saturating_add(other.answers);
+    let sum = |it: Latency| u128::from(it.answers) * u128::from(it.avg_ns);
+    Latency {
+        answers,
+        avg_ns: ((sum(one) + sum(other)) / u128::from(answers.max(1))) as u64,
+        p50_ns: one.p50_ns.max(other.p50_ns),
+        p95_ns: one.p95_ns.max(other.p95_ns),
+        p99_ns: one.p99_ns.max(other.p99_ns),
     }
 }
 
@@ -131,7 +212,8 @@ mod tests {
         let words: String = (1..=100).map(|us| format!("{us}us ")).collect();
         service.send_to(words.as_bytes(), &path).unwrap();
         service.send_to(b"20 fast\n", &path).unwrap();
-        assert_eq!((report.drain(), report.take_unread(), report.take_unread()), (100, 2, 0));
+        let unread = Unread { words: 2, summaries: 0 };
+        assert_eq!((report.drain(), report.take_unread(), report.take_unread()), (100, unread, Unread::default()));
         let latency = report.take().unwrap();
         let ns = (latency.avg_ns, latency.p50_ns, latency.p95_ns, latency.p99_ns);
         assert_eq!((latency.answers, ns), (100, (50_500, 50_000, 95_000, 99_000)));
@@ -140,6 +222,31 @@ mod tests {
         assert!(Report::bind(&path).unwrap_err().to_string().contains("name a file"));
         drop(report);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn summaries_add_up_to_the_worse_and_those_that_lack_the_objectives_statistic_do_not_pass_for_good_ones() {
+        let path = std::env::temp_dir().join(format!("lull-report-summed-{}", std::process::id()));
+        let mut report = Report::bind(&path).unwrap();
+        report.is_for(&"p99<200us,avg<80us".parse().unwrap());
+        let service = UnixDatagram::unbound().unwrap();
+        for datagram in ["answers=900 avg=40us p50=30us p99=180us", "answers=100 p99=90us avg=140us", "answers=0"] {
+            service.send_to(datagram.as_bytes(), &path).unwrap();
+        }
+        assert_eq!((report.drain(), report.take_unread()), (1_000, Unread::default()));
+        let latency = Latency { answers: 1_000, avg_ns: 50_000, p50_ns: 30_000, p95_ns: 0, p99_ns: 180_000 };
+        assert_eq!(report.take(), Some(latency));
+        for datagram in ["answers=900 p99=30us", "avg=3us p99=3us", "answers=many p99=1us avg=1us", "p98=1us"] {
+            service.send_to(datagram.as_bytes(), &path).unwrap();
+        }
+        assert_eq!((report.drain(), report.take_unread()), (0, Unread { words: 2, summaries: 3 }));
+        assert_eq!(report.take().unwrap().answers, 0);
+        // Beside single answers.
+        service.send_to(b"answers=1 p99=300us avg=300us", &path).unwrap();
+        service.send_to(b"100us 100us 100us", &path).unwrap();
+        assert_eq!(report.drain(), 4);
+        let latency = report.take().unwrap();
+        assert_eq!((latency.answers, latency.avg_ns, latency.p99_ns), (4, 150_000, 300_000));
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub struct ApplyArgs {
     #[command(flatten)]
     slo: SloArgs,
     /// A socket on which the service reports its latencies, which the kernel plane cannot know: datagrams of text such as
-    /// '85us 1.2ms', one time for each answer. It is made, and goes with the command. Without it the controller has CPU
-    /// and packets alone.
+    /// '85us 1.2ms', one time for each answer, or a summary such as 'answers=1200 p50=40us p99=180us'. It is made, and goes
+    /// with the command. Without it the controller has CPU and packets alone.
     #[arg(long, value_name = "PATH", requires = "slo")]
     report: Option<PathBuf>,
     /// Show what would change, and change nothing.

@@ -137,6 +137,71 @@ fn a_program_runs_with_an_objective_which_shows_and_the_device_has_back_what_it_
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Asks a service in the near namespace again and again, until it is ended.
+const CLIENT: &str = "
+import socket, sys, time
+while True:
+    try:
+        connection = socket.create_connection(('10.99.0.1', 7000))
+        break
+    except OSError:
+        time.sleep(0.1)
+while True:
+    connection.sendall(b'?')
+    assert connection.recv(9)
+    time.sleep(0.001)
+";
+
+#[test]
+fn a_service_that_sums_up_its_own_latencies_is_heard() {
+    if Command::new("python3").arg("-V").output().is_err() {
+        println!("SKIP: a service that reports percentiles: python3 is not installed");
+        return;
+    }
+    let Some(world) = world("controller of a service that reports percentiles") else { return };
+    let path = world.state.join("report");
+    let service = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/reporting.py");
+    let report = path.display();
+    let arguments = "run --dev va --mode suspend20 --slo";
+    let mut run =
+        world.start(&format!("{arguments} p99<20s --report {report} -- python3 {service} 10.99.0.1 {report}"));
+    run.wait_for("latencies as they are reported");
+    let mut client = Command::new("ip");
+    client.args(["netns", "exec", &world.far, "python3", "-c", CLIENT]);
+    let client = Packets(client.spawn().unwrap());
+    // Far below the limit: the timeout becomes longer.
+    timeout_becomes(&world, |gro| gro > 1_000_000);
+    let begun = Instant::now();
+    let said = loop {
+        let shown = world.ok("show va");
+        if let Some(said) = shown.lines().find(|line| line.contains("controller:") && line.contains("p99 ")) {
+            break said.to_owned();
+        }
+        assert!(begun.elapsed() < PATIENCE, "{shown}");
+    };
+    let (_, rest) = said.split_once(" of ").expect("it says of how many");
+    let answers: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+    // 200 of them are told at a time.
+    assert!(answers > 0 && answers.is_multiple_of(200), "{said}");
+    drop(client);
+    run.signal("-TERM");
+    run.end();
+    assert_eq!(world.values(), [FORMER]);
+
+    // A summary without what the objective bounds is no report, and that is told.
+    let mut run =
+        world.start(&format!("{arguments} p95<20s --report {report} -- python3 {service} 10.99.0.1 {report}"));
+    run.wait_for("latencies as they are reported");
+    let mut client = Command::new("ip");
+    client.args(["netns", "exec", &world.far, "python3", "-c", CLIENT]);
+    let client = Packets(client.spawn().unwrap());
+    let line = run.wait_for("say too little for p95<20s");
+    assert!(line.contains("send answers=NUMBER p95=TIME"), "{line}");
+    drop(client);
+    run.signal("-TERM");
+    run.end();
+}
+
 #[test]
 fn without_reports_it_has_cpu_only_and_says_so_and_gives_everything_back() {
     let Some(world) = world("controller without latency") else { return };
