@@ -5,21 +5,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::apply::Session;
 use crate::error::{Error, Result};
 use crate::ethtool::{Ethtool, Knob};
-use crate::state::State;
-
-/// A number of queues before it was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FormerQueues {
-    /// Which queues.
-    pub knob: Knob,
-    /// How many there were.
-    pub former: u32,
-}
+use crate::state::{FormerQueues, State};
 
 /// A change of a number of queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -6,22 +6,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::apply::Session;
 use crate::channels::receive_queues;
 use crate::error::{Error, Result};
 use crate::os;
-use crate::state::State;
-
-/// A table before it was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FormerTable {
-    /// The queue of each entry.
-    pub table: Vec<u32>,
-    /// Whether it was the driver's own, which follows the number of queues.
-    pub default: bool,
-}
+use crate::state::{FormerTable, State};
 
 /// A change of the queues that flows are spread over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

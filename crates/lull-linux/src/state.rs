@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::channels::FormerQueues;
 use crate::device::{Device, QueueKey, Snapshot};
 use crate::durable;
 use crate::error::{Error, Result};
-use crate::flows::FormerTable;
+use crate::ethtool::Knob;
 use crate::identity::Node;
 use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
@@ -108,6 +107,24 @@ pub struct Former {
     pub thread: Option<Scheduling>,
     /// The mode that was put in force.
     pub mode: String,
+}
+
+/// A number of queues before it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerQueues {
+    /// Which queues.
+    pub knob: Knob,
+    /// How many there were.
+    pub former: u32,
+}
+
+/// An indirection table before it was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerTable {
+    /// The queue of each entry.
+    pub table: Vec<u32>,
+    /// Whether it was the driver's own, which follows the number of queues.
+    pub default: bool,
 }
 
 /// Where the state of one device is kept.
