@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Output,
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::kernel::{refused, script, succeeded};
+use crate::kernel::{World, lines_of, refused, script, succeeded};
 
 /// How long to wait for something that happens by itself.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -247,5 +247,45 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The process of this name that a process has started.
+pub fn child_of(parent: u32, name: &str) -> u32 {
+    let mut found = None;
+    wait_until(&format!("{name} runs"), || {
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        let is_it =
+            |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+        found = children.split_whitespace().find(is_it).map(|pid| pid.parse().unwrap());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// A statistic of memcached, asked from the far end over 16 connections, while which `meanwhile` runs.
+pub fn statistics(world: &World, meanwhile: impl FnOnce()) -> impl Fn(&str) -> u64 {
+    let mut client = Command::new("ip")
+        .args(["netns", "exec", &world.far, "python3", &script("connections.py"), "10.99.0.1", "11211", "16"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = Vec::new();
+    for line in lines_of(&mut client) {
+        let line = line.unwrap();
+        let is_last = line == "END";
+        lines.push(line);
+        if is_last {
+            break;
+        }
+    }
+    meanwhile();
+    drop(client.stdin.take());
+    assert!(client.wait().unwrap().success());
+    move |name: &str| {
+        let value = lines.iter().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        value.unwrap_or_else(|| panic!("no {name} in {lines:?}")).parse().unwrap()
     }
 }
