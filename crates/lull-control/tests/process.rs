@@ -182,6 +182,7 @@ fn a_refused_change_changes_nothing() {
     assert!(unknown.contains("no NAPI 77") && unknown.contains(&before[1].id.to_string()), "{unknown}");
     assert!(refused(Vec::new(), Change::default()).contains("no setting was named"));
     let after = show(&mut client).napis;
+    assert_eq!(after.len(), before.len());
     assert!(after.iter().zip(&before).all(|(now, then)| now.settings == then.settings && now.former.is_none()));
 }
 

@@ -138,7 +138,7 @@ fn two_spinning_threads() {
 #[test]
 fn ipv6() {
     let Some(server) = Server::start("[::1]:0") else {
-        eprintln!("skipped: this machine has no IPv6 loopback address");
+        println!("SKIP: ipv6: this machine has no IPv6 loopback address");
         return;
     };
     exercise(KernelConfig::new(server.address, 3), &server);

@@ -209,9 +209,11 @@ fn a_lossy_link_delays_but_loses_nothing() {
 fn connections_survive_a_link_flap() {
     let pair = Pair::new();
     let (server, client) = pair.connected(7);
+    let lost = || pair.client.device().counters(0).tx_dropped;
+    let before = lost();
     pair.server.device().set_link(Link::Down).unwrap();
     (&client).write_all(b"into the dark").unwrap();
-    std::thread::sleep(Duration::from_millis(20));
+    until("the segment is lost", || lost() > before);
     pair.server.device().set_link(Link::Up).unwrap();
     let mut buffer = [0; 13];
     (&server).read_exact(&mut buffer).unwrap();

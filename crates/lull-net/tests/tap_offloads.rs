@@ -111,7 +111,8 @@ fn large_segments_and_unmade_checksums_pass_both_ways() {
     }
     let (plain, record) = echo("plain0", false);
     assert!(plain.rx_frames > (BYTES / 1500) as u64 && plain.tx_frames > (BYTES / 1500) as u64);
-    assert!(lengths(&record).into_iter().all(|length| length <= 1514));
+    let longest = lengths(&record).into_iter().max();
+    assert!(longest.is_some_and(|length| length <= 1514), "{longest:?}");
     let (offloaded, record) = echo("large0", true);
     // How much goes into one depends on who is how fast.
     let longest = lengths(&record).into_iter().max();

@@ -24,7 +24,8 @@ fn what_was_in_force_comes_back_to_the_bit() {
     let shown = world.ok("show va");
     assert!(shown.contains("suspend20 was applied") && shown.contains("no program prefers"), "{shown}");
     // The program's half is missing, so the mode's name must not stand where the mode in force is named.
-    assert!(shown.lines().filter(|line| line.trim_start().starts_with(['0', '1'])).all(|it| it.ends_with("defer20")));
+    let modes: Vec<_> = shown.lines().filter(|line| line.trim_start().starts_with(['0', '1'])).collect();
+    assert!(modes.len() == 2 && modes.iter().all(|line| line.ends_with("defer20")), "{shown}");
 
     let said = world.ok("undo va");
     assert!(said.contains("gro-flush-timeout 20us -> 30us"), "{said}");
