@@ -1,9 +1,11 @@
 //! A TAP interface against the kernel, each test in a process and a network namespace of its own.
 #![cfg(not(loom))]
 
+mod echo;
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -15,6 +17,8 @@ use lull_nic::tap::{Tap, TapConfig};
 use lull_nic::{
     Checksum, Device, DeviceError, DeviceEvent, Frame, FramePool, Link, Moderation, Queue, namespace, wire,
 };
+
+use echo::{readable, serve};
 
 const CHILD: &str = "LULL_NIC_TEST_CHILD";
 const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -73,48 +77,6 @@ fn open_as(config: TapConfig) -> (Tap, Vec<Queue>) {
     (tap, queues)
 }
 
-fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry that outlives the call.
-    unsafe { libc::poll(&raw mut entry, 1, timeout.as_millis() as i32) > 0 }
-}
-
-/// Answers ARP requests and echoes UDP datagrams; the ports of the datagrams that came.
-fn serve(mac: [u8; 6], queue: &mut Queue) -> Vec<u16> {
-    let mut ports = Vec::new();
-    let Queue { rx, tx, .. } = queue;
-    let mut pool = FramePool::new(64);
-    rx.poll(64, &mut pool, &mut |mut frame, _| {
-        let data = frame.data_mut();
-        match (&data[12..14], data.get(23)) {
-            ([8, 6], _) if data[38..42] == OURS.octets() => {
-                let (kernel_mac, kernel_ip): ([u8; 6], [u8; 4]) =
-                    (data[22..28].try_into().unwrap(), data[28..32].try_into().unwrap());
-                data[21] = 2;
-                data[22..28].copy_from_slice(&mac);
-                data[28..32].copy_from_slice(&OURS.octets());
-                data[32..38].copy_from_slice(&kernel_mac);
-                data[38..42].copy_from_slice(&kernel_ip);
-            }
-            ([8, 0], Some(17)) if data[30..34] == OURS.octets() => {
-                ports.push(u16::from_be_bytes([data[34], data[35]]));
-                // Exchanging addresses and ports leaves the sums as they were.
-                let (source, destination) = data[26..34].split_at_mut(4);
-                source.swap_with_slice(destination);
-                let (source, destination) = data[34..38].split_at_mut(2);
-                source.swap_with_slice(destination);
-            }
-            _ => return,
-        }
-        data.copy_within(6..12, 0);
-        data[6..12].copy_from_slice(&mac);
-        tx.transmit(frame).expect("a free slot");
-    });
-    tx.doorbell();
-    tx.reap_sent(&mut pool);
-    ports
-}
-
 fn client() -> UdpSocket {
     let socket = UdpSocket::bind((KERNEL, 0)).unwrap();
     socket.connect((OURS, 7)).unwrap();
@@ -131,7 +93,7 @@ fn exchange(device: &dyn Device, queues: &mut [Queue], socket: &UdpSocket, paylo
     loop {
         assert!(Instant::now() < deadline, "no answer");
         for queue in queues.iter_mut() {
-            serve(mac, queue);
+            serve(mac, OURS, queue);
         }
         // Answers to earlier datagrams may come first.
         if socket.recv(&mut answer).is_ok_and(|len| &answer[..len] == payload) {
@@ -170,7 +132,7 @@ fn every_queue_delivers_and_chains_are_one_frame() {
         let deadline = Instant::now() + Duration::from_secs(60);
         while seen[0] + seen[1] < 64 && Instant::now() < deadline {
             for (count, queue) in seen.iter_mut().zip(&mut queues) {
-                *count += serve(tap.info().mac, queue).len();
+                *count += serve(tap.info().mac, OURS, queue);
             }
         }
         assert_eq!(seen[0] + seen[1], 64);

@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use lull_nic::FramePool;
 use lull_nic::xdp::{XdpAddress, XdpConfig};
 
-use crate::net::{HOST, LIMIT, PORT, Peer, exchange, isolated, readable, run, serve};
+use crate::echo::{readable, serve};
+use crate::net::{HOST, LIMIT, PORT, Peer, exchange, isolated, run};
 use crate::{everything, frame, open};
 
 const PART: &str = "LULL_NIC_TEST_PART";

@@ -2,6 +2,8 @@
 #![cfg(not(loom))]
 
 mod death;
+#[path = "../echo/mod.rs"]
+mod echo;
 mod net;
 
 use std::net::UdpSocket;
@@ -13,7 +15,8 @@ use lull_nic::conformance;
 use lull_nic::xdp::{BusyPoll, Xdp, XdpAddress, XdpConfig, XdpMode, XdpSetup};
 use lull_nic::{Device, DeviceError, DeviceEvent, Doorbell, EventFdSink, Frame, FramePool, Link, Queue};
 
-use net::{DEV, HOST, LIMIT, OURS, PEER_DEV, PORT, Peer, config, done, exchange, isolated, readable, run, until};
+use echo::readable;
+use net::{DEV, HOST, LIMIT, OURS, PEER_DEV, PORT, Peer, config, done, exchange, isolated, run, until};
 
 fn open(config: &XdpConfig) -> (Xdp, Vec<Queue>) {
     let device = Xdp::open(config).unwrap();

@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use lull_nic::conformance::Wire;
 use lull_nic::xdp::{XdpAddress, XdpConfig};
-use lull_nic::{FramePool, Queue, namespace};
+use lull_nic::{Queue, namespace};
+
+use crate::echo::serve;
 
 const CHILD: &str = "LULL_NIC_TEST_CHILD";
 /// Bounds a failure alone.
@@ -129,12 +131,6 @@ pub fn config() -> XdpConfig {
     XdpConfig { name: DEV.to_owned(), addresses, ..XdpConfig::default() }
 }
 
-pub fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry that outlives the call.
-    unsafe { libc::poll(&raw mut entry, 1, timeout.as_millis() as i32) > 0 }
-}
-
 /// Polls until `wanted` says that it has enough.
 #[track_caller]
 pub fn until(what: &str, mut enough: impl FnMut() -> bool) {
@@ -145,50 +141,15 @@ pub fn until(what: &str, mut enough: impl FnMut() -> bool) {
     }
 }
 
-/// Answers ARP requests for `own` and echoes UDP datagrams, whatever the length; the datagrams' ports.
-pub fn serve(mac: [u8; 6], own: Ipv4Addr, queue: &mut Queue) -> Vec<u16> {
-    let mut ports = Vec::new();
-    let Queue { rx, tx, .. } = queue;
-    let mut pool = FramePool::new(64);
-    rx.poll(64, &mut pool, &mut |mut frame, _| {
-        let data = frame.data_mut();
-        match (&data[12..14], data.get(23)) {
-            ([8, 6], _) if data[38..42] == own.octets() => {
-                let (kernel_mac, kernel_ip): ([u8; 6], [u8; 4]) =
-                    (data[22..28].try_into().unwrap(), data[28..32].try_into().unwrap());
-                data[21] = 2;
-                data[22..28].copy_from_slice(&mac);
-                data[28..32].copy_from_slice(&own.octets());
-                data[32..38].copy_from_slice(&kernel_mac);
-                data[38..42].copy_from_slice(&kernel_ip);
-            }
-            ([8, 0], Some(17)) if data[30..34] == own.octets() => {
-                ports.push(u16::from_be_bytes([data[36], data[37]]));
-                let (source, destination) = data[26..34].split_at_mut(4);
-                source.swap_with_slice(destination);
-                let (source, destination) = data[34..38].split_at_mut(2);
-                source.swap_with_slice(destination);
-                // The peer's kernel has left the checksum to the device; over IPv4 it may be left out (RFC 768).
-                data[40..42].fill(0);
-            }
-            _ => return,
-        }
-        data.copy_within(6..12, 0);
-        data[6..12].copy_from_slice(&mac);
-        tx.transmit(frame).expect("a free slot");
-    });
-    tx.doorbell();
-    tx.reap_sent(&mut pool);
-    ports
-}
-
 /// Sends `payload` from the peer's kernel and serves until the answer is there.
 #[track_caller]
 pub fn exchange(mac: [u8; 6], own: Ipv4Addr, queues: &mut [Queue], socket: &UdpSocket, payload: &[u8]) {
     socket.send(payload).unwrap();
     let mut answer = vec![0; 1 << 16];
     until("no answer", || {
-        queues.iter_mut().for_each(|queue| drop(serve(mac, own, queue)));
+        queues.iter_mut().for_each(|queue| {
+            serve(mac, own, queue);
+        });
         socket.recv(&mut answer).is_ok_and(|len| &answer[..len] == payload)
     });
 }
