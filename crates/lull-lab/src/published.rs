@@ -18,6 +18,7 @@ use lull_sim::published::{
 };
 use serde_json::{Value, json};
 
+pub use crate::csv::V6_LETTER_CSV;
 use crate::document::{Document, pretty};
 use crate::html::published as page;
 
@@ -27,8 +28,6 @@ const COUNTER_DESIGNS: [&str; 3] = ["coalesce-20", "coalesce-200", "longgro"];
 /// The published table (v6, averaged over runs). Of its 72 cells calibration sees 24
 /// ([`lull_sim::published::CALIBRATION_CSV`]); the others stand here only.
 pub const V6_CSV: &str = include_str!("../data/irqsuspend_v6_summary.csv");
-/// Cycles and instructions per query of the same runs.
-pub const V6_LETTER_CSV: &str = include_str!("../data/irq_suspension_v6.csv");
 /// An earlier run (v4) of eleven of its cases.
 pub const V4_CSV: &str = include_str!("../data/irq_suspension_v4.csv");
 

@@ -7,10 +7,12 @@
 //! nothing shows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::steer::Listens;
+use serde::Serialize;
+
 use super::tree::Member;
 use crate::os;
 use crate::programs::name_of;
@@ -18,6 +20,35 @@ use crate::roots::Roots;
 
 /// TCP_LISTEN as `/proc/net/tcp` has it.
 const LISTENS: &str = "0A";
+
+/// A listener of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Listens {
+    /// One of the program's.
+    Its {
+        /// The process that has it in an epoll context; where none has, the first that has it at all.
+        pid: i32,
+        /// The process's name.
+        name: String,
+        /// Its descriptor.
+        fd: i32,
+    },
+    /// Another program's.
+    Others {
+        /// The socket.
+        inode: u64,
+    },
+}
+
+impl fmt::Display for Listens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listens::Its { pid, name, fd } => write!(f, "{name} (process {pid}) descriptor {fd}"),
+            Listens::Others { inode } => write!(f, "another program's (socket {inode})"),
+        }
+    }
+}
 
 /// The listeners of one address, of which some are the program's.
 pub(super) struct Group {

@@ -31,11 +31,12 @@ mod tree;
 pub use detach::{Context, Detached, Given, Restored, detach, detach_and_forget, detach_diff};
 pub use event::Event;
 pub use follow::{Follower, LOOK_EVERY, Which};
+pub use listeners::Listens;
 pub use params::Params;
 pub use record::Role;
 pub use request::{ProgramRequest, with_children};
 pub use sockets::OnContext;
-pub use steer::{Listens, Steered};
+pub use steer::Steered;
 pub(crate) use tree::{children, start_of};
 
 /// Removes the locks and records that killed commands have left in the state directory, and that stand for nothing any more.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use lull_cbpf::steer::Steer;
 use serde::{Deserialize, Serialize};
 
-use super::listeners::{self, Group};
+use super::listeners::{self, Group, Listens};
 use super::tree::Member;
 use crate::error::{Error, Result};
 use crate::os;
@@ -38,35 +38,6 @@ pub struct Steered {
     pub by: String,
     /// Its listeners in the order in which they began to listen, which is how a program numbers them.
     pub listeners: Vec<Listens>,
-}
-
-/// A listener of a group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum Listens {
-    /// One of the program's.
-    Its {
-        /// The process that has it in an epoll context; where none has, the first that has it at all.
-        pid: i32,
-        /// The process's name.
-        name: String,
-        /// Its descriptor.
-        fd: i32,
-    },
-    /// Another program's.
-    Others {
-        /// The socket.
-        inode: u64,
-    },
-}
-
-impl fmt::Display for Listens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Listens::Its { pid, name, fd } => write!(f, "{name} (process {pid}) descriptor {fd}"),
-            Listens::Others { inode } => write!(f, "another program's (socket {inode})"),
-        }
-    }
 }
 
 impl fmt::Display for Steered {
