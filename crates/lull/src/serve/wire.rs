@@ -121,67 +121,10 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     if args.addr.is_empty() {
         return Err("cannot serve without an address: give one with --addr, such as --addr 10.0.0.2/24".into());
     }
-    let port = args.port.unwrap_or(PORT);
-    let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
-    let memory_bytes = (args.memory_megabytes.unwrap_or(MEMORY_MEGABYTES) as usize) << 20;
-    let item_bytes_max = args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX);
-    if item_bytes_max > memory_bytes / 2 {
-        return Err(format!(
-            "cannot let one item have {item_bytes_max} bytes of {memory_bytes}: half of the memory is the most; lower \
-             --item-bytes-max (-I) or raise --memory-megabytes (-m)"
-        )
-        .into());
-    }
-    let connections_max = args.connections_max.unwrap_or(CONNECTIONS_MAX) as usize;
-    let available = match &args.cores {
-        Some(cores) => check_cores(cores)?.to_vec(),
-        None => usable_cores(),
-    };
-    if args.threads == 0 || args.threads > available.len() {
-        return Err(format!(
-            "cannot run {} workers on {} cores: use -t 1 to -t {}",
-            args.threads,
-            available.len(),
-            available.len()
-        )
-        .into());
-    }
-    let (gateway4, gateway6) = gateways(&args.gateway)?;
-    let group = args.group.setup(std::slice::from_ref(mode))?;
+    let config = configured(args, mode)?;
+    let (addresses, port) = (config.network.addresses.clone(), config.address.port());
     let Opened { device, words: name, xdp } = wire.open(args, &addresses, port)?;
-    let device = decorated(args, device)?;
-    // A service for every address of the host listens on the wildcard of the first one's family.
-    let listen = SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, port);
-    let server = Server::start(
-        device,
-        ServerConfig {
-            cores: available[..args.threads].to_vec(),
-            group,
-            network: NetworkConfig {
-                addresses: addresses.clone(),
-                gateway4,
-                gateway6,
-                connections_max: connections_max + REFUSALS_ROOM,
-                rx_buffer_bytes: args.buffer_bytes,
-                tx_buffer_bytes: args.buffer_bytes,
-                qdisc: args.qdisc,
-                ..NetworkConfig::default()
-            },
-            realtime: args.realtime,
-            after_resume: args.after_resume.into(),
-            epoll: EpollOptions::default(),
-            moderation: None,
-            store: StoreConfig {
-                memory_bytes_max: memory_bytes,
-                item_bytes_max,
-                threads: args.threads,
-                ..StoreConfig::default()
-            },
-            address: listen,
-            limits: Limits { connections_max, idle_timeout: args.idle_timeout, keepalive: true },
-            steer: args.steer.clone(),
-        },
-    )?;
+    let server = Server::start(decorated(args, device)?, config)?;
     server.set_mode(mode)?;
     for note in server.notes() {
         say!("lull: {note}");
@@ -203,6 +146,71 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     }
     outln!("stopped")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the arguments ask of the service, or why they cannot have it; nothing was opened yet.
+fn configured(args: &Serve, mode: &Mode) -> Result<ServerConfig, Failure> {
+    let port = args.port.unwrap_or(PORT);
+    let addresses = args.addr.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?;
+    let memory_bytes = (args.memory_megabytes.unwrap_or(MEMORY_MEGABYTES) as usize) << 20;
+    let item_bytes_max = args.item_bytes_max.unwrap_or(ITEM_BYTES_MAX);
+    if item_bytes_max > memory_bytes / 2 {
+        return Err(format!(
+            "cannot let one item have {item_bytes_max} bytes of {memory_bytes}: half of the memory is the most; lower \
+             --item-bytes-max (-I) or raise --memory-megabytes (-m)"
+        )
+        .into());
+    }
+    let connections_max = args.connections_max.unwrap_or(CONNECTIONS_MAX) as usize;
+    let cores = worker_cores(args)?;
+    let (gateway4, gateway6) = gateways(&args.gateway)?;
+    // A service for every address of the host listens on the wildcard of the first one's family.
+    let listen = SocketAddr::new(if addresses.len() == 1 { addresses[0].0 } else { IpAddr::from([0u8; 16]) }, port);
+    Ok(ServerConfig {
+        cores,
+        group: args.group.setup(std::slice::from_ref(mode))?,
+        network: NetworkConfig {
+            addresses,
+            gateway4,
+            gateway6,
+            connections_max: connections_max + REFUSALS_ROOM,
+            rx_buffer_bytes: args.buffer_bytes,
+            tx_buffer_bytes: args.buffer_bytes,
+            qdisc: args.qdisc,
+            ..NetworkConfig::default()
+        },
+        realtime: args.realtime,
+        after_resume: args.after_resume.into(),
+        epoll: EpollOptions::default(),
+        moderation: None,
+        store: StoreConfig {
+            memory_bytes_max: memory_bytes,
+            item_bytes_max,
+            threads: args.threads,
+            ..StoreConfig::default()
+        },
+        address: listen,
+        limits: Limits { connections_max, idle_timeout: args.idle_timeout, keepalive: true },
+        steer: args.steer.clone(),
+    })
+}
+
+/// A core for each worker.
+fn worker_cores(args: &Serve) -> Result<Vec<usize>, Failure> {
+    let available = match &args.cores {
+        Some(cores) => check_cores(cores)?.to_vec(),
+        None => usable_cores(),
+    };
+    if args.threads == 0 || args.threads > available.len() {
+        return Err(format!(
+            "cannot run {} workers on {} cores: use -t 1 to -t {}",
+            args.threads,
+            available.len(),
+            available.len()
+        )
+        .into());
+    }
+    Ok(available[..args.threads].to_vec())
 }
 
 /// One router for each family.
