@@ -85,8 +85,14 @@ fn arrive(list: &List, socket: &Arc<Socket>, count: usize) {
     socket.arrived.store(count, Ordering::Relaxed);
     socket.level.set_bits(READABLE);
     if socket.wanted.wants(READABLE) {
-        list.push(socket);
+        push(list, socket);
     }
+}
+
+/// Whoever pushes wakes the waiter; delivery does so once it has given the shard's lock back.
+fn push(list: &List, socket: &Arc<Socket>) {
+    let waiter = list.push(socket);
+    waiter.inspect(Waiter::wake);
 }
 
 /// `epoll_wait` for one event, for ever: calls `report` until it says that an event was taken.
@@ -228,7 +234,7 @@ fn loom_a_one_shot_that_is_turned_on_while_data_arrives_is_reported() {
             thread::spawn(move || {
                 list.between_takes(|| socket.wanted.change(READABLE));
                 if socket.level.bits() & socket.wanted.mask() != 0 {
-                    list.push(&socket);
+                    push(&list, &socket);
                 }
             })
         };

@@ -194,17 +194,21 @@ impl Queue {
         }
         self.wait_for_room(&guard);
         let mut kick = guard.sending.take_kick();
+        let mut wakes = guard.watchers.take_wakes();
         host.unlock(guard, |inside, budget| {
             let work = self.poll_inside(host, inside, budget);
             self.tell_and_ring(host, inside);
             self.wait_for_room(inside);
             kick = inside.sending.take_kick().or(kick.take());
+            wakes.extend(inside.watchers.take_wakes());
             work
         });
         // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.
         if let Some(transmit) = kick {
             transmit.kick(host);
         }
+        // Last, as a thread that is woken may take this core.
+        drop(wakes);
     }
 
     /// Tells the watchers, rings the doorbell, reports the timers.

@@ -2,9 +2,14 @@
 //!
 //! The list stands under the lock of the socket's shard. Whoever waits (an epoll item, a blocked thread) is told on every
 //! edge; the level is a word that any thread reads without the lock.
+//!
+//! Told under the lock, woken after it ([`Wakes`]): a thread that is woken may take the core of the one that wakes it, and the
+//! first thing that it does is to ask for that lock. It would sleep again, and two switches later be where it was.
 
 use std::sync::Arc;
 use std::thread::Thread;
+
+use lull_host::Waker;
 
 use crate::epoll::Item;
 pub(crate) use crate::level::Level;
@@ -19,6 +24,39 @@ impl Level {
     #[inline]
     pub(crate) fn set(&self, ready: Ready) {
         self.set_bits(u32::from(ready.bits()));
+    }
+}
+
+/// Threads that were told something, and are to be woken. Dropped, it wakes them: whoever has it gives the shard's lock back first.
+#[must_use = "nobody else wakes them, and they are woken when this is dropped"]
+#[derive(Default)]
+pub(crate) struct Wakes(Vec<Woken>);
+
+enum Woken {
+    Worker(Waker),
+    Blocked(Thread),
+}
+
+impl Wakes {
+    pub(crate) fn worker(&mut self, waker: Waker) {
+        self.0.push(Woken::Worker(waker));
+    }
+
+    /// Adds the threads of `others`.
+    pub(crate) fn extend(&mut self, mut others: Wakes) {
+        self.0.append(&mut others.0);
+    }
+}
+
+impl Drop for Wakes {
+    #[inline]
+    fn drop(&mut self) {
+        for woken in self.0.drain(..) {
+            match woken {
+                Woken::Worker(waker) => waker.wake(),
+                Woken::Blocked(thread) => thread.unpark(),
+            }
+        }
     }
 }
 
@@ -47,9 +85,9 @@ impl WaitList {
         WaitList { level, first: None, more: Vec::new(), blocked: Vec::new() }
     }
 
-    /// Something became ready: tells everybody who waits for it.
+    /// Something became ready: tells everybody who waits for it. Those that sleep are woken with `wakes`.
     #[inline]
-    pub(crate) fn tell(&mut self, ready: Ready, edges: Ready, napi_id: u32) {
+    pub(crate) fn tell(&mut self, ready: Ready, edges: Ready, napi_id: u32, wakes: &mut Wakes) {
         self.level.set(ready);
         let mut exclusive_told = false;
         for item in self.first.iter().chain(&self.more) {
@@ -58,10 +96,11 @@ impl WaitList {
             if item.is_exclusive() && exclusive_told {
                 continue;
             }
-            exclusive_told |= item.fire(edges, napi_id) && item.is_exclusive();
+            exclusive_told |= item.fire(edges, napi_id, wakes) && item.is_exclusive();
         }
         if !self.blocked.is_empty() {
-            self.blocked.iter().filter(|blocked| edges.intersects(blocked.wants)).for_each(|b| b.thread.unpark());
+            let told = self.blocked.iter().filter(|blocked| edges.intersects(blocked.wants));
+            wakes.0.extend(told.map(|blocked| Woken::Blocked(blocked.thread.clone())));
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! push    the level is written, then QUEUED is set; whoever set it puts the entry on the list. Whether or not the entry
-//!         was there already, one waiter is taken off the waiters and woken (`ep_poll_callback`)
+//!         was there already, one waiter is taken off the waiters, and the pusher wakes it (`ep_poll_callback`)
 //! take    QUEUED is cleared before the level is read; what is still ready goes back to the tail. If entries are left,
 //!         the next waiter is woken (`ep_done_scan`)
 //! look    a waiter is among the waiters before it looks at the list for the last time and sleeps
@@ -100,23 +100,24 @@ impl<E: Entry, W: Wake> ReadyList<E, W> {
         self.waiter_count.load(Ordering::Acquire)
     }
 
-    /// An edge: the caller has written the level. Returns whether a waiter was woken.
+    /// An edge: the caller has written the level. Returns a waiter, which the caller wakes.
     #[inline]
-    pub(crate) fn push(&self, entry: &Arc<E>) -> bool {
+    #[must_use = "nobody else wakes the waiter"]
+    pub(crate) fn push(&self, entry: &Arc<E>) -> Option<W> {
         let was_queued = entry.queued().swap(true, Ordering::AcqRel);
         if was_queued && self.waiter_count.load(Ordering::Acquire) == 0 {
-            return false;
+            return None;
         }
         let mut inside = self.lock();
         if inside.closed {
-            return false;
+            return None;
         }
         if !was_queued {
             inside.ready.push_back(entry.clone());
         }
         let waiter = inside.waiters.pop();
         self.unlock(inside);
-        waiter.inspect(W::wake).is_some()
+        waiter
     }
 
     /// Takes entries off the list, oldest first, until `room` were reported or each was looked at once. `report` reads the
@@ -235,6 +236,11 @@ mod tests {
         waiters
     }
 
+    /// An edge as the application makes one. Returns whether a waiter was woken.
+    fn push(list: &ReadyList<Thing, Waiter>, thing: &Arc<Thing>) -> bool {
+        list.push(thing).inspect(Waiter::wake).is_some()
+    }
+
     fn woken(waiters: &[Waiter]) -> Vec<u32> {
         waiters.iter().map(|waiter| waiter.0.get()).collect()
     }
@@ -243,12 +249,12 @@ mod tests {
     fn each_edge_wakes_a_waiter_whether_or_not_the_entry_is_on_the_list() {
         let (list, thing) = (ReadyList::new(), Arc::new(Thing::default()));
         let waiters = waiting(&list, 3);
-        assert!(list.push(&thing));
+        assert!(push(&list, &thing));
         assert_eq!(woken(&waiters), [0, 0, 1], "the last to come first");
-        assert!(list.push(&thing));
+        assert!(push(&list, &thing));
         assert_eq!(woken(&waiters), [0, 1, 1]);
-        assert!(list.push(&thing));
-        assert!(!list.push(&thing), "nobody is left to be woken");
+        assert!(push(&list, &thing));
+        assert!(!push(&list, &thing), "nobody is left to be woken");
         assert_eq!(woken(&waiters), [1, 1, 1]);
         let mut reported = 0;
         list.take(
@@ -270,7 +276,7 @@ mod tests {
         {
             let list = ReadyList::new();
             things.iter().for_each(|thing| thing.queued.store(false, Ordering::Relaxed));
-            things.iter().for_each(|thing| assert!(!list.push(thing)));
+            things.iter().for_each(|thing| assert!(!push(&list, thing)));
             // They come while the list is not empty, as those do whose wake-up another taker caused.
             let waiters: Vec<Waiter> = (0..2).map(|_| Waiter::default()).collect();
             list.lock().waiters.extend(waiters.iter().cloned());
@@ -282,11 +288,11 @@ mod tests {
     #[test]
     fn a_closed_list_keeps_nothing() {
         let (list, thing) = (ReadyList::<Thing, Waiter>::new(), Arc::new(Thing::default()));
-        list.push(&thing);
+        assert!(!push(&list, &thing));
         list.close();
         assert_eq!(Arc::strong_count(&thing), 1);
         thing.queued.store(false, Ordering::Relaxed);
-        assert!(!list.push(&thing));
+        assert!(!push(&list, &thing));
         assert_eq!((Arc::strong_count(&thing), list.is_available()), (1, false));
     }
 }

@@ -10,6 +10,7 @@ use lull_host::{Delivery, Host, Sleep, Turn, Waker, Woke, Worker};
 use super::event::{Event, Interest};
 use super::kernel::KernelSet;
 use crate::level::{Masks, Wanted};
+use crate::ready::Wakes;
 use crate::ready_list::{Entry, ReadyList, Taken, Wake};
 use crate::shard::Ready;
 use crate::socket::Part;
@@ -61,9 +62,10 @@ impl Item {
     }
 
     /// `ep_poll_callback`: an edge. The NAPI id is noted before the mask is looked at. Returns what the kernel's function
-    /// returns for an exclusive item (`ewake`): whether a waiter was woken, and for something that the item asked for.
+    /// returns for an exclusive item (`ewake`): whether a waiter is woken (with `wakes`), and for something that the item asked
+    /// for.
     #[inline]
-    pub(crate) fn fire(self: &Arc<Item>, edges: Ready, napi_id: u32) -> bool {
+    pub(crate) fn fire(self: &Arc<Item>, edges: Ready, napi_id: u32, wakes: &mut Wakes) -> bool {
         if let Some(left_behind) = self.context.busy.note_napi(napi_id) {
             self.context.left_behind(left_behind);
         }
@@ -72,7 +74,11 @@ impl Item {
         if !self.wanted.wants(u32::from(told.bits())) {
             return false;
         }
-        let woke = self.push();
+        let waiter = self.put();
+        let woke = waiter.is_some();
+        if let Some(waiter) = waiter {
+            wakes.worker(waiter);
+        }
         let inout = edges & (Ready::READABLE | Ready::WRITABLE);
         let interest = Interest::from_bits_truncate(self.wanted.interest());
         woke && match (inout.contains(Ready::READABLE), inout.contains(Ready::WRITABLE)) {
@@ -84,15 +90,22 @@ impl Item {
         }
     }
 
-    /// Puts it on the ready list, and tells. Also the edge that the application makes: a socket that was added or modified is
-    /// ready already, or a notifier is used. Returns whether a waiter was woken.
+    /// Puts it on the ready list, and tells who watches the context itself. Returns a waiter to be woken.
     #[inline]
-    pub(super) fn push(self: &Arc<Item>) -> bool {
-        let woke = self.context.ready.push(self);
+    #[must_use = "nobody else wakes the waiter"]
+    fn put(self: &Arc<Item>) -> Option<Waker> {
+        let waiter = self.context.ready.push(self);
         if let Some(tell) = self.context.told.get() {
             tell();
         }
-        woke
+        waiter
+    }
+
+    /// The edge that the application makes: a socket that was added or modified is ready already, or a notifier is used.
+    pub(super) fn push(self: &Arc<Item>) {
+        if let Some(waiter) = self.put() {
+            waiter.wake();
+        }
     }
 
     /// Whether there is something to report; a notifier stays notified.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::ready::{Level, WaitList};
+use crate::ready::{Level, WaitList, Wakes};
 use crate::shard::{Change, Ready, SocketId, SocketKind};
 
 /// Wait lists for which room is always kept.
@@ -14,6 +14,8 @@ const LISTS_KEPT: usize = 256;
 pub(super) struct Watchers {
     tcp: Vec<Option<WaitList>>,
     others: HashMap<u64, WaitList>,
+    /// Who was told, and is woken once the shard's lock was given back.
+    wakes: Wakes,
 }
 
 impl Watchers {
@@ -58,6 +60,12 @@ impl Watchers {
         }
     }
 
+    /// Who is to be woken for what was told, once the lock is given back.
+    #[inline]
+    pub(super) fn take_wakes(&mut self) -> Wakes {
+        std::mem::take(&mut self.wakes)
+    }
+
     /// Tells of the changes, and leaves none.
     pub(super) fn tell(&mut self, changes: &mut Vec<Change>, napi_id: u32) {
         if changes.len() > 1 {
@@ -67,18 +75,22 @@ impl Watchers {
                 }
             }
         }
+        let mut wakes = self.take_wakes();
         for change in changes.drain(..) {
             // A connection that nobody accepted yet has no list.
             if let Some(list) = self.list(change.socket) {
-                list.tell(change.ready, change.edges, napi_id);
+                list.tell(change.ready, change.edges, napi_id, &mut wakes);
             }
         }
+        self.wakes = wakes;
     }
 
     /// Everything is ready: every call returns at once, with the error.
     pub(super) fn tell_of_the_end(&mut self) {
         let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
+        // They are woken under the lock: what comes after a panic need not see to them.
+        let mut wakes = self.take_wakes();
         let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
-        lists.for_each(|list| list.tell(ready, ready, 0));
+        lists.for_each(|list| list.tell(ready, ready, 0, &mut wakes));
     }
 }
