@@ -275,14 +275,51 @@ pub(crate) fn shares(group: &GroupSetup, cores: &[usize]) -> bool {
     group.cores.iter().any(|core| cores.contains(core))
 }
 
+impl BenchConfig {
+    /// What makes a comparison not worth its time, to be said before it runs: pollers of a group on the generator's cores. Both
+    /// spin for ever there, so each waits for as long as the scheduler lets the other run, and rows of group modes measure that.
+    ///
+    /// # Errors
+    /// Cores that cannot be dealt out.
+    pub fn warning(&self) -> Result<Option<String>, BenchError> {
+        let Some(group) = &self.group else { return Ok(None) };
+        let cores = Cores::split(self)?;
+        let clash = shares(group, &cores.generator) && !cores.shared;
+        Ok(clash.then(|| cores.clash(group, &lull_host::usable_cores())))
+    }
+}
+
+impl Cores {
+    /// Names the cores that pollers and generators both have, and those among the `usable` that pollers would better have.
+    fn clash(&self, group: &GroupSetup, usable: &[usize]) -> String {
+        let both: Vec<usize> = group.cores.iter().copied().filter(|core| self.generator.contains(core)).collect();
+        let is_free = |core: &usize| ![&self.service, &self.generator, &group.cores].iter().any(|of| of.contains(core));
+        let free: Vec<usize> = usable.iter().copied().filter(is_free).collect();
+        let (instead, whose) = match &free[..] {
+            [] => (&self.service, "which its workers use and leave when they sleep"),
+            free => (&free[..free.len().min(both.len())].to_vec(), "which nobody has"),
+        };
+        format!(
+            "the group's pollers and the generator both spin on core {}, so rows of group modes measure how the scheduler shares \
+             it out; give the group core {} (--group-cpus {1}), {whose}",
+            list(&both),
+            list(instead)
+        )
+    }
+}
+
+fn list(cores: &[usize]) -> String {
+    cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// What the reader of a table has to know of a group's cores.
 pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> {
     let group = config.group.as_ref()?;
     let shared = |of: &[usize]| shares(group, of);
-    let list = group.cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let list = list(&group.cores);
     let with = match (shared(&cores.service), shared(&cores.generator)) {
         (true, _) => "shared with the service, so that the scheduler arbitrates between them: not enough cores",
-        (false, true) => "shared with the generator, whose figures suffer: not enough cores",
+        (false, true) => "shared with the generator, so that these rows measure the scheduler: not enough cores",
         (false, false) => "of their own: cpu counts them on top of the workers' cores, so it may exceed 100 %",
     };
     Some(format!("in group modes the group's pollers have core {list}, {with}"))
@@ -291,3 +328,34 @@ pub(crate) fn group_note(config: &BenchConfig, cores: &Cores) -> Option<String> 
 /// The addresses of the two ends.
 pub(crate) const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub(crate) const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pollers_on_the_generators_core_are_told_which_core_to_take() {
+        let group = |cores: &[usize]| GroupSetup { cores: cores.to_vec(), ..GroupSetup::default() };
+        let cores = Cores { service: vec![4], generator: vec![5], spare: Vec::new(), shared: false };
+        let two = cores.clash(&group(&[5]), &[4, 5]);
+        assert!(two.contains("on core 5") && two.contains("--group-cpus 4") && two.contains("its workers"), "{two}");
+        let four = cores.clash(&group(&[5, 6]), &[4, 5, 6, 7]);
+        assert!(four.contains("on core 5,") && four.contains("--group-cpus 7)") && four.contains("nobody"), "{four}");
+    }
+
+    #[test]
+    fn only_pollers_on_the_generators_core_are_worth_a_warning() {
+        let usable = lull_host::usable_cores();
+        let [service, generator] = usable[..] else {
+            println!("SKIP: the machine has {} cores, and two are told apart here", usable.len());
+            return;
+        };
+        let warning = |group: usize| {
+            let group = Some(GroupSetup { cores: vec![group], ..GroupSetup::default() });
+            BenchConfig { cores: vec![service, generator], group, ..BenchConfig::default() }.warning().unwrap()
+        };
+        assert!(warning(service).is_none());
+        assert!(warning(generator).unwrap().contains(&format!("--group-cpus {service}")));
+        assert!(BenchConfig::default().warning().unwrap().is_none());
+    }
+}

@@ -2,6 +2,7 @@
 
 mod case;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -172,6 +173,7 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
         Plane::User => Over::User(args.nic.unwrap_or(Nic::Mem)),
     };
     let machine = args.predict.as_deref().map(|path| machine(path, &args)).transpose()?;
+    warn(&config, args.progress)?;
     let mut bench = over.start(config)?;
     let exempt = args.runs.is_some() && args.seconds.is_some() && args.limit.is_none();
     let report = compare(
@@ -197,6 +199,17 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
     }
     // As a shell reports a command that a signal ended.
     Ok(if stop.load(std::sync::atomic::Ordering::Relaxed) { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+/// Says what is known to be wrong with what is asked for, while there is still time to ask for something else.
+fn warn(config: &BenchConfig, progress: ProgressMode) -> Result<(), Failure> {
+    if let Some(warning) = config.warning()?
+        && progress != ProgressMode::Off
+    {
+        // Standard error may be closed; that is no reason not to measure.
+        let _ = writeln!(std::io::stderr(), "lull: {warning}");
+    }
+    Ok(())
 }
 
 /// The service and its load, but for a group of CPUs.

@@ -167,6 +167,7 @@ fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure>
     };
     let queues = if args.queues.is_empty() { vec![1, 4, 16, 44] } else { args.queues.clone() };
     let bench = BenchConfig { cores, queues: None, group: args.group.setup(&modes)?, ..super::bench_config(args)? };
+    super::warn(&bench, args.progress)?;
     Ok(ManyQueues { queues, modes, load, bench })
 }
 
@@ -174,6 +175,7 @@ fn after_idle(args: &Compare, cores: Vec<usize>) -> Result<AfterIdle, Failure> {
     let grouped: &[&str] = if args.group.given().is_empty() { &["base"] } else { &["base", "group50", "group"] };
     let modes = modes(args, grouped)?;
     let bench = BenchConfig { cores, group: args.group.setup(&modes)?, ..super::bench_config(args)? };
+    super::warn(&bench, args.progress)?;
     Ok(AfterIdle { modes, bench })
 }
 
