@@ -5,6 +5,7 @@ mod shown;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lull_core::mode::Plane;
 use lull_lab::bench::{BenchConfig, GroupSetup};
 use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
@@ -70,6 +71,7 @@ fn a_batch_limit_bounds_what_the_first_service_takes_and_both_services_answer() 
 fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_refused() {
     let stop = AtomicBool::new(false);
     let case = |modes: &[&str]| TcpRr {
+        plane: Plane::User,
         moderations: vec![Moderation { rx_usecs: 16, rx_frames: 44 }, Moderation { rx_usecs: 1, rx_frames: 1 }],
         modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
         cores: Vec::new(),
@@ -88,6 +90,40 @@ fn each_end_of_tcp_rr_has_its_interrupts_or_busy_polls_and_modes_for_epoll_are_r
     }
     // With coalescing each end takes an interrupt for a transaction, whatever the machine does.
     assert!(ours(&table, 0, "interrupts_per_transaction") > 1.5, "{:?}", table.rows[0]);
+    is_written_in_every_form(&table);
+}
+
+/// On Linux's stack the trace shows who polled: softirq, softirq and timers, receive calls, threads.
+#[test]
+fn tcp_rr_on_the_kernels_plane_shows_who_polled_at_both_ends() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP: network namespaces take root");
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    let case = |moderations, modes: &[&str]| TcpRr {
+        plane: Plane::Kernel,
+        moderations,
+        modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
+        cores: Vec::new(),
+    };
+    let coalescing = vec![Moderation { rx_usecs: 16, rx_frames: 44 }];
+    let refused = case(coalescing, &["base"]).run(&effort(&stop)).unwrap_err().to_string();
+    assert!(refused.contains("defer15"), "{refused}");
+    let modes = ["base", "defer15", "busyread", "threaded"];
+    let table = shown::table(&["transactions_per_s"], |effort| case(Vec::new(), &modes).run(effort).unwrap());
+    let published: Vec<Option<f64>> = table.rows.iter().map(|row| row.values[0].published).collect();
+    assert_eq!(published, [Some(37_000.0), Some(17_500.0), Some(77_000.0), None]);
+    for (row, mode) in modes.iter().enumerate() {
+        let verdict = table.rows[row].verdict.as_ref().unwrap();
+        if verdict.is_refused() {
+            println!("SKIP: {mode}: {}", verdict.reason().unwrap());
+            continue;
+        }
+        assert!(shown::is_shown(&table.rows[row]), "{:?}", table.rows[row]);
+        assert_eq!(ours(&table, row, "busy_polls_per_transaction") > 0.0, *mode == "busyread");
+        assert_eq!(ours(&table, row, "softirq_polls_per_transaction") > 0.0, *mode != "threaded");
+    }
     is_written_in_every_form(&table);
 }
 

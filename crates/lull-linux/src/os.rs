@@ -80,6 +80,20 @@ fn socket_option<T: Copy + Default>(socket: BorrowedFd<'_>, option: libc::c_int)
     Ok(value)
 }
 
+/// For how long a receive call of a socket busy polls, in microseconds (`SO_BUSY_POLL`, Linux 3.11).
+///
+/// # Errors
+/// The kernel refuses more than the process may have without CAP_NET_ADMIN.
+pub fn set_busy_poll(socket: BorrowedFd<'_>, usecs: u32) -> io::Result<()> {
+    let usecs = libc::c_int::try_from(usecs).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option reads an integer of this size, which outlives the call.
+    done(unsafe {
+        let option = libc::SO_BUSY_POLL;
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const usecs).cast(), size)
+    })
+}
+
 /// The NAPI that delivered the last packet of a socket; 0 if none is known (`SO_INCOMING_NAPI_ID`, Linux 4.12).
 ///
 /// # Errors

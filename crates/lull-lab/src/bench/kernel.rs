@@ -198,7 +198,7 @@ impl KernelBench {
         };
         recording.set(true).map_err(trace_error)?;
         let window = std::thread::scope(|scope| {
-            let reading = scope.spawn(|| read_trace(polls, &over, of_window));
+            let reading = scope.spawn(|| read_traces(std::slice::from_mut(polls), &over, of_window));
             let end = || {
                 let ended = recording.set(false).map_err(trace_error);
                 over.store(true, Ordering::Release);
@@ -292,13 +292,19 @@ impl Bench for KernelBench {
     }
 }
 
-/// Reads the trace until the window is over, and then what is left of it. That the recording ends with the window, and
+/// Reads the traces until the window is over, and then what is left of them. That the recording ends with the window, and
 /// not with its reader, keeps the window as long as it is: a NAPI thread that busy polls may record faster than this
 /// reads.
-fn read_trace(polls: &mut Polls, over: &AtomicBool, mut each: impl FnMut(&Record)) -> Result<(), BenchError> {
+pub(crate) fn read_traces(
+    traces: &mut [Polls],
+    over: &AtomicBool,
+    mut each: impl FnMut(&Record),
+) -> Result<(), BenchError> {
     loop {
         let last = over.load(Ordering::Acquire);
-        polls.drain(&mut each).map_err(trace_error)?;
+        for polls in &mut *traces {
+            polls.drain(&mut each).map_err(trace_error)?;
+        }
         if last {
             return Ok(());
         }
@@ -306,6 +312,6 @@ fn read_trace(polls: &mut Polls, over: &AtomicBool, mut each: impl FnMut(&Record
     }
 }
 
-fn trace_error(error: lull_linux::polls::PollsError) -> BenchError {
+pub(crate) fn trace_error(error: lull_linux::polls::PollsError) -> BenchError {
     BenchError::Invalid(error.to_string())
 }

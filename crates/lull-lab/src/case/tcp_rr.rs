@@ -1,5 +1,7 @@
 //! TCP_RR: one connection, a byte each way, one transaction at a time; interrupts with coalescing against busy polling of
-//! the receiving socket.
+//! the receiving socket. Two networks of lull's over an in-memory NIC, or Linux's stack over a veth pair (`kernel`).
+
+mod kernel;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use lull_core::mode::Plane;
 use lull_core::{Mode, Stats};
 use lull_host::{Host, HostConfig, pin_thread};
 use lull_net::{AppHalf, Network, NetworkConfig, Shutdown, TcpListener, TcpStream};
@@ -18,6 +21,7 @@ use lull_sim::published::tcp_rr::{KNOWN, PARAMS_TOML, simulate};
 
 use super::{CaseTable, Effort, Measure, Observed, Placed};
 use crate::bench::{BenchError, PORT};
+use crate::cell::Enforcement;
 use crate::check::{Evidence, enforcement};
 
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -30,7 +34,9 @@ const TRANSACTION_NS_MAX: u64 = 100_000_000_000;
 /// What the case is made of.
 #[derive(Clone, Debug)]
 pub struct TcpRr {
-    /// Coalescing of both ends.
+    /// lull's own stack, or Linux's.
+    pub plane: Plane,
+    /// Coalescing of both ends; none on the kernel plane, as a veth has none.
     pub moderations: Vec<Moderation>,
     /// Delivery modes of both ends: those that need no epoll context.
     pub modes: Vec<Mode>,
@@ -38,8 +44,8 @@ pub struct TcpRr {
     pub cores: Vec<usize>,
 }
 
-/// One row: coalescing and mode.
-type Cell<'a> = (Moderation, &'a Mode);
+/// One row: coalescing, where there is one, and mode.
+type Cell<'a> = (Option<Moderation>, &'a Mode);
 
 impl TcpRr {
     /// Measures every mode with every coalescing.
@@ -51,69 +57,98 @@ impl TcpRr {
             AppHalf::of(mode).without_epoll().map_err(|error| BenchError::Invalid(error.to_string()))?;
         }
         let placed = Placed::new(&self.cores, &["the client", "the server"])?;
-        let cells: Vec<Cell<'_>> = self
-            .moderations
-            .iter()
-            .flat_map(|moderation| self.modes.iter().map(move |mode| (*moderation, mode)))
-            .collect();
-        let mut table = table(&cells, &placed, effort)?;
-        table.measure(0..cells.len(), effort, &mut |row, _| measure(cells[row], &placed.cores, effort))?;
+        let moderations: Vec<Option<Moderation>> = match (self.plane, &self.moderations[..]) {
+            (Plane::Kernel, []) => vec![None],
+            (Plane::Kernel, _) => return Err(BenchError::Invalid(kernel::NO_COALESCING.to_owned())),
+            (_, given) => given.iter().copied().map(Some).collect(),
+        };
+        let cells: Vec<Cell<'_>> =
+            moderations.iter().flat_map(|moderation| self.modes.iter().map(move |mode| (*moderation, mode))).collect();
+        let mut table = self.table(&cells, &placed, effort)?;
+        table.measure(0..cells.len(), effort, &mut |row, _| {
+            let (moderation, mode) = cells[row];
+            match moderation {
+                Some(moderation) => measure((moderation, mode), &placed.cores, effort),
+                None => kernel::measure(mode, &placed.cores, effort),
+            }
+        })?;
         table.notes.extend(waits(&cells, &table));
         Ok(table)
     }
 }
 
-/// The rows, with what was published and what the simulator says of the published machine.
-fn table(cells: &[Cell<'_>], placed: &Placed, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
-    let measures = [
-        Measure { name: "transactions_per_s", help: "requests answered" },
-        Measure { name: "p50_us", help: "median time of a transaction" },
-        Measure { name: "p99_us", help: "its 99th percentile" },
-        Measure { name: "interrupts_per_transaction", help: "hard interrupts, of both ends" },
-        Measure { name: "busy_polls_per_transaction", help: "polls by receive calls, of both ends" },
-    ];
-    let title =
-        "TCP_RR: one connection between two networks of lull's over an in-memory NIC, a core each, a byte each way.";
-    let mut table = CaseTable::new("tcp-rr", title, &["rx-usecs/frames", "mode"], &measures);
-    table.set_up = format!("nic mem, 1 connection; {}", effort.words());
-    let invalid = |error: String| BenchError::Invalid(error);
-    let params = Params::parse(PARAMS_TOML, &KNOWN).map_err(|error| invalid(error.to_string()))?;
-    let published = simulate(&params, 1).map_err(|error| invalid(error.to_string()))?;
-    for (moderation, mode) in cells {
-        let keys = vec![format!("{}/{}", moderation.rx_usecs, moderation.rx_frames), mode.name().to_owned()];
-        let row = table.row(keys);
-        row.short_of_cores.clone_from(&placed.short);
-        // The published rows in their order: interrupts at 16/44 and at 1/1, busy polling on Linux 3.11 and 4.11.
-        let same = match (mode.name(), moderation.rx_usecs, moderation.rx_frames) {
-            ("base", 16, 44) => Some(0),
-            ("base", 1, 1) => Some(1),
-            ("busyread", _, _) => Some(3),
-            _ => None,
+impl TcpRr {
+    /// The rows, with what was published and what the simulator says of the published machine.
+    fn table(&self, cells: &[Cell<'_>], placed: &Placed, effort: &Effort<'_>) -> Result<CaseTable, BenchError> {
+        let is_kernel = self.plane == Plane::Kernel;
+        let interrupts =
+            if is_kernel { "polls by softirq and timers, of both ends" } else { "hard interrupts, of both ends" };
+        let measures = [
+            Measure { name: "transactions_per_s", help: "requests answered" },
+            Measure { name: "p50_us", help: "median time of a transaction" },
+            Measure { name: "p99_us", help: "its 99th percentile" },
+            match is_kernel {
+                false => Measure { name: "interrupts_per_transaction", help: interrupts },
+                true => Measure { name: "softirq_polls_per_transaction", help: interrupts },
+            },
+            Measure { name: "busy_polls_per_transaction", help: "polls by receive calls, of both ends" },
+        ];
+        let title = match is_kernel {
+            false => {
+                "TCP_RR: one connection between two networks of lull's over an in-memory NIC, a core each, a byte each way."
+            }
+            true => {
+                "TCP_RR: one connection between two network namespaces over a veth pair, a core each, a byte each way."
+            }
         };
-        if let Some(same) = same.and_then(|same| published.get(same)) {
-            row.values[0].published = Some(same.published);
-            row.values[0].simulated = Some(same.simulated);
+        let mut table = CaseTable::new("tcp-rr", title, &["rx-usecs/frames", "mode"], &measures);
+        let nic = if is_kernel { "veth (kernel plane)" } else { "nic mem" };
+        table.set_up = format!("{nic}, 1 connection; {}", effort.words());
+        let invalid = |error: String| BenchError::Invalid(error);
+        let params = Params::parse(PARAMS_TOML, &KNOWN).map_err(|error| invalid(error.to_string()))?;
+        let published = simulate(&params, 1).map_err(|error| invalid(error.to_string()))?;
+        for (moderation, mode) in cells {
+            let words = |moderation: &Moderation| format!("{}/{}", moderation.rx_usecs, moderation.rx_frames);
+            let coalescing = moderation.as_ref().map_or_else(|| "none".to_owned(), words);
+            let row = table.row(vec![coalescing, mode.name().to_owned()]);
+            row.short_of_cores.clone_from(&placed.short);
+            if let Some(same) = beside(*moderation, mode).and_then(|same| published.get(same)) {
+                row.values[0].published = Some(same.published);
+                row.values[0].simulated = Some(same.simulated);
+            }
         }
+        table.notes.push(
+            "Published are mlx4's 10 Gbit/s figures of netdev 2.1. Busy polling waits for no interrupt, so its rows are held \
+             against the same 77,000 of Linux 4.11 (Linux 3.11: 63,000)."
+                .to_owned(),
+        );
+        table.notes.push(if is_kernel { kernel::NOTE } else { NOTE }.to_owned());
+        Ok(table)
     }
-    table.notes.push(
-        "Published are mlx4's 10 Gbit/s figures of netdev 2.1. Busy polling waits for no interrupt, so its rows are held \
-         against the same 77,000 of Linux 4.11 (Linux 3.11: 63,000)."
-            .to_owned(),
-    );
-    table.notes.push(
-        "An interrupt here wakes a thread that then wakes the one that receives, and coalescing is a timer of the kernel: a \
-         transaction with interrupts takes four such wake-ups, where a NIC's are a microsecond each."
-            .to_owned(),
-    );
-    Ok(table)
+}
+
+const NOTE: &str = "An interrupt here wakes a thread that then wakes the one that receives, and coalescing is a timer of the \
+                    kernel: a transaction with interrupts takes four such wake-ups, where a NIC's are a microsecond each.";
+
+/// The published row that one stands beside. In their order: interrupts at 16/44 and at 1/1, busy polling on Linux 3.11 and
+/// 4.11.
+fn beside(moderation: Option<Moderation>, mode: &Mode) -> Option<usize> {
+    match (mode.name(), moderation.map(|moderation| (moderation.rx_usecs, moderation.rx_frames))) {
+        ("base", Some((16, 44))) => Some(0),
+        // A veth raises an interrupt for each frame.
+        ("base", Some((1, 1)) | None) => Some(1),
+        ("busyread", _) => Some(3),
+        // A deferral stands in for coalescing.
+        (_, None) if mode.deferral_ns() == Some(kernel::DEFERRAL_NS) => Some(0),
+        _ => None,
+    }
 }
 
 /// What the published rows turn on: they differ by one wait for coalescing in each direction.
 fn waits(cells: &[Cell<'_>], table: &CaseTable) -> Option<String> {
     let period_us = |usecs: u32, frames: u32| {
-        let row = cells.iter().position(|(moderation, mode)| {
-            mode.name() == "base" && (moderation.rx_usecs, moderation.rx_frames) == (usecs, frames)
-        })?;
+        let asked = Some(Moderation { rx_usecs: usecs, rx_frames: frames });
+        let row = cells.iter().position(|(moderation, mode)| mode.name() == "base" && *moderation == asked)?;
         Some(1e6 / table.rows[row].values[0].ours?.value)
     };
     let saved_us = period_us(16, 44)? - period_us(1, 1)?;
@@ -135,7 +170,11 @@ fn end(host: &Host, port: MemPort, own: Ipv4Addr, cpu: u16, other: (Ipv4Addr, [u
 }
 
 /// One run of a row, with two ends of its own.
-fn measure((moderation, mode): Cell<'_>, cores: &[usize], effort: &Effort<'_>) -> Result<Observed, BenchError> {
+fn measure(
+    (moderation, mode): (Moderation, &Mode),
+    cores: &[usize],
+    effort: &Effort<'_>,
+) -> Result<Observed, BenchError> {
     let (client_port, server_port) = mem::pair(MemConfig::default());
     let (client_mac, server_mac) = (client_port.info().mac, server_port.info().mac);
     for port in [&client_port, &server_port] {
@@ -170,19 +209,43 @@ fn measure((moderation, mode): Cell<'_>, cores: &[usize], effort: &Effort<'_>) -
         Ok::<_, BenchError>(asked)
     })?;
     let (napi, interrupts): (Stats, u64) = (after.0 - before.0, after.1 - before.1);
+    let verdict = enforcement(mode, &Evidence::of_core(&napi, None, latencies.len()));
+    Ok(observed(&latencies, seconds, interrupts, napi.busy_polls, verdict))
+}
+
+/// What a window came to, in the order of the table's measures.
+fn observed(latencies: &Histogram<u64>, seconds: f64, raised: u64, busy_polls: u64, verdict: Enforcement) -> Observed {
     let transactions = latencies.len();
     let per_transaction = |count: u64| (transactions > 0).then(|| count as f64 / transactions as f64);
     let us = |quantile| (transactions > 0).then(|| latencies.value_at_quantile(quantile) as f64 / 1e3);
-    Ok(Observed {
+    Observed {
         values: vec![
             Some(transactions as f64 / seconds),
             us(0.5),
             us(0.99),
-            per_transaction(interrupts),
-            per_transaction(napi.busy_polls),
+            per_transaction(raised),
+            per_transaction(busy_polls),
         ],
-        verdict: enforcement(mode, &Evidence::of_core(&napi, None, transactions)),
-    })
+        verdict,
+    }
+}
+
+/// A connection, as both planes have it.
+trait Connection {
+    fn send_byte(&self) -> io::Result<()>;
+
+    /// Waits for a byte; false at the end of the stream.
+    fn receive_byte(&self) -> io::Result<bool>;
+}
+
+impl Connection for TcpStream {
+    fn send_byte(&self) -> io::Result<()> {
+        self.send(&[1]).map(|_| ())
+    }
+
+    fn receive_byte(&self) -> io::Result<bool> {
+        Ok(self.recv(&mut [0])? != 0)
+    }
 }
 
 /// The server: it answers each byte with one, until the client closes.
@@ -195,11 +258,15 @@ fn answer(listener: &TcpListener, core: usize, over: &AtomicBool) -> io::Result<
     };
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut byte = [0];
+    echo(&stream, over)
+}
+
+/// Answers each byte with one, until the client closes.
+fn echo(stream: &impl Connection, over: &AtomicBool) -> io::Result<()> {
     loop {
-        match stream.recv(&mut byte) {
-            Ok(0) => return Ok(()),
-            Ok(_) => drop(stream.send(&byte)?),
+        match stream.receive_byte() {
+            Ok(false) => return Ok(()),
+            Ok(true) => stream.send_byte()?,
             // The client gave up, and has told why.
             Err(_) if over.load(Ordering::Acquire) => return Ok(()),
             Err(error) => return Err(error),
@@ -223,31 +290,33 @@ fn ask<M: Send>(
         let stream = TcpStream::connect_timeout(network, address, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut latencies = Histogram::new_with_bounds(1, TRANSACTION_NS_MAX, 3)
-            .map_err(|error| io::Error::other(error.to_string()))?;
-        let transact = || -> io::Result<Duration> {
-            let begun = Instant::now();
-            stream.send(&[1])?;
-            match stream.recv(&mut [0])? {
-                0 => Err(io::ErrorKind::UnexpectedEof.into()),
-                _ => Ok(begun.elapsed()),
-            }
-        };
-        let stopped = || effort.stop.load(Ordering::Relaxed);
-        let settled = Instant::now() + effort.warm_up;
-        while Instant::now() < settled && !stopped() {
-            transact()?;
-        }
-        let (before, begun) = (mark(), Instant::now());
-        while begun.elapsed() < effort.window && !stopped() {
-            latencies.saturating_record((transact()?.as_nanos() as u64).max(1));
-        }
-        let seconds = begun.elapsed().as_secs_f64();
-        Ok((latencies, seconds, before, mark()))
+        transact(&stream, effort, mark)
     };
     // The calling thread keeps its cores.
     std::thread::scope(|scope| {
         let asked = scope.spawn(ask);
         asked.join().map_err(|_| BenchError::Invalid("the client panicked".to_owned()))?.map_err(BenchError::from)
     })
+}
+
+/// One transaction after the other, for as long as the effort says.
+fn transact<M>(stream: &impl Connection, effort: &Effort<'_>, mark: &impl Fn() -> M) -> io::Result<Asked<M>> {
+    let mut latencies =
+        Histogram::new_with_bounds(1, TRANSACTION_NS_MAX, 3).map_err(|error| io::Error::other(error.to_string()))?;
+    let once = || -> io::Result<Duration> {
+        let begun = Instant::now();
+        stream.send_byte()?;
+        if stream.receive_byte()? { Ok(begun.elapsed()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    };
+    let stopped = || effort.stop.load(Ordering::Relaxed);
+    let settled = Instant::now() + effort.warm_up;
+    while Instant::now() < settled && !stopped() {
+        once()?;
+    }
+    let (before, begun) = (mark(), Instant::now());
+    while begun.elapsed() < effort.window && !stopped() {
+        latencies.saturating_record((once()?.as_nanos() as u64).max(1));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok((latencies, seconds, before, mark()))
 }

@@ -21,7 +21,7 @@ use super::sinks::{BUFFER_BYTES, LOOK_INTERVAL, Sinks};
 use super::{Cell, Flood, Marks, PORT_FIRST, observed, senders};
 use crate::bench::BenchError;
 use crate::bench::kernel::ksoftirqds;
-use crate::bench::kernel::pair::{Pair, ServerStack, linux};
+use crate::bench::kernel::pair::{Pair, ServerStack, Side, linux};
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 
@@ -92,7 +92,7 @@ impl Receiving {
         let sinks = Sinks::start(core, sockets.into_iter().map(receive))?;
         let threaded = cell.mode.has_threads();
         let delivery = match threaded {
-            true => napi_threads(&pair, cell.mode.mode(), core)?,
+            true => set_napis(&pair.server, cell.mode.mode(), core)?,
             false => {
                 steer(&pair, core)?;
                 ksoftirqds(&[core])
@@ -152,16 +152,20 @@ fn receive(socket: UdpSocket) -> impl FnMut() -> io::Result<bool> + Send + 'stat
     }
 }
 
-/// Gives the server's NAPI a thread, on the sinks' core.
-pub fn napi_threads(pair: &Pair, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchError> {
+/// Puts the settings of a mode on the NAPIs of one end, in its namespace. Their threads, if the mode has some, are on `core`
+/// when this returns them.
+pub fn set_napis(side: &Side, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchError> {
     let work = || -> Result<Vec<i32>, BenchError> {
         let mut netdev = Netdev::new();
-        let ifindex = Device::open(pair.server.device(), &mut netdev, &Roots::default()).map_err(linux)?.ifindex;
+        let ifindex = Device::open(side.device(), &mut netdev, &Roots::default()).map_err(linux)?.ifindex;
         for napi in netdev.napis(ifindex).map_err(linux)? {
             let change = NapiChange::between(&napi.settings, &mode.napi);
             if !change.is_empty() {
                 netdev.set(napi.id, &change).map_err(linux)?;
             }
+        }
+        if mode.napi.threaded == Threaded::Off {
+            return Ok(Vec::new());
         }
         let until = Instant::now() + THREAD_TIMEOUT;
         loop {
@@ -177,7 +181,7 @@ pub fn napi_threads(pair: &Pair, mode: &Mode, core: usize) -> Result<Vec<i32>, B
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let threads = pair.server.within(work)??;
+    let threads = side.within(work)??;
     for thread in &threads {
         linux_sched::set_cpus(*thread, &[core])?;
     }

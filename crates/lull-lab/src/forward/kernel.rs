@@ -13,7 +13,7 @@ use crate::bench::kernel::pair::{Pair, ServerStack, Side};
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
 use crate::flood::FloodMode;
-use crate::flood::kernel::{napi_threads, steer};
+use crate::flood::kernel::{set_napis, steer};
 use crate::flood::own::{device_counts, pass};
 use crate::flood::sched::SchedStat;
 use crate::flood::senders;
@@ -73,7 +73,7 @@ impl Machine {
         let sink = far.within(|| UdpSocket::bind((far.address(), PORT)))??;
         let threaded = mode.has_threads();
         let delivery = match threaded {
-            true => napi_threads(&pair, mode.mode(), core)?,
+            true => set_napis(&pair.server, mode.mode(), core)?,
             false => {
                 steer(&pair, core)?;
                 ksoftirqds(&[core])

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
-use lull_core::{Mode, ModeError};
+use lull_core::{Mode, ModeError, mode};
 use lull_lab::bench::BenchConfig;
 use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
@@ -15,6 +15,7 @@ use lull_lab::cell::Load;
 use lull_nic::Moderation;
 
 use super::{Compare, LOADS_DEFAULT};
+use crate::benches::Plane;
 use crate::failure::Failure;
 use crate::{measure_args, modes as names};
 
@@ -23,7 +24,8 @@ use crate::{measure_args, modes as names};
 pub enum Case {
     /// Two services on one queue: the batch limit of the first (--events-max), and how long the second waits.
     BatchLimit,
-    /// One connection, a byte each way: interrupts with coalescing (--rx-usecs 16/44,1/1) against busy polling.
+    /// One connection, a byte each way: interrupts with coalescing (--rx-usecs 16/44,1/1) against busy polling. With --plane
+    /// kernel on Linux's stack over a veth, where a deferral stands in for coalescing.
     TcpRr,
     /// The same load on more and more queues (--queues 1,4,16,44): packets per poll, interrupts, softirq.
     ManyQueues,
@@ -60,7 +62,7 @@ impl Case {
     fn takes(self) -> &'static [&'static str] {
         match self {
             Case::BatchLimit => &["events_max", "second_load", "connections"],
-            Case::TcpRr => &["rx_usecs"],
+            Case::TcpRr => &["rx_usecs", "plane"],
             Case::TxTrap => &["qdisc"],
             Case::AfterIdle => &[
                 "workers",
@@ -153,8 +155,15 @@ fn batch_limit(args: &Compare, cores: Vec<usize>) -> Result<BatchLimit, Failure>
 
 fn tcp_rr(args: &Compare, cores: Vec<usize>) -> Result<TcpRr, Failure> {
     let published = [(16, 44), (1, 1)].map(|(rx_usecs, rx_frames)| Moderation { rx_usecs, rx_frames });
-    let moderations = if args.rx_usecs.is_empty() { published.to_vec() } else { args.rx_usecs.clone() };
-    Ok(TcpRr { moderations, modes: modes(args, &["base", "busyread"])?, cores })
+    let kernel = args.plane == Plane::Kernel;
+    // A veth has no coalescing: a deferral stands in.
+    let (moderations, default): (_, &[&str]) = match (&args.rx_usecs[..], kernel) {
+        ([], true) => (Vec::new(), &["base", "defer15", "busyread"]),
+        ([], false) => (published.to_vec(), &["base", "busyread"]),
+        (given, _) => (given.to_vec(), &["base", "busyread"]),
+    };
+    let plane = if kernel { mode::Plane::Kernel } else { mode::Plane::User };
+    Ok(TcpRr { plane, moderations, modes: modes(args, default)?, cores })
 }
 
 fn many_queues(args: &Compare, cores: Vec<usize>) -> Result<ManyQueues, Failure> {
