@@ -100,13 +100,18 @@ impl Parker {
 
     /// Wakes the sleeper, or keeps the wake-up for its next sleep. Returns whether a thread was really woken.
     pub(crate) fn wake(&self, counters: &SleepCounters) -> bool {
-        match self.word.notify() {
-            Some(ON_FUTEX) => self.word.0.wake(),
-            Some(_) => {
-                // The counter cannot overflow: it is written only on this transition, and read before the next.
-                let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-            }
-            None => return false,
+        self.wake_after(counters, || ())
+    }
+
+    /// The same, with `first` done before if there is a thread to wake: once woken it may take the caller's core.
+    pub(crate) fn wake_after(&self, counters: &SleepCounters, first: impl FnOnce()) -> bool {
+        let Some(kind) = self.word.notify() else { return false };
+        first();
+        if kind == ON_FUTEX {
+            self.word.0.wake();
+        } else {
+            // The counter cannot overflow: it is written only on this transition, and read before the next.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
         counters.syscall();
         counters.wakeups.fetch_add(1, Ordering::Relaxed);

@@ -42,9 +42,11 @@ impl Waker {
     pub fn wake(&self) {
         if let Some(host) = self.host.upgrade() {
             let cpu = host.cpu(self.cpu);
-            if self.parker.wake(&cpu.sleeps) {
+            // Before it runs and takes it back: else a poller would let others run, with the answer still to be sent.
+            let count = || {
                 cpu.woken.fetch_add(1, Ordering::Relaxed);
-            }
+            };
+            self.parker.wake_after(&cpu.sleeps, count);
         }
     }
 
@@ -149,5 +151,47 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let (_, cpu, _) = self.place();
         relock(&cpu.workers)[self.slot as usize] = None;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::{HostConfig, Sleep};
+
+    const ROUNDS: u64 = 1_000;
+
+    /// On one core a thread that is woken mostly runs before its waker goes on.
+    #[test]
+    fn nobody_waits_for_the_core_once_those_who_were_woken_have_run() {
+        let core = affinity::usable_cores()[0];
+        let host = Host::new(HostConfig { cpus: vec![Some(core)], ..HostConfig::default() }).unwrap();
+        let worker = Worker::new(&host, 0).unwrap();
+        let waker = worker.waker();
+        let (asked, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let (asked, done) = (&asked, &done);
+            scope.spawn(move || {
+                affinity::pin_to(core).unwrap();
+                for round in 1..=ROUNDS {
+                    let ready = &mut || asked.load(Ordering::Acquire) >= round;
+                    worker.turn().sleep(&Sleep { until_ns: None, fd: None }, ready);
+                    done.store(round, Ordering::Release);
+                }
+            });
+            affinity::pin_to(core).unwrap();
+            for round in 1..=ROUNDS {
+                // It sleeps by now, as a rule: it had the core.
+                std::thread::yield_now();
+                asked.store(round, Ordering::Release);
+                waker.wake();
+                while done.load(Ordering::Acquire) < round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(!host.inner().cpu(0).need_resched(), "a poller would let others run, of whom there are none");
     }
 }
