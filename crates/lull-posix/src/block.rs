@@ -97,21 +97,32 @@ pub(crate) fn until_ready(
     kernels: Option<c_int>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
+    until_any_ready(source, interest, kernels.into_iter(), timeout)
+}
+
+/// As [`until_ready`], with any number of the kernel's descriptors.
+pub(crate) fn until_any_ready(
+    source: &impl Source,
+    interest: Interest,
+    kernels: impl Iterator<Item = c_int> + Clone,
+    timeout: Option<Duration>,
+) -> Result<bool> {
     let wait = Wait::new()?;
     wait.add(source, interest, || interest)?;
-    if let Some(fd) = kernels {
-        wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE).inspect_err(|_| wait.remove(source))?;
+    let mut added = Ok(());
+    for fd in kernels.clone() {
+        added = added.and_then(|()| wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE));
     }
-    let waited = loop {
-        match wait.wait(timeout) {
-            // With a timeout these calls are never restarted (`sock_intr_errno`).
-            Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
-            waited => break waited,
+    let waited = added.and_then(|()| {
+        loop {
+            match wait.wait(timeout) {
+                // With a timeout these calls are never restarted (`sock_intr_errno`).
+                Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
+                waited => break waited,
+            }
         }
-    };
+    });
     wait.remove(source);
-    if let Some(fd) = kernels {
-        wait.remove_kernels(fd);
-    }
+    kernels.for_each(|fd| wait.remove_kernels(fd));
     waited
 }

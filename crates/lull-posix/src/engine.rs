@@ -63,8 +63,9 @@ struct World {
     loaded_in: u32,
     start: Mutex<Starter>,
     engine: OnceLock<Engine>,
-    /// The process in which it could not be started.
+    /// The process in which it could not be started, and the one in which that was said.
     refused_in: AtomicU32,
+    said_in: AtomicU32,
     say: fn(&StartError),
 }
 
@@ -90,6 +91,7 @@ fn engage_as(routing: Routing, lazily: bool, start: Starter, say: fn(&StartError
         start: Mutex::new(start),
         engine: OnceLock::new(),
         refused_in: AtomicU32::new(0),
+        said_in: AtomicU32::new(0),
         say,
     };
     WORLD.set(world).is_ok()
@@ -188,9 +190,18 @@ pub(crate) fn engine_with(share: Share) -> Result<&'static Engine> {
         }
         Err(error) => {
             world.refused_in.store(process, Ordering::Relaxed);
-            (world.say)(&error);
+            if world.said_in.swap(process, Ordering::Relaxed) != process {
+                (world.say)(&error);
+            }
             Err(DOWN)
         }
+    }
+}
+
+/// An engine that could not be started may be by now: the process that had the queues has ended.
+pub(crate) fn may_start_again() {
+    if let Some(world) = world() {
+        world.refused_in.store(0, Ordering::Relaxed);
     }
 }
 

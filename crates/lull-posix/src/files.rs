@@ -72,11 +72,16 @@ pub(crate) fn get(fd: c_int) -> Option<Open> {
 
 /// Makes the number stand for `file`. The number is a descriptor of the kernel's already, the placeholder.
 pub(crate) fn put(fd: c_int, file: File) -> Result<()> {
-    let opened = FILES.open(file).ok_or(Errno::new(libc::ENFILE))?;
-    put_open(fd, opened)
+    put_open(fd, open(file)?)
 }
 
-fn put_open(fd: c_int, file: Open) -> Result<()> {
+/// An open file without a number.
+pub(crate) fn open(file: File) -> Result<Open> {
+    FILES.open(file).ok_or(Errno::new(libc::ENFILE))
+}
+
+/// Makes the number stand for what is open already.
+pub(crate) fn put_open(fd: c_int, file: Open) -> Result<()> {
     match FILES.install(fd, file) {
         // What it stood for before was closed unseen.
         Ok(before) => drop(before),

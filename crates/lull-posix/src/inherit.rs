@@ -32,10 +32,12 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+pub(crate) use parent::{offer, thread};
+
 use crate::files::{self, File, Open};
 use crate::signals;
 
-pub(crate) use child::{closed, find, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
+pub(crate) use child::{adopt, closed, find, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
 
 /// What a child says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,9 @@ impl Message {
         }
     }
 }
+
+/// What the taker of an offered connection says first.
+const TAKEN: u8 = 1;
 
 /// What a claimed connection's relay begins with: its own address and its peer's, a line each, filled up with spaces.
 const NAMES_BYTES: usize = 160;

@@ -428,6 +428,12 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
     unsafe { raw!(SYS_shutdown, fd, how) }.map(drop)
 }
 
+/// A descriptor of a process, which is readable when that has ended.
+pub fn pidfd_open(process: libc::pid_t) -> Result<c_int> {
+    // SAFETY: numbers only.
+    unsafe { raw!(SYS_pidfd_open, process, 0) }.map(|fd| fd as c_int)
+}
+
 /// `poll` with a timeout in nanoseconds; a negative one is for ever.
 pub fn poll(fds: &mut [libc::pollfd], timeout_ns: i64) -> Result<usize> {
     let timeout = libc::timespec { tv_sec: timeout_ns / 1_000_000_000, tv_nsec: timeout_ns % 1_000_000_000 };

@@ -51,6 +51,8 @@ struct Polled {
     lulls: Vec<Option<Open>>,
     /// The kernel's share, with the places of lull's switched off.
     kernels: Vec<pollfd>,
+    /// By place in the call: what tells of connections that other processes have for a listener; switched off elsewhere.
+    pools: Vec<pollfd>,
 }
 
 impl Polled {
@@ -61,7 +63,13 @@ impl Polled {
             pollfd { fd, events: polled.events, revents: 0 }
         });
         let kernels = kernels.collect();
-        Polled { lulls, kernels }
+        let pool = |file: &Option<Open>| match file.as_deref() {
+            Some(File::Listener(listener)) => listener.pool_context(),
+            _ => None,
+        };
+        let switched = |pool: Option<c_int>| pollfd { fd: pool.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+        let pools = lulls.iter().map(|file| switched(pool(file))).collect();
+        Polled { lulls, kernels, pools }
     }
 
     /// The kernel looks at the contexts among them next.
@@ -89,9 +97,13 @@ impl Polled {
             self.watch_contexts()?;
             kernel::poll(&mut self.kernels, 0)?;
         }
-        for ((polled, file), kernels) in fds.iter_mut().zip(&self.lulls).zip(&self.kernels) {
-            let own = file.as_deref().map_or(0, |file| revents(file, polled.events));
+        for (nth, polled) in fds.iter_mut().enumerate() {
+            let (kernels, pool) = (&self.kernels[nth], &self.pools[nth]);
+            let own = self.lulls[nth].as_deref().map_or(0, |file| revents(file, polled.events));
             polled.revents = own | if kernels.fd >= 0 { kernels.revents } else { 0 };
+            if pool.fd >= 0 && kernel::is_readable(pool.fd) {
+                polled.revents |= polled.events & (libc::POLLIN | libc::POLLRDNORM);
+            }
         }
         Ok(fds.iter().filter(|polled| polled.revents != 0).count())
     }
@@ -107,8 +119,19 @@ impl Polled {
         same.fold(Interest::empty(), |all, other| all | interest(fds[other].events))
     }
 
+    /// As [`Polled::wait`], in a process that has no queue: all that it has is the kernel's.
+    fn wait_without_queue(&self, timeout: Option<Duration>) -> Result<()> {
+        self.watch_contexts()?;
+        let mut all = [self.kernels.as_slice(), self.pools.as_slice()].concat();
+        let timeout_ns = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_nanos()).unwrap_or(i64::MAX));
+        kernel::poll(&mut all, timeout_ns).map(drop)
+    }
+
     /// Sleeps until something changes.
     fn wait(&self, fds: &[pollfd], timeout: Option<Duration>) -> Result<()> {
+        if engine::running().is_none() && self.pools.iter().any(|pool| pool.fd >= 0) {
+            return self.wait_without_queue(timeout);
+        }
         let wait = Wait::new()?;
         let mut result = Ok(());
         for (nth, polled) in fds.iter().enumerate() {
@@ -127,6 +150,11 @@ impl Polled {
             let kernels = self.kernels[nth].fd;
             let added =
                 added.and_then(|()| if kernels >= 0 { wait.add_kernels(kernels, interest, both) } else { Ok(()) });
+            let pool = self.pools[nth].fd;
+            let added = added.and_then(|()| {
+                let interest = interest & Interest::READABLE;
+                if pool >= 0 { wait.add_kernels(pool, interest, || interest) } else { Ok(()) }
+            });
             result = result.and(added);
         }
         let waited = result.and_then(|()| wait.wait(timeout));
@@ -141,6 +169,9 @@ impl Polled {
             }
             if self.kernels[nth].fd >= 0 {
                 wait.remove_kernels(self.kernels[nth].fd);
+            }
+            if self.pools[nth].fd >= 0 {
+                wait.remove_kernels(self.pools[nth].fd);
             }
         }
         waited.map(drop)

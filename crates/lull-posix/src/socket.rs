@@ -14,6 +14,7 @@ mod listen;
 mod messages;
 mod name;
 pub(crate) mod options;
+pub(crate) mod pool;
 mod sendfile;
 mod shutdown;
 mod splice;
@@ -58,7 +59,7 @@ pub(crate) struct Listener {
     asked: ListenOptions,
     /// The process that called `listen`.
     called_in: u32,
-    real: OnceLock<TcpListener>,
+    real: OnceLock<Arc<TcpListener>>,
     /// Held by the thread that makes it.
     becoming: Mutex<()>,
     /// As `listen` said last.
@@ -70,6 +71,8 @@ pub(crate) struct Listener {
     pub(crate) domain: c_int,
     pub(crate) nonblocking: AtomicBool,
     pub(crate) options: Options,
+    /// Where processes without a queue have their connections from; none where the program is one process.
+    pool: Option<pool::Pool>,
     /// What chooses among the listeners of its address, until lull's half has it.
     program: Mutex<Option<Arc<Program>>>,
 }

@@ -294,8 +294,8 @@ fn claim(hand_over: &HandOver, flows: &Flows, share: Share) -> Result<Vec<u32>, 
                 "a NIC with more queues (with tap:NAME `lull run --queues`) has one for each process"
             };
             return Err(StartError(format!(
-                "process {} gets no connections of lull's: queue {queue} of the NIC is process {pid}'s, and no other is free; \
-                 {remedy}",
+                "process {} has no queue of the NIC: queue {queue} is process {pid}'s, and no other is free, so that it gets \
+                 lull's connections by way of the listeners that it has inherited alone; {remedy}",
                 std::process::id()
             )));
         }

@@ -137,6 +137,22 @@ fn servers_that_fork_a_child_for_each_connection_serve() {
     }
 }
 
+/// With fewer queues than processes, whoever asks next has the next connection.
+#[test]
+fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {
+    let needs = "command -v python3 && command -v ip";
+    for (mode, how) in [
+        ("base", "accept 1 10.0.0.2"),
+        ("suspend20", "turns 1 10.0.0.2"),
+        ("suspend20", "epoll 1 0.0.0.0"),
+        ("base", "poll 1 10.0.0.2"),
+        ("base", "select 1 0.0.0.0"),
+        ("fullbusy", "epoll 2 10.0.0.2"),
+    ] {
+        user::run("prefork", needs, mode, how);
+    }
+}
+
 /// It refuses to run as root, which over AF_XDP the launcher has to be.
 #[test]
 fn postgresql_serves_its_clients_cancels_and_recovers() {

@@ -73,6 +73,15 @@ impl EpollFile {
         event: Option<epoll_event>,
     ) -> Result<()> {
         let real = if what == libc::EPOLL_CTL_ADD { listener.real().ok() } else { listener.if_real() };
+        let pool = if what == libc::EPOLL_CTL_ADD { listener.pool_context() } else { listener.pool_context_if_any() };
+        if let Some(pool) = pool {
+            // A context cannot be waited for alone (`ep_insert`). One that was added before the fork is not there.
+            let event = event.map(|event| epoll_event { events: event.events & !EXCLUSIVE, ..event });
+            match kernel::epoll_ctl(epfd, what, pool, event) {
+                Err(error) if what == libc::EPOLL_CTL_ADD && error.number() != libc::EEXIST => return Err(error),
+                _ => {}
+            }
+        }
         if let Some(real) = real {
             if what == libc::EPOLL_CTL_ADD {
                 listener.asked_for();
@@ -139,6 +148,7 @@ impl Mixed {
     }
 }
 
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// `EPOLLEXCLUSIVE_OK_BITS`.
 const EXCLUSIVE_OK: u32 = (libc::EPOLLIN
     | libc::EPOLLOUT

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use libc::c_int;
 use lull_net::lull_nic::own;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
-use super::{Message, NAMES_BYTES, Verb, id, named, names_of};
+use super::{Message, NAMES_BYTES, TAKEN, Verb, id, named, names_of};
 use crate::address::Bytes;
 use crate::files::{self, File, Open};
 use crate::socket::Stream;
@@ -21,42 +21,20 @@ use crate::{Errno, Result, kernel, signals};
 static CHANNEL: AtomicI32 = AtomicI32::new(-1);
 /// This child has forked: another process has the same connections of the parent's.
 static SHARED: AtomicBool = AtomicBool::new(false);
-/// The relays of this process, and of those that it is a child of. None is ever taken out: there are few, and a list that only grows
+/// There may be relays in this process.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// The relays that this process has asked for, and of those that it is a child of. None is ever taken out: there are few, and a list that only grows
 /// needs no lock, which a `fork` could find held.
 static RELAYS: AtomicPtr<Relay> = AtomicPtr::new(null_mut());
 
-/// A connection that this child has asked for.
+/// A connection that this child has asked for. Its names are the socket's (`named.rs`).
 struct Relay {
     /// Its place in the parent's memory.
     id: usize,
     /// The number that it got first, and what stands under it for as long as it was not closed.
     number: c_int,
     inode: u32,
-    local: SocketAddr,
-    peer: SocketAddr,
-    domain: c_int,
-    /// A TCP socket of the kernel's without a peer, which has the options that a relay's socket does not know; -1 until it is needed.
-    options: AtomicI32,
     next: *mut Relay,
-}
-
-impl Relay {
-    /// The socket that has its options.
-    fn options(&self) -> Result<c_int> {
-        let known = self.options.load(Ordering::Acquire);
-        if known >= 0 {
-            return Ok(known);
-        }
-        // The engine, which begins with this elsewhere, may never start in a program that was executed.
-        own::begin();
-        let made = kernel::out_of_the_way(kernel::socket(self.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
-        self.options.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
-            // Another thread was first.
-            own::unmark(made);
-            kernel::discard(made);
-            Ok(other)
-        })
-    }
 }
 
 pub(super) fn begin(channel: OwnedFd) {
@@ -140,47 +118,47 @@ fn become_relay(fd: c_int, id: usize, stream: &Stream, channel: c_int) -> Result
         .map_err(|error| Errno::new(error.raw_os_error()))?;
     drop(parents);
     let mut names = [0; NAMES_BYTES];
-    let (local, peer) = match read_whole(&mine, &mut names) {
+    let (local, peer) = match read_whole(mine.as_raw_fd(), &mut names) {
         Ok(()) => names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?,
         Err(error) => return Err(error),
     };
     if stream.is_nonblocking() {
         kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
-    // Without the name, only a program that this child executes cannot be told of the connection's.
-    let _ = named::call(mine.as_raw_fd(), local, peer, stream.domain);
+    named::call(mine.as_raw_fd(), local, peer, stream.domain)?;
     kernel::dup3(mine.as_raw_fd(), fd, flags)?;
-    note(id, fd, local, peer, stream.domain)?;
+    let relay = Box::new(Relay { id, number: fd, inode: kernel::inode(fd)?, next: RELAYS.load(Ordering::Relaxed) });
+    RELAYS.store(Box::into_raw(relay), Ordering::Release);
+    ANY.store(true, Ordering::Release);
     files::forget_inherited(fd);
     Ok(())
 }
 
-/// One thread at a time notes a relay.
-fn note(id: usize, number: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
-    let inode = kernel::inode(number)?;
-    let (options, next) = (AtomicI32::new(-1), RELAYS.load(Ordering::Relaxed));
-    let relay = Box::new(Relay { id, number, inode, local, peer, domain, options, next });
-    RELAYS.store(Box::into_raw(relay), Ordering::Release);
-    Ok(())
+/// A number stands for the end of a relay that its owner has offered ([`super::offer`]), and is one from here on. Returns the peer.
+pub(crate) fn adopt(number: c_int, domain: c_int) -> Result<SocketAddr> {
+    // Its owner may have ended.
+    let said = send(kernel::borrow(number), &[TAKEN], SendFlags::NOSIGNAL);
+    said.map_err(|error| Errno::new(error.raw_os_error()))?;
+    let mut names = [0; NAMES_BYTES];
+    read_whole(number, &mut names)?;
+    let (local, peer) = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
+    named::call(number, local, peer, domain)?;
+    ANY.store(true, Ordering::Release);
+    Ok(peer)
 }
 
-/// Finds the relays that a program inherits from the one that it was executed by.
+/// Looks for the relays that a program inherits from the one that it was executed by.
 pub(crate) fn find() {
     /// What is passed to a program that is executed stands far below (`FD_SETSIZE`).
     const NUMBERS: c_int = 1024;
-    /// Nobody asks for it a second time.
-    const NO_ID: usize = 0;
-    for fd in 0..NUMBERS {
-        if let Some((local, peer, domain)) = named::names(fd) {
-            // It fails for nothing that has a name.
-            let _ = note(NO_ID, fd, local, peer, domain);
-        }
+    if (0..NUMBERS).any(|fd| named::names(fd).is_some()) {
+        ANY.store(true, Ordering::Release);
     }
 }
 
 /// What a relay begins with; the other end closes it at once where there is no such connection any more.
-fn read_whole(socket: &OwnedFd, bytes: &mut [u8]) -> Result<()> {
-    match kernel::recv(socket.as_raw_fd(), bytes, libc::MSG_WAITALL)? {
+fn read_whole(socket: c_int, bytes: &mut [u8]) -> Result<()> {
+    match kernel::recv(socket, bytes, libc::MSG_WAITALL)? {
         count if count == bytes.len() => Ok(()),
         _ => Err(Errno::new(libc::ENOTCONN)),
     }
@@ -206,29 +184,28 @@ fn relays() -> impl Iterator<Item = &'static Relay> {
     std::iter::successors(first, |relay| unsafe { relay.next.as_ref() })
 }
 
-/// The relay behind a number, under whatever number it is by now.
-fn relay(fd: c_int) -> Option<&'static Relay> {
-    if RELAYS.load(Ordering::Relaxed).is_null() {
+/// The names of the relay behind a number, and its domain.
+fn relay(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
+    if !ANY.load(Ordering::Relaxed) {
         return None;
     }
-    let inode = kernel::inode(fd).ok()?;
-    relays().find(|relay| relay.inode == inode)
+    named::names(fd)
 }
 
-/// Whether a number is a connection that this child inherited and uses.
+/// Whether a number is a connection that another process passes on to this one.
 #[inline]
 pub(crate) fn is_relay(fd: c_int) -> bool {
-    !RELAYS.load(Ordering::Relaxed).is_null() && relay(fd).is_some()
+    ANY.load(Ordering::Relaxed) && relay(fd).is_some()
 }
 
 /// `getsockname` of a relay.
 pub(crate) fn getsockname(fd: c_int) -> Option<Bytes> {
-    relay(fd).map(|relay| Bytes::new(relay.local, relay.domain))
+    relay(fd).map(|(local, _, domain)| Bytes::new(local, domain))
 }
 
 /// `getpeername` of a relay.
 pub(crate) fn getpeername(fd: c_int) -> Option<Bytes> {
-    relay(fd).map(|relay| Bytes::new(relay.peer, relay.domain))
+    relay(fd).map(|(_, peer, domain)| Bytes::new(peer, domain))
 }
 
 /// Whether a relay's own socket does not have an option as a TCP socket has it.
@@ -236,15 +213,35 @@ fn is_tcps(level: c_int, name: c_int) -> bool {
     level != libc::SOL_SOCKET || matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_KEEPALIVE)
 }
 
+/// A TCP socket of the kernel's without a peer, which has the options that relays' sockets do not know: those of all relays of this
+/// process together, as they have no effect.
+fn options(domain: c_int) -> Result<c_int> {
+    static SOCKETS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+    let socket = &SOCKETS[usize::from(domain == libc::AF_INET6)];
+    let known = socket.load(Ordering::Acquire);
+    if known >= 0 {
+        return Ok(known);
+    }
+    // The engine, which begins with this elsewhere, may never start in a program that was executed.
+    own::begin();
+    let made = kernel::out_of_the_way(kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
+    socket.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
+        // Another thread was first.
+        own::unmark(made);
+        kernel::discard(made);
+        Ok(other)
+    })
+}
+
 /// `setsockopt` of a relay: what TCP alone has is kept, and has no effect.
 pub(crate) fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Option<Result<()>> {
-    let relay = relay(fd)?;
-    let to = if is_tcps(level, name) { relay.options() } else { Ok(fd) };
+    let (.., domain) = relay(fd)?;
+    let to = if is_tcps(level, name) { options(domain) } else { Ok(fd) };
     Some(to.and_then(|to| kernel::setsockopt(to, level, name, value)))
 }
 
 /// `getsockopt` of a relay; nothing where its own socket has the answer.
 pub(crate) fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
-    let relay = relay(fd).filter(|_| is_tcps(level, name))?;
-    Some(relay.options().and_then(|options| kernel::getsockopt(options, level, name, value)))
+    let (.., domain) = relay(fd).filter(|_| is_tcps(level, name))?;
+    Some(options(domain).and_then(|options| kernel::getsockopt(options, level, name, value)))
 }

@@ -16,7 +16,7 @@ use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 
-use super::{Message, Verb, end, id, names_bytes};
+use super::{Message, TAKEN, Verb, end, id, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::{Errno, Result, block};
@@ -35,7 +35,7 @@ pub(super) fn keep(channel: OwnedFd, held: Vec<Open>) {
     }
 }
 
-fn thread(name: &str) -> Builder {
+pub(crate) fn thread(name: &str) -> Builder {
     Builder::new().name(name.to_owned()).stack_size(STACK_BYTES)
 }
 
@@ -48,6 +48,29 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
             say::line(format_args!("a connection cannot be passed on to a child: {error}"));
         }
     }
+}
+
+/// Passes the connection that `taken` returns on to whoever takes the other end of `socket`; if nobody does, it is closed.
+pub(crate) fn offer(socket: OwnedFd, taken: impl FnOnce() -> Option<Open> + Send + 'static) -> io::Result<()> {
+    let run = move || {
+        let mut said = [0];
+        let is_taken = loop {
+            match recv(&socket, &mut said[..], RecvFlags::empty()) {
+                Err(rustix::io::Errno::INTR) => {}
+                heard => break heard.is_ok_and(|(count, _)| count == 1) && said == [TAKEN],
+            }
+        };
+        match taken() {
+            Some(file) if is_taken => {
+                if let Err(error) = Relay::start(file, socket) {
+                    say::line(format_args!("a connection cannot be passed on to another process: {error}"));
+                }
+            }
+            // This process has taken it itself, or nobody.
+            _ => {}
+        }
+    };
+    thread("lull-offer").spawn(run).map(drop)
 }
 
 /// A connection that a child uses.

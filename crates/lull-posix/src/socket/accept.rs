@@ -9,6 +9,8 @@ use libc::c_int;
 use lull_net::{Interest, Ready, TcpListener, TcpStream};
 
 use super::name::Name;
+use super::options::Options;
+use super::pool::Taken;
 use super::{Connecting, Flow, Listener, Stream};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, block, kernel};
@@ -43,6 +45,7 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     };
     let real = match listener.real() {
         Ok(real) => real,
+        Err(_) if listener.shared().is_some() => return without_queue(fd, listener, flags),
         // Another process has the NIC.
         Err(_) if listener.both_worlds => return kernels(fd, flags),
         Err(error) => return Err(error),
@@ -55,6 +58,50 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
     }
 }
 
+/// `accept` in a process that inherited its listener and has no queue of the NIC.
+fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
+    loop {
+        match others_now(fd, listener, flags) {
+            Err(error) if error == WOULD_BLOCK => {}
+            other => return other,
+        }
+        if listener.takes_over() {
+            return accept(fd, flags);
+        }
+        if listener.nonblocking.load(Ordering::Relaxed) {
+            // To have asked is what brings connections into the pool.
+            listener.pool_context();
+            return Err(WOULD_BLOCK);
+        }
+        let kernels = listener.both_worlds.then_some(fd);
+        if !listener.wait_without_queue(kernels, listener.options.receive_timeout())? {
+            return Err(WOULD_BLOCK);
+        }
+    }
+}
+
+/// A connection out of the listener's pool, or of the kernel's.
+fn others_now(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
+    let domain = listener.domain;
+    let taken = listener.shared().map_or(Ok(None), |pool| pool.take(domain, flags))?;
+    match taken {
+        Some(Taken::Passed(fd, peer)) => {
+            files::forget(fd);
+            Ok(Accepted { fd, peer: Name::Lulls(address::Bytes::new(peer, domain)) })
+        }
+        Some(Taken::Own(file)) => {
+            let number = Number(placeholder(domain, flags & libc::SOCK_CLOEXEC != 0)?);
+            let File::Stream(stream) = &*file else { return Err(WOULD_BLOCK) };
+            stream.nonblocking.store(flags & libc::SOCK_NONBLOCK != 0, Ordering::Relaxed);
+            let peer = stream.stream.peer_addr()?;
+            files::put_open(number.0, file)?;
+            Ok(Accepted { fd: number.used(), peer: Name::Lulls(address::Bytes::new(peer, domain)) })
+        }
+        None if listener.both_worlds => kernels_now(fd, flags),
+        None => Err(WOULD_BLOCK),
+    }
+}
+
 /// Waits for a connection. Another thread may close the number meanwhile, or give it to another file, and the kernel's half is
 /// still waited on.
 fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Result<Accepted> {
@@ -63,8 +110,8 @@ fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
     let fd = kept.as_ref().map_or(fd, AsRawFd::as_raw_fd);
     loop {
         let timeout = listener.options.receive_timeout();
-        let kernels = listener.both_worlds.then_some(fd);
-        if !block::until_ready(real, Interest::READABLE, kernels, timeout)? {
+        let kernels = [listener.both_worlds.then_some(fd), listener.pool_context()];
+        if !block::until_any_ready(real, Interest::READABLE, kernels.into_iter().flatten(), timeout)? {
             return Err(WOULD_BLOCK);
         }
         match once(fd, listener, real, flags) {
@@ -85,7 +132,7 @@ fn once(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
             Err(error) => return Err(error),
         }
     }
-    if listener.both_worlds { kernels_now(fd, flags) } else { Err(WOULD_BLOCK) }
+    others_now(fd, listener, flags)
 }
 
 /// A number that nothing stands behind yet; given back if that stays so.
@@ -120,22 +167,26 @@ fn kernels(fd: c_int, flags: c_int) -> Result<Accepted> {
 }
 
 fn lulls(listener: &Listener, stream: TcpStream, peer: SocketAddr, number: Number, flags: c_int) -> Result<Accepted> {
-    stream.set_nonblocking(true)?;
-    let options = listener.options.inherited();
-    options.apply(&stream);
-    let flow = Flow::of(stream.local_addr()?, peer);
+    let file = file(listener.domain, listener.options.inherited(), stream, peer, flags)?;
     let peer = address::Bytes::new(peer, listener.domain);
-    let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
-    let file = Stream {
-        stream,
-        domain: listener.domain,
-        nonblocking,
-        options,
-        connecting: AtomicU8::new(Connecting::Over as u8),
-        _flow: flow,
-    };
     files::put(number.0, File::Stream(file))?;
     Ok(Accepted { fd: number.used(), peer: Name::Lulls(peer) })
+}
+
+/// The open file of a connection that was accepted.
+pub(super) fn file(
+    domain: c_int,
+    options: Options,
+    stream: TcpStream,
+    peer: SocketAddr,
+    flags: c_int,
+) -> Result<Stream> {
+    stream.set_nonblocking(true)?;
+    options.apply(&stream);
+    let flow = Flow::of(stream.local_addr()?, peer);
+    let nonblocking = AtomicBool::new(flags & libc::SOCK_NONBLOCK != 0);
+    let connecting = AtomicU8::new(Connecting::Over as u8);
+    Ok(Stream { stream, domain, nonblocking, options, connecting, _flow: flow })
 }
 
 /// A number for a connection: a duplicate of a socket that is kept for this and never used, at a tenth of the price of a new

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::c_int;
 use lull_net::{ListenOptions, SOMAXCONN, TcpListener};
 
 use super::options::{Options, refused, steer};
-use super::{Listener, datagram};
+use super::{Listener, datagram, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
 use crate::{Errno, Result, address, elsewhere, flags, kernel, start};
@@ -146,6 +146,7 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         backlog: AtomicUsize::new(limited(backlog)),
         called_in: std::process::id(),
         real: OnceLock::new(),
+        pool: if engine::listens_lazily() { pool::Pool::new().ok() } else { None },
         becoming: Mutex::new(()),
         stopped: AtomicBool::new(false),
         both_worlds: wildcard,
@@ -184,16 +185,16 @@ fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
 impl Listener {
     /// lull's half, if it listens.
     pub(crate) fn if_real(&self) -> Option<&TcpListener> {
-        self.real.get()
+        self.real.get().map(Arc::as_ref)
     }
 
     /// lull's half. It is made here, for a process that asks for connections, on the queues that it then has.
     pub(crate) fn real(&self) -> Result<&TcpListener> {
-        if let Some(real) = self.real.get() {
+        if let Some(real) = self.if_real() {
             return Ok(real);
         }
         let _one_at_a_time = self.becoming.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(real) = self.real.get() {
+        if let Some(real) = self.if_real() {
             return Ok(real);
         }
         if self.stopped.load(Ordering::Relaxed) {
@@ -204,7 +205,8 @@ impl Listener {
         let listener = TcpListener::bind_with(&engine.network, None, self.bound, asked)?;
         listener.set_nonblocking(true)?;
         self.asked_for();
-        let real = self.real.get_or_init(|| listener);
+        let real = self.real.get_or_init(|| Arc::new(listener));
+        pool::serve(self, real);
         // Behind it: whoever attaches a program meanwhile either finds the listener or leaves the program to be found here.
         if let Some(program) = self.program.lock().unwrap_or_else(PoisonError::into_inner).take() {
             real.set_reuseport_program(Some(program))?;
@@ -223,7 +225,7 @@ impl Listener {
         !self.is_inherited() && self.bound.port() == to.port() && (ip == to.ip() || ip.is_unspecified())
     }
 
-    fn is_inherited(&self) -> bool {
+    pub(super) fn is_inherited(&self) -> bool {
         self.called_in != std::process::id()
     }
 
@@ -246,9 +248,13 @@ fn bound_stream(fd: c_int) -> Option<SocketAddr> {
 impl Drop for Listener {
     fn drop(&mut self) {
         let inherited = self.is_inherited();
-        // Closed first: a connection that came between the two would be reset.
-        match (self.real.take().map(drop), elsewhere::others()) {
-            (Some(()), Some(others)) => others.listens_no_more(self.bound, self.inode, inherited),
+        // Closed first: a connection that came between the two would be reset. One that serves others through the pool goes on.
+        match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
+            (Some(Ok(closed)), others) => {
+                drop(closed);
+                others.inspect(|others| others.listens_no_more(self.bound, self.inode, inherited));
+            }
+            (Some(Err(_serves_on)), _) => {}
             // Whoever made it leaves it to those who inherit it, until now.
             (None, _) if !inherited => {
                 start::flows().inspect(|flows| flows.closed_for_good(self.inode));

@@ -1,0 +1,260 @@
+//! Connections of a listener that more processes ask for than there are queues of the NIC.
+//!
+//! Linux has one accept queue for all that inherited a listener: whichever process asks next has the next connection. lull's is in the
+//! process that has the queue of the NIC. So `listen` makes a pool, a pair of the kernel's sockets that all processes inherit. Those
+//! without a queue take connections out of it; what they get is a socket of the kernel's, between which and the connection its owner
+//! passes on what comes, as for the child of a server that forks (`inherit.rs`). From when the first such process asks, the owner
+//! gives every connection to the pool, and takes those that it gets itself back whole: it may be the one that does not ask just now,
+//! as where a lock of the program's says whose turn it is.
+//!
+//! A process without a queue takes the owner's when that has ended.
+
+mod owner;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use libc::c_int;
+use lull_net::lull_nic::own;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use super::Listener;
+use crate::files::Open;
+use crate::signals::{INTERRUPTED, restarts};
+use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
+
+pub(super) use owner::serve;
+
+/// Queues that processes may share (`seen_by` of a frame has a bit for each).
+const QUEUES: u32 = 32;
+
+/// The ends of a listener's pool.
+pub(crate) struct Pool {
+    takes: OwnedFd,
+    gives: OwnedFd,
+    /// What this process waits in.
+    watch: OnceLock<Watch>,
+}
+
+struct Watch {
+    /// A context of the kernel's that is readable when a connection may be there.
+    context: OwnedFd,
+    /// Processes that have queues, for one that has none.
+    owners: Mutex<Vec<OwnedFd>>,
+}
+
+/// What was taken out of a pool.
+pub(super) enum Taken {
+    /// A connection of this process's own.
+    Own(Open),
+    /// A number that another process passes a connection on to.
+    Passed(c_int, SocketAddr),
+}
+
+impl Pool {
+    /// One that nobody waits at.
+    pub(super) fn new() -> Result<Pool> {
+        own::begin();
+        let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (takes, gives) = ends.map_err(errno)?;
+        Ok(Pool { takes: own::kept_apart(takes), gives: own::kept_apart(gives), watch: OnceLock::new() })
+    }
+
+    fn watch(&self) -> Result<&Watch> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
+        }
+        let context = new_context()?;
+        kernel::add_member(context.as_fd(), self.takes.as_fd(), libc::EPOLLIN as u32, 0)?;
+        Ok(self.watch.get_or_init(|| Watch { context, owners: Mutex::default() }))
+    }
+
+    /// Tells the owners that a process without a queue asks. It stays told: who begins to own one later hears it at once.
+    fn asks(&self) {
+        // Nobody writes to this end, and it may have been said before.
+        let _ = kernel::shutdown(self.takes.as_raw_fd(), libc::SHUT_WR);
+    }
+
+    /// The next connection, if one waits.
+    pub(super) fn take(&self, domain: c_int, flags: c_int) -> Result<Option<Taken>> {
+        loop {
+            // Without a free number the connection waits for a later call (`__sys_accept4_file`).
+            kernel::discard(kernel::duplicate(self.takes.as_raw_fd(), 0, true)?);
+            let Some((message, socket)) = Message::next(&self.takes)? else { return Ok(None) };
+            if message.process == std::process::id() {
+                if let Some(own) = owner::taken_back(message.connection) {
+                    return Ok(Some(Taken::Own(own)));
+                }
+                continue;
+            }
+            // The number is the program's.
+            let number = socket.into_raw_fd();
+            let passed = inherit::adopt(number, domain).and_then(|peer| {
+                let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+                kernel::fcntl(number, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
+                let cloexec = if flags & libc::SOCK_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 };
+                kernel::fcntl(number, libc::F_SETFD, cloexec as usize)?;
+                Ok(peer)
+            });
+            match passed {
+                Ok(peer) => return Ok(Some(Taken::Passed(number, peer))),
+                // Its owner has ended meanwhile.
+                Err(_) => kernel::discard(number),
+            }
+        }
+    }
+}
+
+impl Listener {
+    /// Its pool, in a process that inherited it.
+    pub(super) fn shared(&self) -> Option<&Pool> {
+        self.pool.as_ref().filter(|_| self.is_inherited())
+    }
+
+    /// What of the kernel's tells that a connection may be in the pool.
+    pub(crate) fn pool_context(&self) -> Option<c_int> {
+        let pool = self.shared()?;
+        let watch = pool.watch().ok()?;
+        if self.real().is_err() {
+            pool.asks();
+            if locked(&watch.owners).is_empty() {
+                self.watch_owners(watch);
+            }
+        }
+        Some(watch.context.as_raw_fd())
+    }
+
+    /// What [`Listener::pool_context`] has told before: this process may never have asked.
+    pub(crate) fn pool_context_if_any(&self) -> Option<c_int> {
+        Some(self.shared()?.watch.get()?.context.as_raw_fd())
+    }
+
+    /// Looks for the end of those who have queues; false if one has ended already.
+    fn watch_owners(&self, watch: &Watch) -> bool {
+        let Some(flows) = start::flows() else { return true };
+        let mut owners = locked(&watch.owners);
+        owners.clear();
+        // One in another PID namespace has no number here.
+        for process in (0..QUEUES).filter_map(|queue| flows.holder(queue)).filter(|process| *process > 0) {
+            let Ok(owner) = kernel::pidfd_open(process) else { return false };
+            // SAFETY: it was just made, and nobody else has it.
+            #[allow(unsafe_code)]
+            let owner = own::kept_apart(unsafe { OwnedFd::from_raw_fd(owner) });
+            let added = kernel::add_member(watch.context.as_fd(), owner.as_fd(), libc::EPOLLIN as u32, 0);
+            if added.is_ok() {
+                owners.push(owner);
+            }
+        }
+        true
+    }
+
+    /// Whether this process has a queue by now: it takes that of an owner that has ended.
+    pub(super) fn takes_over(&self) -> bool {
+        let Some(Ok(watch)) = self.shared().map(Pool::watch) else { return false };
+        let has_ended = |owner: &OwnedFd| kernel::is_readable(owner.as_raw_fd());
+        if !locked(&watch.owners).iter().any(has_ended) {
+            return false;
+        }
+        loop {
+            engine::may_start_again();
+            if self.real().is_ok() {
+                locked(&watch.owners).clear();
+                return true;
+            }
+            if self.watch_owners(watch) {
+                return false;
+            }
+        }
+    }
+
+    /// Waits until a connection may be there, for a process without a queue; false if the time is over first.
+    pub(super) fn wait_without_queue(&self, kernels: Option<c_int>, timeout: Option<Duration>) -> Result<bool> {
+        let Some(pool) = self.pool_context() else { return Err(Errno::new(libc::ENETDOWN)) };
+        let context = new_context()?;
+        for member in [Some(pool), kernels].into_iter().flatten() {
+            kernel::add_member(context.as_fd(), kernel::borrow(member), libc::EPOLLIN as u32, 0)?;
+        }
+        // Rounded up, so that no wait becomes none.
+        let ms =
+            timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+        let at = context.as_raw_fd();
+        loop {
+            let mut events = [MaybeUninit::uninit()];
+            match cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms)) {
+                Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
+                waited => return Ok(waited? > 0),
+            }
+        }
+    }
+}
+
+fn new_context() -> Result<OwnedFd> {
+    // SAFETY: it was just made, and nobody else has it.
+    #[allow(unsafe_code)]
+    Ok(own::kept_apart(unsafe { OwnedFd::from_raw_fd(kernel::epoll_create(libc::EPOLL_CLOEXEC)?) }))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is inside is changed by whole operations.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::new(error.raw_os_error())
+}
+
+/// A connection in a pool: whose it is, and what it is called there. The end of a relay comes along.
+struct Message {
+    process: u32,
+    connection: u64,
+}
+
+const MESSAGE_BYTES: usize = size_of::<u32>() + size_of::<u64>();
+
+impl Message {
+    fn send(&self, gives: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<()> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let (process, connection) = bytes.split_at_mut(size_of::<u32>());
+        process.copy_from_slice(&self.process.to_le_bytes());
+        connection.copy_from_slice(&self.connection.to_le_bytes());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [socket.as_fd()];
+        // There is room for one.
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        sendmsg(gives, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next one, if there is one.
+    fn next(takes: &OwnedFd) -> Result<Option<(Message, OwnedFd)>> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let got = match recvmsg(takes, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Ok(got) => got.bytes,
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(errno(error)),
+        };
+        let socket = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        let (process, connection) = bytes.split_at(size_of::<u32>());
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+        let message = Message { process: number(process) as u32, connection: number(connection) };
+        // Another thread has taken the last free number: the connection is lost, as is one that its peer resets.
+        if got == MESSAGE_BYTES {
+            socket.map(|socket| Some((message, socket))).ok_or(Errno::new(libc::EMFILE))
+        } else {
+            Ok(None)
+        }
+    }
+}

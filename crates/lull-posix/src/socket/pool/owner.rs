@@ -1,0 +1,125 @@
+//! The process that has the queue gives connections to a listener's pool, once another one asks.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use libc::c_int;
+use lull_fd::say;
+use lull_net::lull_nic::own;
+use lull_net::{Interest, TcpListener, TcpStream};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::{Message, locked};
+use crate::block::Wait;
+use crate::files::{self, File, Open};
+use crate::kernel::NoSignals;
+use crate::socket::options::Options;
+use crate::socket::{Listener, accept};
+use crate::{Errno, elsewhere, inherit};
+
+/// Connections of this process's that are in a pool.
+static GIVEN: Mutex<Option<HashMap<u64, Open>>> = Mutex::new(None);
+
+/// A connection that nobody has taken out of a pool.
+pub(super) fn taken_back(connection: u64) -> Option<Open> {
+    locked(&GIVEN).as_mut()?.remove(&connection)
+}
+
+/// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
+/// the listener, for as long as another one has it.
+pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
+    let Some(pool) = listener.shared() else { return };
+    let Ok(gives) = pool.gives.try_clone() else { return };
+    let owner = Owner {
+        gives: own::kept_apart(gives),
+        bound: listener.bound,
+        inode: listener.inode,
+        domain: listener.domain,
+        options: listener.options.inherited(),
+    };
+    let real = Arc::downgrade(real);
+    let _no_signals = NoSignals::begin();
+    if let Err(error) = inherit::thread("lull-pool").spawn(move || owner.run(&real)) {
+        say::line(format_args!("processes without a queue get no connections of {}: {error}", listener.bound));
+    }
+}
+
+struct Owner {
+    gives: OwnedFd,
+    bound: SocketAddr,
+    inode: u32,
+    domain: c_int,
+    options: Options,
+}
+
+impl Owner {
+    fn run(&self, real: &Weak<TcpListener>) {
+        // Until another process asks, or none has the listener any more.
+        while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
+        let Some(real) = real.upgrade() else { return };
+        loop {
+            match real.accept() {
+                Ok((stream, peer)) => {
+                    if let Err(error) = self.give(stream, peer) {
+                        say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.wait(&real) {
+                    Ok(false) => {}
+                    // No process has it any more, or there is no engine.
+                    Ok(true) | Err(_) => break,
+                },
+                // Its peer has reset it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                // It was shut down.
+                Err(_) => break,
+            }
+        }
+        drop(real);
+        if let Some(others) = elsewhere::others() {
+            others.listens_no_more(self.bound, self.inode, true);
+        }
+    }
+
+    /// Waits for a connection; true if there is nobody left to give it to.
+    fn wait(&self, real: &TcpListener) -> crate::Result<bool> {
+        let wait = Wait::new()?;
+        wait.add(real, Interest::READABLE, || Interest::READABLE)?;
+        let number = self.gives.as_raw_fd();
+        // A hang-up is told of without being asked for.
+        wait.add_kernels(number, Interest::empty(), Interest::empty)?;
+        let waited = wait.wait(None);
+        wait.remove(real);
+        wait.remove_kernels(number);
+        waited?;
+        Ok(poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&NOW)).is_ok_and(|count| count > 0))
+    }
+
+    fn give(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+        let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
+        let file = files::open(File::Stream(file)).map_err(to_io)?;
+        let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
+        locked(&GIVEN).get_or_insert_default().insert(connection, file);
+        inherit::offer(mine, move || taken_back(connection))?;
+        // While every process is busy it waits here, and later connections in the stack.
+        let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
+        if sent.is_err() {
+            drop(taken_back(connection));
+        }
+        Ok(sent?)
+    }
+}
+
+const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+
+fn to_io(error: Errno) -> io::Error {
+    io::Error::from_raw_os_error(error.number())
+}
