@@ -168,11 +168,18 @@ pub enum PredictedError {
 ///
 /// # Errors
 /// What differs.
-pub fn fits(file: &WorldFile, user_plane: bool, workers: usize, connections: usize) -> Result<(), PredictedError> {
+pub fn fits(
+    file: &WorldFile,
+    user_plane: bool,
+    over: &str,
+    workers: usize,
+    connections: usize,
+) -> Result<(), PredictedError> {
     let other = |what: String| Err(PredictedError::Other { world: file.name.clone(), what });
     if file.host.is_some() != user_plane {
         return other(if user_plane { "the kernel plane" } else { "the user plane" }.to_owned());
     }
+    is_over(file, over)?;
     if usize::from(file.workers) != workers {
         return other(format!("{} workers instead of {workers}", file.workers));
     }
@@ -180,6 +187,20 @@ pub fn fits(file: &WorldFile, user_plane: bool, workers: usize, connections: usi
         return other(format!("{} connections instead of {connections}", file.connections));
     }
     Ok(())
+}
+
+/// Whether a world's values were found over this NIC of the lab, or nobody says over which.
+///
+/// # Errors
+/// The other NIC.
+pub fn is_over(file: &WorldFile, over: &str) -> Result<(), PredictedError> {
+    match file.calibrated_over {
+        Some(other) if other != over => Err(PredictedError::Other {
+            world: file.name.clone(),
+            what: format!("been calibrated over {other} instead of {over}"),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Predicts every cell of a report, at the load that was offered.
@@ -381,6 +402,23 @@ mod tests {
         let single = Pair { measured: Estimate::exact(5.0), ..pair(Column::Avg, 5.0, 0.0, 5.0) };
         assert!(!single.qualifies());
         assert!(!row(Vec::new()).qualifies());
+    }
+
+    #[test]
+    fn a_world_that_was_calibrated_over_another_nic_is_refused() {
+        let file = |calibrated: &str| {
+            let text = format!(
+                "[machine]\ncores = 1\nplane = \"user\"\n[nic]\nspeed = \"1Gbit/s\"\n{calibrated}[network]\nlatency = \
+                 \"2us\"\n[service]\nkind = \"epoll\"\nconnections = 64\nrequest_cost_own = \"1us\"\n"
+            );
+            WorldFile::parse("my.toml", &text).unwrap()
+        };
+        let over_tap = file("calibrated = \"tap\"\n");
+        assert_eq!(fits(&over_tap, true, "tap", 1, 64), Ok(()));
+        let error = fits(&over_tap, true, "mem", 1, 64).unwrap_err().to_string();
+        assert!(error.contains("my") && error.contains("calibrated over tap instead of mem"), "{error}");
+        // Who writes a file by hand need not say.
+        assert_eq!(fits(&file(""), true, "mem", 1, 64), Ok(()));
     }
 
     #[test]

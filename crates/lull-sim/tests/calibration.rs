@@ -56,6 +56,7 @@ fn setup() -> Setup {
     Setup {
         head: vec!["A test's.".to_owned()],
         user_plane: true,
+        over: "mem",
         workers: 1,
         connections: 64,
         hz: 2_600_000_000,
@@ -129,6 +130,7 @@ fn the_costs_of_a_simulated_machine_are_recovered_and_predict_what_was_not_used(
         (read.costs, read.net, read.host),
         (calibrated.file.costs.clone(), calibrated.file.net.clone(), calibrated.file.host)
     );
+    assert_eq!(read.calibrated_over, Some("mem"));
     for found in &calibrated.found {
         let name = found.key.name.split('.').nth(1).unwrap();
         let line = calibrated.text.lines().find(|line| line.starts_with(&format!("{name} = "))).unwrap();

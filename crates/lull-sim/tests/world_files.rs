@@ -188,6 +188,11 @@ fn contradictions_are_named() {
          tx_usecs and tx_frames, or set adaptive = false",
     );
     refused(
+        "rx_usecs",
+        "calibrated = \"eth0\"\nrx_usecs",
+        "small.toml:5: nic.calibrated: the lab has no NIC 'eth0': allowed are mem, tap, xdp, veth",
+    );
+    refused(
         "kind = \"epoll\"",
         "kind = \"select\"",
         "small.toml:9: service.kind: 'select' is no kind of service: allowed are \"epoll\", \"proxy\" and \

@@ -68,6 +68,16 @@ impl Over {
         }
     }
 
+    /// The NIC's name in a calibrated world file.
+    pub fn calibrated(self) -> &'static str {
+        match self {
+            Over::Kernel(_) => "veth",
+            Over::User(Nic::Mem) | Over::Program(Nic::Mem) => "mem",
+            Over::User(Nic::Tap) | Over::Program(Nic::Tap) => "tap",
+            Over::User(Nic::Xdp) | Over::Program(Nic::Xdp) => "xdp",
+        }
+    }
+
     /// Starts service and generator.
     pub fn start(self, config: BenchConfig) -> Result<Box<dyn Bench>, Failure> {
         Ok(match self {

@@ -81,6 +81,7 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     let setup = Setup {
         head: head(over),
         user_plane,
+        over: over.calibrated(),
         workers: args.workers,
         connections: args.connections,
         hz: lull_host::Clock::new().tsc_khz().map_or(HZ_UNKNOWN, |khz| khz * 1_000),

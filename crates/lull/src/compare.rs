@@ -172,7 +172,7 @@ pub fn run(args: Compare, given: &[String], stop: &Arc<AtomicBool>) -> Result<Ex
         Plane::User if is_program(&args) => Over::Program(args.nic.unwrap_or(Nic::Tap)),
         Plane::User => Over::User(args.nic.unwrap_or(Nic::Mem)),
     };
-    let machine = args.predict.as_deref().map(|path| machine(path, &args)).transpose()?;
+    let machine = args.predict.as_deref().map(|path| machine(path, &args, over)).transpose()?;
     warn(&config, args.progress)?;
     let mut bench = over.start(config)?;
     let exempt = args.runs.is_some() && args.seconds.is_some() && args.limit.is_none();
@@ -276,9 +276,9 @@ fn is_program(args: &Compare) -> bool {
 const COLUMNS: usize = 120;
 
 /// The world file that is to be held against what is measured, if it describes that.
-fn machine(path: &Path, args: &Compare) -> Result<WorldFile, Failure> {
+fn machine(path: &Path, args: &Compare, over: Over) -> Result<WorldFile, Failure> {
     let file = WorldFile::read(path)?;
-    predicted::fits(&file, args.plane == Plane::User, args.workers, args.connections)?;
+    predicted::fits(&file, args.plane == Plane::User, over.calibrated(), args.workers, args.connections)?;
     let same_arrivals = matches!(
         (args.arrivals, &file.arrivals),
         (Arrivals::Exponential, sim::Arrivals::Poisson) | (Arrivals::Facebook, sim::Arrivals::Facebook)

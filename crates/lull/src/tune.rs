@@ -10,6 +10,7 @@ use clap::Args;
 use lull_lab::bench::BenchConfig;
 use lull_lab::cell::Load;
 use lull_lab::load::Arrivals;
+use lull_lab::predicted;
 use lull_lab::tuning::confirm;
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
@@ -62,7 +63,7 @@ pub struct Tune {
     /// `lull calibrate`.
     #[arg(long)]
     measure: bool,
-    /// With --measure: the NIC under the service in lull's own stack [default: mem].
+    /// With --measure: the NIC under the service in lull's own stack [default: that of the calibration, else mem].
     #[arg(long, value_enum, requires = "measure")]
     nic: Option<Nic>,
     /// The device's name in the lines to type.
@@ -135,10 +136,16 @@ fn bench_of(file: &WorldFile, nic: Option<Nic>) -> Result<(Over, BenchConfig), F
         WorldArrivals::Trace(_) => return Err(unlike("the lab replays no traces")),
     };
     let over = match (file.host, nic) {
-        (Some(_), nic) => Over::User(nic.unwrap_or(Nic::Mem)),
+        (Some(_), Some(nic)) => Over::User(nic),
+        (Some(_), None) => Over::User(match file.calibrated_over {
+            Some("tap") => Nic::Tap,
+            Some("xdp") => Nic::Xdp,
+            _ => Nic::Mem,
+        }),
         (None, None) => Over::Kernel(Service::Auto.into()),
         (None, Some(_)) => return Err("cannot use --nic: the file describes the kernel plane".into()),
     };
+    predicted::is_over(file, over.calibrated())?;
     let (workers, connections) = (usize::from(file.workers), file.connections as usize);
     Ok((over, BenchConfig { workers, connections, arrivals, ..BenchConfig::default() }))
 }

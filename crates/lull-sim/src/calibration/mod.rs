@@ -25,6 +25,8 @@ pub struct Setup {
     pub head: Vec<String>,
     /// Whether lull's own host delivers; otherwise the kernel.
     pub user_plane: bool,
+    /// Over which NIC of the lab it is measured: one of [`CALIBRATED_OVER`](crate::worldfile::CALIBRATED_OVER).
+    pub over: &'static str,
     /// Worker threads, each with a core and a queue.
     pub workers: u16,
     /// Connections over all workers.

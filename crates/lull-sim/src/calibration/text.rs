@@ -15,12 +15,12 @@ pub(super) fn render(setup: &Setup, found: &[Found]) -> String {
         let _ = writeln!(out, "# {line}");
     }
     let plane = if setup.user_plane { "user" } else { "kernel" };
-    let Setup { workers, connections, hz, .. } = setup;
+    let Setup { workers, connections, hz, over, .. } = setup;
     let ghz = *hz as f64 / 1e9;
     let _ = write!(
         out,
         "\n[machine]\ncores = {workers}\nplane = \"{plane}\"\nfrequency = \"{ghz}GHz\"\nidle = \"shallow\"\n\n[nic]\nqueues = \
-         {workers}\nspeed = \"1000Gbit/s\"\nrx_usecs = \"0us\"\nring = 8192\nrss = \"even\"\ntx_completions = false\n"
+         {workers}\nspeed = \"1000Gbit/s\"\nrx_usecs = \"0us\"\nring = 8192\nrss = \"even\"\ntx_completions = false\ncalibrated = \"{over}\"\n"
     );
     for section in SECTIONS {
         let fixed = match section {

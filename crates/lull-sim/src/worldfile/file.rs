@@ -111,6 +111,8 @@ pub struct WorldFile {
     pub spread: Option<Vec<u32>>,
     /// Whether the driver completes a full poll off its interrupt's core (`nic.driver = "mlx5"`).
     pub completes_off_affinity: bool,
+    /// Over which NIC of the lab the values were found, if they were found so (`nic.calibrated`).
+    pub calibrated_over: Option<&'static str>,
     /// Whether the NIC reports sent frames by completions (`nic.tx_completions`; default: on the kernel plane).
     pub tx_completions: bool,
     /// When clients of an open loop send (`load.arrivals`; default: as a Poisson process).

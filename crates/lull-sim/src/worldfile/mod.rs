@@ -46,7 +46,7 @@ pub use self::error::WorldFileError;
 pub use self::file::{Bounds, RequestCost, Second, WorldFile};
 pub use self::group::PollingGroup;
 pub use self::load::Arrivals;
-pub use self::plane::WorkerCores;
+pub use self::plane::{CALIBRATED_OVER, WorkerCores};
 pub use self::resolve::WIRE_SHARE_MAX;
 pub use self::responder::{AfXdp, Wait};
 

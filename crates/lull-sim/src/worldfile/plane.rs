@@ -102,6 +102,20 @@ pub(super) fn completes_off_affinity(check: &Check<'_>, raw: &Raw) -> Result<boo
     }
 }
 
+/// The NICs of the lab that a machine can be calibrated over: in memory, a TAP, AF_XDP over a veth pair, and the veth pair of
+/// the kernel plane.
+pub const CALIBRATED_OVER: [&str; 4] = ["mem", "tap", "xdp", "veth"];
+
+/// Over which NIC the file's values were found (`nic.calibrated`).
+pub(super) fn calibrated(check: &Check<'_>, raw: &Raw) -> Result<Option<&'static str>, WorldFileError> {
+    let Some(nic) = &raw.nic.calibrated else { return Ok(None) };
+    let known = CALIBRATED_OVER.into_iter().find(|known| known == nic.get_ref());
+    known.map(Some).ok_or_else(|| {
+        let problem = format!("the lab has no NIC '{}': allowed are {}", nic.get_ref(), CALIBRATED_OVER.join(", "));
+        check.error("nic.calibrated", nic, problem)
+    })
+}
+
 /// How many connections each queue has, as counted (`nic.spread`).
 pub(super) fn spread(
     check: &Check<'_>,

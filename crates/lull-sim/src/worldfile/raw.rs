@@ -53,6 +53,7 @@ pub(super) struct Nic {
     pub(super) rss: Option<Spanned<String>>,
     pub(super) spread: Option<Spanned<Vec<u32>>>,
     pub(super) driver: Option<Spanned<String>>,
+    pub(super) calibrated: Option<Spanned<String>>,
     pub(super) tx_completions: Option<bool>,
 }
 

@@ -115,6 +115,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         rss_spread,
         spread,
         completes_off_affinity: plane::completes_off_affinity(&check, raw)?,
+        calibrated_over: plane::calibrated(&check, raw)?,
         tx_completions: raw.nic.tx_completions.unwrap_or(host.is_none()),
         arrivals: load::arrivals(&check, raw)?,
         frames,
