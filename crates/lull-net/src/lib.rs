@@ -137,6 +137,7 @@ mod ready_list;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod shard;
+mod siblings;
 #[cfg(not(loom))]
 mod socket;
 mod sync;

@@ -20,6 +20,7 @@ use lull_qdisc::Kind;
 use crate::mode::AppHalf;
 use crate::queue::Queue;
 use crate::shard::{Listed, Neighbours, Place, Stack, StackConfig, StackCounters, Steering};
+use crate::siblings::{Inbox, Siblings};
 pub use config::{GroupCpus, NetworkConfig};
 pub use error::NetworkError;
 
@@ -113,6 +114,7 @@ impl Network {
         let device_id = known.device_id;
         host.set_device(device_id, &config.napi)?;
         let mut queues = Vec::new();
+        let inboxes: Arc<[Inbox]> = (0..info.queues).map(|_| Inbox::default()).collect();
         for index in 0..info.queues {
             let queue = device.take_queue(index)?;
             let cpu = config.cpus.get(index % config.cpus.len().max(1)).copied().unwrap_or(0);
@@ -140,9 +142,14 @@ impl Network {
                 ..StackConfig::new(info.mac)
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
-            let stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
+            let mut stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
+            // Frames that processes pass on to each other are marked with the numbers of the processes' queues.
+            if config.elsewhere.is_none() {
+                stack.set_siblings(Siblings::of(index, &inboxes));
+            }
             let irq = queue.irq.clone();
-            let shard = Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs, config.gro));
+            let shard =
+                Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs, config.gro, (inboxes.clone(), index)));
             let receiver = shard.clone();
             let binding = NapiBinding { device: device_id, queue: index, cpu, irq, receiver };
             let napi = host.add_napi(binding)?;

@@ -19,6 +19,7 @@ use lull_slo::Latencies;
 use crate::busy_read::ModeBusyPoll;
 use crate::ready::{Level, WaitList};
 use crate::shard::{Change, Io, Ready, SocketId, Stack};
+use crate::siblings::Inbox;
 
 use answer_times::AnswerTimes;
 use reception::Reception;
@@ -99,6 +100,8 @@ pub(crate) struct Queue {
     /// Corks in force.
     corks: AtomicU32,
     irq: Arc<dyn IrqLine>,
+    /// What other shards have passed on: all inboxes of the network, and which is this shard's.
+    inbox: (Arc<[Inbox]>, usize),
     /// Somebody waits for room in the transmit ring: a poll without frames has work, too.
     blocked: AtomicBool,
     /// Segments are held since the last poll by softirq. Written under the lock.
@@ -112,7 +115,13 @@ pub(crate) struct Queue {
 const NO_NAPI: u32 = u32::MAX;
 
 impl Queue {
-    pub(crate) fn new(stack: Stack, queue: lull_nic::Queue, busy_read_usecs: u32, gro: bool) -> Queue {
+    pub(crate) fn new(
+        stack: Stack,
+        queue: lull_nic::Queue,
+        busy_read_usecs: u32,
+        gro: bool,
+        inbox: (Arc<[Inbox]>, usize),
+    ) -> Queue {
         Queue {
             lock: HandoffLock::new(Inside {
                 stack,
@@ -127,6 +136,7 @@ impl Queue {
             napi_id: AtomicU32::new(0),
             corks: AtomicU32::new(0),
             irq: queue.irq,
+            inbox,
             blocked: AtomicBool::new(false),
             gro_held: AtomicBool::new(false),
             mode_busy: ModeBusyPoll::new(busy_read_usecs),
@@ -138,9 +148,15 @@ impl Queue {
         self.napi.store(napi, Ordering::Release);
         let guard = self.lock.lock();
         guard.sending.room.connect(host.room_sink(napi));
+        self.inbox().connect(host.room_sink(napi));
         if guard.unlock().is_err() {
             unreachable!("a NAPI that was never enabled has no owner");
         }
+    }
+
+    #[inline]
+    fn inbox(&self) -> &Inbox {
+        &self.inbox.0[self.inbox.1]
     }
 
     /// The device is gone for good.
@@ -170,6 +186,7 @@ impl Queue {
     pub(crate) fn close(&self, host: &Delivery) {
         let mut guard = self.lock.lock();
         guard.take_down();
+        self.inbox().clear();
         self.finish(host, guard, false);
     }
 
@@ -272,6 +289,7 @@ impl Receiver for Queue {
     fn is_idle(&self) -> bool {
         self.irq.pending() == Some(false)
             && !self.blocked.load(Ordering::Relaxed)
+            && !self.inbox().has_frames()
             && !self.gro_held.load(Ordering::Relaxed)
     }
 

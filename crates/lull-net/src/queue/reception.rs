@@ -72,7 +72,14 @@ impl Queue {
     pub(super) fn poll_holding(&self, host: &Delivery, inside: &mut Inside, budget: u32) -> u32 {
         let looked_ns = self.answers.looks_at_ns(host);
         let Inside { reception: Reception { rx, batch, .. }, pool, .. } = inside;
-        let work = rx.poll(budget as usize, pool, &mut |frame, _| batch.push(frame));
+        let (inbox, budget) = (self.inbox(), budget as usize);
+        // A quarter of the budget is the inbox's even while the ring is never empty.
+        let first = if inbox.has_frames() { inbox.take(budget.div_ceil(4), batch) } else { 0 };
+        let mut work = first + rx.poll(budget - first, pool, &mut |frame, _| batch.push(frame));
+        // A poll that leaves budget over has emptied both.
+        if inbox.has_frames() {
+            work += inbox.take(budget - work, batch);
+        }
         if work == 0 && !inside.waits_for_room() {
             self.answers.seen_empty(looked_ns);
             return 0;
@@ -81,7 +88,7 @@ impl Queue {
         if looked_ns.is_some() {
             inside.stack.came_since(self.answers.came_since_ns(now_ns));
             // A full poll has left frames behind.
-            self.answers.seen_empty(looked_ns.filter(|_| work < budget as usize));
+            self.answers.seen_empty(looked_ns.filter(|_| work < budget));
         }
         let (stack, mut io, Reception { batch, gro, .. }) = inside.parts(now_ns);
         stack.warm(batch);

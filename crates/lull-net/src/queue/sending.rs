@@ -109,8 +109,10 @@ impl Queue {
         self.with(host, |inside, now_ns| inside.call(now_ns, |stack, io| stack.let_go_of_all(io)));
     }
 
-    /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line.
+    /// The NAPI was enabled. A room interrupt that came while it was not is lost, and a reset has masked the line; and nobody has
+    /// heard of what other shards passed on.
     pub(crate) fn look_for_room(&self, host: &Delivery) {
+        self.inbox().look_again();
         self.with(host, |inside, now_ns| inside.use_room(now_ns));
     }
 

@@ -1,4 +1,4 @@
-//! Stacks of other processes with the same addresses, on other queues of the interface.
+//! Stacks with the same addresses on other queues of the interface: other shards of the network, or other processes'.
 //!
 //! Which queue a packet comes to is the device's choice: a segment may reach a stack that does not know its connection, and an
 //! answer of a neighbour one that did not ask. Such a frame is another stack's before it is nobody's.
@@ -14,6 +14,7 @@ use super::half_open::Handshake;
 use super::paws;
 use super::stack::Stack;
 use super::wire;
+use crate::siblings::Siblings;
 
 /// The other stacks with this stack's addresses. It is asked with the shard's lock held: nothing in it may wait.
 pub trait Elsewhere: std::fmt::Debug + Send + Sync {
@@ -36,17 +37,39 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
 }
 
 impl Stack {
-    /// The other stacks, for what came by the device. What looped is for this stack: another would take it for a martian.
-    fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
+    /// The other shards of its network, which a packet may belong to that this one cannot place.
+    pub(crate) fn set_siblings(&mut self, siblings: Option<Siblings>) {
+        self.siblings = siblings;
+    }
+
+    /// What looped is for this stack: another would take it for a martian.
+    fn is_looped(&self, frame: &Frame) -> bool {
         const SOURCE: std::ops::Range<usize> = 6..12;
-        let looped = frame.data().get(SOURCE) == Some(&self.port.mac);
-        self.config.elsewhere.as_deref().filter(|_| !looped)
+        frame.data().get(SOURCE) == Some(&self.port.mac)
+    }
+
+    /// The stacks of other processes, for what came by the device.
+    fn others(&self, frame: &Frame) -> Option<&dyn Elsewhere> {
+        self.config.elsewhere.as_deref().filter(|_| !self.is_looped(frame))
+    }
+
+    /// The other shards of this network, for what came by the device.
+    fn siblings(&self, frame: &Frame) -> Option<&Siblings> {
+        self.siblings.as_ref().filter(|_| !self.is_looped(frame))
     }
 
     /// Whether a packet that belongs to nobody here is another stack's from now on.
     #[cold]
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
+        self.counters.passed_on += u64::from(taken);
+        taken || self.is_a_siblings(frame)
+    }
+
+    /// Whether a packet that belongs to nobody here is another shard's from now on.
+    #[cold]
+    pub(super) fn is_a_siblings(&mut self, frame: &Frame) -> bool {
+        let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_stranger(frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }
@@ -59,7 +82,8 @@ impl Stack {
     /// As [`Stack::is_elsewhere`], of an acknowledgement that nobody has a connection for.
     #[cold]
     pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
-        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
+        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame))
+            || self.siblings(frame).is_some_and(|siblings| siblings.take_last_acknowledgement(frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }

@@ -74,6 +74,8 @@ pub struct Stack {
     pub(super) egress: HashMap<u32, Egress>,
     pub(super) held_back: HeldBack,
     pub(super) looped: Looped,
+    /// See [`Stack::set_siblings`].
+    pub(super) siblings: Option<crate::siblings::Siblings>,
     pub(super) secret: Secret,
     pub(super) ports_tried: u32,
     pub(super) reset_budget: Budget,
@@ -170,6 +172,7 @@ impl Stack {
             egress: HashMap::new(),
             held_back: HeldBack::new(),
             looped: Looped::new(),
+            siblings: None,
             secret: match &config.elsewhere {
                 Some(elsewhere) => Secret::common(mix(elsewhere.secret()), config.epoch_ns),
                 None => Secret::new(mix(config.seed ^ 2)),

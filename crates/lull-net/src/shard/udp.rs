@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use lull_nic::Frame;
 
-use super::demux::{CHECKSUM, MALFORMED, Packet, Reason};
+use super::demux::{CHECKSUM, Cast, MALFORMED, Packet, Reason};
 use super::egress::Egress;
 use super::error::NetError;
 use super::flow::{FlowKey, Owner};
@@ -190,6 +190,10 @@ impl Stack {
         let (own, from) = (packet.destination, SocketAddr::new(packet.source, source_port));
         let index = self.udp_socket_for(&frame, packet, port, source_port);
         let Some((index, socket)) = index.and_then(|index| Some((index, self.udps.get_mut(index)?))) else {
+            if packet.cast == Cast::Unicast && self.is_a_siblings(&frame) {
+                io.pool.recycle(frame);
+                return Ok(());
+            }
             self.send_port_unreachable(&frame, packet, io);
             return Err(((|counters| &mut counters.drop_no_socket) as Reason, frame));
         };

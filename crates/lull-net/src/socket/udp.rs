@@ -29,8 +29,8 @@ impl UdpSocket {
         addresses::each(local, |local| UdpSocket::bind_with(network, 0, local, UdpOptions::default()))
     }
 
-    /// Binds on shard `queue`. With several queues, packets reach the shard that RSS sends them to: bind one socket per shard
-    /// with `reuse_port` to have them all.
+    /// Binds on shard `queue`. What comes by another queue, whose shard has no socket for it, is passed on to this one, which takes
+    /// a copy: one socket per shard, with `reuse_port`, has them all where they come.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`; `InvalidInput` if there is no such queue.

@@ -1,0 +1,152 @@
+//! Flows that the device moves to other queues, as when an RSS table is written anew: connections stay where they are, and go on.
+
+mod pair;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use lull_core::NapiSettings;
+use lull_net::{Interest, TcpStream, UdpSocket};
+use lull_nic::Device;
+use pair::{CLIENT, LOST, Pair, SERVER, until, wait};
+
+const QUEUES: usize = 3;
+
+fn moved_to(device: &Arc<dyn Device>, queue: usize) {
+    let entries = device.rss_table().len();
+    device.set_rss_table(&vec![queue; entries]).unwrap();
+}
+
+fn passed_on(pair: &Pair) -> u64 {
+    pair.server.stack_counters().iter().map(|counters| counters.passed_on).sum()
+}
+
+fn resets(pair: &Pair) -> u64 {
+    pair.server.stack_counters().iter().map(|counters| counters.tcp_resets_sent).sum()
+}
+
+/// Both ways, and back.
+fn exchange(server: &mut TcpStream, client: &mut TcpStream, data: &[u8]) {
+    client.write_all(data).unwrap();
+    let mut got = vec![0; data.len()];
+    server.read_exact(&mut got).unwrap();
+    assert_eq!(got, data);
+    server.write_all(data).unwrap();
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(got, data);
+}
+
+#[test]
+fn connections_go_on_in_every_mode_wherever_their_packets_come() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let (mut server, mut client) = pair.connected(80);
+    for mode in ["base", "defer50", "suspend20", "napibusy", "fullbusy", "threaded", "threaded-busy", "base"] {
+        // Its other half would be an epoll's; the sockets block.
+        let _ = pair.server.set_mode(&mode.parse().unwrap()).unwrap();
+        for queue in 0..QUEUES {
+            moved_to(pair.server.device(), queue);
+            exchange(&mut server, &mut client, mode.as_bytes());
+        }
+    }
+    assert!(passed_on(&pair) > 0);
+    assert_eq!(resets(&pair), 0);
+    drop(client);
+    assert_eq!(server.read(&mut [0; 1]).unwrap(), 0, "its end is seen, too");
+}
+
+#[test]
+fn a_context_that_waits_hears_of_what_came_by_another_queue() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let worker = pair.worker();
+    let (mut server, mut client) = pair.connected(80);
+    let epoll = pair.epoll(&server, Interest::READABLE);
+    for queue in (0..QUEUES).cycle().take(4 * QUEUES) {
+        moved_to(pair.server.device(), queue);
+        client.write_all(b"!").unwrap();
+        assert_eq!(wait(&epoll, &worker, 8, LOST).len(), 1);
+        server.read_exact(&mut [0; 1]).unwrap();
+    }
+}
+
+#[test]
+fn a_great_deal_that_comes_by_another_queue_is_whole() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let (mut server, client) = pair.connected(80);
+    let data: Vec<u8> = (0..1_000_000_u32).map(|nth| (nth % 251) as u8).collect();
+    for queue in 0..QUEUES {
+        moved_to(pair.server.device(), queue);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (&client).write_all(&data).unwrap());
+            let mut got = vec![0; data.len()];
+            server.read_exact(&mut got).unwrap();
+            assert!(got == data);
+        });
+    }
+}
+
+#[test]
+fn one_poll_takes_all_that_was_passed_on() {
+    const DATAGRAMS: u64 = 40;
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let at = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+    let server = UdpSocket::bind(&pair.server, at(SERVER, 53)).unwrap();
+    let client = UdpSocket::bind(&pair.client, at(CLIENT, 53)).unwrap();
+    client.send_to(b"who", at(SERVER, 53)).unwrap();
+    server.recv_from(&mut [0; 3]).unwrap();
+    // The socket is on the first shard, whose NAPI is away for a while.
+    moved_to(pair.server.device(), 1);
+    let napi = pair.server.napis()[0];
+    let before = passed_on(&pair);
+    pair.host.disable(napi).unwrap();
+    for _ in 0..DATAGRAMS {
+        client.send_to(b"one", at(SERVER, 53)).unwrap();
+    }
+    until("they are passed on", || passed_on(&pair) == before + DATAGRAMS);
+    pair.host.enable(napi).unwrap();
+    client.send_to(b"one", at(SERVER, 53)).unwrap();
+    for _ in 0..=DATAGRAMS {
+        assert_eq!(server.recv_from(&mut [0; 3]).unwrap().0, 3);
+    }
+}
+
+#[test]
+fn a_handshake_that_moves_is_finished() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let listener = pair.listener(80);
+    for queue in (0..QUEUES).cycle().take(2 * QUEUES) {
+        // The SYN and the acknowledgement of the answer come by different queues, in one order or the other.
+        std::thread::scope(|scope| {
+            scope.spawn(|| moved_to(pair.server.device(), queue));
+            let client = pair.connect(80);
+            exchange(&mut listener.accept().unwrap().0, &mut { client }, b"hello");
+        });
+    }
+}
+
+#[test]
+fn nobodys_segment_is_refused_once_by_the_last_who_is_asked() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    for queue in 0..QUEUES {
+        moved_to(pair.server.device(), queue);
+        let before = resets(&pair);
+        let refused = TcpStream::connect(&pair.client, SocketAddr::new(SERVER.parse().unwrap(), 81)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(resets(&pair), before + 1);
+    }
+}
+
+#[test]
+fn what_was_passed_on_while_the_queues_were_disabled_is_heard_of_when_they_are_enabled() {
+    let pair = Pair::with(QUEUES, |device| device, NapiSettings::default());
+    let (mut server, mut client) = pair.connected(80);
+    for queue in (0..QUEUES).cycle().take(4 * QUEUES) {
+        moved_to(pair.server.device(), queue);
+        client.write_all(b"!").unwrap();
+        pair.server.device().reset().unwrap();
+        server.read_exact(&mut [0; 1]).unwrap();
+    }
+    // The reset that came last has been seen to.
+    until("the queues are enabled", || pair.server.napis().iter().all(|napi| pair.host.napi_id(*napi) != 0));
+    exchange(&mut server, &mut client, b"after");
+}
