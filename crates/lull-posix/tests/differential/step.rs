@@ -2,8 +2,8 @@
 //!
 //! What a program does not do, and why (each rule is named where it stands):
 //! - "one waiter" and "contexts in poll": see `run`.
-//! - "room": no more is on its way in a direction of a connection than the smallest buffers hold. How much a full buffer
-//!   takes is each system's own affair.
+//! - "room": no more is on its way in a direction of a connection than the smallest buffers hold, and less than half of lull's,
+//!   which SO_RCVLOWAT is cut to (docs/user_plane.md, Limits). How much a full buffer takes is each system's own affair.
 //! - "backlog": no peer connects beyond a listener's backlog. The SYN is dropped then, and comes again a second later.
 //! - "one queue": at a listener in both worlds one connection waits at a time, as each world has a queue of its own.
 //! - "own address": a program does not connect to its own address of lull's (docs/user_plane.md, Limits).
@@ -35,11 +35,9 @@ use lull_posix::address;
 use super::call::{Call, Slot};
 use super::machine::KERNELS_PEER;
 use super::peers::Peer;
-use super::program::{At, Op, Pick, Step, To};
+use super::program::{At, Op, Pick, ROOM_BYTES, Step, To};
 use super::run::{Kind, PeerPair, Result, Run, address_of};
 
-/// Rule "room": bytes that may be unread in one direction.
-const ROOM_BYTES: usize = 8192;
 /// Rule "one segment".
 const SEGMENT_BYTES: usize = 1000;
 /// A port at which nobody listens.
