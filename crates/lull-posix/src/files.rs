@@ -34,6 +34,24 @@ pub fn is_lull(fd: c_int) -> bool {
     FILES.contains(fd) && (!fork::is_husk() || uses(fd))
 }
 
+/// As [`is_lull`], for a call that only sends.
+#[inline]
+pub fn is_lull_to_send(fd: c_int) -> bool {
+    FILES.contains(fd) && (!fork::is_husk() || uses_to_send(fd))
+}
+
+#[cold]
+fn uses_to_send(fd: c_int) -> bool {
+    inherit::uses_to_send(fd);
+    false
+}
+
+/// Whether reading and writing a number is lull's: it is lull's, or a UDP socket that this process has from a parent whose it is.
+#[inline]
+pub fn takes_data(fd: c_int) -> bool {
+    is_lull(fd) || inherit::has_datagrams(fd)
+}
+
 /// A child is about to use what was its parent's; whatever it is, it is the kernel's.
 #[cold]
 fn uses(fd: c_int) -> bool {

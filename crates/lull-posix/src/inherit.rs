@@ -9,14 +9,19 @@
 //! A parent that goes on to read such a connection itself takes what the child would have had, and the other way round: that, too,
 //! is as Linux has it.
 //!
+//! A UDP socket is passed on likewise (`datagrams`): what the child sends leaves by its parent's socket, and what comes it is given
+//! one at a time, once it asks for any.
+//!
 //! | module | what is in there |
 //! | --- | --- |
 //! | this one | the channel, and what is done around a fork |
 //! | `child` | a number becomes a relay; names and options of one |
 //! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
+//! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
 
 mod child;
+mod datagrams;
 mod named;
 mod parent;
 
@@ -37,12 +42,16 @@ pub(crate) use parent::{offer, thread};
 use crate::files::{self, File, Open};
 use crate::signals;
 
-pub(crate) use child::{adopt, closed, find, getpeername, getsockname, getsockopt, is_relay, setsockopt, uses};
+pub(crate) use child::{
+    adopt, closed, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt, uses, uses_to_send,
+};
+pub(crate) use datagrams::{receive, send};
 
 /// What a child says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
-    /// It uses it; the descriptor that comes along is the parent's end of the relay.
+    /// It uses it; the descriptor that comes along is the parent's end of the relay. For a UDP socket a second one is the kernel's
+    /// socket that stands behind it.
     Claims,
     /// It has closed it without a use.
     Releases,
@@ -54,6 +63,8 @@ struct Message {
     id: usize,
 }
 
+/// Descriptors that come along with a message, at most.
+const DESCRIPTORS_MAX: usize = 2;
 const MESSAGE_BYTES: usize = 1 + size_of::<usize>();
 
 impl Message {
@@ -67,24 +78,23 @@ impl Message {
     fn send(
         &self,
         channel: BorrowedFd<'_>,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> rustix::io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
         if !descriptors.is_empty() {
-            // There is room for one.
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+            // There is room for as many as any message has.
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         sendmsg(channel, &[IoSlice::new(&self.bytes())], &mut control, flags | SendFlags::NOSIGNAL).map(drop)
     }
 
     /// The next one; none when every process that had the other end has ended or executed a program.
-    fn next(channel: BorrowedFd<'_>) -> Option<(Message, Option<OwnedFd>)> {
+    fn next(channel: BorrowedFd<'_>) -> Option<(Message, Vec<OwnedFd>)> {
         loop {
             let mut bytes = [0; MESSAGE_BYTES];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let got = match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
             {
@@ -93,13 +103,14 @@ impl Message {
                 _ => return None,
             };
             debug_assert_eq!(got.bytes, MESSAGE_BYTES, "a message is whole");
-            let descriptor = control.drain().find_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(mut rights) => rights.next().map(own::kept_apart),
+            let rights = control.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
                 _ => None,
             });
+            let descriptors = rights.flatten().map(own::kept_apart).collect();
             let verb = if bytes[0] == Verb::Claims as u8 { Verb::Claims } else { Verb::Releases };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
-            return Some((Message { verb, id }, descriptor));
+            return Some((Message { verb, id }, descriptors));
         }
     }
 }
@@ -139,11 +150,15 @@ thread_local! {
     static PREPARED: Cell<Option<Box<Prepared>>> = const { Cell::new(None) };
 }
 
+/// Whether a child may use it.
+fn is_passed_on(file: &Open) -> bool {
+    matches!(**file, File::Stream(_) | File::Datagram(_))
+}
+
 /// Before a fork beside a running engine: what a child will inherit stays open for it.
 pub(crate) fn before_a_fork() {
     signals::section(|| {
-        let is_stream = |file: &Open| matches!(**file, File::Stream(_));
-        let mut held: Vec<Open> = files::numbers().filter_map(files::get).filter(is_stream).collect();
+        let mut held: Vec<Open> = files::numbers().filter_map(files::get).filter(is_passed_on).collect();
         // Of one with several numbers it is enough to keep it once.
         held.sort_unstable_by_key(id);
         held.dedup_by_key(|file| id(file));
@@ -208,13 +223,13 @@ mod tests {
         let (parents, childs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let claim = Message { verb: Verb::Claims, id: 4096 };
-        claim.send(childs.as_fd(), Some(childs.as_fd()), SendFlags::empty()).unwrap();
-        Message { verb: Verb::Releases, id: 1 }.send(childs.as_fd(), None, SendFlags::empty()).unwrap();
-        let (message, descriptor) = Message::next(parents.as_fd()).unwrap();
-        assert_eq!((message.verb, message.id, descriptor.is_some()), (Verb::Claims, 4096, true));
+        claim.send(childs.as_fd(), &[childs.as_fd(), childs.as_fd()], SendFlags::empty()).unwrap();
+        Message { verb: Verb::Releases, id: 1 }.send(childs.as_fd(), &[], SendFlags::empty()).unwrap();
+        let (message, descriptors) = Message::next(parents.as_fd()).unwrap();
+        assert_eq!((message.verb, message.id, descriptors.len()), (Verb::Claims, 4096, 2));
         let (message, none) = Message::next(parents.as_fd()).unwrap();
-        assert_eq!((message.verb, message.id, none.is_some()), (Verb::Releases, 1, false));
-        drop((childs, descriptor));
+        assert_eq!((message.verb, message.id, none.len()), (Verb::Releases, 1, 0));
+        drop((childs, descriptors));
         assert!(Message::next(parents.as_fd()).is_none());
     }
 }

@@ -157,3 +157,11 @@ pub unsafe fn object_at<'a, T>(address: usize) -> Option<&'a mut T> {
     // SAFETY: as above.
     unsafe { (address as *mut T).as_mut() }
 }
+/// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
+pub fn enough(count: usize, room: usize) {
+    if count > room {
+        lull_fd::say::line(format_args!("a read of {count} bytes into a buffer of {room}: the program ends"));
+        // SAFETY: ends the process.
+        unsafe { libc::abort() };
+    }
+}

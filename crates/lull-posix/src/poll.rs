@@ -13,7 +13,7 @@ use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::{Result, engine, kernel, signals};
 
-pub use arguments::{duration, lulls_fds, lulls_sets, select_timeval};
+pub use arguments::{asked_ns, duration, lulls_fds, lulls_sets, select_timeval};
 pub use select::{Sets, WORD_BITS, concerns_sets, select};
 
 /// Whether a call with these descriptors is lull's business.

@@ -39,6 +39,7 @@ pub(crate) use datagram::Datagram;
 pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
+pub(crate) use name::Name;
 pub use name::{getpeername, getsockname, is_named};
 pub use options::steer::{may_steer, steers};
 pub use options::{getsockopt, setsockopt};

@@ -2,11 +2,15 @@
 
 mod world;
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::c_int;
-use lull_posix::{address, files, fork, is_engaged, is_lull, socket};
+use lull_net::UdpSocket;
+use lull_posix::poll::lulls_fds;
+use lull_posix::socket::{Receive, Room, Send};
+use lull_posix::{Errno, address, files, fork, is_engaged, is_lull, socket, takes_data};
 use world::*;
 
 /// A child has what every test of the process has open: with two at once each would wait for the other's.
@@ -259,4 +263,141 @@ fn a_number_that_was_closed_unseen_is_left_alone() {
     assert_eq!(recv(fd, 0).unwrap(), b"mine");
     close(fd);
     ended_well(child);
+}
+
+/// A UDP socket of the program's on lull's address or a wildcard, and a peer of it.
+fn datagrams(ip: &str) -> (c_int, SocketAddr, UdpSocket) {
+    let fd = udp();
+    socket::bind(fd, &bytes(&format!("{ip}:0"))).unwrap();
+    let peer = UdpSocket::bind(peers(), SocketAddr::new(PEER.parse().unwrap(), 0)).unwrap();
+    peer.set_read_timeout(Some(LOST)).unwrap();
+    (fd, SocketAddr::new(OWN.parse().unwrap(), name(fd).port()), peer)
+}
+
+/// As the preload library sends it.
+fn send_to(fd: c_int, data: &[u8], to: SocketAddr) -> Result<usize, Errno> {
+    let to = bytes(&to.to_string());
+    // SAFETY: an address, and its length.
+    assert!(unsafe { socket::goes_by_lull(fd, to.as_ptr().cast(), to.len() as u32) }?);
+    socket::send_message(fd, &[IoSlice::new(data)], &to, &[], Send::default())
+}
+
+/// As the preload library receives it.
+fn receive(fd: c_int, flags: c_int) -> Result<(Vec<u8>, Option<SocketAddr>), Errno> {
+    assert!(takes_data(fd));
+    let mut buffer = vec![0; 64];
+    let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut [] };
+    let message = socket::recv_message(fd, room, Receive { flags })?;
+    buffer.truncate(message.bytes);
+    Ok((buffer, address::parse(message.from.as_bytes())))
+}
+
+/// Waits as a program does that polls: the preload library asks whether that is lull's, and here it is the kernel's.
+fn polled(fd: c_int, timeout: c_int) -> Option<i16> {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor.
+    let is_kernels = unsafe { lulls_fds(&raw mut polled, 1).is_none() };
+    // SAFETY: as above.
+    (is_kernels && unsafe { libc::poll(&raw mut polled, 1, timeout) } >= 0).then_some(polled.revents)
+}
+
+const LOST_MS: c_int = 120_000;
+
+/// As Python's `ForkingUDPServer`: the parent reads, and the child answers by its parent's socket.
+#[test]
+fn a_child_answers_by_its_parents_datagram_socket_and_leaves_what_comes_to_it() {
+    let _alone = alone();
+    let (fd, at, peer) = datagrams(OWN);
+    peer.send_to(b"question", at).unwrap();
+    let (question, from) = receive(fd, 0).unwrap();
+    assert_eq!((question, from), (b"question".to_vec(), Some(peer.local_addr().unwrap())));
+    let (mut reads, mut tells) = std::io::pipe().unwrap();
+    let child = in_a_child(|| {
+        let answered = send_to(fd, b"answer", from.unwrap()) == Ok(6);
+        let mut byte = [0];
+        // It lives on until its parent has read what came meanwhile.
+        let told = reads.read(&mut byte).is_ok_and(|count| count == 1);
+        answered && told && send_to(fd, b"again", from.unwrap()) == Ok(5)
+    });
+    let mut buffer = [0; 64];
+    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (6, at));
+    peer.send_to(b"more", at).unwrap();
+    assert_eq!(receive(fd, 0).unwrap().0, b"more", "the child has not asked for it");
+    tells.write_all(b"!").unwrap();
+    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (5, at));
+    ended_well(child);
+    close(fd);
+}
+
+/// As `socat UDP-LISTEN,fork`: the parent leaves the socket to its child, which waits for what comes.
+#[test]
+fn a_child_waits_for_and_answers_what_comes_to_a_socket_that_its_parent_has_closed() {
+    let _alone = alone();
+    for (ip, is_connected) in [(OWN, false), (OWN, true), ("0.0.0.0", false)] {
+        let (fd, at, peer) = datagrams(ip);
+        let peer_at = peer.local_addr().unwrap();
+        if is_connected {
+            socket::connect(fd, &bytes(&peer_at.to_string())).unwrap();
+        }
+        let child = in_a_child(|| {
+            let own = socket::getsockname(fd).map(|name| name.is_ok_and(|name| address::parse(&name).is_some()));
+            let mut kind = [0; 4];
+            let told = polled(fd, 0) == Some(0) && {
+                let told = socket::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, &mut kind);
+                told == Some(Ok(4)) && i32::from_ne_bytes(kind) == libc::SOCK_DGRAM
+            };
+            let has_peer = socket::getpeername(fd).is_some_and(|name| name.is_ok());
+            let mut well = told && has_peer == is_connected && own != Some(false);
+            well &= send_to(fd, b"ready", peer_at) == Ok(5);
+            for _ in 0..3 {
+                well &= polled(fd, LOST_MS) == Some(libc::POLLIN);
+                let peeked = receive(fd, libc::MSG_PEEK);
+                let got = receive(fd, 0);
+                well &= peeked == got && got.as_ref().is_ok_and(|(_, from)| *from == Some(peer_at));
+                let Ok((data, Some(from))) = got else { return false };
+                well &= send_to(fd, &data, from) == Ok(data.len());
+            }
+            well && receive(fd, libc::MSG_DONTWAIT) == Err(WOULD_BLOCK)
+        });
+        close(fd);
+        let mut buffer = [0; 64];
+        assert_eq!(peer.recv_from(&mut buffer).unwrap(), (5, at));
+        // Two at once: the second waits in the parent.
+        for batch in [&[&b"one"[..]][..], &[b"two", b"four"]] {
+            batch.iter().for_each(|data| assert_eq!(peer.send_to(data, at).unwrap(), data.len()));
+            for data in batch {
+                let (count, from) = peer.recv_from(&mut buffer).unwrap();
+                assert_eq!((&buffer[..count], from), (*data, at));
+            }
+        }
+        ended_well(child);
+    }
+}
+
+/// What a child could not send it is told by its next read, and a socket that nobody has is closed.
+#[test]
+fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {
+    let _alone = alone();
+    let (fd, at, peer) = datagrams(OWN);
+    let (to, error) = (peer.local_addr().unwrap(), |number| Err(Errno::new(number)));
+    let child = in_a_child(|| {
+        let sent = [send_to(fd, &[0; 3000], to), send_to(fd, &[0; 65_528], to)];
+        let nobody = socket::send(fd, &[IoSlice::new(b"x")], Send::default());
+        let told = (receive(fd, 0), receive(fd, libc::MSG_DONTWAIT));
+        let well = sent == [Ok(3000), error(libc::EMSGSIZE)]
+            && nobody == error(libc::EDESTADDRREQ)
+            && told == (Err(Errno::new(libc::EMSGSIZE)), Err(WOULD_BLOCK));
+        if !well {
+            eprintln!("{sent:?} {nobody:?} {told:?}");
+        }
+        well
+    });
+    close(fd);
+    ended_well(child);
+    // As soon as the relay has heard of it the port is free.
+    let begin = std::time::Instant::now();
+    while let Err(error) = UdpSocket::bind(own(), at) {
+        assert!(begin.elapsed() < LOST, "{error}");
+        std::thread::yield_now();
+    }
 }

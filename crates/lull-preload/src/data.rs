@@ -6,9 +6,10 @@ use std::ptr::{null, null_mut};
 use libc::{
     c_int, c_uint, c_void, iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
+use lull_posix::memory::enough;
 use lull_posix::signals::section;
 use lull_posix::socket::{self, Receive, Send};
-use lull_posix::{is_lull, memory, netlink};
+use lull_posix::{is_lull, memory, netlink, takes_data};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -16,7 +17,7 @@ use crate::{answer, real};
 /// Whether a call on this number may be answered here.
 #[inline]
 fn is_ours(fd: c_int) -> bool {
-    is_lull(fd) || netlink::is_one(fd)
+    takes_data(fd) || netlink::is_one(fd)
 }
 
 /// # Safety
@@ -82,15 +83,6 @@ unsafe fn ask(fd: c_int, message: &msghdr, flags: c_int) -> ssize_t {
             Some(sent) => answer::count(|| sent),
             None => real::sendmsg(fd, message, flags),
         }
-    }
-}
-
-/// `__chk_fail`: a program that would write past its buffer ends, whoever it reads from.
-pub(crate) fn enough(count: size_t, room: size_t) {
-    if count > room {
-        crate::say::line(format_args!("a read of {count} bytes into a buffer of {room}: the program ends"));
-        // SAFETY: ends the process.
-        unsafe { libc::abort() };
     }
 }
 
@@ -198,7 +190,7 @@ taken_over! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
         match message.as_mut() {
             Some(message) if netlink::is_one(fd) => netlink::recvmsg(fd, message, flags, real::recvmsg),
-            _ if is_lull(fd) => answer::count(|| socket::recvmsg(fd, message, flags)),
+            _ if takes_data(fd) => answer::count(|| socket::recvmsg(fd, message, flags)),
             _ => real::recvmsg(fd, message, flags),
         }
     }
@@ -222,7 +214,7 @@ taken_over! {
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let goes = |first: &mmsghdr| socket::goes_by_lull(fd, first.msg_hdr.msg_name.cast(), first.msg_hdr.msg_namelen);
-        match messages.as_ref().filter(|_| count > 0).map_or(Ok(is_lull(fd)), goes) {
+        match messages.as_ref().filter(|_| count > 0).map_or(Ok(takes_data(fd)), goes) {
             Err(error) => answer::refused(error.number()),
             Ok(false) if !netlink::is_one(fd) => real::sendmmsg(fd, messages, count, flags),
             Ok(_) => socket::sendmmsg(messages, count, |message| sendmsg(fd, message, flags)),

@@ -2,19 +2,11 @@
 
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use lull_fd::time;
-use lull_posix::poll::{self as lulls, duration, lulls_fds, lulls_sets};
+use lull_posix::memory::enough;
+use lull_posix::poll::{self as lulls, asked_ns, duration, lulls_fds, lulls_sets};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
-
-/// Nanoseconds of a timeout that may not be there; nothing for one that is no time.
-///
-/// # Safety
-/// The program vouches for it.
-unsafe fn asked_ns(timeout: *const timespec) -> Option<i64> {
-    // SAFETY: as above.
-    unsafe { timeout.as_ref() }.map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout))
-}
 
 taken_over! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
@@ -26,7 +18,7 @@ taken_over! {
 
     /// A program that was built with checks calls it with the array's whole room.
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-        crate::data::enough(count as usize * size_of::<pollfd>(), room);
+        enough(count as usize * size_of::<pollfd>(), room);
         poll(fds, count, timeout)
     }
 
@@ -46,7 +38,7 @@ taken_over! {
         mask: *const sigset_t,
         room: size_t,
     ) -> c_int {
-        crate::data::enough(count as usize * size_of::<pollfd>(), room);
+        enough(count as usize * size_of::<pollfd>(), room);
         ppoll(fds, count, timeout, mask)
     }
 

@@ -131,7 +131,7 @@ fn children_that_close_what_they_inherit_and_execute_leave_their_parent_its_conn
 #[test]
 fn servers_that_fork_a_child_for_each_connection_serve() {
     for mode in ["base", "suspend20"] {
-        for way in ["child", "inetd"] {
+        for way in ["child", "inetd", "datagrams"] {
             user::run("forking", "command -v python3 && command -v ip", mode, way);
         }
     }

@@ -1,4 +1,4 @@
-//! The child: a number that was its parent's connection becomes the child's end of a relay.
+//! The child: a number that was its parent's connection or UDP socket becomes the child's end of a relay.
 #![allow(unsafe_code)]
 
 use std::mem;
@@ -11,10 +11,10 @@ use libc::c_int;
 use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
-use super::{Message, NAMES_BYTES, TAKEN, Verb, id, named, names_of};
-use crate::address::Bytes;
+use super::datagrams::ask;
+use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, named, names_of};
+use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
-use crate::socket::Stream;
 use crate::{Errno, Result, kernel, signals};
 
 /// The child's end of the channel; -1 without one.
@@ -27,7 +27,10 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// needs no lock, which a `fork` could find held.
 static RELAYS: AtomicPtr<Relay> = AtomicPtr::new(null_mut());
 
-/// A connection that this child has asked for. Its names are the socket's (`named.rs`).
+/// One of them is of datagrams.
+static DATAGRAMS: AtomicBool = AtomicBool::new(false);
+
+/// A connection or a UDP socket that this child has asked for. Its names are the socket's (`named.rs`).
 struct Relay {
     /// Its place in the parent's memory.
     id: usize,
@@ -72,9 +75,19 @@ impl Drop for Alone {
     }
 }
 
-/// The child is about to use a number: if that was a connection of its parent's, it is a relay from here on.
+/// The child is about to use a number: if that was a socket of its parent's, it is a relay from here on.
 #[cold]
 pub(crate) fn uses(fd: c_int) {
+    uses_for(fd, true);
+}
+
+/// The child is about to send by a number. What comes to a UDP socket is its parent's until the child asks for it.
+#[cold]
+pub(crate) fn uses_to_send(fd: c_int) {
+    uses_for(fd, false);
+}
+
+fn uses_for(fd: c_int, hears: bool) {
     let channel = CHANNEL.load(Ordering::Relaxed);
     if channel < 0 {
         return;
@@ -82,55 +95,78 @@ pub(crate) fn uses(fd: c_int) {
     signals::section(|| {
         let _alone = Alone::begin();
         let Some(file) = files::inherited(fd) else { return };
-        if !is_placeholder(fd) {
+        // One that was only sent by is in the table of what was inherited still.
+        let is_one = datagrams(fd).is_some();
+        if !is_one && !is_placeholder(fd, &file) {
             // It was closed unseen, and stands for something else.
             files::forget_inherited(fd);
-        } else if let File::Stream(stream) = &*file {
+        } else {
             // Where it cannot be, the number is a socket without a peer, as all husks are.
-            let _ = become_relay(fd, id(&file), stream, channel);
+            let made = if is_one { Ok(()) } else { become_relay(fd, &file, channel) };
+            match &*file {
+                File::Datagram(_) if !hears || made.is_err() => {}
+                File::Datagram(_) => {
+                    ask(fd);
+                    files::forget_inherited(fd);
+                }
+                _ if made.is_ok() => files::forget_inherited(fd),
+                _ => {}
+            }
         }
         // The count of who has it is the parent's.
         mem::forget(file);
     });
 }
 
-/// Whether a number is what stands under a connection of lull's: a TCP socket that nobody has used.
-fn is_placeholder(fd: c_int) -> bool {
+/// Whether a number is what stands under a socket of lull's: a TCP socket that nobody has used, or a UDP socket on its port.
+fn is_placeholder(fd: c_int, file: &Open) -> bool {
     let protocol = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
-    protocol == Ok(libc::IPPROTO_TCP) && !kernel::is_in_use(fd)
+    match &**file {
+        File::Datagram(datagram) => {
+            let name = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
+            protocol == Ok(libc::IPPROTO_UDP) && name.is_some_and(|name| name.port() == datagram.port)
+        }
+        _ => protocol == Ok(libc::IPPROTO_TCP) && !kernel::is_in_use(fd),
+    }
 }
 
-fn become_relay(fd: c_int, id: usize, stream: &Stream, channel: c_int) -> Result<()> {
+fn become_relay(fd: c_int, file: &Open, channel: c_int) -> Result<()> {
+    let id = id(file);
     let cloexec = kernel::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
     let flags = if cloexec { libc::O_CLOEXEC } else { 0 };
-    // Another number of the same connection has the same relay.
+    // Another number of the same socket has the same relay.
     let known = relays().find(|relay| relay.id == id && kernel::inode(relay.number) == Ok(relay.inode));
     if let Some(known) = known {
-        kernel::dup3(known.number, fd, flags)?;
-        files::forget_inherited(fd);
-        return Ok(());
+        return kernel::dup3(known.number, fd, flags).map(drop);
     }
-    let (mine, parents) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|error| Errno::new(error.raw_os_error()))?;
+    let failed = |error: rustix::io::Errno| Errno::new(error.raw_os_error());
+    let (domain, nonblocking, kind) = match &**file {
+        File::Stream(stream) => (stream.domain, stream.is_nonblocking(), SocketType::STREAM),
+        File::Datagram(datagram) => (datagram.domain, datagram.is_nonblocking(), SocketType::SEQPACKET),
+        _ => return Err(Errno::new(libc::ENOTSOCK)),
+    };
+    let is_datagrams = kind == SocketType::SEQPACKET;
+    let (mine, parents) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(failed)?;
     let claim = Message { verb: Verb::Claims, id };
-    claim
-        .send(kernel::borrow(channel), Some(parents.as_fd()), SendFlags::empty())
-        .map_err(|error| Errno::new(error.raw_os_error()))?;
+    let descriptors = [parents.as_fd(), kernel::borrow(fd)];
+    let sent = if is_datagrams { &descriptors[..] } else { &descriptors[..1] };
+    claim.send(kernel::borrow(channel), sent, SendFlags::empty()).map_err(failed)?;
     drop(parents);
     let mut names = [0; NAMES_BYTES];
-    let (local, peer) = match read_whole(mine.as_raw_fd(), &mut names) {
-        Ok(()) => names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?,
-        Err(error) => return Err(error),
-    };
-    if stream.is_nonblocking() {
+    read_whole(mine.as_raw_fd(), &mut names)?;
+    let (local, peer) = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
+    if is_datagrams {
+        copy_timeouts(fd, mine.as_raw_fd());
+    }
+    if nonblocking {
         kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
-    named::call(mine.as_raw_fd(), local, peer, stream.domain)?;
+    named::call(mine.as_raw_fd(), local, peer, domain)?;
     kernel::dup3(mine.as_raw_fd(), fd, flags)?;
     let relay = Box::new(Relay { id, number: fd, inode: kernel::inode(fd)?, next: RELAYS.load(Ordering::Relaxed) });
     RELAYS.store(Box::into_raw(relay), Ordering::Release);
+    DATAGRAMS.fetch_or(is_datagrams, Ordering::Release);
     ANY.store(true, Ordering::Release);
-    files::forget_inherited(fd);
     Ok(())
 }
 
@@ -151,10 +187,30 @@ pub(crate) fn adopt(number: c_int, domain: c_int) -> Result<SocketAddr> {
 pub(crate) fn find() {
     /// What is passed to a program that is executed stands far below (`FD_SETSIZE`).
     const NUMBERS: c_int = 1024;
-    if (0..NUMBERS).any(|fd| named::names(fd).is_some()) {
+    for fd in 0..NUMBERS {
+        if named::names(fd).is_none() {
+            continue;
+        }
         ANY.store(true, Ordering::Release);
+        if is_of_datagrams(fd) {
+            DATAGRAMS.store(true, Ordering::Release);
+            // What this program waits for is not seen as its parent's was.
+            ask(fd);
+        }
     }
 }
+
+/// The kernel has taken both from the program once already.
+fn copy_timeouts(from: c_int, to: c_int) {
+    for name in TIMEOUTS {
+        let mut value = [0; 16];
+        if let Ok(length) = kernel::getsockopt(from, libc::SOL_SOCKET, name, &mut value) {
+            let _ = kernel::setsockopt(to, libc::SOL_SOCKET, name, &value[..length]);
+        }
+    }
+}
+
+const TIMEOUTS: [c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
 
 /// What a relay begins with; the other end closes it at once where there is no such connection any more.
 fn read_whole(socket: c_int, bytes: &mut [u8]) -> Result<()> {
@@ -169,11 +225,10 @@ pub(crate) fn closed(file: &Open) {
     /// The number's own reference, and the one that the parent took for its child.
     const LAST: u32 = 2;
     let channel = CHANNEL.load(Ordering::Relaxed);
-    let is_stream = matches!(**file, File::Stream(_));
-    if channel >= 0 && is_stream && file.references() == LAST && !SHARED.load(Ordering::Relaxed) {
+    if channel >= 0 && is_passed_on(file) && file.references() == LAST && !SHARED.load(Ordering::Relaxed) {
         // Where there is no room for it, the connection is kept until this process ends.
         let release = Message { verb: Verb::Releases, id: id(file) };
-        let _ = release.send(kernel::borrow(channel), None, SendFlags::DONTWAIT);
+        let _ = release.send(kernel::borrow(channel), &[], SendFlags::DONTWAIT);
     }
 }
 
@@ -192,7 +247,25 @@ fn relay(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
     named::names(fd)
 }
 
-/// Whether a number is a connection that another process passes on to this one.
+fn is_of_datagrams(relay: c_int) -> bool {
+    kernel::int_option(relay, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET)
+}
+
+/// The peer of the relay of datagrams behind a number, unspecified if it has none, and its domain.
+pub(super) fn datagrams(fd: c_int) -> Option<(SocketAddr, c_int)> {
+    if !DATAGRAMS.load(Ordering::Acquire) {
+        return None;
+    }
+    relay(fd).filter(|_| is_of_datagrams(fd)).map(|(_, peer, domain)| (peer, domain))
+}
+
+/// Whether a number is a UDP socket that another process passes on to this one.
+#[inline]
+pub(crate) fn has_datagrams(fd: c_int) -> bool {
+    DATAGRAMS.load(Ordering::Relaxed) && datagrams(fd).is_some()
+}
+
+/// Whether a number is a socket that another process passes on to this one.
 #[inline]
 pub(crate) fn is_relay(fd: c_int) -> bool {
     ANY.load(Ordering::Relaxed) && relay(fd).is_some()
@@ -204,27 +277,34 @@ pub(crate) fn getsockname(fd: c_int) -> Option<Bytes> {
 }
 
 /// `getpeername` of a relay.
-pub(crate) fn getpeername(fd: c_int) -> Option<Bytes> {
-    relay(fd).map(|(_, peer, domain)| Bytes::new(peer, domain))
+pub(crate) fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
+    let (_, peer, domain) = relay(fd)?;
+    Some(if peer.port() == 0 { Err(Errno::new(libc::ENOTCONN)) } else { Ok(Bytes::new(peer, domain)) })
 }
 
-/// Whether a relay's own socket does not have an option as a TCP socket has it.
-fn is_tcps(level: c_int, name: c_int) -> bool {
-    level != libc::SOL_SOCKET || matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_KEEPALIVE)
+/// Whether a relay's own socket does not have an option as a socket of the internet has it.
+fn keeps_beside(fd: c_int, level: c_int, name: c_int) -> bool {
+    let is_of_it = || match is_of_datagrams(fd) {
+        true => !TIMEOUTS.contains(&name),
+        false => matches!(name, libc::SO_DOMAIN | libc::SO_PROTOCOL | libc::SO_KEEPALIVE),
+    };
+    level != libc::SOL_SOCKET || is_of_it()
 }
 
-/// A TCP socket of the kernel's without a peer, which has the options that relays' sockets do not know: those of all relays of this
-/// process together, as they have no effect.
-fn options(domain: c_int) -> Result<c_int> {
-    static SOCKETS: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
-    let socket = &SOCKETS[usize::from(domain == libc::AF_INET6)];
+/// A socket of the kernel's without a peer, which has the options that relays' sockets do not know: those of all relays of this
+/// process of one kind together, as they have no effect.
+fn options(fd: c_int, domain: c_int) -> Result<c_int> {
+    static SOCKETS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
+    let is_datagrams = is_of_datagrams(fd);
+    let socket = &SOCKETS[usize::from(domain == libc::AF_INET6) + if is_datagrams { 2 } else { 0 }];
     let known = socket.load(Ordering::Acquire);
     if known >= 0 {
         return Ok(known);
     }
     // The engine, which begins with this elsewhere, may never start in a program that was executed.
     own::begin();
-    let made = kernel::out_of_the_way(kernel::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?);
+    let kind = if is_datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+    let made = kernel::out_of_the_way(kernel::socket(domain, kind | libc::SOCK_CLOEXEC, 0)?);
     socket.compare_exchange(-1, made, Ordering::AcqRel, Ordering::Acquire).map(|_| made).or_else(|other| {
         // Another thread was first.
         own::unmark(made);
@@ -233,15 +313,15 @@ fn options(domain: c_int) -> Result<c_int> {
     })
 }
 
-/// `setsockopt` of a relay: what TCP alone has is kept, and has no effect.
+/// `setsockopt` of a relay: what TCP or UDP alone has is kept, and has no effect.
 pub(crate) fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Option<Result<()>> {
     let (.., domain) = relay(fd)?;
-    let to = if is_tcps(level, name) { options(domain) } else { Ok(fd) };
+    let to = if keeps_beside(fd, level, name) { options(fd, domain) } else { Ok(fd) };
     Some(to.and_then(|to| kernel::setsockopt(to, level, name, value)))
 }
 
 /// `getsockopt` of a relay; nothing where its own socket has the answer.
 pub(crate) fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
-    let (.., domain) = relay(fd).filter(|_| is_tcps(level, name))?;
-    Some(options(domain).and_then(|options| kernel::getsockopt(options, level, name, value)))
+    let (.., domain) = relay(fd).filter(|_| keeps_beside(fd, level, name))?;
+    Some(options(fd, domain).and_then(|options| kernel::getsockopt(options, level, name, value)))
 }

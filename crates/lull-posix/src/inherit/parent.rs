@@ -16,7 +16,7 @@ use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 
-use super::{Message, TAKEN, Verb, end, id, names_bytes};
+use super::{Message, TAKEN, Verb, datagrams, end, id, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::{Errno, Result, block};
@@ -40,12 +40,16 @@ pub(crate) fn thread(name: &str) -> Builder {
 }
 
 fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
-    while let Some((message, descriptor)) = Message::next(end(channel)) {
+    while let Some((message, descriptors)) = Message::next(end(channel)) {
         let Some(file) = held.remove(&message.id) else { continue };
-        if let (Verb::Claims, Some(socket)) = (message.verb, descriptor)
-            && let Err(error) = Relay::start(file, socket)
-        {
-            say::line(format_args!("a connection cannot be passed on to a child: {error}"));
+        let mut descriptors = descriptors.into_iter();
+        let started = match (message.verb, descriptors.next(), descriptors.next()) {
+            (Verb::Claims, Some(socket), None) => Relay::start(file, socket),
+            (Verb::Claims, Some(socket), Some(kernels)) => datagrams::relay::start(file, socket, kernels),
+            _ => Ok(()),
+        };
+        if let Err(error) = started {
+            say::line(format_args!("a socket cannot be passed on to a child: {error}"));
         }
     }
 }
@@ -102,7 +106,7 @@ impl Relay {
     fn stream(&self) -> &TcpStream {
         match &*self.file {
             File::Stream(stream) => stream.stream(),
-            _ => unreachable!("connections alone are kept for children"),
+            _ => unreachable!("a child claims a connection without a second descriptor"),
         }
     }
 

@@ -4,12 +4,13 @@
 use core::ptr::NonNull;
 use std::time::Duration;
 
-use libc::{c_int, fd_set, nfds_t, pollfd, suseconds_t, time_t, timeval};
+use libc::{c_int, fd_set, nfds_t, pollfd, suseconds_t, time_t, timespec, timeval};
 use lull_fd::linux::KeptError;
 use lull_fd::time;
 
 use super::concerns;
 use super::select::{Sets, WORD_BITS, concerns_sets, select};
+use crate::fork::is_husk;
 use crate::{Errno, Result, about_to_wait, is_engaged};
 
 /// A timeout in nanoseconds; nothing is for ever.
@@ -17,8 +18,21 @@ pub fn duration(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
+/// Nanoseconds of a timeout that may not be there; nothing for one that is no time.
+///
+/// # Safety
+/// The program vouches for it.
+pub unsafe fn asked_ns(timeout: *const timespec) -> Option<i64> {
+    // SAFETY: as above.
+    unsafe { timeout.as_ref() }.map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout))
+}
+
 /// A call that may wait, for the kernel's descriptors perhaps: what the thread has answered is sent first.
 fn waits() -> bool {
+    // What a child waits for becomes a relay before the kernel looks at it.
+    if is_husk() {
+        return true;
+    }
     if !is_engaged() {
         return false;
     }

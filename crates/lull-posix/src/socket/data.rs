@@ -8,8 +8,8 @@ use libc::c_int;
 use lull_net::{Interest, Ready, TcpStream};
 
 use super::{Message, Room, Stream};
-use crate::files::{self, File, Open};
-use crate::{Errno, Result, block, kernel};
+use crate::files::{self, File};
+use crate::{Errno, Result, block, inherit, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 
@@ -27,15 +27,11 @@ pub struct Send {
     pub flags: c_int,
 }
 
-/// The file behind a number that is lull's.
-fn lulls(fd: c_int) -> Result<Open> {
-    files::get(fd).ok_or(Errno::new(libc::EBADF))
-}
-
 /// `read`, `readv` on a number that is lull's. Who asks for nothing gets it at once, whatever the socket is (`sock_read_iter`).
 #[inline]
 pub fn read(fd: c_int, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
-    match &*lulls(fd)? {
+    let Some(file) = files::get(fd) else { return recv(fd, buffers, Receive { flags: 0 }) };
+    match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         _ if buffers.iter().all(|buffer| buffer.is_empty()) => Ok(0),
         file => recv_from(fd, file, buffers, 0),
@@ -45,7 +41,10 @@ pub fn read(fd: c_int, buffers: &mut [IoSliceMut<'_>]) -> Result<usize> {
 /// `recv`, `recvmsg` on a number that is lull's. Returns how many bytes were read.
 #[inline]
 pub fn recv(fd: c_int, buffers: &mut [IoSliceMut<'_>], how: Receive) -> Result<usize> {
-    recv_from(fd, &*lulls(fd)?, buffers, how.flags)
+    match files::get(fd) {
+        Some(file) => recv_from(fd, &file, buffers, how.flags),
+        None => inherit::receive(fd, Room { buffers, control: &mut [] }, how.flags).map(|message| message.bytes),
+    }
 }
 
 #[inline]
@@ -69,7 +68,8 @@ fn recv_from(fd: c_int, file: &File, buffers: &mut [IoSliceMut<'_>], flags: c_in
 
 /// As [`recv`], with what is known of the message beside its bytes.
 pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Message> {
-    match &*lulls(fd)? {
+    let Some(file) = files::get(fd) else { return inherit::receive(fd, room, how.flags) };
+    match &*file {
         File::Datagram(datagram) => datagram.receive(fd, room, how.flags),
         // A stream has no address and no ancillary data.
         _ => Ok(Message { bytes: recv(fd, room.buffers, how)?, ..Message::default() }),
@@ -79,7 +79,8 @@ pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Messa
 /// As [`send`], to an address in the kernel's form and with ancillary data, if there are bytes of either. A stream has no
 /// use for them.
 pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8], how: Send) -> Result<usize> {
-    match &*lulls(fd)? {
+    let Some(file) = files::get(fd) else { return inherit::send(fd, buffers, to, control, how.flags) };
+    match &*file {
         File::Datagram(datagram) => datagram.send(fd, buffers, to, control, how.flags),
         _ => send(fd, buffers, how),
     }
@@ -88,7 +89,8 @@ pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8
 /// `write` on a number that is lull's.
 #[inline]
 pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
-    match &*lulls(fd)? {
+    let Some(file) = files::get(fd) else { return inherit::send(fd, buffers, &[], &[], 0) };
+    match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         file => send_to(fd, file, buffers, 0),
     }
@@ -97,7 +99,8 @@ pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
 /// `writev` on a number that is lull's. Nothing is written at once, whatever the socket is (`vfs_writev`).
 #[inline]
 pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
-    match &*lulls(fd)? {
+    let Some(file) = files::get(fd) else { return write(fd, buffers) };
+    match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         _ if buffers.iter().all(|buffer| buffer.is_empty()) => Ok(0),
         file => send_to(fd, file, buffers, 0),
@@ -107,7 +110,10 @@ pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
 /// `send`, `sendmsg` on a number that is lull's. Returns how many bytes were taken.
 #[inline]
 pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
-    send_to(fd, &*lulls(fd)?, buffers, how.flags)
+    match files::get(fd) {
+        Some(file) => send_to(fd, &file, buffers, how.flags),
+        None => inherit::send(fd, buffers, &[], &[], how.flags),
+    }
 }
 
 #[inline]

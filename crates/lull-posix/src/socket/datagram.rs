@@ -34,6 +34,7 @@ pub(crate) struct Datagram {
     pub(crate) options: Options,
     /// The ancillary data that it was asked for.
     wanted: Wanted,
+    pub(crate) port: u16,
     /// It is bound to a wildcard, so the kernel has a half of it: a member of epoll contexts beside lull's.
     pub(crate) wildcard: bool,
     /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
@@ -182,6 +183,7 @@ fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Resul
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         options: Options::of_placeholder(fd),
         wanted,
+        port: local.port(),
         wildcard: local.ip().is_unspecified(),
         keeps_port,
         cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),

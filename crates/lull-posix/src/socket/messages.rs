@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 use super::{Message, Receive, Room, Send, recv_message, send_message, sends_by_lull};
-use crate::{Errno, Result, is_engaged, is_lull, memory};
+use crate::{Errno, Result, files, inherit, is_engaged, memory};
 
 /// As in the kernel, no more messages of a call are sent (`__sys_sendmmsg`). Receiving has no such limit (`do_recvmmsg`).
 const SENT_MAX: c_uint = 1024;
@@ -17,8 +17,11 @@ const SENT_MAX: c_uint = 1024;
 /// # Safety
 /// The program vouches for its address.
 pub unsafe fn goes_by_lull(fd: c_int, address: *const sockaddr, length: socklen_t) -> Result<bool> {
-    if is_lull(fd) || address.is_null() || !is_engaged() {
-        return Ok(is_lull(fd));
+    if files::is_lull_to_send(fd) || inherit::has_datagrams(fd) {
+        return Ok(true);
+    }
+    if address.is_null() || !is_engaged() {
+        return Ok(false);
     }
     // SAFETY: as above.
     let address = unsafe { memory::bytes(address.cast(), length as usize) };

@@ -49,7 +49,7 @@ pub fn getsockname(fd: c_int) -> Option<Result<Bytes>> {
 /// `getpeername` of a number that is lull's; nothing if the kernel has the answer for its placeholder.
 pub fn getpeername(fd: c_int) -> Option<Result<Bytes>> {
     if let Some(name) = inherit::getpeername(fd) {
-        return Some(Ok(name));
+        return Some(name);
     }
     match &*files::get(fd)? {
         File::Stream(stream) => Some(named(stream.domain, stream.stream.peer_addr())),

@@ -1,5 +1,6 @@
 # Servers that fork a child for each connection: SCRIPT LULL MODE WAY, where WAY is "child" (the child serves, as sshd's and
-# PostgreSQL's do) or "inetd" (the child executes a program that knows nothing of sockets).
+# PostgreSQL's do), "inetd" (the child executes a program that knows nothing of sockets), or "datagrams" (over UDP the child answers
+# by its parent's socket).
 . "$(dirname "$0")/harness.sh"
 way=$3
 
@@ -79,6 +80,57 @@ for thread in threads: thread.join()
 assert sorted(done) == sorted(sizes), done
 print(len(done), "connections echoed")
 END
+if [ "$way" = datagrams ]; then
+    cat >server.py <<'END'
+import os, signal, socket, socketserver, sys
+
+class Echo(socketserver.DatagramRequestHandler):
+    def handle(self):
+        assert os.getpid() != SERVER
+        assert self.socket.getsockname() == (sys.argv[1], 7777), self.socket.getsockname()
+        assert self.socket.type == socket.SOCK_DGRAM
+        self.wfile.write(self.rfile.read().upper())
+
+class Server(socketserver.ForkingUDPServer):
+    allow_reuse_address = True
+    max_children = 100
+
+SERVER = os.getpid()
+with Server((sys.argv[1], 7777), Echo) as server:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server.serve_forever()
+END
+    cat >client.py <<'END'
+import socket, sys, threading
+
+def ask(nth):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((sys.argv[1], 7777))
+        asking.settimeout(1)
+        for size in [1, 100, 1400] * 3:
+            question = b"%d " % nth + b"x" * size
+            # The first ones find nobody yet, and any datagram may be lost.
+            for attempt in range(120):
+                try:
+                    asking.send(question)
+                    while asking.recv(2000) != question.upper():
+                        pass
+                    break
+                except (TimeoutError, ConnectionRefusedError):
+                    pass
+            else:
+                raise SystemExit("no answer")
+    done.append(nth)
+
+done = []
+ask(-1)
+threads = [threading.Thread(target=ask, args=(nth,)) for nth in range(20)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == 21, done
+print(len(done), "clients answered")
+END
+fi
 options=()
 on_lull python3 server.py "$own" "$way"
 timeout 240 python3 client.py "$own" || fail "no answer"

@@ -37,7 +37,7 @@ pub struct Message {
 }
 
 impl Datagram {
-    pub(in crate::socket) fn receive(&self, fd: c_int, mut room: Room<'_, '_>, flags: c_int) -> Result<Message> {
+    pub(crate) fn receive(&self, fd: c_int, mut room: Room<'_, '_>, flags: c_int) -> Result<Message> {
         if flags & libc::MSG_ERRQUEUE != 0 {
             return Err(WOULD_BLOCK);
         }

@@ -15,7 +15,7 @@ use crate::{Errno, Result, address, block, engine, kernel};
 
 impl Datagram {
     /// Sends one datagram, to the address `to` if it has bytes.
-    pub(in crate::socket) fn send(
+    pub(crate) fn send(
         &self,
         fd: c_int,
         data: &[IoSlice<'_>],
