@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Instant;
 
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpListener, TcpStream};
@@ -108,8 +109,10 @@ fn wait(fd: c_int, listener: &Listener, real: &TcpListener, flags: c_int) -> Res
     let kept = if listener.both_worlds { kernel::kept_duplicate(fd).ok() } else { None };
     // Without a free number for that the program's has to do.
     let fd = kept.as_ref().map_or(fd, AsRawFd::as_raw_fd);
+    // It is asked once for the whole of a call (`sock_rcvtimeo` in `inet_csk_accept`).
+    let until = listener.options.receive_timeout().map(|timeout| Instant::now() + timeout);
     loop {
-        let timeout = listener.options.receive_timeout();
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
         let kernels = [listener.both_worlds.then_some(fd), listener.pool_context()];
         if !block::until_any_ready(real, Interest::READABLE, kernels.into_iter().flatten(), timeout)? {
             return Err(WOULD_BLOCK);
