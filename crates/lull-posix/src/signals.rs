@@ -159,6 +159,15 @@ pub unsafe fn kernels_set(at: *const u64) -> Option<libc::sigset_t> {
     Some(set)
 }
 
+/// The signals that the last argument of `pselect6` points to: to the place of the set, and to its size.
+///
+/// # Safety
+/// The program vouches for its pointers.
+pub unsafe fn pselects_set(at: *const *const u64) -> Option<libc::sigset_t> {
+    // SAFETY: as above.
+    unsafe { kernels_set(*at.as_ref()?) }
+}
+
 fn set_mask(how: c_int, mask: u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: sets of the kernel's size.

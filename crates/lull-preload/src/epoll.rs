@@ -8,6 +8,7 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use lull_fd::calls::{self, Call};
 use lull_fd::{Table, birth, linux, time};
 
+use lull_posix::poll::asked_ns;
 use lull_posix::{epoll as lulls, is_engaged, is_lull};
 
 use crate::taken_over::taken_over;
@@ -100,7 +101,7 @@ taken_over! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        let asked_ns = timeout.as_ref().map_or(Some(time::FOR_EVER_NS), |&timeout| time::of_timespec(timeout));
+        let asked_ns = asked_ns(timeout);
         if is_lull(epfd) {
             let Some(timeout_ns) = asked_ns else { return answer::refused(libc::EINVAL) };
             return waited(epfd, events, max, timeout_ns, mask.as_ref());
@@ -126,13 +127,7 @@ taken_over! {
 ///
 /// # Safety
 /// As `epoll_wait`.
-pub(crate) unsafe fn waited(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout_ns: i64,
-    mask: Option<&sigset_t>,
-) -> c_int {
+unsafe fn waited(epfd: c_int, events: *mut epoll_event, max: c_int, timeout_ns: i64, mask: Option<&sigset_t>) -> c_int {
     let Ok(room) = usize::try_from(max) else { return answer::refused(libc::EINVAL) };
     if events.is_null() {
         return answer::refused(libc::EFAULT);
@@ -143,7 +138,7 @@ pub(crate) unsafe fn waited(
     answer::count_with_mask(mask, || lulls::epoll_wait(epfd, events, timeout))
 }
 
-fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {
+pub(crate) fn pointer(mask: Option<&sigset_t>) -> *const sigset_t {
     mask.map_or(core::ptr::null(), |mask| mask)
 }
 

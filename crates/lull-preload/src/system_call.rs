@@ -1,12 +1,13 @@
 //! `syscall`: calls by number that are lull's, past the C library's names.
 
-use libc::{c_int, c_long, c_uint, c_void, size_t, socklen_t};
-use lull_fd::time;
-use lull_posix::signals::kernels_set;
-use lull_posix::{is_engaged, is_lull};
+use libc::{c_int, c_long};
+use lull_posix::poll::{lulls_fds, lulls_sets};
+use lull_posix::signals::{kernels_set, pselects_set};
+use lull_posix::{is_engaged, is_lull, takes_data};
 
+use crate::epoll::pointer;
 use crate::taken_over::taken_over;
-use crate::{data, epoll, exec, new, number, real, set_error, socket};
+use crate::{answer, data, epoll, exec, new, number, poll, real, socket};
 
 taken_over! {
     /// A call has up to six arguments; what is not there is passed on as it is found.
@@ -20,7 +21,15 @@ taken_over! {
     }
 }
 
-/// The calls that programs are known to make so, on numbers that are lull's. Nothing if a call is not lull's.
+/// One of this library's calls, with what the numbers stand for.
+macro_rules! call {
+    ($module:ident::$name:ident($($argument:expr),*)) => {
+        $module::$name($($argument as _),*) as c_long
+    };
+}
+
+/// The calls that a program may make so, on numbers that are lull's. Nothing if a call is not lull's. What decides itself whose
+/// its number is, is asked without a look here.
 ///
 /// # Safety
 /// As the call.
@@ -30,47 +39,57 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
     let result = unsafe {
         match which {
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
-            libc::SYS_io_uring_setup => {
-                set_error(libc::ENOSYS);
-                return Some(-1);
-            }
-            libc::SYS_epoll_ctl if is_lull(fd) || is_lull(c as c_int) => {
-                epoll::epoll_ctl(fd, b as c_int, c as c_int, d as *mut _) as c_long
-            }
-            libc::SYS_dup3 if is_lull(fd) || is_lull(b as c_int) => number::dup3(fd, b as c_int, c as c_int) as c_long,
+            libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,
+            libc::SYS_epoll_ctl if is_lull(fd) || is_lull(c as c_int) => call!(epoll::epoll_ctl(fd, b, c, d)),
+            libc::SYS_dup3 if is_lull(fd) || is_lull(b as c_int) => call!(number::dup3(fd, b, c)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 if is_lull(fd) || is_lull(b as c_int) => number::dup2(fd, b as c_int) as c_long,
-            libc::SYS_close_range => new::close_range(a as c_uint, b as c_uint, c as c_int) as c_long,
-            libc::SYS_execve => exec::execve(a as *const _, b as *const _, c as *const _) as c_long,
-            libc::SYS_execveat => exec::execveat(fd, b as *const _, c as *const _, d as *const _, e as c_int) as c_long,
-            _ if !is_lull(fd) => return None,
-            libc::SYS_dup => number::dup(fd) as c_long,
-            libc::SYS_fcntl => number::fcntl(fd, b as c_int, c) as c_long,
-            libc::SYS_ioctl => number::ioctl(fd, b as libc::c_ulong, c) as c_long,
-            libc::SYS_shutdown => socket::shutdown(fd, b as c_int) as c_long,
-            libc::SYS_read => data::read(fd, b as *mut c_void, c as size_t) as c_long,
-            libc::SYS_write => data::write(fd, b as *const c_void, c as size_t) as c_long,
-            libc::SYS_readv => data::readv(fd, b as *const _, c as c_int) as c_long,
-            libc::SYS_writev => data::writev(fd, b as *const _, c as c_int) as c_long,
-            libc::SYS_recvmsg => data::recvmsg(fd, b as *mut _, c as c_int) as c_long,
-            libc::SYS_sendmsg => data::sendmsg(fd, b as *const _, c as c_int) as c_long,
-            libc::SYS_recvfrom => {
-                data::recvfrom(fd, b as *mut c_void, c as size_t, d as c_int, e as *mut _, f as *mut _) as c_long
-            }
-            libc::SYS_sendto => {
-                data::sendto(fd, b as *const c_void, c as size_t, d as c_int, e as *const _, f as socklen_t) as c_long
-            }
-            libc::SYS_recvmmsg => data::recvmmsg(fd, b as *mut _, c as c_uint, d as c_int, e as *mut _) as c_long,
-            libc::SYS_sendmmsg => data::sendmmsg(fd, b as *mut _, c as c_uint, d as c_int) as c_long,
-            libc::SYS_accept => socket::accept(fd, b as *mut _, c as *mut _) as c_long,
-            libc::SYS_accept4 => socket::accept4(fd, b as *mut _, c as *mut _, d as c_int) as c_long,
-            libc::SYS_close => number::close(fd) as c_long,
+            libc::SYS_dup2 if is_lull(fd) || is_lull(b as c_int) => call!(number::dup2(fd, b)),
+            libc::SYS_close_range => call!(new::close_range(a, b, c)),
+            libc::SYS_execve => call!(exec::execve(a, b, c)),
+            libc::SYS_execveat => call!(exec::execveat(fd, b, c, d, e)),
+            libc::SYS_socket => call!(socket::socket(a, b, c)),
+            libc::SYS_bind => call!(socket::bind(fd, b, c)),
+            libc::SYS_listen => call!(socket::listen(fd, b)),
+            libc::SYS_connect => call!(socket::connect(fd, b, c)),
+            libc::SYS_getsockname => call!(socket::getsockname(fd, b, c)),
+            libc::SYS_getpeername => call!(socket::getpeername(fd, b, c)),
+            libc::SYS_setsockopt => call!(socket::setsockopt(fd, b, c, d, e)),
+            libc::SYS_getsockopt => call!(socket::getsockopt(fd, b, c, d, e)),
+            libc::SYS_sendto => call!(data::sendto(fd, b, c, d, e, f)),
+            libc::SYS_sendmsg => call!(data::sendmsg(fd, b, c)),
+            libc::SYS_sendmmsg => call!(data::sendmmsg(fd, b, c, d)),
+            libc::SYS_sendfile => call!(data::sendfile(fd, b, c, d)),
+            libc::SYS_splice => call!(data::splice(fd, b, c, d, e, f)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => epoll::epoll_wait(fd, b as *mut _, c as c_int, d as c_int) as c_long,
-            libc::SYS_epoll_pwait => {
-                let (timeout_ns, mask) = (time::of_ms(d as c_int), kernels_set(e as *const u64));
-                epoll::waited(fd, b as *mut _, c as c_int, timeout_ns, mask.as_ref()) as c_long
+            libc::SYS_poll => call!(poll::poll(a, b, c)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => call!(poll::select(a, b, c, d, e)),
+            // The kernel's own tell how much of the time is left, which the C library's do not.
+            libc::SYS_ppoll if lulls_fds(a as *mut _, b as _).is_some() => {
+                call!(poll::ppoll(a, b, c, pointer(kernels_set(d as _).as_ref())))
             }
+            libc::SYS_pselect6 if lulls_sets(a as _, [b, c, d].map(|set| set as *mut _)).is_some() => {
+                call!(poll::pselect(a, b, c, d, e, pointer(pselects_set(f as _).as_ref())))
+            }
+            _ if !takes_data(fd) => return None,
+            libc::SYS_dup => call!(number::dup(fd)),
+            libc::SYS_fcntl => call!(number::fcntl(fd, b, c)),
+            libc::SYS_ioctl => call!(number::ioctl(fd, b, c)),
+            libc::SYS_shutdown => call!(socket::shutdown(fd, b)),
+            libc::SYS_read => call!(data::read(fd, b, c)),
+            libc::SYS_write => call!(data::write(fd, b, c)),
+            libc::SYS_readv => call!(data::readv(fd, b, c)),
+            libc::SYS_writev => call!(data::writev(fd, b, c)),
+            libc::SYS_recvmsg => call!(data::recvmsg(fd, b, c)),
+            libc::SYS_recvfrom => call!(data::recvfrom(fd, b, c, d, e, f)),
+            libc::SYS_recvmmsg => call!(data::recvmmsg(fd, b, c, d, e)),
+            libc::SYS_accept => call!(socket::accept(fd, b, c)),
+            libc::SYS_accept4 => call!(socket::accept4(fd, b, c, d)),
+            libc::SYS_close => call!(number::close(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => call!(epoll::epoll_wait(fd, b, c, d)),
+            libc::SYS_epoll_pwait => call!(epoll::epoll_pwait(fd, b, c, d, pointer(kernels_set(e as _).as_ref()))),
+            libc::SYS_epoll_pwait2 => call!(epoll::epoll_pwait2(fd, b, c, d, pointer(kernels_set(e as _).as_ref()))),
             _ => return None,
         }
     };

@@ -34,3 +34,8 @@ fn a_connection_is_readable_from_its_low_water_mark_on() {
 fn several_datagrams_of_one_call_and_several_received_as_one_are_told_apart() {
     beside("joined");
 }
+
+#[test]
+fn calls_by_number_are_the_calls_by_name() {
+    beside("by-number");
+}

@@ -568,6 +568,70 @@ static void joined(void) {
     receives(ends[0], 0);
 }
 
+// Calls by number, past the C library's names.
+static void by_number(void) {
+    int ends[2], into[2], pipes[2], value = 0, file = fileno(tmpfile());
+    char letters[64];
+    struct sockaddr_in name = at;
+    socklen_t length = sizeof name;
+    struct timespec soon = {.tv_nsec = 1000000}, late = {.tv_sec = 60};
+    struct timeval late_us = {.tv_sec = 60};
+    long signals[2] = {0, 8}, set = 0;
+    signals[0] = (long)&set;
+    fd_set asked;
+    struct epoll_event event = {.events = EPOLLIN};
+    at.sin_port = 0;
+    int listener = listening();
+    SAY(syscall(SYS_getsockname, listener, &name, &length));
+    int fd = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+    SAY(syscall(SYS_connect, fd, &name, sizeof name));
+    ends[0] = fd;
+    ends[1] = syscall(SYS_accept4, listener, 0, 0, 0);
+    SAY(ends[1] < 0);
+    struct pollfd polled = {.fd = ends[1], .events = POLLIN};
+    SAY(syscall(SYS_poll, &polled, 1, 0));
+    SAY(syscall(SYS_ppoll, &polled, 1, &soon, 0, 8));
+    SAY(syscall(SYS_sendto, ends[0], "letters", 7, 0, 0, 0));
+    SAY(syscall(SYS_poll, &polled, 1, 60000));
+    SAY(syscall(SYS_ppoll, &polled, 1, &late, &set, 8));
+    SAY(polled.revents);
+    FD_ZERO(&asked);
+    FD_SET(ends[1], &asked);
+    SAY(syscall(SYS_select, ends[1] + 1, &asked, 0, 0, &late_us));
+    late.tv_sec = 60;
+    SAY(syscall(SYS_pselect6, ends[1] + 1, &asked, 0, 0, &late, signals));
+    SAY(FD_ISSET(ends[1], &asked) != 0);
+    int epfd = epoll_create1(0);
+    SAY(syscall(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, ends[1], &event));
+    late.tv_sec = 60;
+    SAY(syscall(SYS_epoll_pwait2, epfd, &event, 1, &late, &set, 8));
+    CHECK(pipe(pipes) == 0);
+    SAY(syscall(SYS_splice, ends[1], 0, pipes[1], 0, 7, 0));
+    SAY(syscall(SYS_read, pipes[0], letters, sizeof letters));
+    CHECK(write(file, "in a file", 9) == 9 && lseek(file, 0, SEEK_SET) == 0);
+    SAY(syscall(SYS_sendfile, ends[0], file, 0, 9));
+    reads(ends[1]);
+    value = 1;
+    SAY(syscall(SYS_setsockopt, ends[0], IPPROTO_TCP, TCP_NODELAY, &value, sizeof value));
+    value = 0, length = sizeof value;
+    SAY(syscall(SYS_getsockopt, ends[0], IPPROTO_TCP, TCP_NODELAY, &value, &length));
+    SAY(value);
+    length = sizeof name;
+    SAY(syscall(SYS_getpeername, ends[0], &name, &length));
+    at.sin_port = 0;
+    into[0] = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0);
+    into[1] = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0);
+    SAY(syscall(SYS_bind, into[1], &at, sizeof at));
+    SAY(syscall(SYS_getsockname, into[1], &name, &length));
+    SAY(syscall(SYS_sendto, into[0], "datagram", 8, 0, &name, sizeof name));
+    comes(into[1]);
+    SAY(syscall(SYS_recvfrom, into[1], letters, sizeof letters, 0, 0, 0));
+    SAY(syscall(SYS_shutdown, ends[0], SHUT_WR));
+    comes(ends[1]);
+    SAY(syscall(SYS_read, ends[1], letters, sizeof letters));
+    SAY(syscall(SYS_close, ends[1]));
+}
+
 int main(int words, char **word) {
     signal(SIGPIPE, SIG_IGN);
     CHECK(words == 3 && inet_pton(AF_INET, word[2], &at.sin_addr) == 1);
@@ -576,5 +640,6 @@ int main(int words, char **word) {
     if (!strcmp(word[1], "splice")) splices();
     if (!strcmp(word[1], "cancel")) cancels();
     if (!strcmp(word[1], "joined")) joined();
+    if (!strcmp(word[1], "by-number")) by_number();
     return 0;
 }
