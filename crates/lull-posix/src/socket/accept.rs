@@ -61,6 +61,7 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
 
 /// `accept` in a process that inherited its listener and has no queue of the NIC.
 fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepted> {
+    let until = listener.options.receive_timeout().map(|timeout| Instant::now() + timeout);
     loop {
         match others_now(fd, listener, flags) {
             Err(error) if error == WOULD_BLOCK => {}
@@ -75,7 +76,8 @@ fn without_queue(fd: c_int, listener: &Listener, flags: c_int) -> Result<Accepte
             return Err(WOULD_BLOCK);
         }
         let kernels = listener.both_worlds.then_some(fd);
-        if !listener.wait_without_queue(kernels, listener.options.receive_timeout())? {
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if !listener.wait_without_queue(kernels, timeout)? {
             return Err(WOULD_BLOCK);
         }
     }
