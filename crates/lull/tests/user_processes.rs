@@ -39,6 +39,12 @@ fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
 }
 
 #[test]
+fn nginx_with_as_many_workers_as_queues_answers_after_every_reload() {
+    user::run("reload_few", NGINX_AND_PYTHON, "suspend20", "shared");
+    user::run("reload_few", NGINX_AND_PYTHON, "base", "reuseport");
+}
+
+#[test]
 fn a_program_that_closes_all_numbers_that_it_did_not_open_goes_on_being_served() {
     user::run("closer", "command -v python3 && command -v ip", "suspend20", "");
 }

@@ -82,26 +82,33 @@ impl EpollFile {
                 _ => {}
             }
         }
+        let mut idle = lock(&self.idle);
+        let at = listener.id;
+        // One that was added without a queue stays such a member when the process has got one: what comes to it is in the pool.
+        if idle.contains(&at) {
+            return match what {
+                libc::EPOLL_CTL_ADD => Err(Errno::new(libc::EEXIST)),
+                libc::EPOLL_CTL_MOD => Ok(()),
+                libc::EPOLL_CTL_DEL => {
+                    idle.remove(&at);
+                    Ok(())
+                }
+                _ => Err(Errno::new(libc::EINVAL)),
+            };
+        }
         if let Some(real) = real {
+            drop(idle);
             if what == libc::EPOLL_CTL_ADD {
                 listener.asked_for();
             }
             return self.ctl(epfd, what, real, event);
         }
-        let mut idle = lock(&self.idle);
-        let at = listener.id;
-        match (what, idle.contains(&at)) {
-            (libc::EPOLL_CTL_ADD, true) => Err(Errno::new(libc::EEXIST)),
-            (libc::EPOLL_CTL_ADD, false) => {
+        match what {
+            libc::EPOLL_CTL_ADD => {
                 idle.insert(at);
                 Ok(())
             }
-            (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, false) => Err(Errno::new(libc::ENOENT)),
-            (libc::EPOLL_CTL_DEL, true) => {
-                idle.remove(&at);
-                Ok(())
-            }
-            (libc::EPOLL_CTL_MOD, true) => Ok(()),
+            libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD => Err(Errno::new(libc::ENOENT)),
             _ => Err(Errno::new(libc::EINVAL)),
         }
     }
