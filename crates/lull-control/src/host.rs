@@ -209,17 +209,18 @@ mod tests {
 
     use super::*;
 
-    fn network(host: &Host) -> Network {
-        let (ours, _peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
+    /// A network, and the port at the other end: without that the device is gone.
+    fn network(host: &Host) -> (Network, mem::MemPort) {
+        let (ours, peer) = mem::pair(MemConfig { queues: 2, ..MemConfig::default() });
         let addresses = vec![("10.0.0.2".parse().unwrap(), 24)];
         let config = NetworkConfig { addresses, cpus: vec![0], ..NetworkConfig::default() };
-        Network::new(host, Arc::new(ours), config).unwrap()
+        (Network::new(host, Arc::new(ours), config).unwrap(), peer)
     }
 
     #[test]
     fn a_controller_that_is_gone_leaves_nothing_in_force() {
         let host = Host::new(HostConfig::default()).unwrap();
-        let network = network(&host);
+        let (network, _peer) = network(&host);
         let mut answers = Answers::new(&host, "test", Box::new(|| None));
         let former = host.napis()[0].settings;
         let change = Change { gro_flush_timeout_ns: Some(77_000), ..Change::default() };
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn what_instances_had_goes_with_them() {
         let host = Host::new(HostConfig::default()).unwrap();
-        let network = network(&host);
+        let (network, _peer) = network(&host);
         let mut answers = Answers::new(&host, "test", Box::new(|| None));
         let change = Change { defer_hard_irqs: Some(7), ..Change::default() };
         let set = Request::Set(Set { napi_ids: Vec::new(), change });
