@@ -23,8 +23,9 @@ is_uncontrolled() { [ "$("$lull" show "$1" --json | jq '.[0].controller')" = nul
 
 # The other program: the same device, the same address, and no objective.
 unshare -n bash -c 'ip link set lo up; exec "$@"' bash "$lull" run "${nic[@]}" --mode "$mode" -- "${memcached[@]}" >other 2>&1 &
-until_it pgrep -P $!
-other=$(pgrep -P $! | head -n 1)
+# `ip` is a child of it, too, before lull takes its place.
+until_it pgrep -x -P $! memcached
+other=$(pgrep -x -P $! memcached)
 until_it "$lull" show "$other"
 
 # Far above whatever a busy machine does, so timeouts become longer.
