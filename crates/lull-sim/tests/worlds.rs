@@ -73,10 +73,10 @@ fn what_others_owe_a_pollers_cpu_is_no_empty_pass() {
 }
 
 /// Pollers that spin side by side are charged at different times (203412), and one whose core was taken sees at its next pass that the
-/// others have spent the budget (203199).
+/// others have spent the budget (203199); one that is woken begins while the others make their passes (800111328, 800114892).
 #[test]
 fn pollers_that_spend_one_budget_stop_together() {
-    for seed in [202_778, 203_199, 203_412] {
+    for seed in [202_778, 203_199, 203_412, 800_111_328, 800_114_892] {
         assert_eq!(Plan::random_grouped(seed).run().violation, None, "seed {seed}");
     }
 }

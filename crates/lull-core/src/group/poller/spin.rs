@@ -48,9 +48,10 @@ impl GroupPoller {
         if let Some(suspect) = self.suspect {
             until_ns = until_ns.min(suspect.seen_ns + STEAL_AFTER_NS);
         }
-        let others = group.running(group.watch.look().awake() & !(1 << self.slot), now_ns);
-        let uncharged_ns = group.unpassed_ns(others, now_ns);
-        until_ns.min(group.ledger.lasts_until(now_ns, 1 + others.count_ones(), uncharged_ns)).max(now_ns)
+        let running = group.running(group.watch.look().awake() & !(1 << self.slot), now_ns);
+        let uncharged_ns = group.unpassed_ns(running, now_ns);
+        // Who was woken, or has its core back in a moment, spends the same budget from its first pass on.
+        until_ns.min(group.ledger.lasts_until(now_ns, awake, uncharged_ns)).max(now_ns)
     }
 
     /// `passes` passes went on until `now_ns` and found nothing; the last of them began at `looked_ns`.
@@ -74,5 +75,35 @@ impl GroupPoller {
         if let Some(held) = self.held {
             held.owner.abandon();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::group::{Budget, GroupConfig, GroupStep};
+    use crate::napi::Napi;
+
+    /// I16: one that was woken has ended no pass yet, and begins while the others make theirs at once.
+    #[test]
+    fn a_poller_that_was_woken_has_its_share_of_the_budget_before_its_first_pass() {
+        let budget = Budget { empty_percent: Some(5), total_percent: None };
+        let group = Group::new(0, GroupConfig { budget, ..GroupConfig::default() }).unwrap();
+        let cx = Cx::new(0, 20_000_000);
+        let mut poller = group.attach(0, &cx).unwrap();
+        let _parked = group.attach(1, &cx).unwrap();
+        let napi = Napi::new(0);
+        napi.enable(crate::NAPI_ID_MIN, None);
+        let _ = group.enter(&napi, 64, &cx).unwrap();
+        let nothing = |_, _| Some(false);
+        // Who enters is polled once.
+        assert!(matches!(poller.next(&group, nothing, false, false, &cx), GroupStep::Poll(_)));
+        assert!(poller.polled(&group, &napi, 0, &cx, |_| ()).is_none());
+        assert_eq!(poller.next(&group, nothing, false, false, &cx), GroupStep::Spin);
+        // 40 us are left of the 500 of this period.
+        let _ = group.ledger.charge(cx.now_ns, 460_000, false);
+        assert_eq!(poller.spins_until(&group, nothing, &cx), cx.now_ns + 40_000);
+        assert!(group.watch.wake(1));
+        assert_eq!(poller.spins_until(&group, nothing, &cx), cx.now_ns + 20_000);
     }
 }
