@@ -10,7 +10,7 @@
 //! is as Linux has it.
 //!
 //! A UDP socket is passed on likewise (`datagrams`): what the child sends leaves by its parent's socket, and what comes it is given
-//! one at a time, once it asks for any.
+//! one at a time, once it asks for any. If the child connects the socket, its parent's is connected.
 //!
 //! | module | what is in there |
 //! | --- | --- |
@@ -43,7 +43,8 @@ use crate::files::{self, File, Open};
 use crate::signals;
 
 pub(crate) use child::{
-    adopt, closed, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt, uses, uses_to_send,
+    adopt, closed, connect, find, getpeername, getsockname, getsockopt, has_datagrams, is_relay, setsockopt, uses,
+    uses_to_send,
 };
 pub(crate) use datagrams::{receive, send};
 

@@ -8,7 +8,7 @@
 mod accept;
 mod connect;
 mod data;
-mod datagram;
+pub(crate) mod datagram;
 mod linger;
 mod listen;
 mod messages;
@@ -33,9 +33,9 @@ use crate::engine;
 use crate::flows::Taken;
 
 pub use accept::accept;
-pub use connect::{connect, is_destination, is_disconnect, sends_by_lull};
+pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
-pub(crate) use datagram::Datagram;
+pub(crate) use datagram::{Datagram, World};
 pub use datagram::{Message, Room};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};

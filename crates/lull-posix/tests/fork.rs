@@ -374,6 +374,86 @@ fn a_child_waits_for_and_answers_what_comes_to_a_socket_that_its_parent_has_clos
     }
 }
 
+fn peer_of(fd: c_int) -> Option<SocketAddr> {
+    socket::getpeername(fd)?.ok().and_then(|name| address::parse(&name))
+}
+
+/// As `connect` of the preload library, with room for any address.
+fn connect_to(fd: c_int, to: SocketAddr) -> Result<(), Errno> {
+    let mut to = bytes(&to.to_string());
+    to.resize(size_of::<libc::sockaddr_storage>(), 0);
+    assert!(socket::connects(fd, &to));
+    socket::connect(fd, &to)
+}
+
+/// As `socat UDP-LISTEN,fork`: the child gives the socket that it inherits a peer, which its parent has as well.
+#[test]
+fn a_child_connects_its_parents_datagram_socket_and_takes_the_peer_away_again() {
+    let _alone = alone();
+    for ip in [OWN, "0.0.0.0"] {
+        let (fd, at, peer) = datagrams(ip);
+        let (_, _, stranger) = datagrams(ip);
+        let peer_at = peer.local_addr().unwrap();
+        let (mut reads, mut tells) = std::io::pipe().unwrap();
+        let child = in_a_child(|| {
+            let connected = connect_to(fd, peer_at);
+            let names = (socket::getsockname(fd).and_then(|name| address::parse(&name.ok()?)), peer_of(fd));
+            let sent = socket::send(fd, &[IoSlice::new(b"hello")], Send::default());
+            let heard = receive(fd, 0);
+            let told = reads.read(&mut [0]).is_ok_and(|count| count == 1);
+            let nobody = bytes("0.0.0.0:0").iter().map(|_| 0).collect::<Vec<u8>>();
+            let taken_away = (socket::connect(fd, &nobody), peer_of(fd));
+            let without = socket::send(fd, &[IoSlice::new(b"x")], Send::default());
+            let well = (connected, names, sent) == (Ok(()), (Some(at), Some(peer_at)), Ok(5))
+                && heard == Ok((b"heard".to_vec(), Some(peer_at)))
+                && told
+                && taken_away == (Ok(()), None)
+                && without == Err(Errno::new(libc::EDESTADDRREQ));
+            if !well {
+                eprintln!("{ip}: {connected:?} {names:?} {sent:?} {heard:?} {told} {taken_away:?} {without:?}");
+            }
+            well
+        });
+        let mut buffer = [0; 64];
+        assert_eq!(peer.recv_from(&mut buffer).unwrap(), (5, at));
+        stranger.send_to(b"other", at).unwrap();
+        peer.send_to(b"heard", at).unwrap();
+        assert_eq!(peer_of(fd), Some(peer_at));
+        tells.write_all(b"!").unwrap();
+        ended_well(child);
+        close(fd);
+    }
+}
+
+/// A socket in both worlds is the kernel's alone once the child has given it a peer there.
+#[test]
+fn a_child_connects_its_parents_datagram_socket_to_a_peer_of_the_kernels() {
+    let _alone = alone();
+    let (fd, at, _peer) = datagrams("0.0.0.0");
+    let kernels = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    kernels.set_read_timeout(Some(LOST)).unwrap();
+    let kernels_at = kernels.local_addr().unwrap();
+    let child = in_a_child(|| {
+        let connected = connect_to(fd, kernels_at);
+        let names = (socket::getsockname(fd).and_then(|name| address::parse(&name.ok()?)), peer_of(fd));
+        let sent = socket::send(fd, &[IoSlice::new(b"hello")], Send::default());
+        let heard = receive(fd, 0);
+        let local = SocketAddr::new(kernels_at.ip(), at.port());
+        let well = (connected, names, sent) == (Ok(()), (Some(local), Some(kernels_at)), Ok(5))
+            && heard == Ok((b"heard".to_vec(), Some(kernels_at)));
+        if !well {
+            eprintln!("{connected:?} {names:?} {sent:?} {heard:?}");
+        }
+        well
+    });
+    close(fd);
+    let mut buffer = [0; 64];
+    let (count, from) = kernels.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..count], from.port()), (&b"hello"[..], at.port()));
+    kernels.send_to(b"heard", from).unwrap();
+    ended_well(child);
+}
+
 /// What a child could not send it is told by its next read, and a socket that nobody has is closed.
 #[test]
 fn a_child_is_told_what_could_not_be_sent_and_its_end_closes_the_socket() {

@@ -7,7 +7,7 @@ use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::birth;
 use lull_posix::signals::section;
-use lull_posix::{is_engaged, is_lull, memory, netlink, socket as lulls};
+use lull_posix::{is_engaged, is_involved, is_lull, memory, netlink, socket as lulls};
 
 use crate::taken_over::taken_over;
 use crate::{CONFIG, answer, number, real};
@@ -51,9 +51,9 @@ taken_over! {
     }
 
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-        if is_engaged() && !address.is_null() {
+        if is_involved() && !address.is_null() {
             let address = memory::bytes(address.cast(), length as usize);
-            if is_lull(fd) || lulls::is_destination(address) || lulls::is_disconnect(address) {
+            if lulls::connects(fd, address) {
                 return answer::number_at_point(|| lulls::connect(fd, address).map(|()| 0));
             }
         }

@@ -143,6 +143,14 @@ fn servers_that_fork_a_child_for_each_connection_serve() {
     }
 }
 
+/// The child gives the socket that it inherits its client as a peer, and may execute a program with it.
+#[test]
+fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {
+    for mode in ["base", "suspend20"] {
+        user::run("socat", "command -v socat && command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// With fewer queues than processes, whoever asks next has the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {

@@ -11,7 +11,7 @@ use libc::c_int;
 use lull_net::lull_nic::own;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
-use super::datagrams::ask;
+use super::datagrams::{ask, peer};
 use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, named, names_of};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
@@ -194,6 +194,8 @@ pub(crate) fn find() {
         ANY.store(true, Ordering::Release);
         if is_of_datagrams(fd) {
             DATAGRAMS.store(true, Ordering::Release);
+            // Whoever executed this program may have given it a peer. Where the owner has ended, the next call says so.
+            let _ = peer::ask(fd, &[]);
             // What this program waits for is not seen as its parent's was.
             ask(fd);
         }
@@ -244,7 +246,15 @@ fn relay(fd: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
     if !ANY.load(Ordering::Relaxed) {
         return None;
     }
-    named::names(fd)
+    let (local, peer, domain) = named::names(fd)?;
+    let (local, peer) = peer::names(fd).unwrap_or((local, peer));
+    Some((local, peer, domain))
+}
+
+/// `connect` of a relay; nothing if it is none.
+pub(crate) fn connect(fd: c_int, to: &[u8]) -> Option<Result<()>> {
+    relay(fd)?;
+    Some(if is_of_datagrams(fd) { peer::ask(fd, to) } else { Err(Errno::new(libc::EISCONN)) })
 }
 
 fn is_of_datagrams(relay: c_int) -> bool {

@@ -5,6 +5,7 @@
 //! datagram, and for the next one whenever it has read one. So one datagram at most waits for the child alone. What goes wrong with
 //! a datagram that the child has sent, it is told by the next call that reads, like an error of the network.
 
+pub(super) mod peer;
 pub(super) mod relay;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -37,6 +38,10 @@ enum Kind {
     Failed,
     /// What became of a datagram that was to be sent.
     NotSent,
+    /// The socket is to have a peer, or none any more (`peer`).
+    Connects,
+    /// The child asks for the socket's names.
+    Names,
 }
 
 /// What a message begins with: kind, lengths of the address and of the ancillary data, a number, and both.
@@ -62,7 +67,8 @@ impl Header {
     }
 
     fn kind(&self) -> Option<Kind> {
-        [Kind::Datagram, Kind::Wants, Kind::Failed, Kind::NotSent].into_iter().find(|kind| *kind as u8 == self.0[0])
+        let kinds = [Kind::Datagram, Kind::Wants, Kind::Failed, Kind::NotSent, Kind::Connects, Kind::Names];
+        kinds.into_iter().find(|kind| *kind as u8 == self.0[0])
     }
 
     fn number(&self) -> c_int {
@@ -76,6 +82,11 @@ impl Header {
     fn control(&self) -> &[u8] {
         &self.0[CONTROL..][..usize::from(self.0[2]).min(CONTROL_BYTES)]
     }
+}
+
+/// An address without what is behind it: programs give the length of a `sockaddr_storage`, which has room for any.
+fn cut(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(NAME_BYTES)]
 }
 
 const BAD_NUMBER: Errno = Errno::new(libc::EBADF);
@@ -135,7 +146,7 @@ pub(crate) fn send(fd: c_int, data: &[IoSlice<'_>], to: &[u8], control: &[u8], f
         return Err(Errno::new(libc::EDESTADDRREQ));
     }
     let asked = flags & (libc::MSG_MORE | libc::MSG_OOB);
-    let header = Header::new(Kind::Datagram, asked, to, control).ok_or(Errno::new(libc::EINVAL))?;
+    let header = Header::new(Kind::Datagram, asked, cut(to), control).ok_or(Errno::new(libc::EINVAL))?;
     let mut parts = vec![IoSlice::new(&header.0)];
     parts.extend(data.iter().map(|part| IoSlice::new(part)));
     match kernel::sendmsg(fd, &parts, &[], &[], flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {

@@ -10,7 +10,7 @@ use super::listen::lose_port;
 use super::options::{Options, refused};
 use super::{Connecting, Flow, Stream, datagram};
 use crate::files::{self, File, Open};
-use crate::{Errno, Result, address, block, engine, flags, kernel};
+use crate::{Errno, Result, address, block, engine, flags, inherit, kernel};
 
 const fn error<T>(number: c_int) -> Result<T> {
     Err(Errno::new(number))
@@ -21,8 +21,14 @@ pub fn is_destination(bytes: &[u8]) -> bool {
     address::parse(bytes).is_some_and(|to| engine::reaches(to.ip()))
 }
 
+/// Whether `connect` with this number and address may be lull's: by the address, or because the socket is, also in a child that has
+/// it from a parent whose it is.
+pub fn connects(fd: c_int, to: &[u8]) -> bool {
+    files::is_lull_to_send(fd) || is_destination(to) || is_disconnect(to) || inherit::is_relay(fd)
+}
+
 /// Whether an address in the kernel's form is none: a datagram socket loses its peer by it.
-pub fn is_disconnect(bytes: &[u8]) -> bool {
+fn is_disconnect(bytes: &[u8]) -> bool {
     address::family(bytes) == Some(libc::AF_UNSPEC)
 }
 
@@ -33,6 +39,9 @@ pub fn sends_by_lull(fd: c_int, to: &[u8]) -> Result<bool> {
 
 /// `connect`.
 pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if let Some(connected) = inherit::connect(fd, bytes) {
+        return connected;
+    }
     files::hand_back_ended(fd);
     if let Some(file) = files::get(fd) {
         return match &*file {

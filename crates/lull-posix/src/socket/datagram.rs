@@ -18,6 +18,7 @@ use libc::c_int;
 use lull_net::UdpOptions;
 
 use self::control::Wanted;
+pub(crate) use self::receive::kernels;
 pub use self::receive::{Message, Room};
 pub(crate) use self::sockets::Sockets;
 use super::listen::bind_own;
@@ -71,6 +72,14 @@ impl Datagram {
 
     /// `connect` on a number that is lull's.
     pub(crate) fn connect(&self, fd: c_int, bytes: &[u8]) -> Result<()> {
+        match self.set_peer(fd, bytes)? {
+            World::Lulls => Ok(()),
+            World::Kernels => leave(fd),
+        }
+    }
+
+    /// Gives the socket a peer, or takes it away, with the kernel's half behind `fd`. Says whose it is from now on.
+    pub(crate) fn set_peer(&self, fd: c_int, bytes: &[u8]) -> Result<World> {
         if address::family(bytes) == Some(libc::AF_UNSPEC) {
             return self.disconnect(fd);
         }
@@ -78,27 +87,34 @@ impl Datagram {
         if engine::reaches(to.ip()) || !self.wildcard {
             self.sockets.connect(to)?;
             self.connected.store(true, Relaxed);
-            return kernel::hear_nothing(fd);
+            return kernel::hear_nothing(fd).map(|()| World::Lulls);
         }
         if self.connected.load(Relaxed) {
             kernel::hear_again(fd);
         }
         // It hears its peer alone, and that is the kernel's.
-        kernel::connect(fd, bytes)?;
-        leave(fd)
+        kernel::connect(fd, bytes).map(|()| World::Kernels)
     }
 
     /// `__udp_disconnect`.
-    fn disconnect(&self, fd: c_int) -> Result<()> {
+    fn disconnect(&self, fd: c_int) -> Result<World> {
         if self.connected.swap(false, Relaxed) {
             kernel::hear_again(fd);
         }
         if self.keeps_port {
-            return self.sockets.disconnect();
+            return self.sockets.disconnect().map(|()| World::Lulls);
         }
-        kernel::disconnect(fd)?;
-        leave(fd)
+        kernel::disconnect(fd).map(|()| World::Kernels)
     }
+}
+
+/// Whose a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum World {
+    /// lull's, or both worlds'.
+    Lulls,
+    /// The kernel's alone.
+    Kernels,
 }
 
 /// A socket is the kernel's alone from now on.

@@ -1,17 +1,19 @@
 //! The parent's end of a relay of datagrams: a thread that sends what the child sends, and gives it what it asks for.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use lull_net::Interest;
-use rustix::net::SendFlags;
+use lull_net::lull_nic::own;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 
-use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind};
+use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
 use crate::block::{self, Wait};
 use crate::files::{File, Open};
 use crate::inherit::{names_bytes, parent};
-use crate::socket::{Datagram, Room};
+use crate::socket::{Datagram, Room, World, datagram};
 use crate::{Errno, Result, address, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
@@ -21,7 +23,8 @@ const DATA_BYTES: usize = 0x1_0000;
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 struct Relay {
-    file: Open,
+    /// None from when the child has connected it to a peer of the kernel's: it is the kernel's alone then.
+    file: Option<Open>,
     /// The end whose other one the child has.
     socket: OwnedFd,
     /// The kernel's socket that stands behind the program's: its half of one in both worlds.
@@ -30,25 +33,48 @@ struct Relay {
 
 /// Begins a relay with the names of the socket.
 pub(in crate::inherit) fn start(file: Open, socket: OwnedFd, kernels: OwnedFd) -> io::Result<()> {
-    let relay = Relay { file, socket, kernels };
-    let datagram = relay.datagram();
-    let bound = kernel::getsockname(relay.kernels.as_raw_fd()).ok().and_then(|name| address::parse(name.as_bytes()));
-    let local = datagram.own_name().transpose()?.or(bound).unwrap_or(NOBODY);
-    let names = names_bytes(local, datagram.peer().transpose()?.unwrap_or(NOBODY));
-    rustix::net::send(&relay.socket, &names, SendFlags::NOSIGNAL)?;
+    let mut relay = Relay { file: Some(file), socket, kernels };
+    let (local, peer) = relay.names().map_err(|error| io::Error::from_raw_os_error(error.number()))?;
+    rustix::net::send(&relay.socket, &names_bytes(local, peer), SendFlags::NOSIGNAL)?;
     parent::thread("lull-relay-udp").spawn(move || relay.run()).map(drop)
 }
 
 impl Relay {
-    fn datagram(&self) -> &Datagram {
-        match &*self.file {
-            File::Datagram(datagram) => datagram,
+    fn datagram(&self) -> Option<&Datagram> {
+        match &**self.file.as_ref()? {
+            File::Datagram(datagram) => Some(datagram),
             _ => unreachable!("a child sends a second descriptor for a UDP socket alone"),
         }
     }
 
+    /// Its own name and its peer's.
+    fn names(&self) -> Result<(SocketAddr, SocketAddr)> {
+        let kernels = self.kernels.as_raw_fd();
+        let of_the_kernel =
+            |name: Result<kernel::RawAddress>| name.ok().and_then(|name| address::parse(name.as_bytes()));
+        let (local, peer) = match self.datagram() {
+            Some(datagram) => (datagram.own_name().transpose()?, datagram.peer().transpose()?),
+            None => (None, of_the_kernel(kernel::getpeername(kernels))),
+        };
+        let local = local.or_else(|| of_the_kernel(kernel::getsockname(kernels)));
+        Ok((local.unwrap_or(NOBODY), peer.unwrap_or(NOBODY)))
+    }
+
+    /// The child gives the socket a peer, or takes it away; its names then.
+    fn connect(&mut self, to: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
+        match self.datagram() {
+            Some(datagram) => {
+                if datagram.set_peer(self.kernels.as_raw_fd(), to)? == World::Kernels {
+                    self.file = None;
+                }
+            }
+            None => kernel::connect(self.kernels.as_raw_fd(), to)?,
+        }
+        self.names()
+    }
+
     /// Until every process has closed the other end.
-    fn run(&self) {
+    fn run(&mut self) {
         let (mut data, mut is_wanted) = (vec![0; DATA_BYTES], false);
         loop {
             match self.of_the_child(&mut data) {
@@ -67,21 +93,44 @@ impl Relay {
     }
 
     /// Does what the child's next message asks for, and says what that was; nothing if there will be none any more.
-    fn of_the_child(&self, data: &mut [u8]) -> Result<Option<Kind>> {
+    fn of_the_child(&mut self, data: &mut [u8]) -> Result<Option<Kind>> {
         let mut header = Header::bare(Kind::Wants, 0);
-        let mut parts = [IoSliceMut::new(&mut header.0), IoSliceMut::new(data)];
-        let got = kernel::recvmsg(self.socket.as_raw_fd(), &mut parts, &mut [], libc::MSG_DONTWAIT)?.bytes;
-        let Some(length) = got.checked_sub(HEADER_BYTES) else { return Ok(None) };
-        if header.kind() == Some(Kind::Datagram)
-            && let Err(error) = self.send(&header, &data[..length])
-        {
-            self.tell(&Header::bare(Kind::NotSent, error.number()), &[]);
+        let Some((length, answers)) = self.next_message(&mut header, data)? else { return Ok(None) };
+        match (header.kind(), answers) {
+            (Some(Kind::Datagram), _) => {
+                if let Err(error) = self.send(&header, &data[..length]) {
+                    self.tell(&Header::bare(Kind::NotSent, error.number()), &[]);
+                }
+            }
+            (Some(Kind::Connects), Some(answers)) => peer::answer(&answers, self.connect(header.name())),
+            (Some(Kind::Names), Some(answers)) => peer::answer(&answers, self.names()),
+            _ => {}
         }
         Ok(header.kind())
     }
 
+    /// The child's next message: how much is behind the header, and the socket that came along; nothing if there will be none any
+    /// more.
+    fn next_message(&self, header: &mut Header, data: &mut [u8]) -> Result<Option<(usize, Option<OwnedFd>)>> {
+        let mut parts = [IoSliceMut::new(&mut header.0), IoSliceMut::new(data)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.socket, &mut parts, &mut control, flags);
+        let got = got.map_err(|error| Errno::new(error.raw_os_error()))?.bytes;
+        let answers = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next().map(own::kept_apart),
+            _ => None,
+        });
+        Ok(got.checked_sub(HEADER_BYTES).map(|length| (length, answers)))
+    }
+
     fn send(&self, header: &Header, data: &[u8]) -> Result<()> {
-        let (datagram, fd) = (self.datagram(), self.kernels.as_raw_fd());
+        let fd = self.kernels.as_raw_fd();
+        let Some(datagram) = self.datagram() else {
+            let parts = [IoSlice::new(data)];
+            return kernel::sendmsg(fd, &parts, header.name(), header.control(), header.number()).map(drop);
+        };
         loop {
             match datagram.send(fd, &[IoSlice::new(data)], header.name(), header.control(), header.number()) {
                 // The program's socket may be one that does not block: the relay does.
@@ -94,8 +143,13 @@ impl Relay {
     /// Gives the child a datagram, or the error that the socket has instead; false if there is none yet.
     fn give(&self, data: &mut [u8]) -> bool {
         let mut control = [0; CONTROL_BYTES];
-        let room = Room { buffers: &mut [IoSliceMut::new(data)], control: &mut control };
-        match self.datagram().receive(self.kernels.as_raw_fd(), room, libc::MSG_DONTWAIT) {
+        let mut room = Room { buffers: &mut [IoSliceMut::new(data)], control: &mut control };
+        let kernels = self.kernels.as_raw_fd();
+        let received = match self.datagram() {
+            Some(datagram) => datagram.receive(kernels, room, libc::MSG_DONTWAIT),
+            None => datagram::kernels(kernels, &mut room, 0),
+        };
+        match received {
             Err(WOULD_BLOCK) => return false,
             Err(error) => self.tell(&Header::bare(Kind::Failed, error.number()), &[]),
             Ok(message) => {
@@ -122,11 +176,13 @@ impl Relay {
         let readable = || Interest::READABLE;
         let wait = Wait::new()?;
         wait.add_kernels(child, readable(), readable)?;
-        let (lulls, theirs) = (is_wanted, is_wanted && datagram.is_kernels_too());
-        let added = (if lulls { wait.add(&datagram.sockets, readable(), readable) } else { Ok(()) })
+        let lulls = datagram.filter(|_| is_wanted);
+        let theirs = is_wanted && datagram.is_none_or(Datagram::is_kernels_too);
+        let added = lulls
+            .map_or(Ok(()), |datagram| wait.add(&datagram.sockets, readable(), readable))
             .and_then(|()| if theirs { wait.add_kernels(kernels, readable(), readable) } else { Ok(()) });
         let waited = added.and_then(|()| wait.wait(None));
-        if lulls {
+        if let Some(datagram) = lulls {
             wait.remove(&datagram.sockets);
         }
         if theirs {

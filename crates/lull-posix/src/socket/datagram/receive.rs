@@ -89,7 +89,7 @@ impl Datagram {
 }
 
 /// A datagram of the kernel's, if one waits.
-fn kernels(fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
+pub(crate) fn kernels(fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {
     let got = kernel::recvmsg(fd, room.buffers, room.control, flags | libc::MSG_DONTWAIT)?;
     Ok(Message { bytes: got.bytes, from: Name::Kernels(got.from), control_bytes: got.control_bytes, flags: got.flags })
 }

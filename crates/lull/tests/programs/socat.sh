@@ -1,0 +1,65 @@
+# socat with a child for each client of UDP, which connects the socket that it inherits: SCRIPT LULL MODE. Clients are of both worlds.
+# The child passes on what comes to a program, or executes one with the socket as its input and output.
+. "$(dirname "$0")/harness.sh"
+
+cat >client.py <<'END'
+import socket, sys, threading
+
+def ask(nth):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((sys.argv[1], int(sys.argv[2])))
+        asking.settimeout(1)
+        for size in [1, 100, 1400] * 3:
+            question = b"%d " % nth + b"x" * size
+            # The first ones find nobody yet, any datagram may be lost, and what came for others before the child had connected is its.
+            for attempt in range(120):
+                try:
+                    asking.send(question)
+                    while asking.recv(2000) != question:
+                        pass
+                    break
+                except (TimeoutError, ConnectionRefusedError):
+                    pass
+            else:
+                raise SystemExit(f"client {nth} has no answer to {size} bytes")
+    done.append(nth)
+
+done = []
+ask(-1)
+threads = [threading.Thread(target=ask, args=(nth,)) for nth in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(done) == 9, done
+print(len(done), "clients answered")
+END
+cat >names.py <<'END'
+import os, socket
+
+# The socket that this was executed with has the names that socat's child has given it.
+with socket.socket(fileno=0) as connected:
+    assert connected.type == socket.SOCK_DGRAM, connected
+    peer, own = connected.getpeername(), connected.getsockname()
+    assert peer[0] != "0.0.0.0" and peer[1] != 0 and own[0] != "0.0.0.0" and own[1] == 7778, (own, peer)
+    while True:
+        try:
+            question = connected.recv(2000)
+        except OSError:
+            # socat has ended, and its network with it.
+            break
+        os.write(1, question)
+END
+# How long a child that nobody asks stays.
+idle=(-T 10)
+on_lull socat "${idle[@]}" UDP-LISTEN:7777,fork EXEC:cat
+timeout 240 python3 client.py "$own" 7777 || fail "no answer"
+timeout 240 python3 client.py 127.0.0.1 7777 || fail "no answer to the kernel's world"
+# A child that has ended leaves its socket to nobody.
+gone() { "$lull" ss >sockets && ! grep -q ESTAB sockets; }
+until_it gone
+stop
+on_lull socat UDP-LISTEN:7778,fork "EXEC:python3 names.py,nofork"
+timeout 240 python3 client.py "$own" 7778 || fail "no answer of a program that was executed"
+timeout 240 python3 client.py 127.0.0.1 7778 || fail "no answer of a program that was executed to the kernel's world"
+stop
+grep -q Traceback said && fail "a program failed"
+echo done
