@@ -89,6 +89,12 @@ impl Claim {
         }
     }
 
+    /// Whether the member is to be visited whatever the hint says, also if somebody has it: a poller that has parked still rings
+    /// the doorbells that it held back.
+    pub(crate) fn is_poked(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & (POKED | ABSENT) == POKED
+    }
+
     pub(crate) fn is_absent(&self) -> bool {
         self.0.load(Ordering::Acquire) & ABSENT != 0
     }

@@ -32,7 +32,7 @@ pub use slots::PollerStats;
 use crate::busy::BusyStop;
 use crate::event::{Cx, EventKind};
 use crate::group::budget::Ledger;
-use crate::group::claim::{Claim, Claimant, Leaving, Look};
+use crate::group::claim::{Claim, Claimant, Leaving};
 use crate::group::governor::Governor;
 use crate::group::slots::{MemberSlot, NEVER_NS, PollerCounters, PollerSlot};
 use crate::group::watch::{Detached, GROUP_POLLERS_MAX, Watch};
@@ -283,7 +283,7 @@ impl Group {
 
     /// Whether something is to be polled whatever the devices say.
     pub(crate) fn is_poked(&self) -> bool {
-        self.members.iter().any(|member| member.claim.look() == Look::Poked)
+        self.members.iter().any(|member| member.claim.is_poked())
     }
 
     /// When the first of the frames may be sent that transmit queues hold back.

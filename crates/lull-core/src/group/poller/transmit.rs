@@ -114,3 +114,36 @@ impl GroupPoller {
         self.give_back(group, held, napi, cx)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::group::GroupConfig;
+
+    /// A poller that goes rings first, and has the member meanwhile; what it left there is the other's.
+    #[test]
+    fn nobody_rests_over_frames_of_a_member_whose_doorbell_a_poller_that_goes_rings_just_now() {
+        let group = Group::new(0, GroupConfig { rest_ns: Some(0), ..GroupConfig::default() }).unwrap();
+        let cx = Cx::new(0, 20_000_000);
+        let (mut goes, mut stays) = (group.attach(0, &cx).unwrap(), group.attach(1, &cx).unwrap());
+        let napi = Napi::new(0);
+        napi.enable(crate::NAPI_ID_MIN, None);
+        let _ = group.enter_transmit(&napi, 1, &cx).unwrap();
+        let nothing = |_, _| Some(false);
+        assert!(matches!(goes.next(&group, nothing, false, false, &cx), GroupStep::Transmit(_)));
+        let more = Transmitted { frames: 1, bytes: 60, left: TxLeft::More };
+        assert!(goes.transmitted(&group, &napi, &more, &cx).is_none());
+        let _ = group.detach(0).unwrap();
+        // It wakes the other, to whom it hands on what it watched, and then rings.
+        assert!(matches!(goes.next(&group, nothing, false, false, &cx), GroupStep::Wake(_)));
+        assert!(matches!(goes.next(&group, nothing, false, false, &cx), GroupStep::Doorbell(_)));
+        let step = stays.next(&group, nothing, false, false, &cx);
+        assert!(!matches!(step, GroupStep::Rest { .. }), "frames wait: {step:?}");
+        assert!(goes.rung(&group, &napi, &cx).is_none());
+        let step = stays.next(&group, nothing, false, false, &cx);
+        assert!(matches!(step, GroupStep::Transmit(_)), "{step:?}");
+        let none = Transmitted { frames: 0, bytes: 0, left: TxLeft::Nothing };
+        assert!(stays.transmitted(&group, &napi, &none, &cx).is_none());
+        assert_eq!(goes.next(&group, nothing, false, false, &cx), GroupStep::Detached);
+    }
+}
