@@ -62,8 +62,10 @@ pub struct Costs {
     pub send_ns: u32,
     /// Starting to busy poll from a send call after the thread has slept, with cold caches.
     pub cold_busy_ns: u32,
-    /// Sending one frame of a transmit ring within a poll.
+    /// Sending one frame of a transmit ring within a poll, or from a queueing discipline.
     pub tx_frame_ns: u32,
+    /// Telling the device of frames on a ring.
+    pub doorbell_ns: u32,
     /// One look at a ring or at the clock by a program that spins in user space.
     pub spin_ns: u32,
     /// A look at a member of a group that has nothing.
@@ -116,6 +118,7 @@ impl Default for Costs {
             send_ns: 1_500,
             cold_busy_ns: 0,
             tx_frame_ns: 100,
+            doorbell_ns: 100,
             spin_ns: 100,
             group_look_ns: 5,
             group_pass_ns: 50,

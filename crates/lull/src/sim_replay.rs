@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
-use lull_sim::random::{Plan, Tally, report};
+use lull_sim::random::{Plan, Shape, Tally, report};
 
 use crate::failure::Failure;
 use crate::output::{out, outln, say};
@@ -23,9 +23,8 @@ pub struct Replay {
     /// Shrink a failing world first: leave out what it takes not to fail.
     #[arg(long)]
     shrunk: bool,
-    /// The world of `lull sim worlds --groups`.
-    #[arg(long)]
-    groups: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
     /// Show the last so many events.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     limit: u32,
@@ -40,18 +39,34 @@ pub struct Worlds {
     /// The first world's seed; the others follow it.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     from: u64,
+    #[command(flatten)]
+    shape: ShapeArgs,
+}
+
+/// Which worlds.
+#[derive(Args, Clone, Copy)]
+struct ShapeArgs {
     /// Every world has busy-polling CPU groups; without this three in ten have.
     #[arg(long)]
     groups: bool,
+    /// Every world has such groups, and transmit queues with a queueing discipline.
+    #[arg(long, conflicts_with = "groups")]
+    transmit: bool,
 }
 
-fn world(seed: u64, grouped: bool) -> Plan {
-    if grouped { Plan::random_grouped(seed) } else { Plan::random(seed) }
+impl ShapeArgs {
+    fn shape(self) -> Shape {
+        match self {
+            ShapeArgs { transmit: true, .. } => Shape::Transmit,
+            ShapeArgs { groups: true, .. } => Shape::Groups,
+            ShapeArgs { .. } => Shape::Any,
+        }
+    }
 }
 
 /// Runs `lull sim replay`: status 1 if an invariant broke.
 pub fn replay(args: &Replay) -> Result<ExitCode, Failure> {
-    let mut plan = world(args.seed, args.groups);
+    let mut plan = Plan::random_of(args.seed, args.shape.shape());
     if args.shrunk {
         let Some(shrunk) = plan.shrink() else {
             let seed = args.seed;
@@ -106,10 +121,10 @@ pub fn worlds(args: &Worlds, stop: &AtomicBool) -> Result<ExitCode, Failure> {
             say!("stopped after {} worlds", tally.worlds);
             break;
         }
-        let outcome = world(seed, args.groups).run();
+        let outcome = Plan::random_of(seed, args.shape.shape()).run();
         tally.add(seed, &outcome);
         if outcome.violation.is_some() && tally.failed.len() <= REPORTS_MAX {
-            out!("{}", report(seed, args.groups))?;
+            out!("{}", report(seed, args.shape.shape()))?;
         }
         if tally.worlds.is_multiple_of(PROGRESS_EVERY) && tally.worlds < args.count {
             say!("{} of {} worlds, {} failed", tally.worlds, args.count, tally.failed.len());

@@ -44,6 +44,16 @@ pub enum Event {
         /// The queue.
         queue: QueueId,
     },
+    /// A batch of a sender's run is on the ring of this transmit queue.
+    TxRun {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// What the discipline of this transmit queue held back is due.
+    TxDue {
+        /// The queue.
+        queue: QueueId,
+    },
     /// An answer reaches the client's application.
     Answer {
         /// The connection.

@@ -209,25 +209,40 @@ impl Clients {
         true
     }
 
-    /// A worker has served a request, and wrote the answer.
-    pub(crate) fn answer(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) {
+    /// A worker has served a request, and wrote the answer. Returns the transmit queue by which it leaves, if that has a discipline.
+    pub(crate) fn answer(&mut self, env: &mut Env, nic: &Nic, conn: ConnId, cpu: CpuId) -> Option<QueueId> {
         if self.pass_on(env, nic, conn, cpu) {
-            return;
+            return None;
         }
         env.tally.counts.served += 1;
         self.inside -= 1;
         if self.is_datagram(conn) {
-            return;
+            return None;
         }
         env.tally.counts.tx_packets += 1;
         // XPS: a core transmits on its own queue.
         let queue = nic.tx_queue[cpu];
+        if queue.is_some_and(|queue| nic.queues[queue].transmit.is_some()) {
+            return queue;
+        }
+        if let Some(queue) = queue {
+            env.agenda.push(env.now_ns + u64::from(env.world.net.tx_done_ns), Event::TxDone { queue });
+        }
+        self.answer_leaves(env, conn);
+        None
+    }
+
+    /// An answer was dropped on its way: the client asks again when it has waited long enough.
+    pub(crate) fn answer_lost(&mut self, env: &mut Env, conn: ConnId) {
+        self.on_wire += 1;
+        env.agenda.push(env.now_ns + env.world.net.retransmit_ns, Event::Arrive { conn, kind: PacketKind::Request });
+    }
+
+    /// An answer is on the wire.
+    pub(crate) fn answer_leaves(&mut self, env: &mut Env, conn: ConnId) {
         let now_ns = env.now_ns;
         let (kernel_ns, program_ns) = client_ns(&env.world.net, &mut self.network);
         let net = &env.world.net;
-        if let Some(queue) = queue {
-            env.agenda.push(now_ns + u64::from(net.tx_done_ns), Event::TxDone { queue });
-        }
         env.agenda.push(now_ns + program_ns, Event::Answer { conn });
         if net.acks {
             let ack_at_ns = now_ns + kernel_ns + u64::from(net.ack_ns);

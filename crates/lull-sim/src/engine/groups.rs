@@ -114,6 +114,7 @@ impl Nic {
     /// The instance is nobody's member any more.
     pub(crate) fn left_group(&mut self, queue: QueueId) {
         self.queues[queue].group = None;
+        self.transmit_leaves(queue);
     }
 }
 
@@ -159,8 +160,16 @@ impl Sim {
         weight: u32,
         by: CpuId,
     ) -> Result<(), EnterRefused> {
-        let napi = &self.nic.queues[queue].napi;
-        let entered = self.nic.groups.table[group].group.enter(napi, weight, &self.env.cx(by))?;
+        let transmits = self.nic.queues[queue].transmit.is_some();
+        if transmits && !self.transmit_enters(queue) {
+            return Err(EnterRefused::Owned);
+        }
+        let (it, napi, cx) = (&self.nic.groups.table[group].group, &self.nic.queues[queue].napi, self.env.cx(by));
+        let entered = if transmits { it.enter_transmit(napi, weight, &cx) } else { it.enter(napi, weight, &cx) };
+        if transmits && entered.is_err() {
+            self.transmit_stays(queue, by);
+        }
+        let entered = entered?;
         // As after a schedule; what came before is polled by the first visit.
         self.nic.shut(&mut self.env, queue);
         self.nic.sync_timer(&mut self.env, &mut self.cpus, queue);

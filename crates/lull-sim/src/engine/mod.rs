@@ -23,6 +23,7 @@
 //! | `cpu`, `cpus`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
 //! | `user_host` | CPUs on which lull's own host delivers |
 //! | `groups` | busy-polling CPU groups: their members, their pollers' threads, who is told of what arrives |
+//! | `transmit` | transmit queues with a discipline, and whoever runs them |
 //! | `guest`, `vcpu` | a guest's CPU, which is a thread of another |
 //! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
 //! | `deliver` | the way of a packet from a poll to its socket, its context and a waiting thread |
@@ -72,6 +73,7 @@ pub(crate) mod tally;
 pub(crate) mod thread;
 pub mod traffic;
 pub mod transition;
+pub(crate) mod transmit;
 pub(crate) mod user_host;
 pub(crate) mod vcpu;
 pub(crate) mod xsk;

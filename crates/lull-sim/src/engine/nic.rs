@@ -19,6 +19,7 @@ use crate::engine::groups::Groups;
 use crate::engine::id::{ConnId, CpuId, GroupId, Id, QueueId, Side, SocketId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::rng::{Component, Stream};
+use crate::engine::transmit::TransmitQueue;
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 
 /// A packet in a ring.
@@ -124,6 +125,8 @@ pub(crate) struct Queue {
     pub(crate) tx_ring: Vec<Frame>,
     /// The responder's AF_XDP socket that its packets go to.
     pub(crate) xsk: Option<XskId>,
+    /// It sends through a discipline.
+    pub(crate) transmit: Option<TransmitQueue>,
     pub(crate) rx: CompletionQueue,
     pub(crate) tx: CompletionQueue,
     pub(crate) poll: Poll,
@@ -154,6 +157,7 @@ impl Queue {
             tx_done: 0,
             tx_ring: Vec::new(),
             xsk: None,
+            transmit: spec.transmits.as_ref().map(TransmitQueue::new),
             rx: CompletionQueue::new(spec.rx, RX_CQE),
             tx: CompletionQueue::new(spec.tx, TX_EQE),
             poll: Poll { batch: Vec::with_capacity(64), ..Poll::default() },
@@ -195,12 +199,18 @@ impl Queue {
     /// Whether a poll would find something.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ring.is_empty() || !self.tx_ring.is_empty() || self.tx_done != 0
+        let sends = || self.transmit.as_ref().is_some_and(TransmitQueue::hint);
+        !self.ring.is_empty() || !self.tx_ring.is_empty() || self.tx_done != 0 || sends()
     }
 
     /// Since when packets lie in the ring that no poll has looked at.
     pub(crate) fn unseen_since_ns(&self) -> Option<u64> {
         self.unseen_since_ns
+    }
+
+    /// Something came that no poll has looked at.
+    pub(super) fn noticed(&mut self, now_ns: u64) {
+        self.unseen_since_ns.get_or_insert(now_ns);
     }
 
     /// A poll looks at the ring.
@@ -212,6 +222,11 @@ impl Queue {
                 waits.saturating_record(now_ns - since_ns);
             }
         }
+    }
+
+    /// Whether somebody runs it who is no group.
+    pub(crate) fn is_run(&self) -> bool {
+        self.transmit.as_ref().is_some_and(|tx| tx.is_run() || !tx.word.is_idle() && !tx.word.is_grouped())
     }
 
     pub(crate) fn unpolled(&self, side: Side) -> u32 {
@@ -235,8 +250,11 @@ pub(crate) struct Nic {
 impl Nic {
     pub(crate) fn new(world: &World, seed: u64) -> Nic {
         let queues = world.queues.len();
-        let own = |cpu: usize| world.queues.iter().position(|queue| usize::from(queue.cpu) == cpu);
-        let spread = |cpu: usize| (queues > 0).then(|| cpu % queues);
+        // Where there are queues that only send, these do.
+        let sends: Vec<usize> = (0..queues).filter(|queue| world.queues[*queue].transmits.is_some()).collect();
+        let sends = if sends.is_empty() { (0..queues).collect() } else { sends };
+        let own = |cpu: usize| sends.iter().copied().find(|queue| usize::from(world.queues[*queue].cpu) == cpu);
+        let spread = |cpu: usize| (!sends.is_empty()).then(|| sends[cpu % sends.len()]);
         let tx_queue = (0..world.cpus.len()).map(|cpu| own(cpu).or(spread(cpu)).map(QueueId::at)).collect();
         Nic { queues: Table::new(), tx_queue, groups: Groups::new(), sizes: Stream::new(seed, Component::Sizes, 0) }
     }
@@ -372,6 +390,7 @@ impl Nic {
                 self.moderate(env, cpus, queue, side);
             }
         }
+        self.room(env, cpus, queue);
     }
 
     fn adapt(&mut self, env: &mut Env, queue: QueueId, side: Side) {

@@ -20,6 +20,10 @@ impl Sim {
         q.poll.looked_last = false;
         q.poll.breaking_in = breaking_in;
         debug_assert!(q.poll.batch.is_empty(), "two polls of one queue at once");
+        if q.transmit.is_some() {
+            self.env.tally.transitions += 1;
+            return u64::from(self.env.world.costs.poll_ns) + self.transmit_poll_begins(queue);
+        }
         let reaped = std::mem::take(&mut q.tx_done);
         std::mem::swap(&mut q.poll.sending, &mut q.tx_ring);
         let sends = q.poll.sending.len() as u64;
@@ -32,6 +36,9 @@ impl Sim {
 
     /// A chunk ended: delivers it. The cost of the next chunk, or `None` if the poll is over.
     pub(crate) fn poll_goes_on(&mut self, queue: QueueId, cpu: CpuId) -> Option<u64> {
+        if self.nic.queues[queue].transmit.is_some() {
+            return self.transmit_poll_goes_on(queue, cpu);
+        }
         if !self.nic.queues[queue].poll.sending.is_empty() {
             let mut sending = std::mem::take(&mut self.nic.queues[queue].poll.sending);
             for frame in sending.drain(..) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lull_core::event::{Event, EventKind, EventSink};
+use lull_core::tx::doorbell::Why;
 
 use crate::engine::id::{ContextId, CpuId, GroupId, QueueId, StepId};
 use crate::engine::transition::Transition;
@@ -50,6 +51,8 @@ pub(crate) struct Entry {
     pub(crate) what: What,
 }
 
+/// The reasons of doorbells, in the order of their declaration.
+const WHY: [Why; 6] = [Why::Frames, Why::Bytes, Why::Empty, Why::Age, Why::Room, Why::Stops];
 /// Events that one step of a world may cause.
 const EVENTS_MAX: usize = 1_024;
 /// The number of no instance (softirq's own events), packed.
@@ -101,6 +104,7 @@ macro_rules! codes {
                 $(EventKind::$name $({ $field })? => ($code, 0 $(+ word!(to $kind, $field))?),)*
                 EventKind::TimerFire { late_ns, swallowed } => (40, (late_ns << 1) | u64::from(swallowed)),
                 EventKind::BusyAcquire { owned, prefer } => (41, (u64::from(owned) << 1) | u64::from(prefer)),
+                EventKind::Doorbell { frames, why } => (42, (u64::from(frames) << 8) | why as u64),
                 other => unreachable!("an event that the recorder does not know: {other:?}"),
             }
         }
@@ -111,6 +115,7 @@ macro_rules! codes {
                 $($code => EventKind::$name $({ $field: word!(from $kind, value) })?,)*
                 40 => EventKind::TimerFire { late_ns: value >> 1, swallowed: value & 1 != 0 },
                 41 => EventKind::BusyAcquire { owned: value & 2 != 0, prefer: value & 1 != 0 },
+                42 => EventKind::Doorbell { frames: (value >> 8) as u32, why: WHY[(value & 0xff) as usize] },
                 other => unreachable!("no event has the code {other}"),
             }
         }
@@ -241,6 +246,8 @@ mod tests {
             EventKind::TimerFire { late_ns: 7, swallowed: true },
             EventKind::BusyAcquire { owned: false, prefer: true },
             EventKind::BusyAcquire { owned: true, prefer: false },
+            EventKind::Doorbell { frames: 64, why: Why::Stops },
+            EventKind::Doorbell { frames: 1, why: Why::Frames },
             EventKind::Enable,
         ];
         for kind in kinds {

@@ -177,6 +177,8 @@ impl Sim {
             Due::Event(Event::Operator { step }) => (7 << 40) | u64::from(step.raw()),
             Due::Event(Event::Settle { queue }) => (8 << 40) | u64::from(queue.raw()),
             Due::Event(Event::Flood) => 9 << 40,
+            Due::Event(Event::TxRun { queue }) => (11 << 40) | u64::from(queue.raw()),
+            Due::Event(Event::TxDue { queue }) => (12 << 40) | u64::from(queue.raw()),
             Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn.raw()),
             Due::Event(Event::Program { thread, token }) => {
                 (6 << 40) | (u64::from(thread.raw()) << 20) | u64::from(token)
@@ -193,6 +195,9 @@ impl Sim {
             Event::Arrive { conn, kind } => {
                 self.clients.arrive(&mut self.env, &mut self.cpus, &mut self.nic, conn, kind);
             }
+            Event::TxDone { queue } if self.nic.queues[queue].transmit.is_some() => self.frame_left(queue),
+            Event::TxRun { queue } => self.run_goes_on(queue),
+            Event::TxDue { queue } => self.transmit_due(queue),
             Event::TxDone { queue } => self.nic.frame_sent(&mut self.env, &mut self.cpus, queue),
             Event::Answer { conn } => self.clients.answered(&mut self.env, conn),
             Event::Issue { source } => self.clients.arrival(&mut self.env, &mut self.cpus, &mut self.nic, source),

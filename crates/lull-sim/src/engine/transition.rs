@@ -106,8 +106,32 @@ transitions! {
     GroupDetached = "group: a CPU is detached",
     GroupLastCpu = "group: the last CPU goes after all members",
     GroupSleep = "group: the budget is spent",
+    TxRun = "transmit: a sender runs",
+    TxNoted = "transmit: a sender leaves its frame to whoever runs",
+    TxGroup = "transmit: a sender tells the group",
+    TxAgain = "transmit: a run looks again",
+    TxIdle = "transmit: a run ends",
+    TxQuota = "transmit: a run has used its quota",
+    TxRoom = "transmit: a run waits for room",
+    TxUntil = "transmit: a run leaves frames that are not due",
+    TxDoorbell = "transmit: a doorbell rings that was held back",
     NapiSet = "settings: of one instance",
     DeviceSet = "settings: of the device",
+}
+
+impl Transition {
+    /// Those of transmit queues with a discipline, which only worlds that have some take.
+    pub const TRANSMIT: [Transition; 9] = [
+        Transition::TxRun,
+        Transition::TxNoted,
+        Transition::TxGroup,
+        Transition::TxAgain,
+        Transition::TxIdle,
+        Transition::TxQuota,
+        Transition::TxRoom,
+        Transition::TxUntil,
+        Transition::TxDoorbell,
+    ];
 }
 
 /// How often each transition was taken.

@@ -70,6 +70,15 @@ pub enum Action {
         /// How many.
         packets: u32,
     },
+    /// Frames of three flows are sent at once.
+    Send {
+        /// By which transmit queue.
+        queue: u32,
+        /// How many.
+        frames: u32,
+        /// Their SO_MAX_PACING_RATE, in bytes a second; 0 is none.
+        rate_bytes_per_s: u32,
+    },
     /// Somebody else schedules an instance (a driver's own kick, an interrupt whose mask came too late).
     Kick {
         /// Which.
@@ -137,6 +146,9 @@ impl fmt::Display for Action {
                 write!(f, "{count} other events for context {context}, {gap_ns} ns apart")
             }
             Action::Burst { queue, packets } => write!(f, "burst of {packets} packets on queue {queue}"),
+            Action::Send { queue, frames, rate_bytes_per_s } => {
+                write!(f, "{frames} frames are sent by queue {queue}, at {rate_bytes_per_s} bytes a second")
+            }
             Action::Kick { queue } => write!(f, "somebody schedules queue {queue}"),
             Action::Spurious { queue } => write!(f, "spurious interrupt of queue {queue}"),
             Action::Stall { ns } => write!(f, "the next request stalls for {ns} ns"),

@@ -5,6 +5,7 @@
 //! check: the timer is one word.
 
 mod groups;
+mod transmit;
 
 use lull_core::event::EventKind;
 use lull_core::state;

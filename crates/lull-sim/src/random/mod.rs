@@ -40,19 +40,34 @@ use crate::engine::transition::Coverage;
 /// Events that a report tells.
 const REPORTED: usize = 60;
 
+/// Which worlds are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// Three in ten have busy-polling CPU groups.
+    #[default]
+    Any,
+    /// All have.
+    Groups,
+    /// All have, and transmit queues with a discipline.
+    Transmit,
+}
+
 /// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
 /// fail.
-pub fn report(seed: u64, grouped: bool) -> String {
-    let plan = if grouped { Plan::random_grouped(seed) } else { Plan::random(seed) };
-    let Some(shrunk) = plan.shrink() else {
+pub fn report(seed: u64, shape: Shape) -> String {
+    let Some(shrunk) = Plan::random_of(seed, shape).shrink() else {
         return format!("seed {seed} keeps every invariant\n");
     };
     let timeline = shrunk.plan.timeline(REPORTED);
-    let groups = if grouped { " --groups" } else { "" };
+    let option = match shape {
+        Shape::Any => "",
+        Shape::Groups => " --groups",
+        Shape::Transmit => " --transmit",
+    };
     let (plan, violation, tries) = (&shrunk.plan, &shrunk.violation, shrunk.tries);
     format!(
         "seed {seed} FAILED, {violation}\nshrunk in {tries} worlds; to see it again: \
-         lull sim replay {seed} --shrunk{groups}\n\n{plan}\n{timeline}\n"
+         lull sim replay {seed} --shrunk{option}\n\n{plan}\n{timeline}\n"
     )
 }
 

@@ -1,11 +1,14 @@
 //! A random world, drawn from a seed: machine, applications, load, faults and the script of what is done to it.
 
+mod transmit;
+
 use lull_core::epoll::TimeoutZero;
 use lull_core::group::{Budget, Thresholds};
 use lull_core::{EpollOptions, EpollParams, GroupConfig, NapiSettings, Sysctl, Threaded};
 
 use crate::engine::dim::Moderation;
 use crate::engine::rng::{Component, Stream};
+use crate::random::Shape;
 use crate::random::action::Action;
 use crate::random::script::Step;
 use crate::random::words::{params, settings};
@@ -196,15 +199,25 @@ impl Draw {
 impl Plan {
     /// The world of this seed.
     pub fn random(seed: u64) -> Plan {
-        Plan::draw(seed, false)
+        Plan::draw(seed, Shape::Any)
     }
 
     /// The world of this seed, with busy-polling CPU groups in any case.
     pub fn random_grouped(seed: u64) -> Plan {
-        Plan::draw(seed, true)
+        Plan::draw(seed, Shape::Groups)
     }
 
-    fn draw(seed: u64, grouped: bool) -> Plan {
+    /// The world of this seed, with such groups, and transmit queues that they may have as members.
+    pub fn random_transmitting(seed: u64) -> Plan {
+        Plan::draw(seed, Shape::Transmit)
+    }
+
+    /// The world of this seed among those of this shape.
+    pub fn random_of(seed: u64, shape: Shape) -> Plan {
+        Plan::draw(seed, shape)
+    }
+
+    fn draw(seed: u64, shape: Shape) -> Plan {
         let mut draw = Draw(Stream::new(seed, Component::Worlds, 0));
         let cpus = draw.between(1, 3);
         let queues = draw.between(1, 4);
@@ -282,8 +295,11 @@ impl Plan {
         let mut script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
         let persistent = draw.chance(50);
         // Drawn last, so that worlds without groups are what they were.
-        if grouped || draw.chance(30) {
+        if shape != Shape::Any || draw.chance(30) {
             groups(&mut draw, &mut world, &mut script, lap_ns);
+        }
+        if shape == Shape::Transmit {
+            transmit::draw(&mut draw, &mut world, &mut script, lap_ns);
         }
         leave_time(&mut script, cpus, lap_ns);
         Plan { seed, world, readers: plan_readers, script, lap_ns, persistent, transitions_goal: TRANSITIONS_GOAL }
@@ -420,7 +436,7 @@ impl std::fmt::Display for Plan {
         for (index, queue) in queues.iter().enumerate() {
             writeln!(
                 f,
-                "  queue {index}: cpu {}, thread cpu {}, {}, {:?}, rx {:?}, tx {:?}, ring {}{}",
+                "  queue {index}: cpu {}, thread cpu {}, {}, {:?}, rx {:?}, tx {:?}, ring {}{}{}",
                 queue.cpu,
                 queue.thread_cpu,
                 settings(&queue.napi, true),
@@ -429,6 +445,7 @@ impl std::fmt::Display for Plan {
                 queue.tx,
                 queue.ring_packets,
                 if queue.gro_holds { ", GRO holds" } else { "" },
+                queue.transmits.map_or_else(String::new, |spec| format!(", {spec:?}")),
             )?;
         }
         for (index, group) in self.world.groups.iter().enumerate() {

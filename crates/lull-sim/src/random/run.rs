@@ -170,7 +170,9 @@ impl Run {
     }
 
     fn polled(&self) -> u64 {
-        self.sim.nic.queues.iter().map(|queue| queue.napi.stats().work).sum()
+        // The work of a transmit queue is frames that it sent.
+        let receives = self.sim.nic.queues.iter().filter(|queue| queue.transmit.is_none());
+        receives.map(|queue| queue.napi.stats().work).sum()
     }
 
     /// Runs all of it, and returns how long the end took.
@@ -265,7 +267,8 @@ impl Run {
         }
         // A busy poller may never end its poll, so what it took so far counts.
         let amid = self.sim.nic.queues.rows().filter(|&(index, _)| self.checker.is_polled(index));
-        let amid: u64 = amid.map(|(_, queue)| u64::from(queue.poll.work)).sum();
+        let amid: u64 =
+            amid.filter(|(_, queue)| queue.transmit.is_none()).map(|(_, queue)| u64::from(queue.poll.work)).sum();
         let (arrived, polled) = (self.sim.env.tally.counts.rx_packets, self.polled() + amid);
         let flushed: u64 = self.sim.nic.queues.iter().map(|queue| queue.flushed).sum();
         if arrived != polled + flushed {
@@ -287,6 +290,10 @@ impl Run {
             // A busy poller owns its instance as long as it likes, a thread for ever.
             if now.has(state::SCHED) && !now.has(state::IN_BUSY_POLL) && !self.checker.is_polled(index) {
                 return Some(format!("queue {index} is owned and not let go ({now:?})"));
+            }
+            if let Some(tx) = queue.transmit.as_ref().filter(|tx| tx.waiting() + tx.on_ring() != 0) {
+                let (waiting, on_ring) = (tx.waiting(), tx.on_ring());
+                return Some(format!("queue {index} has {waiting} frames to send and {on_ring} on its ring ({now:?})"));
             }
             if !queue.unsettled.is_empty() {
                 return Some(format!("queue {index} is not settled"));

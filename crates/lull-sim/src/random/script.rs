@@ -218,6 +218,9 @@ impl Script {
                     );
                 }
             }
+            Action::Send { queue, frames, rate_bytes_per_s } => {
+                self.act_send(sim, (queue_of(queue), frames, rate_bytes_per_s), step, cpu);
+            }
             Action::Kick { queue } => {
                 sim.nic.schedule(&mut sim.env, &mut sim.cpus, queue_of(queue), cpu);
             }

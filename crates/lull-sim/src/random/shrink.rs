@@ -170,6 +170,7 @@ fn queues(plan: &mut Plan) -> Vec<&mut u32> {
         | Action::Thread { queue, .. }
         | Action::Disable { queue, .. }
         | Action::Burst { queue, .. }
+        | Action::Send { queue, .. }
         | Action::Kick { queue }
         | Action::Add { queue, .. }
         | Action::Remove { queue }
@@ -280,6 +281,7 @@ fn shorter_step(plan: &mut Plan, index: usize) -> bool {
     let Some(step) = plan.script.get_mut(index) else { return false };
     match &mut step.action {
         Action::Burst { packets, .. } if *packets > 1 => *packets /= 2,
+        Action::Send { frames, .. } if *frames > 1 => *frames /= 2,
         Action::Other { count, .. } if *count > 1 => *count /= 2,
         Action::Stall { ns } | Action::Steal { ns, .. } if *ns > 10_000 => *ns /= 2,
         _ => return false,

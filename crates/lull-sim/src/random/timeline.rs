@@ -135,6 +135,7 @@ fn event(kind: EventKind) -> String {
         EventKind::GroupPark => "a poller parks",
         EventKind::GroupRest => "the last poller rests",
         EventKind::GroupRestEnd => "the rest ends",
+        EventKind::Doorbell { frames, why } => return format!("its doorbell rings for {frames} frames: {why:?}"),
         EventKind::Disable => "disabled",
         EventKind::Enable => "enabled",
         other => return format!("{other:?}"),

@@ -15,7 +15,7 @@ pub use flood::{FloodSpec, RelaySpec, SenderSpec, VcpuSpec};
 pub use group::{GroupMemberSpec, GroupSpec};
 pub use host::{GeneratorSpec, UserHost};
 pub use pair::{PeerKind, PeerSpec, Receive, SocketSpec, Transmit};
-pub use queue::{Masking, ModerationSpec, Period, QueueSpec};
+pub use queue::{Masking, ModerationSpec, Period, QueueSpec, TransmitSpec};
 pub use xsk::{XskSpec, XskThreadSpec, XskWait};
 
 use lull_core::{AppPolicy, EpollOptions, EpollParams, Mode, Sysctl};

@@ -27,6 +27,17 @@ pub enum Period {
     Interrupt,
 }
 
+/// A queue that sends through a queueing discipline, with a NAPI of its own, and receives nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransmitSpec {
+    /// The discipline.
+    pub qdisc: lull_qdisc::Kind,
+    /// Frames that its ring holds.
+    pub ring_frames: u32,
+    /// How long a frame is on the wire, in nanoseconds.
+    pub frame_wire_ns: u32,
+}
+
 /// One queue pair of the NIC, with its NAPI.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
@@ -64,6 +75,8 @@ pub struct QueueSpec {
     /// queues of a vector report until its handler has ended, that handler takes (mlx4: a transmit ring has the vector
     /// of its receive ring, and `mlx4_eq_int` goes on until the event queue is empty).
     pub vector: Option<u32>,
+    /// It is a transmit queue with a discipline, and no queue pair.
+    pub transmits: Option<TransmitSpec>,
 }
 
 /// How a device's interrupt is masked.
@@ -96,6 +109,7 @@ impl QueueSpec {
             completes_off_affinity: false,
             has_thread: false,
             vector: None,
+            transmits: None,
         }
     }
 

@@ -275,7 +275,7 @@ impl Program for EpollWorker {
                     return self.served(sim, place);
                 }
                 if let Item::Connection(conn) = self.batch[place] {
-                    sim.clients.answer(&mut sim.env, &sim.nic, conn, self.cpu);
+                    sim.answers(conn, self.cpu);
                 }
                 self.served(sim, place)
             }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lull_core::group::Visit;
 use lull_core::group::budget::BUDGET_PERIOD_NS;
+use lull_core::group::{Ring, Transmitted, Visit};
 use lull_core::{BusyStop, GroupPoller, GroupStep};
 
 use crate::engine::id::{CpuId, GroupId, QueueId, ThreadId};
@@ -16,6 +16,8 @@ use crate::engine::transition::Transition;
 #[derive(Debug)]
 enum Stage {
     Visit(Visit),
+    Transmit(Visit, Transmitted),
+    Doorbell(Ring),
     LastPoll(QueueId, BusyStop),
     /// Empty passes; whether those awake beside it did not run as they began.
     Spinning {
@@ -71,8 +73,10 @@ impl GroupPollerProgram {
                     sim.nic.pollers_notice(&mut sim.env, &mut sim.cpus, id);
                     return self.goes_to_sleep(sim, None, false);
                 }
-                GroupStep::Transmit(_) | GroupStep::Doorbell(_) => {
-                    unreachable!("a simulated group has no transmit queues")
+                GroupStep::Transmit(visit) => return self.transmits(sim, visit),
+                GroupStep::Doorbell(ring) => {
+                    self.stage = Some(Stage::Doorbell(ring));
+                    return Next::Run(Segment::bottom_halves_off(u64::from(sim.env.world.costs.doorbell_ns)));
                 }
                 GroupStep::Rest { until_ns } => {
                     sim.nic.groups.table[id].seat(cpu).settles = true;
@@ -102,7 +106,7 @@ impl GroupPollerProgram {
         Next::Run(Segment::bottom_halves_off(cost_ns))
     }
 
-    /// The visit's poll is over. A member that leaves is polled once more.
+    /// The visit's poll is over.
     fn visited(&mut self, sim: &mut Sim, visit: Visit) -> Option<Next> {
         let (cpu, queue) = (self.cpu, QueueId::new(visit.napi));
         sim.env.tally.transitions += 1;
@@ -110,6 +114,43 @@ impl GroupPollerProgram {
         let q = &sim.nic.queues[queue];
         let poller = self.poller.as_mut()?;
         let stop = poller.polled(&group, &q.napi, q.poll.work, &sim.env.cx(cpu), |_| ());
+        self.given_back(sim, queue, stop)
+    }
+
+    fn transmits(&mut self, sim: &mut Sim, visit: Visit) -> Next {
+        let queue = QueueId::new(visit.napi);
+        if visit.mask {
+            sim.nic.shut(&mut sim.env, queue);
+        }
+        let (sent, cost_ns) = sim.transmit_visit_begins(queue, visit.budget);
+        self.stage = Some(Stage::Transmit(visit, sent));
+        let costs = &sim.env.world.costs;
+        let fixed_ns = u64::from(costs.group_claim_ns) + u64::from(costs.poll_ns);
+        Next::Run(Segment::bottom_halves_off(fixed_ns + cost_ns))
+    }
+
+    fn transmitted(&mut self, sim: &mut Sim, visit: Visit, sent: &Transmitted) -> Option<Next> {
+        let (cpu, queue) = (self.cpu, QueueId::new(visit.napi));
+        sim.env.tally.transitions += 1;
+        sim.transmit_visit_ends(queue, sent);
+        let group = &sim.nic.groups.table[self.group].group;
+        let stop = self.poller.as_mut()?.transmitted(group, &sim.nic.queues[queue].napi, sent, &sim.env.cx(cpu));
+        self.given_back(sim, queue, stop)
+    }
+
+    fn rung(&mut self, sim: &mut Sim, ring: Ring) -> Option<Next> {
+        let (cpu, queue) = (self.cpu, QueueId::new(ring.napi));
+        sim.env.tally.transitions += 1;
+        let frames = sim.rings(queue);
+        assert_eq!(frames, ring.frames, "I15: a group counts what was not rung for");
+        let group = &sim.nic.groups.table[self.group].group;
+        let stop = self.poller.as_mut()?.rung(group, &sim.nic.queues[queue].napi, &sim.env.cx(cpu));
+        self.given_back(sim, queue, stop)
+    }
+
+    /// A visit has ended; a member that leaves is polled once more.
+    fn given_back(&mut self, sim: &mut Sim, queue: QueueId, stop: Option<BusyStop>) -> Option<Next> {
+        let cpu = self.cpu;
         // What is left, others see as well.
         sim.nic.group_notices(&mut sim.env, &mut sim.cpus, queue);
         let stop = stop?;
@@ -213,6 +254,8 @@ impl Program for GroupPollerProgram {
                 }
                 None => self.visited(sim, visit),
             },
+            Some(Stage::Transmit(visit, sent)) => self.transmitted(sim, visit, &sent),
+            Some(Stage::Doorbell(ring)) => self.rung(sim, ring),
             Some(Stage::LastPoll(queue, stop)) => match sim.poll_goes_on(queue, cpu) {
                 Some(cost_ns) => {
                     self.stage = Some(Stage::LastPoll(queue, stop));

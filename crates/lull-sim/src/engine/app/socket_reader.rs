@@ -108,7 +108,7 @@ impl Program for SocketReader {
             Stage::Slept => self.call(sim),
             Stage::Serve(item) => {
                 if let Item::Connection(conn) = item {
-                    sim.clients.answer(&mut sim.env, &sim.nic, conn, self.cpu);
+                    sim.answers(conn, self.cpu);
                 }
                 self.stage = Stage::Call;
                 self.call(sim)

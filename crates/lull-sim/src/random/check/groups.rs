@@ -24,14 +24,16 @@ const BUDGET_LOOK_NS: u64 = 1_000;
 
 /// What is known of one instance from its events.
 #[derive(Debug, Default)]
-struct Member {
+pub(super) struct Member {
     grouped: bool,
     /// The CPU whose poller visits it.
-    claimed: Option<u16>,
+    pub(super) claimed: Option<u16>,
+    /// The CPU whose poller had it last: it answers for its doorbell.
+    pub(super) answers: Option<u16>,
     /// The CPU that visited it last as its home, since homes moved.
     home: Option<u16>,
     /// Since when it is free again.
-    free_since_ns: u64,
+    pub(super) free_since_ns: u64,
     /// Since when it waits, and whom its home has visited since.
     waits_since_ns: Option<u64>,
     passed_over: Vec<u32>,
@@ -39,19 +41,19 @@ struct Member {
 
 /// What is known of one CPU in one group.
 #[derive(Clone, Copy, Debug, Default)]
-struct Poller {
+pub(super) struct Poller {
     woken_ns: Option<u64>,
     parked_ns: Option<u64>,
     /// Since when it runs and finds nothing.
-    idle_since_ns: Option<u64>,
+    pub(super) idle_since_ns: Option<u64>,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct GroupChecker {
-    members: Table<QueueId, Member>,
+    pub(super) members: Table<QueueId, Member>,
     /// By group, then by CPU.
-    pollers: Table<GroupId, Vec<Poller>>,
+    pub(super) pollers: Table<GroupId, Vec<Poller>>,
     /// When an operator last changed something, and how many changes there were then.
     changed: (u64, u32),
     /// When homes moved last: pollers look anew who waits.
@@ -109,13 +111,20 @@ impl GroupChecker {
                 }
                 self.follow_homes(sim);
                 let it = &mut self.members[QueueId::new(napi)];
-                it.claimed = Some(cpu);
+                (it.claimed, it.answers) = (Some(cpu), Some(cpu));
                 it.waits_since_ns = None;
                 it.home = if stray { it.home } else { Some(cpu) };
                 if !stray {
                     self.in_turn(sim, (at_ns, cpu), napi)?;
                 }
                 if stray { Transition::GroupStray } else { Transition::GroupClaim }
+            }
+            EventKind::Doorbell { .. } => {
+                if !it.grouped || it.claimed.is_some() {
+                    return broken("I9", "is rung for while another serves it, or as no member");
+                }
+                (it.claimed, it.answers) = (Some(cpu), Some(cpu));
+                Transition::TxDoorbell
             }
             EventKind::GroupRelease => {
                 if it.claimed.take() != Some(cpu) {
@@ -275,7 +284,7 @@ impl GroupChecker {
             self.check_budget(sim, id, it).or_else(|found| broken("I16", found))?;
             self.check_waits(sim, id, it).or_else(|found| broken("I12", found))?;
         }
-        Ok(())
+        self.check_transmit(sim)
     }
 
     /// Follows since when this poller runs without finding anything.

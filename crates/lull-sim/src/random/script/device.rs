@@ -2,6 +2,7 @@
 
 use lull_core::event::EventKind;
 use lull_core::{DisableClaim, NapiSettings, Threaded, ThreadedOff, state};
+use lull_qdisc::Packet;
 
 use super::{DISABLE_RETRY_NS, Progress, Script, THREADED_RETRY_NS};
 use crate::engine::agenda::PacketKind;
@@ -9,6 +10,10 @@ use crate::engine::id::{CpuId, Id, QueueId, StepId};
 use crate::engine::recorder::{What, Whom};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
+
+/// Sockets that a step sends from, and the length of their frames.
+const SENDERS: u32 = 3;
+const SENT_BYTES: u32 = 1_000;
 
 impl Script {
     /// Whether the step may begin: steps that take a queue down or change its thread exclude each other (RTNL).
@@ -93,6 +98,7 @@ impl Script {
             Progress::Entering(tried) => return self.enters_again(sim, queue, tried, cpu),
             Progress::Fresh => {
                 sim.nic.queues[queue].napi.disable_begin();
+                sim.transmit_goes(queue, true);
                 sim.group_remove(queue, cpu);
             }
             Progress::Waiting(_) => {}
@@ -100,7 +106,8 @@ impl Script {
         let cx = sim.env.cx(cpu);
         let napi = &sim.nic.queues[queue].napi;
         let id = napi.id();
-        if napi.disable_claim() == DisableClaim::Owned {
+        // Whoever runs the queue ends the run first (dev_deactivate_many).
+        if sim.nic.queues[queue].is_run() || napi.disable_claim() == DisableClaim::Owned {
             sim.env.note(cpu, Whom::Queue(queue), Transition::DisableWaits);
             return Some((Progress::Waiting(0), DISABLE_RETRY_NS));
         }
@@ -108,11 +115,34 @@ impl Script {
         sim.env.note(cpu, Whom::Queue(queue), Transition::DisableClaimed);
         sim.nic.sync_timer(&mut sim.env, &mut sim.cpus, queue);
         sim.nic.shut(&mut sim.env, queue);
+        sim.transmit_flush(queue, reset);
         if reset {
             self.flush(sim, queue);
         }
         self.config.disabled(queue.place(), id);
         Some((Progress::Down, u64::from(down_ns)))
+    }
+
+    /// Frames of three sockets reach a transmit queue.
+    pub(super) fn act_send(
+        &mut self,
+        sim: &mut Sim,
+        (queue, frames, rate_bytes_per_s): (QueueId, u32, u32),
+        step: StepId,
+        cpu: CpuId,
+    ) {
+        if sim.nic.queues[queue].transmit.is_none() {
+            sim.env.tell(cpu, What::Skipped(step));
+            return;
+        }
+        let rate_bytes_per_s = (rate_bytes_per_s != 0).then_some(u64::from(rate_bytes_per_s));
+        for frame in 0..frames {
+            // No connection has such a number.
+            let flow = 1 << 32 | u64::from(step.raw()) << 2 | u64::from(frame % SENDERS);
+            let priority = (frame % 2 * 7) as u8;
+            let packet = Packet { bytes: SENT_BYTES, flow, priority, rate_bytes_per_s, ..Packet::new(None) };
+            sim.frame_enters(queue, packet, cpu);
+        }
     }
 
     fn enable(&mut self, sim: &mut Sim, queue: QueueId, cpu: CpuId) {
@@ -124,6 +154,7 @@ impl Script {
         }
         sim.nic.queues[queue].napi.enable(id, Some(&settings));
         self.written(queue, &settings);
+        sim.transmit_goes(queue, false);
         sim.env.cx(cpu).emit(queue.raw(), EventKind::Enable);
         sim.env.note(cpu, Whom::Queue(queue), if same { Transition::EnableSameId } else { Transition::EnableNewId });
         sim.nic.set_up(&mut sim.env, &mut sim.cpus, queue);
