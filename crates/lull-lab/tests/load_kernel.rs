@@ -176,3 +176,32 @@ fn a_server_that_falls_silent_is_an_error() {
     let result = client.run(Pace::Closed { depth: 1 }, Duration::ZERO, Duration::from_secs(3600), &stop);
     assert!(matches!(result, Err(LoadError::NoProgress { outstanding: 2, .. })), "{result:?}");
 }
+
+#[test]
+fn what_is_due_together_on_a_connection_is_written_together() {
+    const DEPTH: u16 = 4;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback socket");
+    let address = listener.local_addr().expect("a bound socket has an address");
+    let stop = Arc::new(AtomicBool::new(false));
+    let stops = stop.clone();
+    // All answers come by one write, and so does what is asked next.
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let (mut input, mut requests) = ([0; 4096], Vec::new());
+        while let Ok(bytes @ 1..) = stream.read(&mut input) {
+            let count = input[..bytes].iter().filter(|byte| **byte == b'\n').count();
+            requests.push(count);
+            stops.store(requests.len() >= 50, Relaxed);
+            stream.write_all(&b"END\r\n".repeat(count)).expect("answered");
+        }
+        requests
+    });
+    let config = WorkloadConfig { records: 500, update_ratio: 0.0, ..WorkloadConfig::default() };
+    let workload = Arc::new(Workload::new(config).expect("a valid workload"));
+    let mut client = KernelClient::connect(KernelConfig::new(address, 1), workload, LOST).expect("connected");
+    let summary = client.run(Pace::Closed { depth: DEPTH }, Duration::ZERO, 2 * LOST, &stop).expect("a whole run");
+    drop(client);
+    let requests = server.join().expect("the server has ended");
+    assert_eq!((summary.errors, summary.lost, summary.unanswered), (0, 0, 0));
+    assert!(requests.len() >= 50 && requests.iter().all(|each| *each == usize::from(DEPTH)), "{requests:?}");
+}

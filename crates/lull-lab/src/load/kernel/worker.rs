@@ -71,6 +71,8 @@ pub(super) struct Worker {
     recorder: Recorder,
     rng: Rng,
     preload: Option<Preload>,
+    /// Intended and eligible times of the requests that were drawn and not written yet, all of one connection.
+    unsent: Vec<(u64, u64)>,
     /// Connections with news, and what news.
     events: Vec<(u32, epoll::EventFlags)>,
     input: Vec<u8>,
@@ -105,6 +107,7 @@ impl Worker {
             schedule: Schedule::new(&Pace::Closed { depth: 1 }, connections, 0, 0),
             recorder: Recorder::new(Window::default()),
             preload: None,
+            unsent: Vec::with_capacity(TX_BATCH),
             events: Vec::with_capacity(EVENTS),
             input: Vec::with_capacity(READ_BYTES),
             last_progress_ns: 0,
@@ -370,14 +373,19 @@ impl Worker {
         true
     }
 
-    /// Sends what is due, a batch at most.
+    /// Sends what is due, a batch at most. What is due on one connection, request behind request, leaves by one call, as
+    /// mutilate's does: libevent writes what a turn of the loop has put into a connection's buffer.
     fn send_due(&mut self, now_ns: u64) -> bool {
-        let mut sent = 0;
-        while sent < TX_BATCH && !self.exhausted() {
+        let mut drawn = 0;
+        let mut unsent = None;
+        while drawn < TX_BATCH && !self.exhausted() {
             let was_idle = self.schedule.outstanding() == 0;
             let Some(due) = self.schedule.next(now_ns) else { break };
             if was_idle {
                 self.last_progress_ns = now_ns;
+            }
+            if let Some(before) = unsent.replace(due.connection).filter(|before| *before != due.connection) {
+                self.send(before);
             }
             let request = match &mut self.preload {
                 Some(preload) => {
@@ -390,14 +398,25 @@ impl Worker {
             };
             let pending = Pending { intended_ns: due.intended_ns, request };
             self.links[due.connection as usize].enqueue(&self.workload, pending);
-            self.recorder.sent(due.intended_ns, due.eligible_ns, self.clock.now_ns());
-            if self.flush(due.connection).is_err() {
-                let now_ns = self.clock.now_ns();
-                self.lose(due.connection, now_ns, "epoll refused".to_owned());
-            }
-            sent += 1;
+            self.unsent.push((due.intended_ns, due.eligible_ns));
+            drawn += 1;
         }
-        sent > 0
+        if let Some(last) = unsent {
+            self.send(last);
+        }
+        drawn > 0
+    }
+
+    /// Writes the requests that were drawn for a connection.
+    fn send(&mut self, connection: u32) {
+        let now_ns = self.clock.now_ns();
+        for (intended_ns, eligible_ns) in self.unsent.drain(..) {
+            self.recorder.sent(intended_ns, eligible_ns, now_ns);
+        }
+        if self.flush(connection).is_err() {
+            let now_ns = self.clock.now_ns();
+            self.lose(connection, now_ns, "epoll refused".to_owned());
+        }
     }
 
     /// A connection is gone: books its requests as lost and has it opened again later.
