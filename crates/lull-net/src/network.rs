@@ -135,6 +135,7 @@ impl Network {
                 ephemeral_ports: config.ephemeral_ports.clone(),
                 timestamps: config.timestamps,
                 coalesce_ns: config.coalesce_ns,
+                share_doorbells: info.dear_doorbell,
                 syncookies: config.syncookies,
                 timeouts: config.timeouts,
                 steering: steering(&device, index),

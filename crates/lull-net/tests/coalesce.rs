@@ -1,14 +1,19 @@
 //! No answer stays behind a thread that waits: each place where it may, with a bound so long that nothing else would help.
 
 mod pair;
+mod wrapped;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use lull_net::{Epoll, Interest, Shutdown, TcpStream, UdpSocket, Worker};
+use lull_nic::{Device, Doorbell, Frame, FramePool, Queue, TxQueue};
 use pair::{LOST, Pair, SERVER, until, wait};
+use wrapped::Wrapped;
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 const SHORT: Duration = Duration::from_millis(1);
@@ -213,4 +218,70 @@ fn a_child_of_fork_forgets_what_its_parent_holds_back() {
     let mut answers = Vec::new();
     (&client).read_to_end(&mut answers).unwrap();
     assert_eq!(answers, b"ab");
+}
+
+/// A transmit half that counts the doorbells which had something to send.
+struct Rings {
+    inner: Box<dyn TxQueue>,
+    staged: bool,
+    rings: Arc<AtomicU64>,
+}
+
+impl TxQueue for Rings {
+    fn transmit(&mut self, frame: Frame) -> Result<(), Frame> {
+        self.staged = true;
+        self.inner.transmit(frame)
+    }
+
+    fn doorbell(&mut self) -> Doorbell {
+        self.rings.fetch_add(u64::from(std::mem::take(&mut self.staged)), Ordering::Relaxed);
+        self.inner.doorbell()
+    }
+
+    fn free_slots(&self) -> usize {
+        self.inner.free_slots()
+    }
+
+    fn reap_sent(&mut self, pool: &mut FramePool) -> usize {
+        self.inner.reap_sent(pool)
+    }
+}
+
+/// Three connections have an answer each in one batch. How many doorbells those took before the thread waits again, and in all.
+fn doorbells_of_three_answers(dear_doorbell: bool) -> (u64, u64) {
+    let rings = Arc::new(AtomicU64::new(0));
+    let counted = rings.clone();
+    let count = move |mut queue: Queue| {
+        queue.tx = Box::new(Rings { inner: queue.tx, staged: false, rings: counted.clone() });
+        queue
+    };
+    let wrap = |inner| Arc::new(Wrapped { dear_doorbell, ..Wrapped::new(inner, count) }) as Arc<dyn Device>;
+    let pair = Pair::coalescing_over(wrap, HOUR_NS);
+    let mut connections: Vec<_> = (7..10).map(|port| pair.connected(port)).collect();
+    let worker = pair.worker();
+    let epoll = Epoll::new(&pair.host);
+    for (server, client) in &mut connections {
+        epoll.add(server, 1, Interest::READABLE).unwrap();
+        client.write_all(b"?").unwrap();
+    }
+    // What is not read is reported again: one batch has all three.
+    while wait(&epoll, &worker, 8, LOST).len() < connections.len() {}
+    let before = rings.load(Ordering::Relaxed);
+    for (server, _) in &connections {
+        assert_eq!((server.recv(&mut [0; 8]).unwrap(), server.send(b"a").unwrap()), (1, 1));
+    }
+    let meanwhile = rings.load(Ordering::Relaxed) - before;
+    assert!(wait(&epoll, &worker, 8, Duration::ZERO).is_empty());
+    let rung = rings.load(Ordering::Relaxed) - before;
+    for (_, client) in &mut connections {
+        client.set_read_timeout(Some(LOST)).unwrap();
+        client.read_exact(&mut [0; 1]).unwrap();
+    }
+    (meanwhile, rung)
+}
+
+#[test]
+fn answers_to_several_peers_share_a_doorbell_where_it_is_dear_and_only_there() {
+    assert_eq!(doorbells_of_three_answers(true), (0, 1));
+    assert_eq!(doorbells_of_three_answers(false), (3, 3));
 }

@@ -49,7 +49,7 @@ fn a_reset_while_the_queues_are_enabled_leaves_no_queue_deaf() {
             queue.irq = Arc::new(ResetsOnce { line: queue.irq, device: device.clone(), done: AtomicBool::new(false) });
             queue
         };
-        Arc::new(Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()) }) as Arc<dyn Device>
+        Arc::new(Wrapped::new(inner, queue)) as Arc<dyn Device>
     };
     let pair = Pair::with(2, wrap, lull_core::NapiSettings::default());
     // SYNs that the reset drops are sent again.

@@ -86,6 +86,25 @@ fn one_answer_per_batch_never_waits_and_several_are_forgotten_after_a_batch_with
 }
 
 #[test]
+fn all_answers_of_a_batch_wait_where_a_doorbell_is_dear() {
+    let mut host = Host::server_with(lull_net::shard::StackConfig { share_doorbells: true, ..server_config() });
+    let listener = host.listen(80);
+    let mut peers: Vec<Peer> = (0..12).map(|nth| Peer::new(4000 + nth)).collect();
+    let ids: Vec<SocketId> = peers.iter_mut().map(|peer| host.establish(listener, peer)).collect();
+    let mut gone = Vec::new();
+    for &id in &ids {
+        host.call(|stack, io| stack.set_nodelay(id, true, io)).unwrap();
+        answer(&mut host, 1, id, b"a");
+        gone.push(host.segments().len());
+    }
+    assert_eq!(gone, [0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0], "the oldest leave together");
+    waits(&mut host);
+    assert_eq!(host.segments().len(), 4);
+    host.send(ids[0], b"b").unwrap();
+    assert_eq!(host.segments().len(), 1, "outside of any batch");
+}
+
+#[test]
 fn a_write_outside_of_any_batch_and_a_stack_that_is_told_not_to_hold_nothing_back() {
     let (mut host, _, mut peer, id) = with_a_peer();
     for letter in ["a", "b", "c"] {

@@ -44,7 +44,7 @@ fn panics(armed: Arc<AtomicBool>) -> impl FnOnce(Arc<dyn Device>) -> Arc<dyn Dev
             queue
         };
         let rss = |source: SocketAddr| assert!(source.port() != PANICS_IN_RSS, "a bug in the device");
-        Arc::new(Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(rss) })
+        Arc::new(Wrapped { rss_asked: Box::new(rss), ..Wrapped::new(inner, queue) })
     }
 }
 
@@ -161,7 +161,7 @@ fn a_panic_in_a_transmit_queue_takes_the_queue_down_and_it_can_be_taken_away() {
             queue.tx = Box::new(PanicsTx(queue.tx, panics.clone()));
             queue
         };
-        let device = Wrapped { inner: Arc::new(device), queue: Box::new(queue), rss_asked: Box::new(|_| ()) };
+        let device = Wrapped::new(Arc::new(device), queue);
         let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
         let options = GroupOptions { oversubscribe: true, ..GroupOptions::default() };
         let config = NetworkConfig {

@@ -311,7 +311,7 @@ fn a_device_that_takes_nothing_at_a_doorbell_is_rung_again_whoever_sends() {
             queue.tx = Box::new(Again { inner: queue.tx, refuses: 0 });
             queue
         };
-        Arc::new(Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()) })
+        Arc::new(Wrapped::new(inner, queue))
     }
     for mode in ["base", "group", "group50"] {
         let mut bench = Bench::with(Qdisc::Fq, mode, 32, again);

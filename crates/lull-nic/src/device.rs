@@ -229,6 +229,9 @@ pub struct DeviceInfo {
     pub tx_ring: usize,
     /// What it offloads.
     pub offloads: Offloads,
+    /// A doorbell is dear, and costs hardly more for several frames than for one: frames that leave at about the same time should
+    /// share one. (AF_XDP in copy mode, where it is a call in which the kernel sends.)
+    pub dear_doorbell: bool,
 }
 
 /// A NIC. The defaults are those of a device without moderation, RSS, reset or events, whose link is always up.

@@ -151,6 +151,7 @@ impl Device for Packet {
             queues: 1,
             rx_ring: self.shared.ring.slots(),
             tx_ring: TX_RING_SLOTS,
+            dear_doorbell: false,
             offloads: Offloads { rx_checksum: true, ..Offloads::default() },
         }
     }

@@ -431,6 +431,7 @@ impl Device for Tap {
             queues: self.shared.files.len(),
             rx_ring: self.shared.rx_ring,
             tx_ring: TX_RING_SLOTS,
+            dear_doorbell: false,
             offloads: Offloads {
                 rx_checksum: self.shared.virtio,
                 tx_checksum: self.shared.virtio,

@@ -238,6 +238,7 @@ impl Device for Xdp {
             queues: shared.sockets.len(),
             rx_ring: shared.rx_ring as usize,
             tx_ring: shared.tx_ring as usize,
+            dear_doorbell: shared.sockets.iter().any(|socket| !socket.zero_copy),
             offloads: Offloads { rx_checksum: shared.peer_is_in_the_machine, ..Offloads::default() },
         }
     }

@@ -243,6 +243,7 @@ impl Device for Loop {
             queues: 1,
             rx_ring: SLOTS,
             tx_ring: SLOTS,
+            dear_doorbell: false,
             offloads: Offloads::default(),
         }
     }

@@ -4,7 +4,8 @@
 //! gathers such writes while a packet of theirs is still in the device (`tcp_autocorking`). Here the end of the batch is known:
 //! the thread comes back to wait for events. So a connection that is written to for the second time in a batch keeps what is
 //! written until then, and one that was written to several times in its last batch keeps the first write as well. A
-//! connection that has one answer per batch is never held back, whatever the others do.
+//! connection that has one answer per batch is never held back, whatever the others do; but where a doorbell is dear
+//! ([`lull_nic::DeviceInfo::dear_doorbell`]) everything is, and answers to several peers leave by one doorbell.
 //!
 //! What is held back leaves when
 //!
@@ -67,7 +68,7 @@ impl Stack {
         let before = connection.flags.contains(Flags::SEVERAL_WRITES);
         connection.flags.set(Flags::SEVERAL_WRITES, again);
         connection.batch = io.batch as u8;
-        if again || before { self.keep(id, io) } else { false }
+        if again || before || self.config.share_doorbells { self.keep(id, io) } else { false }
     }
 
     fn keep(&mut self, id: SocketId, io: &mut Io<'_>) -> bool {

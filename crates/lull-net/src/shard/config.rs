@@ -112,6 +112,9 @@ pub struct StackConfig {
     /// How long what is written while a batch of events is answered may wait for more to leave with it, in nanoseconds; 0:
     /// nothing waits.
     pub coalesce_ns: u64,
+    /// So waits also what connections have one of in a batch, so that a doorbell rings for several of them
+    /// ([`lull_nic::DeviceInfo::dear_doorbell`]).
+    pub share_doorbells: bool,
     /// Secret of this shard: initial sequence numbers, hash seeds, port choice. Give every shard its own, from
     /// `getrandom(2)`; a fixed value makes a run repeatable.
     pub seed: u64,
@@ -149,6 +152,7 @@ impl StackConfig {
             tx_checksum_offload: false,
             tx_segmentation_offload: false,
             coalesce_ns: COALESCE_NS,
+            share_doorbells: false,
             seed: 0,
             timeouts: Timeouts::default(),
             ephemeral_ports: EPHEMERAL_PORTS,

@@ -44,11 +44,16 @@ impl Pair {
 
     /// What is written in a batch of events waits for more of it, at most so long.
     pub fn coalescing(coalesce_ns: u64) -> Pair {
+        Pair::coalescing_over(|device| device, coalesce_ns)
+    }
+
+    /// As [`Pair::coalescing`]; the server's device may be decorated.
+    pub fn coalescing_over(decorate: impl FnOnce(Arc<dyn Device>) -> Arc<dyn Device>, coalesce_ns: u64) -> Pair {
         let (server, client) = mem::pair(MemConfig::default());
         let host = Host::new(HostConfig { cpus: vec![None; 2], ..HostConfig::default() }).unwrap();
         let server_config = NetworkConfig { coalesce_ns, ..config(SERVER, vec![0]) };
         Pair {
-            server: Network::new(&host, Arc::new(server), server_config).unwrap(),
+            server: Network::new(&host, decorate(Arc::new(server)), server_config).unwrap(),
             client: Network::new(&host, Arc::new(client), config(CLIENT, vec![1])).unwrap(),
             host,
         }

@@ -10,11 +10,19 @@ pub struct Wrapped {
     pub queue: Box<dyn Fn(Queue) -> Queue + Send + Sync>,
     /// Called with the source of each flow that the device is asked for, under the lock of a shard.
     pub rss_asked: Box<dyn Fn(SocketAddr) + Send + Sync>,
+    pub dear_doorbell: bool,
+}
+
+impl Wrapped {
+    /// `inner`, whose queues `queue` changes.
+    pub fn new(inner: Arc<dyn Device>, queue: impl Fn(Queue) -> Queue + Send + Sync + 'static) -> Wrapped {
+        Wrapped { inner, queue: Box::new(queue), rss_asked: Box::new(|_| ()), dear_doorbell: false }
+    }
 }
 
 impl Device for Wrapped {
     fn info(&self) -> DeviceInfo {
-        self.inner.info()
+        DeviceInfo { dear_doorbell: self.dear_doorbell, ..self.inner.info() }
     }
     fn take_queue(&self, index: usize) -> Result<Queue, DeviceError> {
         self.inner.take_queue(index).map(&self.queue)

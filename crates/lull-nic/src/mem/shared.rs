@@ -141,6 +141,7 @@ impl Port {
                 queues: queues[side],
                 rx_ring: config.ring_slots,
                 tx_ring: config.ring_slots,
+                dear_doorbell: false,
                 offloads: config.offloads,
             },
             rx: (0..queues[side]).map(|_| RxSide::new(queues[1 - side])).collect(),
