@@ -17,12 +17,15 @@ use lull_core::Mode;
 use lull_host::{Host, HostConfig, Worker, pin_thread, thread_cpu_ns};
 use lull_lab::stats;
 use lull_net::{Epoll, Interest, ListenOptions, Network, NetworkConfig, TcpListener};
+use lull_nic::Device;
 use lull_nic::tap::Tap;
-use lull_nic::{Device, Frame, FramePool, Queue};
 use rustix::event::epoll;
 
+#[path = "over_tap/no_work.rs"]
+mod no_work;
 mod over_tap;
 
+use no_work::{Answer, NoWork};
 use over_tap::{Result, tap};
 
 const CONNECTIONS: usize = 64;
@@ -310,10 +313,10 @@ impl Responder {
         let thread = std::thread::spawn(move || {
             let pinned = pin_thread(&[core]).map(|()| lull_host::thread_id());
             let _ = tell.send(pinned);
-            let mut pool = FramePool::new(EVENTS_MAX);
+            let mut no_work = NoWork::new(mac, RESPONDER_IP, Answer::Echo);
             loop {
                 match asked.load(Ordering::Acquire) {
-                    true => turn_around(mac, &mut queue, &mut pool),
+                    true => drop(no_work.turn_around(&mut queue)),
                     false => std::thread::park(),
                 }
             }
@@ -333,85 +336,4 @@ impl Responder {
     fn cpu_ns(&self) -> u64 {
         thread_cpu_ns(self.tid).unwrap_or(0)
     }
-}
-
-fn turn_around(mac: [u8; 6], queue: &mut Queue, pool: &mut FramePool) {
-    let Queue { rx, tx, .. } = queue;
-    rx.poll(EVENTS_MAX, pool, &mut |mut frame: Frame, pool| {
-        let answers = match frame.data().get(12..14) {
-            Some([8, 6]) => answer_arp(mac, frame.data_mut()),
-            Some([8, 0]) => answer_tcp(frame.data_mut()),
-            _ => false,
-        };
-        if !answers {
-            pool.recycle(frame);
-            return;
-        }
-        let data = frame.data_mut();
-        data.copy_within(6..12, 0);
-        data[6..12].copy_from_slice(&mac);
-        // A full ring loses the frame; the client sends it again.
-        if let Err(frame) = tx.transmit(frame) {
-            pool.recycle(frame);
-        }
-    });
-    tx.doorbell();
-    tx.reap_sent(pool);
-}
-
-fn answer_arp(mac: [u8; 6], data: &mut [u8]) -> bool {
-    if data.len() < 42 || data[38..42] != RESPONDER_IP.octets() {
-        return false;
-    }
-    data[21] = 2;
-    data.copy_within(22..32, 32);
-    data[22..28].copy_from_slice(&mac);
-    data[28..32].copy_from_slice(&RESPONDER_IP.octets());
-    true
-}
-
-/// Makes a TCP segment (RFC 9293) the answer to itself: its own payload back, and an acknowledgement. There is no state: the
-/// numbers of the answer are those of the question, exchanged.
-fn answer_tcp(data: &mut [u8]) -> bool {
-    let [fin, syn, ack_flag, psh] = [1_u8, 2, 16, 8];
-    let ip_bytes = usize::from(data[14] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([data[16], data[17]]));
-    let at = 14 + ip_bytes;
-    if data[23] != 6 || data[30..34] != RESPONDER_IP.octets() || data.len() < 14 + total {
-        return false;
-    }
-    let header_bytes = usize::from(data[at + 12] >> 4) * 4;
-    let payload_bytes = total - ip_bytes - header_bytes;
-    let flags = data[at + 13];
-    let number =
-        |data: &[u8], from: usize| u32::from_be_bytes([data[from], data[from + 1], data[from + 2], data[from + 3]]);
-    let (seq, ack) = (number(data, at + 4), number(data, at + 8));
-    let taken = payload_bytes as u32 + u32::from(flags & syn != 0) + u32::from(flags & fin != 0);
-    if taken == 0 {
-        return false;
-    }
-    data[26..34].rotate_left(4);
-    data[at..at + 4].rotate_left(2);
-    data[at + 4..at + 8].copy_from_slice(&if flags & syn != 0 { 1_u32 } else { ack }.to_be_bytes());
-    data[at + 8..at + 12].copy_from_slice(&seq.wrapping_add(taken).to_be_bytes());
-    data[at + 13] = ack_flag | (flags & (syn | fin)) | if payload_bytes > 0 { psh } else { 0 };
-    // No options are agreed on: their places are filled up.
-    data[at + 20..at + header_bytes].fill(1);
-    data[at + 16..at + 18].fill(0);
-    let sum = checksum(&data[26..34], 6 + (total - ip_bytes) as u32, &data[at..14 + total]);
-    data[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
-    true
-}
-
-/// The sum of a segment with its pseudo-header (RFC 9293, 3.1): the addresses, then protocol and length added up.
-fn checksum(addresses: &[u8], rest: u32, segment: &[u8]) -> u16 {
-    let words = |bytes: &[u8]| -> u32 {
-        let pair = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
-        bytes.chunks(2).map(pair).sum()
-    };
-    let mut sum = words(addresses) + rest + words(segment);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
 }

@@ -10,6 +10,9 @@
 #
 # Linux's side is a veth pair, in "base" and in the best of its modes for this, suspend20 put in force by `lull run --dev`: the
 # client's end has no TSO, or nothing would have a NAPI id. lull's side is suspend20 and fullbusy.
+#
+# "no work" is what device and client allow: a responder without a stack and a program behind it, which polls. It is there if
+# `cargo build --release -p lull-lab --example no_work` was made beside LULL. memcached's answers are misses there, without values.
 set -uo pipefail
 rows=(memcached-1-tap memcached-4-tap memcached-half-tap redis-1-tap redis-16-tap nginx-1-tap memcached-1-xdp memcached-4-xdp
     redis-1-xdp redis-16-xdp nginx-1-xdp)
@@ -85,7 +88,8 @@ measure() {
         sed -n 's/^latency.* p50 \([0-9.]*\) .* p99 \([0-9.]*\) .*/\1\/\2/p' load
         ;;
     memcached-*)
-        client "$lull" load "$1:11211" --depth "$depth" --seconds 1 --warm-up 0.4 --records 1000 --no-preload >load 2>&1 || fail "$(cat load)"
+        client "$lull" load "$1:11211" --depth "$depth" --seconds 1 --warm-up 0.4 --records 1000 --no-preload \
+            $([ "$1" != "$idle" ] || echo --update 0) >load 2>&1 || fail "$(cat load)"
         sed -n 's/^queries\/s *//p' load
         ;;
     redis-*)
@@ -100,8 +104,11 @@ measure() {
 }
 answers() {
     case "$program" in
-    memcached) there timeout 60 "$lull" load "$1:11211" --connections 1 --seconds 0.1 --warm-up 0.1 --records 1000 ;;
-    redis) there redis-cli -h "$1" ping ;;
+    memcached)
+        there timeout 60 "$lull" load "$1:11211" --connections 1 --seconds 0.1 --warm-up 0.1 --records 1000 \
+            $([ "$1" != "$idle" ] || echo --no-preload --update 0)
+        ;;
+    redis) there redis-cli -h "$1" GET nothing ;;
     nginx) there curl -s -o got "http://$1/kilobyte" ;;
     esac
 }
@@ -122,6 +129,28 @@ if [ "$device" = tap ]; then
     taskset -c 0 "$lull" run --nic tap:lull4 --addr 10.0.4.2/24 --peer-addr 10.0.4.1/24 --mode fullbusy -- "${server[@]}" >said.fullbusy 2>&1 &
     addresses+=(10.0.4.2)
     names+=("lull fullbusy")
+fi
+idle=
+no_work=$(dirname "$lull")/examples/no_work
+if [ -x "$no_work" ] && [ "$depth" != half ]; then
+    case "$program" in
+    memcached) end='\r\n' && printf 'END\r\n' ;;
+    redis) end='GET\r\n' && printf '$-1\r\n' ;;
+    nginx)
+        end='\r\n\r\n'
+        printf 'HTTP/1.1 200 OK\r\nServer: nginx/1.22.1\r\nContent-Length: 1024\r\nConnection: keep-alive\r\n\r\n'
+        cat html/kilobyte
+        ;;
+    esac >answer
+    idle=10.0.5.3
+    if [ "$device" = xdp ]; then
+        veth 5
+        taskset -c 0 "$no_work" xdp:s5 "$idle" "$end" answer >said.no_work 2>&1 &
+    else
+        taskset -c 0 "$no_work" tap:lull5 "$idle" "$end" answer >said.no_work 2>&1 &
+    fi
+    addresses+=("$idle")
+    names+=("no work")
 fi
 for address in "${addresses[@]}"; do until_it answers "$address"; done
 if [ "$depth" = half ]; then
