@@ -318,12 +318,10 @@ fn who_comes_second_is_told_what_is_taken() {
 #[test]
 fn a_process_without_privileges_starts_what_another_opened() {
     isolated("a_process_without_privileges_starts_what_another_opened", || {
-        const NOBODY: libc::uid_t = 65534;
         let peer = Peer::new(1);
         let (text, fds) = parts(&XdpSetup::open(&config()).unwrap());
         let client = peer.client((OURS, 7));
-        // SAFETY: no pointers; it ends every privilege of this process.
-        assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+        net::become_a_user();
         assert!(Xdp::open(&config()).is_err(), "there are no privileges left");
         let device = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap();
         let mut queues = [device.take_queue(0).unwrap()];
@@ -359,14 +357,13 @@ fn who_handed_a_device_on_takes_it_back() {
 #[test]
 fn memory_beyond_the_limit_names_the_limit_and_what_helps() {
     isolated("memory_beyond_the_limit_names_the_limit_and_what_helps", || {
-        const NOBODY: libc::uid_t = 65534;
         let _peer = Peer::new(1);
         let (text, fds) = parts(&XdpSetup::open(&XdpConfig { rx_ring: 1 << 14, ..config() }).unwrap());
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // SAFETY: `limit` outlives the call.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0);
-        // SAFETY: no pointers; it ends every privilege of this process, which the limit would not bind.
-        assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+        // The limit does not bind who has privileges.
+        net::become_a_user();
         let error = Xdp::start(XdpSetup::from_parts(&text, fds).unwrap()).unwrap_err().to_string();
         for part in [DEV, "RLIMIT_MEMLOCK is 1024 KiB", "ulimit -l", "smaller rings"] {
             assert!(error.contains(part), "{error}");

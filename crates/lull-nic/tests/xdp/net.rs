@@ -48,6 +48,15 @@ pub fn isolated(test: &str, body: impl FnOnce()) {
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Ends every privilege of this process. Its user is nobody else's: memory that is pinned counts against a user's limit, and that
+/// of `nobody` would be used up by the same test beside this one.
+pub fn become_a_user() {
+    const USERS_FIRST: libc::uid_t = 1 << 28;
+    let user = USERS_FIRST + std::process::id();
+    // SAFETY: no pointers; the result is checked.
+    assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "root becomes any user");
+}
+
 /// Runs a program in the calling thread's namespace.
 pub fn run(command: &str) -> Output {
     let mut words = command.split_whitespace();
