@@ -114,6 +114,7 @@ impl Network {
         let device_id = known.device_id;
         host.set_device(device_id, &config.napi)?;
         let mut queues = Vec::new();
+        let numbers = config.queue_numbers(&info)?;
         let inboxes: Arc<[Inbox]> = (0..info.queues).map(|_| Inbox::default()).collect();
         for index in 0..info.queues {
             let queue = device.take_queue(index)?;
@@ -144,10 +145,7 @@ impl Network {
             };
             let refused = |error| NetworkError::Stack { device: info.name.clone(), error };
             let mut stack = Stack::new(stack, neighbours.clone()).map_err(refused)?;
-            // Frames that processes pass on to each other are marked with the numbers of the processes' queues.
-            if config.elsewhere.is_none() {
-                stack.set_siblings(Siblings::of(index, &inboxes));
-            }
+            stack.set_siblings(numbers.as_ref().and_then(|numbers| Siblings::of(index, &inboxes, numbers)));
             let irq = queue.irq.clone();
             let shard =
                 Arc::new(Queue::new(stack, queue, host.sysctl().busy_read_usecs, config.gro, (inboxes.clone(), index)));

@@ -5,7 +5,8 @@
 //! (`sk_rethink_txhash`). The connection stays where it is. So what a shard has no socket for goes to the next one's [`Inbox`], from
 //! shard to shard, and the last of them says that it is nobody's. Frames know where they have been ([`Frame::seen_by`]).
 //!
-//! Shards of other processes are [`Elsewhere`](crate::Elsewhere)'s.
+//! Shards of other processes are [`Elsewhere`](crate::Elsewhere)'s: the last shard here asks it, and frames are marked with its
+//! numbers of the queues, so that every shard of every process sees a frame once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,18 +90,25 @@ impl Inbox {
     }
 }
 
+/// The numbers by which frames know the shards of a network that has the device alone. None: it has more of them than frames can
+/// tell that they were with.
+pub(crate) fn numbers(shards: usize) -> Option<Arc<[u32]>> {
+    (shards <= QUEUES_MAX).then(|| (0..shards as u32).collect())
+}
+
 /// A shard's way to the others.
 #[derive(Debug)]
 pub(crate) struct Siblings {
-    own: u32,
+    own: usize,
     inboxes: Arc<[Inbox]>,
+    /// By which frames know the shards, each below [`QUEUES_MAX`].
+    numbers: Arc<[u32]>,
 }
 
 impl Siblings {
-    /// Of shard `own`. None, if it has no others, or more than frames can tell that they were with.
-    pub(crate) fn of(own: usize, inboxes: &Arc<[Inbox]>) -> Option<Siblings> {
-        let own = u32::try_from(own).ok()?;
-        (2..=QUEUES_MAX).contains(&inboxes.len()).then(|| Siblings { own, inboxes: inboxes.clone() })
+    /// Of shard `own`. None, if it has no others.
+    pub(crate) fn of(own: usize, inboxes: &Arc<[Inbox]>, numbers: &Arc<[u32]>) -> Option<Siblings> {
+        (inboxes.len() > 1).then(|| Siblings { own, inboxes: inboxes.clone(), numbers: numbers.clone() })
     }
 
     /// Gives a frame to the next shard that has not seen it. False: all have.
@@ -115,8 +123,8 @@ impl Siblings {
     }
 
     fn pass_on(&self, frame: &Frame, seen_by: u32) -> bool {
-        let seen_by = seen_by | 1 << self.own;
-        let Some(next) = (0..self.inboxes.len()).find(|shard| seen_by & 1 << shard == 0) else { return false };
+        let seen_by = seen_by | 1 << self.numbers[self.own];
+        let Some(next) = self.numbers.iter().position(|number| seen_by & 1 << number == 0) else { return false };
         // The frame's own memory is the device's, and goes back to it now.
         let mut copy = frame.clone();
         copy.set_seen_by(seen_by);
@@ -147,10 +155,14 @@ mod tests {
         (inboxes, raised)
     }
 
+    fn of(own: usize, inboxes: &Arc<[Inbox]>) -> Option<Siblings> {
+        Siblings::of(own, inboxes, &numbers(inboxes.len()).unwrap())
+    }
+
     #[test]
     fn a_frame_goes_once_to_each_and_the_last_keeps_it() {
         let (inboxes, raised) = inboxes(3);
-        let siblings: Vec<Siblings> = (0..3).map(|own| Siblings::of(own, &inboxes).unwrap()).collect();
+        let siblings: Vec<Siblings> = (0..3).map(|own| of(own, &inboxes).unwrap()).collect();
         let mut at = 1;
         let mut frame = Frame::copy_from(b"stranger");
         let mut way = Vec::new();
@@ -170,9 +182,24 @@ mod tests {
     }
 
     #[test]
+    fn frames_are_marked_with_the_numbers_that_all_processes_know() {
+        let (inboxes, _) = inboxes(2);
+        let siblings = Siblings::of(0, &inboxes, &[3, 5].into()).unwrap();
+        let mut frame = Frame::copy_from(b"stranger");
+        // Queues 0 and 1 are other processes'.
+        frame.set_seen_by(0b11);
+        assert!(siblings.take_stranger(&frame));
+        let mut taken = Vec::new();
+        assert_eq!((inboxes[0].has_frames(), inboxes[1].take(64, &mut taken)), (false, 1));
+        assert_eq!(taken[0].seen_by(), 0b1011);
+        frame.set_seen_by(0b10_0011);
+        assert!(!siblings.take_stranger(&frame), "the other one has seen it");
+    }
+
+    #[test]
     fn every_frame_schedules_and_an_inbox_that_was_not_emptied_says_so() {
         let (inboxes, raised) = inboxes(2);
-        let siblings = Siblings::of(0, &inboxes).unwrap();
+        let siblings = of(0, &inboxes).unwrap();
         let frame = Frame::copy_from(b"stranger");
         let mut taken = Vec::new();
         for _ in 0..3 {
@@ -191,7 +218,7 @@ mod tests {
         let (inboxes, raised) = inboxes(2);
         inboxes[1].look_again();
         assert_eq!(raised[1].0.load(Ordering::Relaxed), 0, "there is nothing");
-        assert!(Siblings::of(0, &inboxes).unwrap().take_stranger(&Frame::copy_from(b"stranger")));
+        assert!(of(0, &inboxes).unwrap().take_stranger(&Frame::copy_from(b"stranger")));
         inboxes[1].look_again();
         assert_eq!(raised[1].0.load(Ordering::Relaxed), 2);
     }
@@ -199,7 +226,7 @@ mod tests {
     #[test]
     fn a_full_inbox_loses_frames_as_a_full_ring_does() {
         let (inboxes, _) = inboxes(2);
-        let siblings = Siblings::of(0, &inboxes).unwrap();
+        let siblings = of(0, &inboxes).unwrap();
         for _ in 0..WAITING_MAX + 9 {
             assert!(siblings.take_stranger(&Frame::copy_from(b"stranger")), "it is not said to be nobody's");
         }
@@ -209,7 +236,7 @@ mod tests {
     #[test]
     fn who_is_alone_or_among_too_many_has_no_siblings() {
         let (alone, _) = inboxes(1);
-        let (many, _) = inboxes(QUEUES_MAX + 1);
-        assert!(Siblings::of(0, &alone).is_none() && Siblings::of(0, &many).is_none());
+        assert!(of(0, &alone).is_none());
+        assert!(numbers(QUEUES_MAX).is_some() && numbers(QUEUES_MAX + 1).is_none());
     }
 }

@@ -114,6 +114,10 @@ impl Elsewhere for Greedy {
         7
     }
 
+    fn queues(&self) -> &[u32] {
+        &[0]
+    }
+
     fn takes_stranger(&self, _syn: Option<SocketAddr>, _frame: &Frame) -> bool {
         true
     }

@@ -76,11 +76,24 @@ impl Others {
     fn pass_on(&self, queue: u32, frame: &Frame, seen_by: u32) -> bool {
         passing::pass_on(self.inboxes[queue as usize].as_fd(), frame, seen_by)
     }
+
+    /// Passes a frame on to the next queue that has not seen it. False: there is none. If that queue's inbox is full the frame is
+    /// lost, as on a full ring, and its sender repeats it: it is not nobody's, and must not be answered by a reset.
+    fn pass_on_to_next(&self, frame: &Frame, seen_by: u32) -> bool {
+        self.unseen(seen_by).next().is_some_and(|queue| {
+            self.pass_on(queue, frame, seen_by);
+            true
+        })
+    }
 }
 
 impl Elsewhere for Others {
     fn secret(&self) -> u64 {
         self.secret
+    }
+
+    fn queues(&self) -> &[u32] {
+        &self.own
     }
 
     fn takes_syn(&self, local: SocketAddr, frame: &Frame) -> bool {
@@ -106,14 +119,13 @@ impl Elsewhere for Others {
 
     fn takes_stranger(&self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
         let seen_by = frame.seen_by() | self.own_bits();
-        let passed = self.unseen(seen_by).next().is_some_and(|queue| self.pass_on(queue, frame, seen_by));
+        let passed = self.pass_on_to_next(frame, seen_by);
         // Its sender asks again after a second (RFC 6298 section 2).
         passed || syn.is_some_and(|local| self.flows.somebody_will_listen(local.port()))
     }
 
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool {
-        let seen_by = passing::LAST_ROUND | self.own_bits();
-        self.unseen(seen_by).next().is_some_and(|queue| self.pass_on(queue, frame, seen_by))
+        self.pass_on_to_next(frame, passing::LAST_ROUND | self.own_bits())
     }
 
     fn copy_to_all(&self, frame: &Frame) {
@@ -123,5 +135,42 @@ impl Elsewhere for Others {
                 self.pass_on(queue, frame, EVERYBODY);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn what_finds_the_inbox_of_another_process_full_is_lost_and_not_nobodys() {
+        const SENT: usize = 2_000;
+        let (here, there) = (passing::inbox().unwrap(), passing::inbox().unwrap());
+        let flows = Arc::new(Flows::create().unwrap());
+        // This process has queue 1, and does not look into its inbox.
+        flows.claim(1).unwrap();
+        let (own, inboxes, listeners) = (vec![0], vec![here.1, there.1], Mutex::default());
+        let others = Others { flows, own, inboxes, secret: 7, listeners };
+        let frame = Frame::copy_from(&[0; 1400]);
+        // SAFETY: the child passes frames on, and ends without running anything of the parent's.
+        let status = match unsafe { libc::fork() } {
+            0 => {
+                let taken = (0..SENT).filter(|_| others.takes_stranger(None, &frame)).count();
+                let last_round = others.takes_last_acknowledgement(&frame);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(i32::from(taken != SENT || !last_round)) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for the child that was made here.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                status
+            }
+        };
+        assert_eq!(status, 0, "a frame was said to be nobody's");
+        let mut buffer = [0; 2000];
+        let waited = std::iter::from_fn(|| rustix::io::read(&there.0, &mut buffer[..]).ok()).count();
+        assert!(0 < waited && waited < SENT, "the inbox was full after {waited} frames");
     }
 }

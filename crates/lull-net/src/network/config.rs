@@ -7,9 +7,13 @@ use std::sync::Arc;
 use lull_core::mode::GroupPolling;
 use lull_core::{Mode, NapiSettings};
 use lull_host::GroupOptions;
+use lull_nic::DeviceInfo;
+use lull_nic::passing::QUEUES_MAX;
 use lull_qdisc::Kind;
 
+use super::NetworkError;
 use crate::shard::{BUFFER_BYTES, COALESCE_NS, EPHEMERAL_PORTS, Elsewhere, SynCookies, Timeouts};
+use crate::siblings;
 
 /// How a network is made.
 ///
@@ -85,6 +89,20 @@ impl NetworkConfig {
         self.rx_usecs = mode.rx_usecs;
         self.group_polling = mode.group;
         self
+    }
+
+    /// The numbers by which frames know the device's queues (see [`siblings`]). None: it has more than frames can tell apart, and
+    /// each of its shards is on its own.
+    pub(super) fn queue_numbers(&self, device: &DeviceInfo) -> Result<Option<Arc<[u32]>>, NetworkError> {
+        let Some(elsewhere) = &self.elsewhere else { return Ok(siblings::numbers(device.queues)) };
+        let named = elsewhere.queues();
+        let bits =
+            named.iter().filter(|number| **number < QUEUES_MAX as u32).fold(0_u32, |bits, number| bits | 1 << number);
+        if named.len() != device.queues || bits.count_ones() as usize != named.len() {
+            let (device, queues) = (device.name.clone(), device.queues);
+            return Err(NetworkError::QueueNumbers { device, queues, named: named.to_vec() });
+        }
+        Ok(Some(named.into()))
     }
 }
 

@@ -35,6 +35,20 @@ pub enum NetworkError {
         /// The device.
         device: String,
     },
+    /// What has the same addresses on other queues ([`Elsewhere`](crate::Elsewhere)) numbers this network's queues in another way.
+    #[error(
+        "cannot share the addresses of {device}: Elsewhere::queues names {named:?}; name each of its {queues} queues once, by a \
+         number below {}",
+        lull_nic::passing::QUEUES_MAX
+    )]
+    QueueNumbers {
+        /// The device.
+        device: String,
+        /// Its queues.
+        queues: usize,
+        /// The numbers that they were given.
+        named: Vec<u32>,
+    },
     /// The system gave no random seed.
     #[error("cannot seed sequence numbers from getrandom: {0}")]
     Seed(#[source] io::Error),
@@ -53,7 +67,9 @@ impl From<NetworkError> for io::Error {
             NetworkError::Host(error) => return error.into(),
             NetworkError::Device(error) => return error.into(),
             NetworkError::Seed(ref source) => source.kind(),
-            NetworkError::Stack { .. } | NetworkError::NoGroupCpus { .. } => io::ErrorKind::InvalidInput,
+            NetworkError::Stack { .. } | NetworkError::NoGroupCpus { .. } | NetworkError::QueueNumbers { .. } => {
+                io::ErrorKind::InvalidInput
+            }
         };
         io::Error::new(kind, error)
     }

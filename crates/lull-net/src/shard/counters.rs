@@ -97,7 +97,7 @@ counters! {
     tcp_held_back,
     /// Times a connection wanted to send, was polled and had nothing: 0 unless smoltcp errs.
     tcp_stalls,
-    /// Frames that another process's stack was given, because nobody here had a use for them.
+    /// Frames that another shard or another process's stack was given, because nobody here had a use for them.
     passed_on,
     /// Frames cut short, or with lengths or fields that contradict each other.
     drop_malformed,

@@ -21,6 +21,11 @@ pub trait Elsewhere: std::fmt::Debug + Send + Sync {
     /// A secret that all these stacks have: by it one can go on with a handshake that another began.
     fn secret(&self) -> u64;
 
+    /// The numbers of the asking network's own queues, in the device's order. All these stacks number the interface's queues alike,
+    /// below [`QUEUES_MAX`](lull_nic::passing::QUEUES_MAX): a frame has a bit for each that it has been to ([`Frame::seen_by`]), and
+    /// what comes to one queue of a network goes to its others before `Elsewhere` is asked.
+    fn queues(&self) -> &[u32];
+
     /// A SYN for `local`, where this stack listens: whether another stack listens in its stead, and was given the frame.
     fn takes_syn(&self, local: SocketAddr, frame: &Frame) -> bool;
 
@@ -61,9 +66,13 @@ impl Stack {
     /// Whether a packet that belongs to nobody here is another stack's from now on.
     #[cold]
     pub(super) fn is_elsewhere(&mut self, syn: Option<SocketAddr>, frame: &Frame) -> bool {
+        // Its own shards first: that costs no system call, and other processes are told that all of them have seen it.
+        if self.is_a_siblings(frame) {
+            return true;
+        }
         let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_stranger(syn, frame));
         self.counters.passed_on += u64::from(taken);
-        taken || self.is_a_siblings(frame)
+        taken
     }
 
     /// Whether a packet that belongs to nobody here is another shard's from now on.
@@ -82,8 +91,8 @@ impl Stack {
     /// As [`Stack::is_elsewhere`], of an acknowledgement that nobody has a connection for.
     #[cold]
     pub(super) fn ends_elsewhere(&mut self, frame: &Frame) -> bool {
-        let taken = self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame))
-            || self.siblings(frame).is_some_and(|siblings| siblings.take_last_acknowledgement(frame));
+        let taken = self.siblings(frame).is_some_and(|siblings| siblings.take_last_acknowledgement(frame))
+            || self.others(frame).is_some_and(|elsewhere| elsewhere.takes_last_acknowledgement(frame));
         self.counters.passed_on += u64::from(taken);
         taken
     }
