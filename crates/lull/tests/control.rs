@@ -100,9 +100,9 @@ fn reported_latencies_move_the_timeout_silence_ends_that_and_a_killed_controller
     let arguments = format!("apply va --mode suspend20 --slo p99<20ms --report {}", path.display());
     let mut controller = world.start(&arguments);
     controller.wait_for("latencies as they are reported");
-    // Far below the limit: the timeout becomes longer, step by step.
+    // Far below the limit: the timeout becomes longer than the half of the longest, which it has before anything is known.
     let service = Service::on(path.clone(), 1_000);
-    let long = timeout_becomes(&world, |gro| gro > 4_000_000);
+    let long = timeout_becomes(&world, |gro| gro > 9_000_000);
     assert!(long <= 18_000_000, "{long}");
     // Nobody reports any more: the mode that was asked for is in force.
     drop(service);
@@ -124,7 +124,7 @@ fn a_program_runs_with_an_objective_which_shows_and_the_device_has_back_what_it_
     let mut run = world.start(&arguments);
     run.wait_for("latencies as they are reported");
     let service = Service::on(path.clone(), 1_000);
-    timeout_becomes(&world, |gro| gro > 4_000_000);
+    timeout_becomes(&world, |gro| gro > 9_000_000);
     let shown = world.ok("show va");
     assert!(shown.contains("controller: p99<20ms from defer50: "), "{shown}");
     drop(service);
@@ -137,7 +137,8 @@ fn a_program_runs_with_an_objective_which_shows_and_the_device_has_back_what_it_
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Asks a service in the near namespace again and again, until it is ended.
+/// Asks a service in the near namespace again and again, until it is ended; many things at a time, so that it has something to sum
+/// up though its packets wait for timeouts.
 const CLIENT: &str = "
 import socket, sys, time
 while True:
@@ -147,8 +148,12 @@ while True:
     except OSError:
         time.sleep(0.1)
 while True:
-    connection.sendall(b'?')
-    assert connection.recv(9)
+    connection.sendall(50 * b'?')
+    missing = 50
+    while missing:
+        answers = connection.recv(missing)
+        assert answers
+        missing -= len(answers)
     time.sleep(0.001)
 ";
 
@@ -163,22 +168,14 @@ fn a_service_that_sums_up_its_own_latencies_is_heard() {
     let service = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/reporting.py");
     let report = path.display();
     let arguments = "run --dev va --mode suspend20 --slo";
-    let mut run =
-        world.start(&format!("{arguments} p99<20s --report {report} -- python3 {service} 10.99.0.1 {report}"));
+    let mut run = world.start(&format!("{arguments} p99<1s --report {report} -- python3 {service} 10.99.0.1 {report}"));
     run.wait_for("latencies as they are reported");
     let mut client = Command::new("ip");
     client.args(["netns", "exec", &world.far, "python3", "-c", CLIENT]);
     let client = Packets(client.spawn().unwrap());
-    // Far below the limit: the timeout becomes longer.
-    timeout_becomes(&world, |gro| gro > 1_000_000);
-    let begun = Instant::now();
-    let said = loop {
-        let shown = world.ok("show va");
-        if let Some(said) = shown.lines().find(|line| line.contains("controller:") && line.contains("p99 ")) {
-            break said.to_owned();
-        }
-        assert!(begun.elapsed() < PATIENCE, "{shown}");
-    };
+    // Far below the limit: the timeout becomes longer than the half of the longest, which it has before anything is known.
+    timeout_becomes(&world, |gro| gro > 450_000_000);
+    let said = run.wait_for("p99 ");
     let (_, rest) = said.split_once(" of ").expect("it says of how many");
     let answers: u64 = rest.split(' ').next().unwrap().parse().unwrap();
     // 200 of them are told at a time.
@@ -189,13 +186,12 @@ fn a_service_that_sums_up_its_own_latencies_is_heard() {
     assert_eq!(world.values(), [FORMER]);
 
     // A summary without what the objective bounds is no report, and that is told.
-    let mut run =
-        world.start(&format!("{arguments} p95<20s --report {report} -- python3 {service} 10.99.0.1 {report}"));
+    let mut run = world.start(&format!("{arguments} p95<1s --report {report} -- python3 {service} 10.99.0.1 {report}"));
     run.wait_for("latencies as they are reported");
     let mut client = Command::new("ip");
     client.args(["netns", "exec", &world.far, "python3", "-c", CLIENT]);
     let client = Packets(client.spawn().unwrap());
-    let line = run.wait_for("say too little for p95<20s");
+    let line = run.wait_for("say too little for p95<1s");
     assert!(line.contains("send answers=NUMBER p95=TIME"), "{line}");
     drop(client);
     run.signal("-TERM");

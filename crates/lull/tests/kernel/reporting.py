@@ -1,4 +1,7 @@
-"""A service that knows nothing of lull but the socket that it reports its latencies to: reporting.py ADDRESS SOCKET"""
+"""A service that knows nothing of lull but the socket that it reports its latencies to: reporting.py ADDRESS SOCKET
+
+Each byte that it gets is a request, which it sends back.
+"""
 import socket, statistics, sys, time
 
 report = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -17,7 +20,7 @@ listener = socket.create_server((sys.argv[1], 7000))
 while True:
     connection, _ = listener.accept()
     took = []
-    while request := connection.recv(100):
+    while request := connection.recv(1):
         began = time.perf_counter()
         connection.sendall(request)
         took.append(time.perf_counter() - began)
