@@ -20,8 +20,15 @@ END
 cat >client.py <<'END'
 import json, socket, subprocess, sys, time
 lull, pid, qdisc = sys.argv[1:]
-began = time.monotonic()
-with socket.create_connection(("10.0.0.2", 7000), timeout=60) as connection:
+# Its stack is shown a moment before the program listens.
+for _ in range(600):
+    try:
+        began = time.monotonic()
+        connection = socket.create_connection(("10.0.0.2", 7000), timeout=60)
+        break
+    except OSError:
+        time.sleep(0.1)
+with connection:
     left = 1_000_000
     while left:
         data = connection.recv(left)
@@ -39,8 +46,7 @@ with socket.create_connection(("10.0.0.2", 7000), timeout=60) as connection:
 END
 [ "$qdisc" = none ] || options=(--qdisc "$qdisc")
 on_lull python3 server.py "$own"
-until_it pgrep -P "$launcher"
-program=$(pgrep -P "$launcher" | head -n 1)
+find_program
 until_it "$lull" show "$program"
 [ "$qdisc" = none ] || "$lull" show "$program" | grep -q "lull0:0 through $qdisc" || fail "$("$lull" show "$program")"
 python3 client.py "$lull" "$program" "$qdisc" >client 2>&1 || fail "$(cat client)"

@@ -131,8 +131,7 @@ import os, socket, sys, time
 answered = 0
 while not os.path.exists("stop"):
     try:
-        connection = socket.create_connection((sys.argv[1], 11211), 0.5)
-        connection.settimeout(0.5)
+        connection = socket.create_connection((sys.argv[1], 11211), 2)
         connection.sendall(b"version\r\n")
         answered += connection.recv(100).startswith(b"VERSION")
         connection.close()

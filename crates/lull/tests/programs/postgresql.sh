@@ -32,14 +32,14 @@ there "$bin/pgbench" -h "$own" -U tester -c 4 -t 50 postgres >bench 2>&1 || fail
 there "$bin/pgbench" -h "$own" -U tester -c 4 -t 10 -C -S postgres >>bench 2>&1 || fail "short connections: $(cat bench)"
 [ "$(grep -c 'failed transactions: 0 ' bench)" = 2 ] || fail "transactions failed: $(cat bench)"
 
-# How many sessions sleep so.
-sleeping() { asks "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep($1)'"; }
-is_sleeping() { [ "$(sleeping "$1")" = 1 ]; }
+# Of the sessions that sleep so. One that does so no more has the query shown until it has ended.
+that_sleep() { asks "SELECT $1 FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep($2)'"; }
+is_sleeping() { [ "$(that_sleep 'count(*)' "$1")" = 1 ]; }
 for how in cancel terminate; do
     asks 'SELECT pg_sleep(1000)' >answer 2>&1 &
     session=$!
     until_it is_sleeping 1000
-    asks "SELECT pg_${how}_backend(pid) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(1000)'" >/dev/null
+    that_sleep "pg_${how}_backend(pid)" 1000 >/dev/null
     wait "$session" && fail "it slept on"
     grep -q "due to \(user request\|administrator command\)" answer || fail "after $how: $(cat answer)"
 done
@@ -48,9 +48,11 @@ done
 asks 'SELECT pg_sleep(2000)' >answer 2>&1 &
 session=$!
 until_it is_sleeping 2000
-pid=$(asks "SELECT pid FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2000)'")
+pid=$(that_sleep pid 2000)
 kill -KILL "$pid"
 wait "$session" && fail "its process is dead"
+# Before the first process hears of it, another client is served, and ended with the others.
+until_it grep 'all server processes terminated; reinitializing' said
 until_it asks 'SELECT 1'
 [ "$(asks 'SELECT count(*) FROM t')" = 100000 ] || fail "something was lost with the crash"
 stop

@@ -25,7 +25,8 @@ assert socket.create_connection(('10.0.0.9', 9), timeout=60).recv(99) == b'over 
     wait "$launcher" || fail "a connection of the kernel's failed beside --ports: $(cat server)"
     wait "$server" || fail "the server: $(cat server)"
 fi
-# Before its first socket it is a user without any right.
+# Before its first socket it is a user without any right. What it pins counts beside that of all who are nobody on the machine.
+ulimit -l unlimited || fail "nobody's limit on pinned memory cannot be lifted"
 on_lull memcached -u nobody -l "$listen" -t 1
 
 answers() {
