@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lull_core::Mode;
 use lull_sim::calibration::{
-    CalibrateError, Calibrated, Cell, Column, Figure, KEYS, Measured, Setup, calibrate, simulate,
+    CalibrateError, Calibrated, Cell, Column, Figure, Interrupts, KEYS, Measured, Setup, calibrate, simulate,
 };
 
 use lull_sim::{RunError, WorldFile};
@@ -62,6 +62,7 @@ fn setup() -> Setup {
         hz: 2_600_000_000,
         generator: true,
         user_percent: 95.0,
+        interrupts: Interrupts::default(),
     }
 }
 

@@ -7,15 +7,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use lull_lab::bench::{BenchConfig, Cores};
+use lull_lab::bench::kernel::device::{Coalescing, DeviceSetup};
+use lull_lab::bench::{Bench, BenchConfig, Cores, KernelBench, ServiceKind};
 use lull_lab::calibrate::{Calibration, Error, calibrate, render};
 use lull_lab::csv::atomic;
 use lull_lab::machine::Machine;
 use lull_lab::plan::MODES_DEFAULT;
-use lull_sim::calibration::Setup;
+use lull_sim::calibration::{Interrupts, Setup};
 
 use crate::benches::{Nic, Over, Plane, Service};
 use crate::compare::command_line;
+use crate::device_args::StateArgs;
 use crate::failure::Failure;
 use crate::output::{out, say};
 use crate::outputs::writable;
@@ -30,6 +32,20 @@ pub struct Calibrate {
     /// The NIC under the service in lull's own stack [default: mem].
     #[arg(long, value_enum)]
     nic: Option<Nic>,
+    /// With --plane kernel: a device of this machine in place of a veth pair that the command makes. The service listens on its
+    /// IPv4 address, its NAPIs get the settings of each mode that is measured, and what they had is given back at the end
+    /// (after a SIGKILL by `lull undo DEV`). The load has to come from its other end: see --load-by. It has to have a queue
+    /// for each worker, with interrupts on the cores of the service. A device cannot be calibrated for lull's own
+    /// stack.
+    #[arg(long, value_name = "DEV")]
+    dev: Option<String>,
+    /// With --dev: the command that runs lull at the other end of DEV, without asking for a password: 'ssh client lull', or 'ip
+    /// netns exec NAME lull' for a veth pair of this machine. `load` and its arguments follow it. There it takes a core
+    /// for each worker.
+    #[arg(long, value_name = "COMMAND")]
+    load_by: Option<String>,
+    #[command(flatten)]
+    state: StateArgs,
     /// The service on the kernel plane [default: auto].
     #[arg(long, value_enum)]
     service: Option<Service>,
@@ -57,14 +73,66 @@ const USER_PERCENT: (f64, f64) = (95.0, 20.0);
 /// The core frequency of a machine whose cycle counter is not steady.
 const HZ_UNKNOWN: u64 = 1_000_000_000;
 
+/// What is calibrated, after the options.
+enum On {
+    /// The lab's service over one of the lab's NICs.
+    Lab(Over),
+    /// The same behind a device of this machine's.
+    Device(DeviceSetup, ServiceKind),
+}
+
+impl On {
+    fn of(args: &Calibrate) -> Result<On, Failure> {
+        let service = args.service.unwrap_or(Service::Auto).into();
+        match (args.plane, args.nic, &args.dev, &args.load_by) {
+            (Plane::User, _, Some(dev), _) => Err(format!(
+                "cannot calibrate lull's own stack over {dev}: the lab has it over --nic mem, tap or xdp; --dev is for --plane \
+                 kernel"
+            )
+            .into()),
+            (_, _, None, Some(_)) => Err("cannot use --load-by without --dev: the lab generates the load itself".into()),
+            (_, _, Some(dev), None) => Err(format!(
+                "cannot calibrate over {dev} alone: its load has to come from its other end; give the command that runs lull \
+                 there, such as --load-by 'ssh client lull' or --load-by 'ip netns exec NAME lull'"
+            )
+            .into()),
+            (Plane::User, ..) if args.service.is_some() => {
+                Err("cannot use --service on the user plane: leave it out".into())
+            }
+            (Plane::Kernel, Some(_), ..) => Err("cannot use --nic on the kernel plane: leave it out".into()),
+            (Plane::User, nic, ..) => Ok(On::Lab(Over::User(nic.unwrap_or(Nic::Mem)))),
+            (Plane::Kernel, None, Some(device), Some(load_by)) => {
+                let (device, load_by) = (device.clone(), load_by.clone());
+                Ok(On::Device(DeviceSetup { device, load_by, options: args.state.options() }, service))
+            }
+            (Plane::Kernel, None, None, None) => Ok(On::Lab(Over::Kernel(service))),
+        }
+    }
+
+    /// What it is over, for the head of the file, and as the file says it.
+    fn names(&self) -> (String, &'static str) {
+        match self {
+            On::Lab(over) => (over.name().to_owned(), over.calibrated()),
+            On::Device(setup, _) => (setup.device.clone(), "device"),
+        }
+    }
+
+    fn start(&self, config: BenchConfig) -> Result<(Box<dyn Bench>, Interrupts), Failure> {
+        match self {
+            On::Lab(over) => Ok((over.start(config)?, Interrupts::default())),
+            On::Device(setup, kind) => {
+                let bench = KernelBench::on_device(config, *kind, setup)?;
+                let Coalescing { adaptive, rx_usecs, interrupts: completions } = bench.coalescing();
+                Ok((Box::new(bench), Interrupts { adaptive, rx_usecs, completions }))
+            }
+        }
+    }
+}
+
 /// Measures, fits, and writes the file.
 pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
-    let over = match (args.plane, args.nic, args.service) {
-        (Plane::User, _, Some(_)) => return Err("cannot use --service on the user plane: leave it out".into()),
-        (Plane::Kernel, Some(_), _) => return Err("cannot use --nic on the kernel plane: leave it out".into()),
-        (Plane::User, nic, None) => Over::User(nic.unwrap_or(Nic::Mem)),
-        (Plane::Kernel, None, service) => Over::Kernel(service.unwrap_or(Service::Auto).into()),
-    };
+    let on = On::of(&args)?;
+    let (over_name, over) = on.names();
     writable(&args.out)?;
     let config = BenchConfig {
         workers: usize::from(args.workers),
@@ -76,17 +144,18 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     if cores.shared {
         return Err("cannot calibrate with the generator on the service's core: it takes two cores at the least".into());
     }
-    let mut bench = over.start(config)?;
+    let (mut bench, interrupts) = on.start(config)?;
     let user_plane = args.plane == Plane::User;
     let setup = Setup {
-        head: head(over),
+        head: head(&over_name),
         user_plane,
-        over: over.calibrated(),
+        over,
         workers: args.workers,
         connections: args.connections,
         hz: lull_host::Clock::new().tsc_khz().map_or(HZ_UNKNOWN, |khz| khz * 1_000),
         generator: true,
         user_percent: if user_plane { USER_PERCENT.0 } else { USER_PERCENT.1 },
+        interrupts,
     };
     let calibration = Calibration {
         setup,
@@ -107,6 +176,10 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
     out!("{}", render(&outcome, COLUMNS))?;
     atomic::write(&args.out, outcome.calibrated.text.as_bytes())?;
     let (path, modes) = (args.out.display(), MODES_DEFAULT.len());
+    if args.dev.is_some() {
+        out!("\nWritten to {path}. What it predicts for {modes} modes: lull predict {path}\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     out!(
         "\nWritten to {path}. What it predicts for {modes} modes beside what is measured: lull compare --predict {path}{}\n",
         same_options(&args)
@@ -115,11 +188,11 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
 }
 
 /// Where the file comes from.
-fn head(over: Over) -> Vec<String> {
+fn head(over: &str) -> Vec<String> {
     let machine = Machine::read();
     let model = machine.cpu_model.unwrap_or_else(|| machine.architecture.clone());
     vec![
-        format!("Found by `{}`, over {}, on {model}.", command_line(), over.name()),
+        format!("Found by `{}`, over {over}, on {model}.", command_line()),
         "It describes this machine with this service and this generator; calibrate again for another one.".to_owned(),
     ]
 }

@@ -1,21 +1,21 @@
 //! `lull load`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use lull_lab::cell::Load;
 use lull_lab::csv::atomic;
 use lull_lab::load::kernel::{KernelClient, KernelConfig};
 use lull_lab::load::log::LoadLog;
-use lull_lab::load::{Arrivals, BUSY_SHARE_MAX, Clock, Pace, Summary, Workload, WorkloadConfig};
+use lull_lab::load::{ANNOUNCEMENT, Arrivals, BUSY_SHARE_MAX, Clock, Pace, Summary, Workload, WorkloadConfig};
 
 use crate::failure::Failure;
-use crate::output::{WriteError, outln};
+use crate::output::{WriteError, out, outln, say};
 use crate::outputs;
 use crate::units;
 
@@ -64,9 +64,13 @@ pub struct LoadArgs {
     /// same moment makes several generators measure together, each at its own --load.
     #[arg(long, value_name = "TIME", value_parser = units::moment)]
     start_at: Option<SystemTime>,
-    /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators.
+    /// Write what was measured as a histogram log, which `lull merge` adds up with those of other generators; `-` is standard
+    /// output, which the figures then leave to it.
     #[arg(long, value_name = "FILE")]
     hdr: Option<PathBuf>,
+    /// Say on standard error when the measured seconds begin.
+    #[arg(long)]
+    announce: bool,
 }
 
 /// Puts the load on and prints its figures.
@@ -82,7 +86,8 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
             .into());
         }
     };
-    if let Some(path) = &args.hdr {
+    let to_stdout = args.hdr.as_deref() == Some(Path::new("-"));
+    if let Some(path) = args.hdr.as_deref().filter(|_| !to_stdout) {
         outputs::writable(path)?;
     }
     let server = resolve(&args.server)?;
@@ -98,15 +103,39 @@ pub fn run(args: LoadArgs, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> 
     {
         return Ok(ExitCode::SUCCESS);
     }
-    let (summary, recorder) = client.run_recorded(pace, args.warm_up, args.seconds, stop)?;
+    let over = AtomicBool::new(!args.announce);
+    let measured = std::thread::scope(|scope| {
+        scope.spawn(|| announce(args.warm_up, &over, stop));
+        let measured = client.run_recorded(pace, args.warm_up, args.seconds, stop);
+        over.store(true, Relaxed);
+        measured
+    });
+    let (summary, recorder) = measured?;
     if let Some(path) = &args.hdr {
         let now = (SystemTime::now(), client.clock().now_ns());
         let is_open = matches!(pace, Pace::Open { .. });
         let log = LoadLog::new(&[args.server], args.connections, is_open, (&summary, recorder), now);
+        if to_stdout {
+            out!("{}", String::from_utf8_lossy(&log.to_bytes()))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         atomic::write(path, &log.to_bytes())?;
     }
     print_summary(&summary)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says when the warm-up is over, unless the run is over before that.
+fn announce(warm_up: Duration, over: &AtomicBool, stop: &AtomicBool) {
+    let begin = Instant::now() + warm_up;
+    while !over.load(Relaxed) && !stop.load(Relaxed) {
+        let left = begin.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            say!("lull: {ANNOUNCEMENT}");
+            return;
+        }
+        std::thread::sleep(left.min(SLEEP_MAX));
+    }
 }
 
 /// Longest sleep before the start: how late `stop` is noticed.

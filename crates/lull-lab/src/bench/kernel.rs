@@ -1,14 +1,18 @@
 //! The bench on the kernel plane: a memcached on Linux's own stack, behind a veth pair whose far end is the load
-//! generator's.
+//! generator's, or behind a device of the user's, whose peer generates.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`pair`] | two network namespaces with a veth pair between them |
+//! | [`device`] | a device of the user's, and what it was set to |
+//! | `peer` | `lull load` at its other end |
 //! | [`program`] | memcached, or our service over kernel sockets, and its half of a mode |
 //! | `traced` | what the trace of a window shows |
 //! | `usage` | what `/proc` counts around a window |
 
+pub mod device;
 pub mod pair;
+mod peer;
 pub mod program;
 pub(crate) mod traced;
 pub(crate) mod usage;
@@ -27,12 +31,14 @@ use lull_linux::netdev::{NapiChange, Netdev};
 use lull_linux::plan::check_policy;
 use lull_linux::polls::{Options, Polls, Record, Switch};
 
-use self::pair::{Pair, ServerStack, linux};
+use self::device::{Coalescing, DeviceSetup, UsersDevice};
+use self::pair::{Pair, ServerStack, Side, linux};
+use self::peer::Peer;
 use self::program::{Program, ServiceKind};
 use self::traced::Traced;
 pub(crate) use self::usage::ksoftirqds;
 use self::usage::{Threads, Usage};
-use super::window::{Counted, Windowed, around, pace, row};
+use super::window::{Counted, Windowed, around_from, pace, pass, row};
 use super::{Bench, BenchConfig, BenchError, Cores, PORT, Run};
 use crate::cell::{Enforcement, RunResult};
 use crate::load::kernel::{KernelClient, KernelConfig};
@@ -45,23 +51,71 @@ const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
 const TRACE_KIB: u32 = 64 * 1024;
 
-/// A service on the kernel's stack, with a generator at the other end of a veth pair.
+/// A service on the kernel's stack, with a generator at the other end of a veth pair or of a device of the user's.
 pub struct KernelBench {
     // The fields stand in the order in which they have to be dropped.
-    client: KernelClient,
+    generator: Generator,
     program: Program,
     polls: Polls,
     /// The trace records while a cell runs, and not between two.
     recording: Switch,
-    netdev: Netdev,
-    ifindex: u32,
-    pair: Pair,
+    place: Place,
     cores: Cores,
     config: BenchConfig,
     /// Threads that deliver for the server: its cores' ksoftirqd, and in some modes the NAPIs' own.
     ksoftirqds: Vec<i32>,
     napi_threads: Vec<i32>,
     tsc_khz: Option<u64>,
+}
+
+/// Where the load comes from.
+enum Generator {
+    /// Threads of this process at the other end of the pair.
+    Own { client: KernelClient, side: Side },
+    /// Whatever runs at the other end of the device.
+    Peer(Peer),
+}
+
+/// Where the service is.
+enum Place {
+    Pair { netdev: Netdev, ifindex: u32, side: Side },
+    Device(Box<UsersDevice>),
+}
+
+impl Place {
+    /// The service's end.
+    fn side(&self) -> &Side {
+        match self {
+            Place::Pair { side, .. } => side,
+            Place::Device(device) => &device.side,
+        }
+    }
+
+    /// What the NAPIs are read and set with.
+    fn netdev(&mut self) -> (&mut Netdev, u32) {
+        match self {
+            Place::Pair { netdev, ifindex, .. } => (netdev, *ifindex),
+            Place::Device(device) => {
+                let ifindex = device.session().device().ifindex;
+                (device.session().netdev(), ifindex)
+            }
+        }
+    }
+
+    /// Puts a mode's settings of the NAPIs in force.
+    fn set(&mut self, mode: &Mode) -> Result<(), BenchError> {
+        if let Place::Device(device) = self {
+            return device.set(mode);
+        }
+        let (netdev, ifindex) = self.netdev();
+        for napi in netdev.napis(ifindex).map_err(linux)? {
+            let change = NapiChange::between(&napi.settings, &mode.napi);
+            if !change.is_empty() {
+                netdev.set(napi.id, &change).map_err(linux)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl KernelBench {
@@ -73,10 +127,6 @@ impl KernelBench {
     pub fn start(config: BenchConfig, kind: ServiceKind) -> Result<KernelBench, BenchError> {
         let cores = Cores::split(&config)?;
         let pair = Pair::make(config.queues(), ServerStack::Kernel)?;
-        let address = SocketAddr::new(pair.server.address(), PORT);
-        let options = Options { timers: true, buffer_kib: TRACE_KIB };
-        let mut polls = Polls::open(pair.server.device(), options).map_err(trace_error)?;
-        let recording = polls.switch();
         let open = || {
             let mut netdev = Netdev::new();
             let device = Device::open(pair.server.device(), &mut netdev, &Roots::default())?;
@@ -92,39 +142,82 @@ impl KernelBench {
                 config.queues()
             )));
         }
-        let program = Program::start(kind, &pair.server, address, &cores.service, &config)?;
-        let workload = Arc::new(Workload::new(config.workload)?);
-        let mut kernel = KernelConfig::new(address, config.connections);
-        kernel.threads = cores.generator.len().min(config.connections);
-        kernel.spin = true;
-        let generator = &cores.generator;
-        let connect = || -> Result<KernelClient, BenchError> {
-            pin_thread(generator)?;
-            let mut client = KernelClient::connect(kernel, workload, Duration::from_secs(60))?;
-            client.preload(&std::sync::atomic::AtomicBool::new(false))?;
-            Ok(client)
-        };
-        let client = pair.client.within(connect)??;
+        let Pair { server, client: side } = pair;
+        let place = Place::Pair { netdev, ifindex, side: server };
+        KernelBench::serve(config, kind, cores, place, |config, address, cores| {
+            let workload = Arc::new(Workload::new(config.workload)?);
+            let mut kernel = KernelConfig::new(address, config.connections);
+            kernel.threads = cores.generator.len().min(config.connections);
+            kernel.spin = true;
+            let connect = || -> Result<KernelClient, BenchError> {
+                pin_thread(&cores.generator)?;
+                let mut client = KernelClient::connect(kernel, workload, Duration::from_secs(60))?;
+                client.preload(&AtomicBool::new(false))?;
+                Ok(client)
+            };
+            Ok(Generator::Own { client: side.within(connect)??, side })
+        })
+    }
+
+    /// Takes a device of the caller's network namespace, and starts the service on its address. Loads come from the peer.
+    /// What the device had is given back when this is dropped. Has to be called by the thread that will run the cells.
+    ///
+    /// # Errors
+    /// No root, no tracefs, a device that is not as the service needs it, or what the service meets.
+    pub fn on_device(config: BenchConfig, kind: ServiceKind, setup: &DeviceSetup) -> Result<KernelBench, BenchError> {
+        let cores = Cores::split(&config)?;
+        if !rustix::process::geteuid().is_root() {
+            let name = &setup.device;
+            return Err(BenchError::Invalid(format!("cannot set the NAPIs of {name}: run as root")));
+        }
+        let place = Place::Device(Box::new(UsersDevice::take(setup, &config, &cores.service)?));
+        KernelBench::serve(config, kind, cores, place, |config, address, _| {
+            Ok(Generator::Peer(Peer::new(&setup.load_by, address, config)))
+        })
+    }
+
+    /// Starts the trace, the service and what `generate` makes.
+    fn serve(
+        config: BenchConfig,
+        kind: ServiceKind,
+        cores: Cores,
+        place: Place,
+        generate: impl FnOnce(&BenchConfig, SocketAddr, &Cores) -> Result<Generator, BenchError>,
+    ) -> Result<KernelBench, BenchError> {
+        let side = place.side();
+        let address = SocketAddr::new(side.address(), PORT);
+        let options = Options { timers: true, buffer_kib: TRACE_KIB };
+        let mut polls = Polls::open(side.device(), options).map_err(trace_error)?;
+        let recording = polls.switch();
+        let program = Program::start(kind, side, address, &cores.service, &config)?;
+        let generator = generate(&config, address, &cores)?;
         recording.set(false).map_err(trace_error)?;
         polls.drain(|_| ()).map_err(trace_error)?;
         let ksoftirqds = ksoftirqds(&cores.service);
         let tsc_khz = lull_host::Clock::new().tsc_khz();
         // What reads the trace must not do so on the server's cores, and beside the generator only if it has to.
         pin_thread(if cores.spare.is_empty() { &cores.generator } else { &cores.spare })?;
+        let napi_threads = Vec::new();
         Ok(KernelBench {
-            client,
+            generator,
             program,
             polls,
             recording,
-            netdev,
-            ifindex,
-            pair,
+            place,
             cores,
             config,
             ksoftirqds,
-            napi_threads: Vec::new(),
+            napi_threads,
             tsc_khz,
         })
+    }
+
+    /// How the device holds interrupts back; a veth has none.
+    pub fn coalescing(&self) -> Coalescing {
+        match &self.place {
+            Place::Pair { .. } => Coalescing::default(),
+            Place::Device(device) => device.coalescing(),
+        }
     }
 
     /// Why a mode cannot be here; `None` if it can.
@@ -132,7 +225,7 @@ impl KernelBench {
         if let Err(error) = lull_linux::plan::check_kernel_has(mode) {
             return Ok(Some(error.to_string()));
         }
-        let policy = self.netdev.policy().map_err(linux)?;
+        let policy = self.place.netdev().0.policy().map_err(linux)?;
         let refused = check_policy(mode.name(), &mode.napi, &policy, &kernel_release()).err();
         Ok(refused.map(|error| error.to_string()).or_else(|| self.program.cannot(mode)))
     }
@@ -140,12 +233,7 @@ impl KernelBench {
     /// Puts both halves of a mode in force: the NAPIs' settings, their threads on the server's cores, and the
     /// program's.
     fn set_mode(&mut self, mode: &Mode) -> Result<(), BenchError> {
-        for napi in self.netdev.napis(self.ifindex).map_err(linux)? {
-            let change = NapiChange::between(&napi.settings, &mode.napi);
-            if !change.is_empty() {
-                self.netdev.set(napi.id, &change).map_err(linux)?;
-            }
-        }
+        self.place.set(mode)?;
         self.napi_threads = if mode.napi.threaded == Threaded::Off { Vec::new() } else { self.threads()? };
         for tid in &self.napi_threads {
             lull_linux::sched::set_cpus(*tid, &self.cores.service)?;
@@ -156,8 +244,9 @@ impl KernelBench {
     /// The NAPIs' threads, one for each.
     fn threads(&mut self) -> Result<Vec<i32>, BenchError> {
         let until = Instant::now() + THREAD_TIMEOUT;
+        let (netdev, ifindex) = self.place.netdev();
         loop {
-            let napis = self.netdev.napis(self.ifindex).map_err(linux)?;
+            let napis = netdev.napis(ifindex).map_err(linux)?;
             let threads: Vec<i32> = napis.iter().filter_map(|napi| napi.thread_pid).collect();
             if threads.len() == napis.len() {
                 return Ok(threads);
@@ -171,28 +260,44 @@ impl KernelBench {
 
     fn measure(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {
         let pace = pace(&self.config, run);
-        let KernelBench { client, program, polls, recording, pair, cores, .. } = self;
+        let KernelBench { generator, program, polls, recording, cores, .. } = self;
         let server = program.tids();
         let threads = Threads { server: &server, ksoftirqds: &self.ksoftirqds, napi: &self.napi_threads };
         let watched: Vec<i32> = server.iter().chain(&self.napi_threads).copied().collect();
         let lost_before = polls.lost().map_err(trace_error)?;
-        let (side, generator) = (&pair.client, &cores.generator);
-        let (begun_ns, over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (begun_ns, over, told) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
         let begun = &begun_ns;
+        // The first run is the one that is traced.
+        let begins_at = |at_ns: u64| {
+            let _ = begun.compare_exchange(0, at_ns, Ordering::AcqRel, Ordering::Relaxed);
+        };
+        let by_peer = matches!(generator, Generator::Peer(_));
+        let (cores_of_generator, told) = (&cores.generator, &told);
         let generate = |run: &Run<'_>| -> Result<Summary, BenchError> {
-            side.enter()?;
-            // The client's threads inherit it.
-            pin_thread(generator)?;
-            // The first run is the one that is traced.
-            let _ = begun.compare_exchange(0, lull_linux::polls::now_ns(), Ordering::AcqRel, Ordering::Relaxed);
-            Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
+            // The client's threads inherit it, and so does a peer on this machine.
+            pin_thread(cores_of_generator)?;
+            match &mut *generator {
+                Generator::Own { client, side } => {
+                    side.enter()?;
+                    begins_at(lull_linux::polls::now_ns() + run.warm_up.as_nanos() as u64);
+                    Ok(client.run(pace, run.warm_up, run.window, run.stop)?)
+                }
+                Generator::Peer(peer) => peer.run(pace, run, || {
+                    begins_at(lull_linux::polls::now_ns());
+                    told.store(true, Ordering::Release);
+                }),
+            }
+        };
+        let begin = |run: &Run<'_>| match by_peer {
+            true => peer::wait_for(told, run.stop),
+            false => pass(run.warm_up, run.stop),
         };
         let mut traced = Traced::new(run.mode);
         // The window is the generator's, however late this thread gets to run on a busy machine.
-        let (from_ns, length_ns) = (run.warm_up.as_nanos() as u64, run.window.as_nanos() as u64);
+        let length_ns = run.window.as_nanos() as u64;
         let of_window = |record: &Record| {
             let begun_ns = begun.load(Ordering::Acquire);
-            if begun_ns != 0 && (from_ns..from_ns + length_ns).contains(&record.at_ns.saturating_sub(begun_ns)) {
+            if begun_ns != 0 && (begun_ns..begun_ns + length_ns).contains(&record.at_ns) {
                 traced.add(record);
             }
         };
@@ -204,7 +309,7 @@ impl KernelBench {
                 over.store(true, Ordering::Release);
                 ended
             };
-            let window = around(run, &watched, generate, || Usage::read(&cores.service, threads), end);
+            let window = around_from(run, &watched, generate, begin, || Usage::read(&cores.service, threads), end);
             reading.join().map_err(|_| BenchError::Invalid("the reader of the trace panicked".to_owned()))??;
             window
         })?;
@@ -262,12 +367,15 @@ impl Bench for KernelBench {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = vec![
-            self.program.note(),
+        let mut notes = vec![self.program.note()];
+        let of_veth = matches!(self.place, Place::Pair { .. }).then(|| {
             "On a veth, base is flattered: there is no interrupt to pay for, and the sender's core does the receiver's \
              work in its own softirq (client's softirq, below). For a base that pays for it on the server's core \
              compare with threaded: its NAPI thread is pinned there."
-                .to_owned(),
+                .to_owned()
+        });
+        notes.extend(of_veth);
+        notes.extend([
             "In threaded-busy, too, the NAPI thread is pinned to the server's core. There it polls without pause and the \
              service waits for its turn; the published set-up gives it a core of its own."
                 .to_owned(),
@@ -280,7 +388,7 @@ impl Bench for KernelBench {
             "Empty columns are what the kernel does not show from outside: a veth has no interrupts, and calls of \
              epoll_wait are the program's own. Where the trace lost events, what it counts is left out."
                 .to_owned(),
-        ];
+        ]);
         notes.extend(self.config.several_napis(
             "a context busy polls and suspends only the NAPI that woke it last, and one that it left suspended waits for \
              irq_suspend_timeout.",

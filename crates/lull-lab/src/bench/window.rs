@@ -10,7 +10,7 @@ use crate::hardware::{HardwareCounters, availability};
 use crate::load::{Pace, Summary};
 
 /// How late a stop is noticed.
-const STOP_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the hardware counts, after a while to settle.
 const COUNTED: Duration = Duration::from_millis(100);
@@ -37,14 +37,26 @@ pub(super) struct PerQuery {
 pub(super) fn around<M>(
     run: &Run<'_>,
     threads: &[i32],
+    generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
+    mark: impl FnMut() -> M,
+    end: impl FnOnce() -> Result<(), BenchError>,
+) -> Result<Windowed<M>, BenchError> {
+    around_from(run, threads, generate, |run| pass(run.warm_up, run.stop), mark, end)
+}
+
+/// As [`around`], for a generator that does not begin at once: `begin` waits until its window does.
+pub(super) fn around_from<M>(
+    run: &Run<'_>,
+    threads: &[i32],
     mut generate: impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send,
+    mut begin: impl FnMut(&Run<'_>),
     mut mark: impl FnMut() -> M,
     end: impl FnOnce() -> Result<(), BenchError>,
 ) -> Result<Windowed<M>, BenchError> {
     let generate = &mut generate;
     let (summary, before, after) = std::thread::scope(|scope| {
         let generating = scope.spawn(|| generate(run));
-        pass(run.warm_up, run.stop);
+        begin(run);
         let before = mark();
         pass(run.window, run.stop);
         let after = mark();
@@ -53,7 +65,7 @@ pub(super) fn around<M>(
         ended?;
         Ok::<_, BenchError>((summary, before, after))
     })?;
-    let hardware = counted(run, threads, generate)?;
+    let hardware = counted(run, threads, generate, &mut begin)?;
     Ok(Windowed { summary, before, after, hardware })
 }
 
@@ -64,6 +76,7 @@ fn counted(
     run: &Run<'_>,
     threads: &[i32],
     generate: &mut (impl FnMut(&Run<'_>) -> Result<Summary, BenchError> + Send),
+    begin: &mut impl FnMut(&Run<'_>),
 ) -> Result<Option<PerQuery>, BenchError> {
     if threads.is_empty() || availability().is_err() || run.stop.load(Ordering::Relaxed) {
         return Ok(None);
@@ -71,7 +84,7 @@ fn counted(
     let run = Run { warm_up: COUNTED_WARM_UP, window: COUNTED.min(run.window), ..run.clone() };
     std::thread::scope(|scope| {
         let generating = scope.spawn(|| generate(&run));
-        pass(run.warm_up, run.stop);
+        begin(&run);
         let mut counters = HardwareCounters::open(threads);
         let from = Instant::now();
         pass(run.window, run.stop);
@@ -91,7 +104,7 @@ fn panicked() -> BenchError {
 }
 
 /// Waits for `time`, or until it is stopped.
-fn pass(time: Duration, stop: &AtomicBool) {
+pub(super) fn pass(time: Duration, stop: &AtomicBool) {
     let until = Instant::now() + time;
     while !stop.load(Ordering::Relaxed) {
         let left = until.saturating_duration_since(Instant::now());

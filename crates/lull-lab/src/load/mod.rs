@@ -35,6 +35,9 @@ pub use workload::{Query, Workload, WorkloadConfig};
 /// more than several retransmission timeouts of the server (1 s and its doublings).
 pub const PATIENCE_NS: u64 = 60_000_000_000;
 
+/// What `lull load --announce` says on standard error when its window begins.
+pub const ANNOUNCEMENT: &str = "measuring from now on";
+
 /// Most requests that a connection may have outstanding.
 pub const DEPTH_MAX: u16 = 1024;
 

@@ -37,6 +37,19 @@ pub struct Setup {
     pub generator: bool,
     /// Part of a request's cost in user space, in percent.
     pub user_percent: f64,
+    /// How the NIC raises interrupts.
+    pub interrupts: Interrupts,
+}
+
+/// How a NIC raises interrupts. The lab's own raise them at once, for what arrives alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// Whether the driver finds by itself how long they are held back.
+    pub adaptive: bool,
+    /// For how many microseconds they are, if it does not.
+    pub rx_usecs: u32,
+    /// Whether sent frames are reported, too.
+    pub completions: bool,
 }
 
 /// A key that was measured, in its unit.

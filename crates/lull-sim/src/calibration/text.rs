@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::Setup;
 use super::fit::Found;
+use super::{Interrupts, Setup};
 
 /// The sections that have keys besides those that are found, with these in the order of the file.
 const SECTIONS: [&str; 5] = ["network", "load", "service", "costs", "run"];
@@ -17,10 +17,12 @@ pub(super) fn render(setup: &Setup, found: &[Found]) -> String {
     let plane = if setup.user_plane { "user" } else { "kernel" };
     let Setup { workers, connections, hz, over, .. } = setup;
     let ghz = *hz as f64 / 1e9;
+    let Interrupts { adaptive, rx_usecs, completions } = setup.interrupts;
+    let moderation = if adaptive { "adaptive = true".to_owned() } else { format!("rx_usecs = \"{rx_usecs}us\"") };
     let _ = write!(
         out,
         "\n[machine]\ncores = {workers}\nplane = \"{plane}\"\nfrequency = \"{ghz}GHz\"\nidle = \"shallow\"\n\n[nic]\nqueues = \
-         {workers}\nspeed = \"1000Gbit/s\"\nrx_usecs = \"0us\"\nring = 8192\nrss = \"even\"\ntx_completions = false\ncalibrated = \"{over}\"\n"
+         {workers}\nspeed = \"1000Gbit/s\"\n{moderation}\nring = 8192\nrss = \"even\"\ntx_completions = {completions}\ncalibrated = \"{over}\"\n"
     );
     for section in SECTIONS {
         let fixed = match section {

@@ -102,9 +102,9 @@ pub(super) fn completes_off_affinity(check: &Check<'_>, raw: &Raw) -> Result<boo
     }
 }
 
-/// The NICs of the lab that a machine can be calibrated over: in memory, a TAP, AF_XDP over a veth pair, and the veth pair of
-/// the kernel plane.
-pub const CALIBRATED_OVER: [&str; 4] = ["mem", "tap", "xdp", "veth"];
+/// The NICs that a machine can be calibrated over: the lab's in memory, a TAP, AF_XDP over a veth pair, and the veth pair of
+/// the kernel plane; a device of the machine's, whose peer generates.
+pub const CALIBRATED_OVER: [&str; 5] = ["mem", "tap", "xdp", "veth", "device"];
 
 /// Over which NIC the file's values were found (`nic.calibrated`).
 pub(super) fn calibrated(check: &Check<'_>, raw: &Raw) -> Result<Option<&'static str>, WorldFileError> {

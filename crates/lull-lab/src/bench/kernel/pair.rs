@@ -42,6 +42,15 @@ pub struct Side {
 }
 
 impl Side {
+    /// A device of the namespace that the calling thread is in, with its own IPv4 address.
+    ///
+    /// # Errors
+    /// It has none, or there is no `ip` (iproute2).
+    pub fn here(device: &str) -> Result<Side, BenchError> {
+        let namespace = File::open("/proc/thread-self/ns/net")?.into();
+        Ok(Side { namespace, device: device.to_owned(), address: address_of(device)? })
+    }
+
     /// The device's name.
     pub fn device(&self) -> &str {
         &self.device
@@ -176,6 +185,21 @@ fn namespace() -> Result<OwnedFd, BenchError> {
         ));
     }
     std::thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+}
+
+/// The first IPv4 address of a device in the namespace of the calling thread.
+fn address_of(device: &str) -> Result<IpAddr, BenchError> {
+    let cannot = |why: String| BenchError::Invalid(format!("cannot find the address of {device}: {why}"));
+    let output = Command::new("ip").args(["-4", "-json", "addr", "show", "dev", device]).output();
+    let output = output.map_err(|error| cannot(format!("cannot run ip ({error}); install iproute2")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(cannot(format!("ip said: {}", said.lines().next().unwrap_or("nothing"))));
+    }
+    let links: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let addresses = links.as_array().into_iter().flatten().filter_map(|link| link["addr_info"].as_array()).flatten();
+    let local = addresses.filter_map(|address| address["local"].as_str()?.parse().ok()).next();
+    local.ok_or_else(|| cannot(format!("it has no IPv4 address; give it one (ip addr add ADDRESS/24 dev {device})")))
 }
 
 /// Runs `ip` with a batch of commands in the namespace of the calling thread.
