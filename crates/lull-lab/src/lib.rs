@@ -43,6 +43,7 @@ pub mod published;
 pub mod service;
 pub mod simulated;
 pub mod speed;
+pub mod stalls;
 pub mod stats;
 pub mod table;
 pub mod tuning;

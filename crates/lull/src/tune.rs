@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use lull_lab::bench::BenchConfig;
+use lull_lab::bench::{BenchConfig, Cores};
 use lull_lab::cell::Load;
 use lull_lab::load::Arrivals;
 use lull_lab::predicted;
-use lull_lab::tuning::confirm;
+use lull_lab::stalls;
+use lull_lab::tuning::confirm::{self, Confirm};
 use lull_lab::tuning::words::refusal;
 use lull_lab::tuning::{Tuned, render, search, window_ns};
 use lull_sim::WorldFile;
@@ -109,7 +110,15 @@ pub fn run(args: Tune, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure> {
     let command = command_line();
     args.outputs.write(&Tuned { file: &file, answer: &answer, dev: &args.dev, command: &command })?;
     if let Some((over, config)) = measured {
-        let confirmed = confirm::confirm(&mut *over.start(config)?, &answer, stop, &mut |what| say!("lull: {what}"))?;
+        let cores = Cores::split(&config)?;
+        let cores = [cores.service, cores.generator].concat();
+        let with = Confirm {
+            stop,
+            tell: &mut |what| say!("lull: {what}"),
+            watch: &mut |time| stalls::watch(&cores, time),
+            limit: confirm::LIMIT,
+        };
+        let confirmed = confirm::confirm(&mut *over.start(config)?, &answer, with)?;
         out!("{}", confirm::render(&answer, &confirmed, COLUMNS))?;
     }
     match answer.recommended {

@@ -1,7 +1,7 @@
 //! The first candidates of a search on the real machine: what the lab measures of each beside what was simulated.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lull_sim::tune::{Answer, Objective, Tried, us_text};
 use lull_slo::Statistic;
@@ -10,31 +10,49 @@ use lull_units::rate_text;
 use super::words::objective_text;
 use crate::bench::{Bench, BenchError, Run};
 use crate::cell::{CellSummary, Enforcement, Load, RunResult};
+use crate::stalls::Stalls;
 use crate::stats::Estimate;
 use crate::table::grid::{Align, Grid, wrap};
 
 /// Candidates that are confirmed.
 pub const CANDIDATES: usize = 3;
-/// Runs of each, interleaved.
-const RUNS: u32 = 3;
+/// Runs of each that count, interleaved.
+const RUNS: usize = 3;
 const WARM_UP: Duration = Duration::from_millis(200);
 const WINDOW: Duration = Duration::from_secs(1);
+/// How long the cores are watched for stalls before each run.
+const WATCH: Duration = Duration::from_millis(100);
+/// Runs that stalls have spoilt are made again for as long as this, from the start.
+pub const LIMIT: Duration = Duration::from_secs(60);
+/// The part of what a bound allows that stalls may use up before a miss is put down to them.
+const SPOILT_SHARE: f64 = 0.5;
+/// The same of a bound of the mean.
+const SPOILT_MEAN: f64 = 0.1;
 
 /// A candidate with what was measured of it.
 #[derive(Clone, Debug)]
 pub struct Confirmed {
     /// As it was simulated.
     pub tried: Tried,
-    /// As it was measured.
+    /// As it was measured: the runs that count, or all if none does.
     pub measured: CellSummary,
     /// Runs that met the objective.
     pub met: usize,
+    /// Runs that did, and those that missed it while the machine did not stall.
+    pub counted: usize,
+    /// Runs that missed it while the machine stalled.
+    pub spoilt: usize,
 }
 
 impl Confirmed {
-    /// Whether every run met the objective.
+    /// Whether enough runs count, and every one met the objective.
     pub fn holds(&self) -> bool {
-        self.met == self.measured.runs.len()
+        self.counted >= RUNS && self.met == self.counted
+    }
+
+    /// Whether a run missed the objective by itself.
+    pub fn fails(&self) -> bool {
+        self.met < self.counted
     }
 
     fn cpu(&self) -> f64 {
@@ -42,29 +60,59 @@ impl Confirmed {
     }
 }
 
-/// Measures the first candidates at the load of the objective. `tell` is told what is measured now.
+/// What was measured of all candidates.
+#[derive(Clone, Debug)]
+pub struct Confirmation {
+    /// In the order of the search.
+    pub candidates: Vec<Confirmed>,
+    /// What the cores were seen to stall meanwhile.
+    pub stalls: Stalls,
+}
+
+/// What a confirmation needs besides the bench.
+pub struct Confirm<'a> {
+    /// Ends it early.
+    pub stop: &'a AtomicBool,
+    /// Is told what is measured now.
+    pub tell: &'a mut dyn FnMut(&str),
+    /// Watches the cores for stalls, for so long.
+    pub watch: &'a mut dyn FnMut(Duration) -> std::io::Result<Stalls>,
+    /// For how long spoilt runs are made again: [`LIMIT`].
+    pub limit: Duration,
+}
+
+/// Measures the first candidates at the load of the objective. A run that misses it while the machine stalls says nothing of
+/// the setting, and is made again.
 ///
 /// # Errors
 /// What the bench meets, or that it was stopped.
-pub fn confirm(
-    bench: &mut dyn Bench,
-    answer: &Answer,
-    stop: &AtomicBool,
-    tell: &mut dyn FnMut(&str),
-) -> Result<Vec<Confirmed>, BenchError> {
+pub fn confirm(bench: &mut dyn Bench, answer: &Answer, with: Confirm<'_>) -> Result<Confirmation, BenchError> {
+    let Confirm { stop, tell, watch, limit } = with;
+    let started = Instant::now();
+    let objective = &answer.objective;
     let candidates = answer.candidates(CANDIDATES);
-    let per_s = answer.objective.per_s;
-    let load = Load::Rate { qps: per_s.round() as u64 };
-    let mut runs: Vec<Vec<RunResult>> = candidates.iter().map(|_| Vec::new()).collect();
-    for run in 0..RUNS {
+    let load = Load::Rate { qps: objective.per_s.round() as u64 };
+    let mut stalls = Stalls::default();
+    let mut runs: Vec<Runs> = candidates.iter().map(|_| Runs::default()).collect();
+    for round in 0.. {
+        let again = round >= RUNS;
+        if again && started.elapsed() > limit {
+            break;
+        }
+        let mut all_count = true;
         for (tried, runs) in candidates.iter().zip(&mut runs) {
-            tell(&format!("measuring {}, run {} of {RUNS}", tried.setting, run + 1));
-            let mode = &tried.setting.mode;
+            if runs.counted.len() >= RUNS {
+                continue;
+            }
+            all_count = false;
+            let why = if again { " (again: the machine stalled)" } else { "" };
+            tell(&format!("measuring {}, run {} of {RUNS}{why}", tried.setting, runs.counted.len() + 1));
+            stalls.add(&watch(WATCH)?);
             let result = bench.run(&Run {
-                mode,
+                mode: &tried.setting.mode,
                 load,
-                offered_qps: Some(per_s),
-                run,
+                offered_qps: Some(objective.per_s),
+                run: round as u32,
                 warm_up: WARM_UP,
                 window: WINDOW,
                 stop,
@@ -72,14 +120,46 @@ pub fn confirm(
             if stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Invalid("stopped before everything was measured: start it again".to_owned()));
             }
-            runs.push(result);
+            let spoilt = !meets(&result, objective) && is_spoilt(&result, objective, &stalls);
+            if spoilt { &mut runs.spoilt } else { &mut runs.counted }.push(result);
+        }
+        if all_count {
+            break;
         }
     }
     let confirmed = candidates.into_iter().zip(runs).filter_map(|(tried, runs)| {
-        let met = runs.iter().filter(|run| meets(run, &answer.objective)).count();
-        Some(Confirmed { tried: tried.clone(), measured: CellSummary::of_runs(runs)?, met })
+        let Runs { counted, spoilt } = runs;
+        let met = counted.iter().filter(|run| meets(run, objective)).count();
+        let numbers = (counted.len(), spoilt.len());
+        let measured = CellSummary::of_runs(if counted.is_empty() { spoilt } else { counted })?;
+        Some(Confirmed { tried: tried.clone(), measured, met, counted: numbers.0, spoilt: numbers.1 })
     });
-    Ok(confirmed.collect())
+    Ok(Confirmation { candidates: confirmed.collect(), stalls })
+}
+
+/// The runs of a candidate.
+#[derive(Default)]
+struct Runs {
+    counted: Vec<RunResult>,
+    spoilt: Vec<RunResult>,
+}
+
+/// Whether a run that misses the objective may owe that to stalls: the generator sent late, or stalls as they were seen use
+/// up half of what a bound that it misses allows.
+fn is_spoilt(run: &RunResult, objective: &Objective, stalls: &Stalls) -> bool {
+    let by_stalls = |statistic, limit_us: f64| {
+        let share = match statistic {
+            Statistic::Avg => return stalls.mean_s() * 1e6 >= SPOILT_MEAN * limit_us,
+            Statistic::P50 => 0.5,
+            Statistic::P95 => 0.05,
+            Statistic::P99 => 0.01,
+        };
+        stalls.share_beyond(limit_us / 1e6) >= SPOILT_SHARE * share
+    };
+    let missed = |statistic, limit_us: f64| latency_us(run, statistic).is_none_or(|us| us >= limit_us);
+    let bounds = objective.slo.bounds();
+    let mut missed = bounds.iter().filter(|bound| missed(bound.statistic, bound.limit_us())).peekable();
+    missed.peek().is_some() && (!run.kept_up || missed.any(|bound| by_stalls(bound.statistic, bound.limit_us())))
 }
 
 /// Whether a measured run meets an objective, in its mode, and carries the load.
@@ -102,7 +182,8 @@ fn latency_us(run: &RunResult, statistic: Statistic) -> Option<f64> {
 }
 
 /// The candidates as text: simulated beside measured, and which to take.
-pub fn render(answer: &Answer, confirmed: &[Confirmed], columns: usize) -> String {
+pub fn render(answer: &Answer, confirmation: &Confirmation, columns: usize) -> String {
+    let confirmed = &confirmation.candidates;
     let objective = &answer.objective;
     let mut out = format!("\nMeasured on this machine at {} requests per second:\n\n", rate_text(objective.per_s));
     let mut grid = Grid::default();
@@ -134,12 +215,27 @@ pub fn render(answer: &Answer, confirmed: &[Confirmed], columns: usize) -> Strin
         row.push(format!("{:.1}%", one.tried.mean(|run| run.cpu_percent)));
         let cpu = one.measured.cpu_percent;
         row.push(cpu.map_or("-".to_owned(), |cpu| with_spread(format!("{:.1}%", cpu.value), &cpu)));
-        row.push(format!("met in {} of {} runs", one.met, one.measured.runs.len()));
+        row.push(format!("met in {} of {} runs", one.met, one.counted) + &spoilt_text(one));
         grid.row(row);
     }
     out += &grid.to_string();
     out.push('\n');
+    let (share, longest_s) = confirmation.stalls.share_and_longest();
+    if confirmed.iter().any(|one| one.spoilt > 0) {
+        let stalled = format!(
+            "The machine stalled: the cores stood still for {:.2} % of the time (for up to {:.1} ms), or the generator was late. \
+             Runs that missed the objective meanwhile do not count; they were made again for up to {} s.",
+            100.0 * share,
+            1e3 * longest_s,
+            LIMIT.as_secs()
+        );
+        out += &wrap(&stalled, columns, "");
+    }
     out + &wrap(&verdict(answer, confirmed), columns, "")
+}
+
+fn spoilt_text(one: &Confirmed) -> String {
+    if one.spoilt == 0 { String::new() } else { format!(", {} spoilt by stalls", one.spoilt) }
 }
 
 /// Which of them to take.
@@ -147,6 +243,13 @@ fn verdict(answer: &Answer, confirmed: &[Confirmed]) -> String {
     let asked = objective_text(&answer.objective);
     let holding = confirmed.iter().filter(|one| one.holds());
     let Some(cheapest) = holding.min_by(|a, b| a.cpu().total_cmp(&b.cpu())) else {
+        if let Some(open) = confirmed.iter().find(|one| !one.fails()) {
+            let setting = &open.tried.setting;
+            return format!(
+                "Nothing can be said of {setting}, neither that it meets {asked} nor that it does not: fewer than {RUNS} of its \
+                 runs count. Measure when the machine stands still less, or with a bound that leaves room for that."
+            );
+        }
         return format!(
             "None of them met {asked} in every run: what was found is not confirmed. Calibrate again when the machine does \
              nothing else, or relax the objective."
@@ -165,11 +268,87 @@ fn verdict(answer: &Answer, confirmed: &[Confirmed]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lull_sim::tune::Setting;
+
     use super::*;
 
     fn objective(slo: &str, cpu_max_percent: Option<f64>) -> Objective {
         let slo = slo.parse().unwrap();
         Objective { slo, per_s: 10_000.0, cpu_max_percent, spare_percent: 10.0, seeds: 3, seed: 1, window_ns: 1 }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A bench whose runs have these percentiles in turn, the last one ever after.
+    struct Fixed(Vec<f64>);
+
+    impl Bench for Fixed {
+        fn run(&mut self, _: &Run<'_>) -> Result<RunResult, BenchError> {
+            let p99_us = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0] };
+            Ok(run(p99_us, 10.0, 10_000.0))
+        }
+
+        fn notes(&self) -> Vec<String> {
+            Vec::new()
+        }
+    }
+
+    /// What comes of one candidate with these percentiles on a machine that has these stalls in each 100 ms.
+    fn confirmed(p99_us: &[f64], stalls: &[Duration]) -> (Confirmed, String) {
+        let setting = Setting::of_mode("base").unwrap();
+        let tried = Tried { setting, per_s: 10_000.0, runs: Vec::new(), error: None };
+        let answer = Answer {
+            objective: objective("p99<200us", None),
+            recommended: Some(tried.clone()),
+            nearest: None,
+            base: tried.clone(),
+            tried: vec![tried],
+            refuted: Vec::new(),
+            elsewhere: Vec::new(),
+        };
+        let confirmation = confirm(
+            &mut Fixed(p99_us.to_vec()),
+            &answer,
+            Confirm {
+                stop: &AtomicBool::new(false),
+                tell: &mut |_| (),
+                watch: &mut |time| Ok(Stalls::new(time, stalls)),
+                limit: Duration::from_millis(20),
+            },
+        );
+        let confirmation = confirmation.unwrap();
+        let text = render(&answer, &confirmation, 120);
+        (confirmation.candidates[0].clone(), text)
+    }
+
+    #[test]
+    fn a_stalled_run_is_made_again_and_a_wrong_prediction_is_not() {
+        let (one, text) = confirmed(&[300.0, 100.0], &[9 * MS]);
+        assert!(one.holds() && (one.met, one.counted, one.spoilt) == (3, 3, 1), "{one:?}");
+        assert!(text.contains("1 spoilt by stalls") && text.contains("Confirmed"), "{text}");
+        let (one, text) = confirmed(&[300.0, 100.0], &[]);
+        assert!(one.fails() && (one.met, one.counted, one.spoilt) == (2, 3, 0), "{one:?}");
+        assert!(text.contains("not confirmed"), "{text}");
+    }
+
+    #[test]
+    fn of_a_machine_that_always_stalls_nothing_is_said() {
+        let (one, text) = confirmed(&[300.0], &[9 * MS]);
+        assert!(!one.holds() && !one.fails() && one.counted == 0 && one.spoilt >= RUNS, "{one:?}");
+        assert!(text.contains("Nothing can be said of base") && !text.contains("not confirmed"), "{text}");
+    }
+
+    #[test]
+    fn stalls_that_a_bound_has_room_for_spoil_nothing() {
+        let asked = objective("p99<200us,avg<100us", None);
+        let missed = RunResult { avg_latency_us: Some(50.0), ..run(250.0, 1.0, 10_000.0) };
+        let seen = |stall| Stalls::new(Duration::from_secs(1), &[stall]);
+        assert!(!is_spoilt(&missed, &asked, &seen(MS)), "a thousandth of the requests");
+        assert!(is_spoilt(&missed, &asked, &seen(9 * MS)));
+        let late = RunResult { kept_up: false, ..missed.clone() };
+        assert!(is_spoilt(&late, &asked, &Stalls::default()));
+        let too_dear = RunResult { avg_latency_us: Some(50.0), ..run(100.0, 99.0, 10_000.0) };
+        assert!(!is_spoilt(&too_dear, &asked, &seen(9 * MS)), "stalls are no CPU time of the service's");
     }
 
     fn run(p99_us: f64, cpu: f64, qps: f64) -> RunResult {
