@@ -35,15 +35,20 @@ pub struct Executing {
 /// A program is about to be executed, found by its path as seen from the directory `at`. Nothing is done for one that cannot be, and
 /// in the child of `vfork` or of `fork`: what it has here is its parent's.
 pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
-    engine::running().filter(|_| fork::is_engines_process())?;
-    if !kernel::is_executable(at, path) {
+    let has_engine = engine::running().is_some() && fork::is_engines_process();
+    if !has_engine && !listens() || !kernel::is_executable(at, path) {
         return None;
     }
-    lull_net::about_to_wait();
     let program = match path.is_empty() {
         true => format!("the program behind descriptor {at}"),
         false => path.to_string_lossy().into_owned(),
     };
+    if !has_engine {
+        // A server's first process never asks for connections: it has nothing but listeners.
+        say_all_lost(&program, &all_open());
+        return None;
+    }
+    lull_net::about_to_wait();
     let closed = close_all(&program);
     claimed::give_back();
     Some(Executing { closed, program })
@@ -51,7 +56,9 @@ pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
 pub fn begins_along_path(name: &CStr) -> Option<Executing> {
-    engine::running().filter(|_| fork::is_engines_process())?;
+    if !listens() {
+        engine::running().filter(|_| fork::is_engines_process())?;
+    }
     if name.to_bytes().contains(&b'/') {
         return begins(libc::AT_FDCWD, name);
     }
@@ -78,8 +85,14 @@ impl Executing {
     }
 }
 
-/// Closes lull's half of everything; how much there was.
-fn close_all(program: &str) -> usize {
+/// Whether this process has called `listen` for a socket of lull's.
+fn listens() -> bool {
+    let is_its_own = |file: &Open| matches!(&**file, File::Listener(listener) if !listener.is_inherited());
+    !fork::is_husk() && files::numbers().filter_map(files::get).any(|file| is_its_own(&file))
+}
+
+/// What is lull's, each once, with one of its numbers and whether one stays open.
+fn all_open() -> Vec<(Open, c_int, bool)> {
     let mut files: Vec<(Open, c_int, bool)> = Vec::new();
     for number in files::numbers() {
         let Some(file) = files::get(number) else { continue };
@@ -90,6 +103,10 @@ fn close_all(program: &str) -> usize {
         }
     }
     files.retain(|(file, ..)| !matches!(**file, File::Epoll(_)));
+    files
+}
+
+fn say_all_lost(program: &str, files: &[(Open, c_int, bool)]) {
     let lost: Vec<&(Open, c_int, bool)> = files.iter().filter(|(.., stays)| *stays).collect();
     for (file, number, _) in lost.iter().take(NAMED_MAX) {
         say_lost(program, file, *number);
@@ -98,6 +115,12 @@ fn close_all(program: &str) -> usize {
         let more = lost.len() - NAMED_MAX;
         say::line(format_args!("{more} more sockets of lull's end with the exec of {program}"));
     }
+}
+
+/// Closes lull's half of everything; how much there was.
+fn close_all(program: &str) -> usize {
+    let files = all_open();
+    say_all_lost(program, &files);
     for (file, _, stays) in &files {
         if let File::Stream(stream) = &**file {
             // One that cannot be is over already.

@@ -82,7 +82,7 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     let given_back = |_: &StartError| claimed.iter().for_each(|queue| flows.release(*queue));
     let device = device(hand_over, &flows, &claimed).inspect_err(given_back)?;
     claimed::note(hand_over, &claimed);
-    let elsewhere = others(hand_over, &flows, &claimed);
+    let elsewhere = others(hand_over, &flows, &claimed, share);
     let host = Host::new(HostConfig {
         cpus: vec![None; queues],
         sysctl: sysctl(),
@@ -210,9 +210,11 @@ fn has_others(hand_over: &HandOver, claimed: &[u32]) -> bool {
     hand_over.inboxes.len() > claimed.len()
 }
 
-/// The other processes that may have queues.
-fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32]) -> Option<&'static Arc<Others>> {
-    has_others(hand_over, claimed).then(|| {
+/// The other processes that may have queues: at once, or after this one. Of those that inherited a listener, one takes the queue of
+/// the other, and must not refuse what comes before it listens.
+fn others(hand_over: &HandOver, flows: &Arc<Flows>, claimed: &[u32], share: Share) -> Option<&'static Arc<Others>> {
+    let takes_turns = share == Share::One && hand_over.nic.queues() == 1;
+    (takes_turns || has_others(hand_over, claimed)).then(|| {
         let inboxes = hand_over.inboxes.iter().map(|(_, writes)| own(*writes)).collect();
         Others::new(flows.clone(), claimed.to_vec(), inboxes, hand_over.secret)
     })

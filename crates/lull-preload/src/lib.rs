@@ -80,6 +80,16 @@ extern "C" fn at_load() {
     engage::at_load();
 }
 
+/// Runs when the program exits, after what it has asked for itself to be run then.
+#[used]
+// SAFETY: as above.
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_exit() {
+    lull_posix::socket::outstay();
+}
+
 fn read_environment() {
     if variable(c"LULL_QUIET").is_some() {
         say::quiet();

@@ -44,7 +44,7 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
         let Some(file) = held.remove(&message.id) else { continue };
         let mut descriptors = descriptors.into_iter();
         let started = match (message.verb, descriptors.next(), descriptors.next()) {
-            (Verb::Claims, Some(socket), None) => Relay::start(file, socket),
+            (Verb::Claims, Some(socket), None) => Relay::start(file, socket, None),
             (Verb::Claims, Some(socket), Some(kernels)) => datagrams::relay::start(file, socket, kernels),
             _ => Ok(()),
         };
@@ -54,8 +54,12 @@ fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
     }
 }
 
-/// Passes the connection that `taken` returns on to whoever takes the other end of `socket`; if nobody does, it is closed.
-pub(crate) fn offer(socket: OwnedFd, taken: impl FnOnce() -> Option<Open> + Send + 'static) -> io::Result<()> {
+/// Passes the connection that `taken` returns on to whoever takes the other end of `socket`; if nobody does, it is closed. What comes
+/// along with it is dropped when that is over.
+pub(crate) fn offer<G: Send + Sync + 'static>(
+    socket: OwnedFd,
+    taken: impl FnOnce() -> Option<(Open, G)> + Send + 'static,
+) -> io::Result<()> {
     let run = move || {
         let mut said = [0];
         let is_taken = loop {
@@ -65,8 +69,8 @@ pub(crate) fn offer(socket: OwnedFd, taken: impl FnOnce() -> Option<Open> + Send
             }
         };
         match taken() {
-            Some(file) if is_taken => {
-                if let Err(error) = Relay::start(file, socket) {
+            Some((file, guard)) if is_taken => {
+                if let Err(error) = Relay::start(file, socket, Some(Box::new(guard))) {
                     say::line(format_args!("a connection cannot be passed on to another process: {error}"));
                 }
             }
@@ -84,15 +88,16 @@ struct Relay {
     /// The child has closed its end, and `wakes` is readable: who waits for the peer alone has nobody to wait for.
     over: AtomicBool,
     wakes: OwnedFd,
+    _guard: Option<Box<dyn Send + Sync>>,
 }
 
 impl Relay {
-    fn start(file: Open, socket: OwnedFd) -> io::Result<()> {
+    fn start(file: Open, socket: OwnedFd, guard: Option<Box<dyn Send + Sync>>) -> io::Result<()> {
         // SAFETY: it was just made, and nobody else has it.
         #[allow(unsafe_code)]
         let eventfd = |number| own::kept_apart(unsafe { OwnedFd::from_raw_fd(number) });
         let wakes = kernel::eventfd(0).map(eventfd).map_err(|error| io::Error::from_raw_os_error(error.number()))?;
-        let relay = Arc::new(Relay { file, socket, over: AtomicBool::new(false), wakes });
+        let relay = Arc::new(Relay { file, socket, over: AtomicBool::new(false), wakes, _guard: guard });
         let stream = relay.stream();
         // What the child writes is not held back a second time.
         stream.set_nodelay(true)?;

@@ -225,7 +225,8 @@ impl Listener {
         !self.is_inherited() && self.bound.port() == to.port() && (ip == to.ip() || ip.is_unspecified())
     }
 
-    pub(super) fn is_inherited(&self) -> bool {
+    /// Whether another process, which made this one, has called `listen`.
+    pub(crate) fn is_inherited(&self) -> bool {
         self.called_in != std::process::id()
     }
 

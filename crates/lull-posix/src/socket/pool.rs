@@ -30,6 +30,7 @@ use crate::files::Open;
 use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
 
+pub use owner::outstay;
 pub(super) use owner::serve;
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).

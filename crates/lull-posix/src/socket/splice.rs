@@ -1,6 +1,7 @@
 //! `splice` between a pipe and a connection of lull's: through a buffer, of which nothing is lost when one side takes less.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
 
 use libc::{c_int, c_uint};
 use lull_net::Interest;
@@ -113,12 +114,16 @@ impl Splice {
         // What cannot be written any more stays in the pipe.
         send(to, &[], Send { flags: libc::MSG_DONTWAIT })?;
         let more = if self.more { libc::MSG_MORE } else { 0 };
-        let mut room = stream.room()?;
+        let (mut room, mut until) = (stream.room()?, None);
         while room == 0 {
             if stream.is_nonblocking() || moved > 0 {
                 return Err(WOULD_BLOCK);
             }
-            if !block::until_ready(stream.stream(), Interest::WRITABLE, None, stream.options.send_timeout())? {
+            // It is asked once for the whole of a call (`sock_sndtimeo` in `tcp_sendmsg_locked`): another thread may take the room.
+            let timeout = stream.options.send_timeout();
+            let until = *until.get_or_insert_with(|| timeout.map(|timeout| Instant::now() + timeout));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if !block::until_ready(stream.stream(), Interest::WRITABLE, None, left)? {
                 return Err(WOULD_BLOCK);
             }
             room = stream.room()?;

@@ -1,11 +1,12 @@
 # A server whose processes share one inherited listener, with fewer queues than processes: SCRIPT LULL MODE "WAY QUEUES ADDRESS".
 # WAY is how they ask for connections: all in "accept", "poll", "select" or "epoll", or in "turns", as a lock says (Apache's).
-# As on Linux whoever asks has the next connection, and when the process that has the queue is killed, others serve on.
+# As on Linux whoever asks has the next connection. When the process that has the queue exits, it stays for what it passes on; when
+# it is killed, others serve on.
 . "$(dirname "$0")/harness.sh"
 read -r way queues address <<<"$3"
 
 cat >server.py <<'END'
-import fcntl, os, select, signal, socket, sys
+import fcntl, os, select, signal, socket, sys, traceback
 
 way = sys.argv[2]
 listener = socket.create_server((sys.argv[1], 7777), backlog=64)
@@ -53,6 +54,8 @@ def child():
             try:
                 connection.sendall(b"%d\n" % os.getpid())
                 while chunk := connection.recv(65536):
+                    if chunk == b"leave":
+                        return
                     connection.sendall(chunk)
             except ConnectionError:
                 pass
@@ -63,8 +66,10 @@ def begin():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             child()
-        finally:
+        except BaseException:
+            traceback.print_exc()
             os._exit(1)
+        sys.exit()
     children.add(process)
 
 def end(*_):
@@ -126,13 +131,51 @@ for _ in range(100):
     connection.close()
 print("three processes served", *sorted(processes))
 END
+cat >leave.py <<'END'
+import socket, sys
+
+def connect(address):
+    connection = socket.create_connection((address, 7777), 60)
+    said = connection.makefile("rb").readline()
+    return connection, int(said)
+
+# The processes that have queues exit, and the connections that they pass on to the others go on; who connects meanwhile is served.
+connections = [connect(sys.argv[1]) for _ in range(3)]
+owners = set(map(int, sys.argv[2:]))
+stay = [connection for connection, process in connections if process not in owners]
+assert owners and stay and len(stay) < 3, (owners, connections)
+for connection, process in connections:
+    if process in owners:
+        connection.sendall(b"leave")
+        assert connection.recv(1) == b""
+        connection.close()
+for nth in range(100):
+    if len(stay) > 1:
+        # A process has one connection at a time.
+        stay.pop(0).close()
+        stay.append(connect(sys.argv[1])[0])
+    for connection in stay:
+        connection.sendall(b"goes on")
+        assert connection.recv(100) == b"goes on"
+for connection in stay:
+    connection.close()
+print("connections go on")
+END
 options=(--queues "$queues")
 on_lull python3 server.py "$address" "$way"
 timeout 240 python3 client.py "$own" || fail "no answer"
 [ "$address" = "$own" ] || timeout 240 python3 client.py 127.0.0.1 || fail "no answer to the kernel's world"
 
+owners() { "$lull" ss | sed -n 's/^process \([0-9]*\):.*/\1/p'; }
+former=$(owners)
+timeout 240 python3 leave.py "$own" $former || fail "a connection has ended with the process that passed it on"
+# They end when they pass on nothing any more.
+ended() { ! kill -0 $former; }
+until_it ended
+timeout 240 python3 client.py "$own" || fail "no answer after the owner has left"
+
 # The processes that have queues are killed: another one takes each over.
-for process in $("$lull" ss | sed -n 's/^process \([0-9]*\):.*/\1/p'); do
+for process in $(owners); do
     kill -KILL "$process"
 done
 timeout 240 python3 client.py "$own" || fail "no answer after the owner's death"

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use libc::c_int;
 use lull_fd::say;
@@ -20,7 +20,7 @@ use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
 use crate::socket::{Listener, accept};
-use crate::{Errno, elsewhere, inherit};
+use crate::{Errno, elsewhere, engine, fork, inherit};
 
 /// Connections of this process's that are in a pool.
 static GIVEN: Mutex<Option<HashMap<u64, Open>>> = Mutex::new(None);
@@ -28,6 +28,43 @@ static GIVEN: Mutex<Option<HashMap<u64, Open>>> = Mutex::new(None);
 /// A connection that nobody has taken out of a pool.
 pub(super) fn taken_back(connection: u64) -> Option<Open> {
     locked(&GIVEN).as_mut()?.remove(&connection)
+}
+
+/// A connection that this process passes on or offers, counted for as long as it does.
+struct PassedOn;
+
+/// How many there are.
+static COUNT: Mutex<usize> = Mutex::new(0);
+static NONE_LEFT: Condvar = Condvar::new();
+
+impl PassedOn {
+    fn begin() -> PassedOn {
+        *locked(&COUNT) += 1;
+        PassedOn
+    }
+}
+
+impl Drop for PassedOn {
+    fn drop(&mut self) {
+        let mut count = locked(&COUNT);
+        *count -= 1;
+        if *count == 0 {
+            NONE_LEFT.notify_all();
+        }
+    }
+}
+
+/// The program's process exits. It stays for as long as other processes use connections that it passes on to them, and goes on to
+/// pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
+pub fn outstay() {
+    // What a child has of this is its parent's.
+    if engine::running().is_none() || !fork::is_engines_process() {
+        return;
+    }
+    let mut count = locked(&COUNT);
+    while *count > 0 {
+        count = NONE_LEFT.wait(count).unwrap_or_else(PoisonError::into_inner);
+    }
 }
 
 /// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
@@ -108,7 +145,8 @@ impl Owner {
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
         locked(&GIVEN).get_or_insert_default().insert(connection, file);
-        inherit::offer(mine, move || taken_back(connection))?;
+        let passed_on = PassedOn::begin();
+        inherit::offer(mine, move || taken_back(connection).map(|file| (file, passed_on)))?;
         // While every process is busy it waits here, and later connections in the stack.
         let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
         if sent.is_err() {
