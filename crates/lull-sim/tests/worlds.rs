@@ -116,6 +116,12 @@ fn what_is_ready_at_the_end_is_served_in_its_time() {
     assert_eq!(Plan::random_grouped(226_170).run().violation, None);
 }
 
+/// At its end a timer and a busy poller take turns for ever, of which every 32nd step is in the middle of a poll.
+#[test]
+fn a_world_that_repeats_itself_at_its_end_is_not_looked_at_in_step() {
+    assert_eq!(Plan::random_transmitting(900_021_455).run().violation, None);
+}
+
 /// The last poll of a member that an operator takes out is owed from then on, and begins when the operator's thread runs.
 #[test]
 fn a_last_poll_that_has_not_begun_has_taken_nothing() {

@@ -29,8 +29,9 @@ const READY_MAX_NS: u64 = 100_000;
 const SCRIPT_MAX_NS: u64 = 20_000_000_000;
 /// Laps without a transition after which a world is said to be dead.
 const BARREN_LAPS_MAX: u32 = 100;
-/// Steps between two looks whether all is done.
-const LOOK_EVERY: u32 = 32;
+/// Steps before the first look whether all is done. Each later one comes a step later: what is left to a world repeats itself,
+/// and looks at one distance would see the same moment of it over and over.
+const LOOK_AFTER: u32 = 32;
 
 /// Which bound of a world was hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,9 +252,9 @@ impl Run {
         let ready = self.sim.contexts.iter().map(|context| context.ready.len() as u64).sum::<u64>();
         let ready_ns = ready * (READY_MAX_NS + u64::from(spec.between_calls_ns));
         let deadline_ns = begin_ns + longest_ns + faults_ns + ready_ns + SCHEDULING_MAX_NS * share;
-        loop {
+        for steps in LOOK_AFTER.. {
             let mut goes_on = true;
-            for _ in 0..LOOK_EVERY {
+            for _ in 0..steps {
                 goes_on &= self.step()?;
             }
             let left = self.left();
