@@ -150,6 +150,29 @@ fn a_timeout_that_is_changed_while_a_call_waits_is_the_next_calls() {
     panic!("nothing came in time");
 }
 
+/// Of two calls that wait, one has the connection that comes, and the other ends in the time that it began with.
+#[test]
+fn an_accept_ends_after_the_time_that_its_listener_had_when_it_began() {
+    let timeout = |fd: c_int, seconds: i64| {
+        let value: Vec<u8> = [seconds, 0].iter().flat_map(|part| part.to_ne_bytes()).collect();
+        socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &value).unwrap();
+    };
+    let (fd, at) = listener();
+    timeout(fd, 5);
+    let began = std::time::Instant::now();
+    let accepting = [(); 2].map(|()| asleep(move || socket::accept(fd, 0).map(|accepted| accepted.fd)));
+    timeout(fd, 0);
+    let peer = TcpStream::connect(peers(), at).unwrap();
+    until("both calls return", || accepting.iter().all(Asleep::is_over));
+    let mut accepted = accepting.map(|call| call.join().unwrap()).to_vec();
+    accepted.retain(|result| *result != Err(WOULD_BLOCK));
+    // On a busy machine the time of both may be over before the connection comes.
+    assert!(accepted.len() <= 1 && began.elapsed() >= std::time::Duration::from_secs(5), "{accepted:?}");
+    accepted.into_iter().for_each(|result| close(result.unwrap()));
+    drop(peer);
+    close(fd);
+}
+
 #[test]
 fn a_blocking_send_takes_everything() {
     let (fd, mut peer) = connected();

@@ -156,14 +156,6 @@ fn a_listener_that_cannot_stay_open_over_an_exec_is_named_though_nobody_asked_fo
     user::run("reexec", "command -v python3 && command -v ip", "base", "");
 }
 
-/// With a queue for each process of both generations, and with one queue that a process of the first keeps for the others.
-#[test]
-fn apache_restarts_gracefully_under_load_without_a_failed_request() {
-    let needs = "command -v apache2 && command -v python3 && command -v curl && command -v ip";
-    user::run("apache", needs, "suspend20", "event 6");
-    user::run("apache", needs, "suspend20", "prefork 1");
-}
-
 /// With fewer queues than processes, whoever asks next has the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {
