@@ -28,9 +28,14 @@ const STACK_BYTES: usize = 1 << 20;
 
 /// Keeps connections open for a child, until every process that has the other end of `channel` has ended.
 pub(super) fn keep(channel: OwnedFd, held: Vec<Open>) {
-    let _no_signals = NoSignals::begin();
+    let _no_signals = NoSignals::but_of_children();
     let held = held.into_iter().map(|file| (id(&file), file)).collect();
-    if let Err(error) = thread("lull-heirs").spawn(move || serve(&channel, held)) {
+    let run = move || {
+        // For as long as the thread lives.
+        std::mem::forget(NoSignals::begin());
+        serve(&channel, held);
+    };
+    if let Err(error) = thread("lull-heirs").spawn(run) {
         say::line(format_args!("a child of process {} cannot use connections of lull's: {error}", std::process::id()));
     }
 }
