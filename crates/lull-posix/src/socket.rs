@@ -108,6 +108,11 @@ impl Stream {
         self.connecting.load(Ordering::Acquire) == how_far as u8
     }
 
+    /// Whether its number may be the placeholder's alone again, because the connection fails.
+    pub(crate) fn may_be_handed_back(&self) -> bool {
+        !self.is_connecting(Connecting::Over)
+    }
+
     pub(crate) fn set_connecting(&self, how_far: Connecting) {
         self.connecting.store(how_far as u8, Ordering::Release);
     }

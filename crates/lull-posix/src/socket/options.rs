@@ -218,30 +218,39 @@ pub fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<
             }
             Ok(())
         }
-        File::Stream(stream) => match stream.options.acted.set(level, name, value, Some(&stream.stream)) {
-            Some(set) => set,
-            None => {
-                store(stream, fd, (level, name), value)?;
-                if (level, name) == LOW_WATER {
-                    stream.options.put_low_water(&stream.stream);
-                }
-                Ok(())
+        File::Stream(stream) if Acted::contains((level, name)) => {
+            if stream.may_be_handed_back() {
+                kernel::setsockopt(fd, level, name, value)?;
             }
-        },
+            stream.options.acted.set(level, name, value, Some(&stream.stream)).unwrap_or(Ok(()))
+        }
+        File::Stream(stream) => {
+            store(stream, fd, (level, name), value)?;
+            if (level, name) == LOW_WATER {
+                stream.options.put_low_water(&stream.stream);
+            }
+            Ok(())
+        }
         File::Datagram(datagram) => datagram.set_option(fd, level, name, value),
         File::Epoll(_) => Err(Errno::new(libc::ENOTSOCK)),
     }
 }
 
-/// An option without effect here: a socket of the kernel's says whether it can be set, and to what.
+/// An option without effect here: a socket of the kernel's says whether it can be set, and to what. That is the placeholder where
+/// it is the program's socket again if the connection fails, so that it has the option then. An accepted connection shares its
+/// placeholder with others.
 #[cold]
 fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Result<()> {
-    let asked = kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let before = stream.options.stored((level, name)).or_else(|| value_of(fd, (level, name)));
+    let is_own = stream.may_be_handed_back();
+    let asked = if is_own { fd } else { kernel::socket(stream.domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)? };
     let mut read = vec![0; value.len().max(VALUE_BYTES)];
     let set = kernel::setsockopt(asked, level, name, value);
     let length = set.and_then(|()| kernel::getsockopt(asked, level, name, &mut read));
     let priority = value_of(asked, egress::PRIORITY);
-    let _ = kernel::close(asked);
+    if !is_own {
+        let _ = kernel::close(asked);
+    }
     set?;
     if BUSY.contains(&(level, name)) {
         set_busy!((level, name), int(value)?, &stream.stream);
@@ -249,7 +258,6 @@ fn store(stream: &Stream, fd: c_int, (level, name): Name, value: &[u8]) -> Resul
     // Some can be set and not read.
     if let Ok(length) = length {
         read.truncate(length);
-        let before = stream.options.stored((level, name)).or_else(|| value_of(fd, (level, name)));
         // Another type of service is another priority (`__ip_sock_set_tos`).
         if let Some(priority) = priority.filter(|_| (level, name) == egress::TOS && before.as_ref() != Some(&read)) {
             stream.options.own().insert(egress::PRIORITY, priority);

@@ -94,7 +94,7 @@ impl Clone for Acted {
     }
 }
 
-/// Every option of [`Acted`], for reading all of them from a placeholder.
+/// Every option of [`Acted`] by its usual name.
 const ALL: [(c_int, c_int); 10] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_CORK),
@@ -109,6 +109,11 @@ const ALL: [(c_int, c_int); 10] = [
 ];
 
 impl Acted {
+    /// Whether an option is one of these.
+    pub(super) fn contains((level, name): (c_int, c_int)) -> bool {
+        ALL.contains(&(level, name)) || level == libc::SOL_SOCKET && [SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW].contains(&name)
+    }
+
     pub(super) fn of_placeholder(fd: c_int) -> Acted {
         let acted = Acted::default();
         for (level, name) in ALL {
