@@ -107,13 +107,7 @@ pub(crate) fn until_any_ready(
     kernels: impl Iterator<Item = c_int> + Clone,
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    let wait = Wait::new()?;
-    wait.add(source, interest, || interest)?;
-    let mut added = Ok(());
-    for fd in kernels.clone() {
-        added = added.and_then(|()| wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE));
-    }
-    let waited = added.and_then(|()| {
+    wait_for(source, interest, kernels, |wait| {
         loop {
             match wait.wait(timeout) {
                 // With a timeout these calls are never restarted (`sock_intr_errno`).
@@ -121,7 +115,31 @@ pub(crate) fn until_any_ready(
                 waited => break waited,
             }
         }
-    });
+    })
+}
+
+/// As [`until_ready`], for a call that looks at the socket again before it is restarted: every signal ends the wait.
+pub(crate) fn until_ready_or_interrupted(
+    source: &impl Source,
+    interest: Interest,
+    timeout: Option<Duration>,
+) -> Result<bool> {
+    wait_for(source, interest, std::iter::empty(), |wait| wait.wait(timeout))
+}
+
+fn wait_for(
+    source: &impl Source,
+    interest: Interest,
+    kernels: impl Iterator<Item = c_int> + Clone,
+    until: impl FnOnce(&Wait) -> Result<bool>,
+) -> Result<bool> {
+    let wait = Wait::new()?;
+    wait.add(source, interest, || interest)?;
+    let mut added = Ok(());
+    for fd in kernels.clone() {
+        added = added.and_then(|()| wait.add_kernels(fd, Interest::READABLE, || Interest::READABLE));
+    }
+    let waited = added.and_then(|()| until(&wait));
     wait.remove(source);
     kernels.for_each(|fd| wait.remove_kernels(fd));
     waited

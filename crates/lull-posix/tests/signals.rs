@@ -100,6 +100,35 @@ fn a_signal_ends_epoll_wait_with_eintr_whatever_sa_restart_says() {
     }
 }
 
+/// They wake nobody, but whoever is awake takes them (`tcp_recvmsg_locked`).
+#[test]
+fn a_read_that_a_signal_ends_has_the_bytes_below_so_rcvlowat_whatever_sa_restart_says() {
+    let _alone = alone();
+    for (flags, first) in [(0, ""), (libc::SA_RESTART, ""), (0, "ab"), (libc::SA_RESTART, "ab")] {
+        install(flags);
+        let (fd, mut peer) = connected();
+        let mark = 60_i32.to_ne_bytes();
+        lull_posix::socket::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mark).unwrap();
+        let unread = move || {
+            let mut bytes = 0;
+            ioctl(fd, libc::FIONREAD, &mut bytes).unwrap().unwrap();
+            bytes as usize
+        };
+        // What is there at once is read at once, and the rest is waited for.
+        peer.write_all(first.as_bytes()).unwrap();
+        until("the first bytes", || unread() == first.len());
+        let reader = asleep(move || section(|| recv(fd, 0)));
+        peer.write_all(b"cde").unwrap();
+        until("the other bytes", || unread() == 3 || reader.is_over());
+        until("the signal to end it", || {
+            reader.interrupt();
+            reader.is_over()
+        });
+        assert_eq!(reader.join().unwrap(), Ok([first.as_bytes(), b"cde"].concat()));
+        close(fd);
+    }
+}
+
 #[test]
 fn a_blocking_read_is_interrupted_or_goes_on_as_sa_restart_says() {
     let _alone = alone();

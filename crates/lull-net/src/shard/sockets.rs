@@ -232,8 +232,9 @@ impl Stack {
                     }
                     connection.finish();
                 }
+                // As in `renew`, but with what the shutdown itself changes: who waits is told once.
+                connection.ready = Ready::empty();
                 self.follow_up(id.index(), None, false, io);
-                self.renew(id, io);
                 Ok(())
             }
         }

@@ -90,9 +90,8 @@ impl Stack {
         let bytes = bytes.min((connection.socket().recv_capacity() / 2) as u32);
         connection.flags.set(Flags::LOW_WATER, bytes > 1);
         connection.asked_mut().low_water = bytes;
-        // What is there may be enough now.
-        let is_there = connection.socket().can_recv();
-        self.announce(id.index(), is_there, io);
+        // What is there may be enough now, and whoever waits is told so, whatever it was before (`tcp_data_ready`).
+        self.announce(id.index(), true, io);
         Ok(())
     }
 

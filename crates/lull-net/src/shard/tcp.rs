@@ -335,13 +335,14 @@ impl Stack {
         self.announce(index, arrived, io);
     }
 
-    /// Says what became ready. New data is an edge even if there was some before.
+    /// Says what became ready. New data is an edge even if there was some before, if it is as much as is waited for: a socket
+    /// that is shut down for reading can be read however little there is (`tcp_data_ready`).
     #[inline]
     pub(super) fn announce(&mut self, index: u32, arrived: bool, io: &mut Io<'_>) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let ready = connection.readiness();
         let mut edges = ready - connection.ready;
-        if arrived {
+        if arrived && (connection.is_readable() || connection.flags.contains(Flags::FIN_RECEIVED)) {
             edges |= ready & Ready::READABLE;
         }
         connection.ready = ready;

@@ -80,6 +80,21 @@ fn shutting_down_reading_is_the_end_for_the_reader_only() {
     assert_eq!(net.client.recv(client).unwrap(), b"one way");
 }
 
+/// Who waits would otherwise be told of one call twice, if it looks in between (`inet_shutdown` calls sk_state_change once).
+#[test]
+fn a_shutdown_says_once_what_is_ready() {
+    let mut net = Net::new();
+    let listener = net.server.listen(80);
+    let (_client, server) = net.establish(listener, at(SERVER, 80));
+    for how in [Shutdown::Read, Shutdown::Write] {
+        net.server.changes.clear();
+        net.server.call(|stack, io| stack.shutdown(server, how, io)).unwrap();
+        let ready = net.server.ready(server);
+        let said: Vec<_> = net.server.changes.iter().map(|c| (c.socket, c.ready, c.edges)).collect();
+        assert_eq!(said, [(server, ready, ready)], "everything is an edge, as it is for {how:?}");
+    }
+}
+
 #[test]
 fn simultaneous_close() {
     let mut net = Net::new();

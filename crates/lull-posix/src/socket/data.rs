@@ -2,16 +2,19 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use lull_net::{Interest, Ready, TcpStream};
 
 use super::{Message, Room, Stream};
 use crate::files::{self, File};
+use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, block, inherit, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
+/// Data, or their end.
+const SOMETHING_TO_READ: Interest = Interest::READABLE.union(Interest::RDHUP);
 
 /// How a call reads.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,7 +160,7 @@ impl Stream {
     /// Whether a call that blocks may go on with so many bytes (`sock_rcvlowat`).
     #[inline]
     fn wants_more(&self, flags: c_int, count: usize) -> bool {
-        flags & libc::MSG_PEEK == 0 && (flags & libc::MSG_WAITALL != 0 || count < self.options.low_water())
+        flags & libc::MSG_WAITALL != 0 || count < self.options.low_water()
     }
 
     #[inline]
@@ -201,26 +204,24 @@ impl Stream {
     fn recv_waiting(&self, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<usize> {
         if buffers.iter().all(|buffer| buffer.is_empty()) {
             // Whatever ends the wait, nothing is what was asked for.
-            let _ = block::until_ready(
-                &self.stream,
-                Interest::READABLE | Interest::RDHUP,
-                None,
-                self.options.receive_timeout(),
-            );
+            let _ = block::until_ready(&self.stream, SOMETHING_TO_READ, None, self.options.receive_timeout());
             return Ok(0);
         }
         let until = self.receive_until();
         // What the first look has polled was one round.
         self.stream.busy_loop(false);
         let count = loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if !block::until_ready(&self.stream, Interest::READABLE | Interest::RDHUP, None, left)? {
-                return Err(WOULD_BLOCK);
-            }
-            match self.recv_now(buffers, flags) {
-                Err(error) if error == WOULD_BLOCK => {}
-                Err(error) => return Err(error),
-                Ok(count) => break count,
+            let waited = block::until_ready_or_interrupted(&self.stream, SOMETHING_TO_READ, left(until));
+            match (self.recv_now(buffers, flags), waited) {
+                (Ok(count), Ok(true)) => break count,
+                (Err(WOULD_BLOCK), Ok(true)) => {}
+                (Err(WOULD_BLOCK), Ok(false)) => return Err(WOULD_BLOCK),
+                // With a timeout these calls are never restarted (`sock_intr_errno`).
+                (Err(WOULD_BLOCK), Err(INTERRUPTED)) if until.is_none() && restarts() => {}
+                (Err(WOULD_BLOCK), Err(ended)) => return Err(ended),
+                // What is there below SO_RCVLOWAT wakes nobody, and whoever wakes for something else takes it
+                // (`tcp_recvmsg_locked`).
+                (received, _) => return received,
             }
         };
         if self.wants_more(flags, count) { self.recv_rest(buffers, flags, count, until) } else { Ok(count) }
@@ -233,7 +234,7 @@ impl Stream {
     }
 
     /// MSG_WAITALL: until the buffers are full, or the stream ends, fails or is interrupted; what came before is returned.
-    /// Without it, until SO_RCVLOWAT's bytes are there.
+    /// Without it, until SO_RCVLOWAT's bytes are there. MSG_PEEK changes nothing about either.
     #[cold]
     fn recv_rest(
         &self,
@@ -244,9 +245,16 @@ impl Stream {
     ) -> Result<usize> {
         let room: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let wanted = if flags & libc::MSG_WAITALL != 0 { room } else { room.min(self.options.low_water()) };
+        if flags & libc::MSG_PEEK != 0 {
+            return if (1..wanted).contains(&first) {
+                self.peek_until(buffers, flags, wanted, until)
+            } else {
+                Ok(first)
+            };
+        }
         let mut count = first;
+        let mut goes_on = true;
         while count != 0 && count < wanted {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             // An error that is behind what was read is the next call's (`tcp_recvmsg_locked`).
             if self.stream.unread()? == 0 && self.stream.ready().contains(Ready::ERR) {
                 break;
@@ -254,11 +262,10 @@ impl Stream {
             let mut rest = vec![0; room - count];
             let got = match self.recv_now(&mut [IoSliceMut::new(&mut rest)], flags) {
                 Ok(got) => got,
-                Err(error) if error == WOULD_BLOCK => {
-                    match block::until_ready(&self.stream, Interest::READABLE | Interest::RDHUP, None, left) {
-                        Ok(true) => continue,
-                        Ok(false) | Err(_) => break,
-                    }
+                Err(WOULD_BLOCK) if goes_on => {
+                    let waited = block::until_ready_or_interrupted(&self.stream, SOMETHING_TO_READ, left(until));
+                    goes_on = waited == Ok(true);
+                    continue;
                 }
                 Err(_) => break,
             };
@@ -269,6 +276,33 @@ impl Stream {
             count += got;
         }
         Ok(count)
+    }
+
+    /// Waits until so many bytes can be peeked at, or no more will come. Those that are there already make the socket readable,
+    /// so that it is the edges that are waited for.
+    #[cold]
+    fn peek_until(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+        flags: c_int,
+        wanted: usize,
+        until: Option<Instant>,
+    ) -> Result<usize> {
+        const OVER: Ready = Ready::RDHUP.union(Ready::ERR).union(Ready::HUP);
+        let edges = SOMETHING_TO_READ | Interest::EDGE;
+        let wait = block::Wait::new()?;
+        wait.add(&self.stream, edges, || edges)?;
+        let mut goes_on = true;
+        let peeked = loop {
+            // Looked at first: what came before the end is to be seen.
+            goes_on &= !self.stream.ready().intersects(OVER);
+            match self.recv_now(buffers, flags) {
+                Ok(count) if count < wanted && goes_on => goes_on = wait.wait(left(until)) == Ok(true),
+                peeked => break peeked,
+            }
+        };
+        wait.remove(&self.stream);
+        peeked
     }
 
     #[inline]
@@ -315,8 +349,7 @@ impl Stream {
             match if more { self.send_more(&rest) } else { self.send_now(&rest) } {
                 Ok(sent) => count += sent,
                 Err(error) if error == WOULD_BLOCK => {
-                    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-                    match block::until_ready(&self.stream, Interest::WRITABLE, None, left) {
+                    match block::until_ready(&self.stream, Interest::WRITABLE, None, left(until)) {
                         Ok(true) => {}
                         Ok(false) => return cut_short(count, WOULD_BLOCK),
                         Err(error) => return cut_short(count, error),
@@ -337,6 +370,11 @@ impl Stream {
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
+}
+
+/// What is left of the time of a call.
+fn left(until: Option<Instant>) -> Option<Duration> {
+    until.map(|until| until.saturating_duration_since(Instant::now()))
 }
 
 /// Copies into several buffers in turn.

@@ -133,7 +133,10 @@ impl Options {
     /// Puts what was set before there was a connection in force on it.
     pub(crate) fn apply(&self, stream: &TcpStream) {
         self.acted.apply(stream);
-        self.put_low_water(stream);
+        // Every socket has a mark, and most have one byte.
+        if self.stored(LOW_WATER).and_then(|value| int(&value).ok()).is_some_and(|bytes| bytes > 1) {
+            self.put_low_water(stream);
+        }
         self.busy().for_each(|(name, value)| set_busy!(name, value, stream));
         let egress = self.egress();
         if egress != Egress::default() {
@@ -149,9 +152,8 @@ impl Options {
     /// Puts SO_RCVLOWAT in force, if it was set. A connection that is over needs none.
     fn put_low_water(&self, stream: &TcpStream) {
         let Some(bytes) = self.stored(LOW_WATER).and_then(|value| int(&value).ok()) else { return };
-        if self.low_water.swap(bytes as u32, Ordering::Relaxed).max(1) != bytes.max(1) as u32 {
-            let _ = stream.set_low_water(bytes as u32);
-        }
+        self.low_water.store(bytes as u32, Ordering::Relaxed);
+        let _ = stream.set_low_water(bytes as u32);
     }
 
     /// How many bytes a read that blocks waits for, at least.

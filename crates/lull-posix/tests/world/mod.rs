@@ -232,6 +232,12 @@ impl<R> Asleep<R> {
         self.thread.join()
     }
 
+    /// Sends the thread a signal, if it is there still.
+    pub fn interrupt(&self) {
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.id, libc::SIGUSR1) };
+    }
+
     /// Whether the call has returned.
     pub fn is_over(&self) -> bool {
         self.thread.is_finished()
