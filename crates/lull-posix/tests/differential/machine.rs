@@ -313,6 +313,14 @@ impl Machine {
 
     /// Closes these numbers in a child, which then ends; whether it could.
     pub fn fork_that_closes(self, fds: &[c_int]) -> bool {
+        let threads_before = threads();
+        let could = self.fork_and_wait(fds);
+        // What lull keeps open for a child it lets go of in a thread that ends when it has heard of the child's end.
+        world::until("what was the child's is closed", || threads() <= threads_before);
+        could
+    }
+
+    fn fork_and_wait(self, fds: &[c_int]) -> bool {
         // SAFETY: the child makes calls that need no lock, and ends without running anything of its parent's.
         unsafe {
             let child = libc::fork();
@@ -357,6 +365,11 @@ impl Machine {
         let (peers_before, own) = (frames(world::peers()), frames(&engine.network));
         peers_before == (own.1, own.0) && peers_before == frames(world::peers())
     }
+}
+
+/// How many threads this process has.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 fn timeout(ms: c_int) -> Option<Duration> {

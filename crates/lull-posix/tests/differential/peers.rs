@@ -80,6 +80,14 @@ impl Peer {
         }
     }
 
+    /// What it is connected to, while it is.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        match self {
+            Peer::Kernels(fd) => address::parse(&Machine::Kernel.name(fd.as_raw_fd(), true).ok()?),
+            Peer::Lulls(stream) => stream.peer_addr().ok(),
+        }
+    }
+
     /// What is ready, in the bits of `poll`, and how much could be read.
     pub fn state(&self) -> (u32, usize) {
         match self {

@@ -247,7 +247,7 @@ impl<'t> Run<'t> {
     /// A call has returned on both sides.
     fn returned(&mut self, call: &Call, outcomes: [Outcome; 2], by_second: bool) -> Result<()> {
         let [left, right] = &outcomes;
-        let words = [self.in_words(0, left), self.in_words(1, right)];
+        let words = [self.in_words(0, call, left), self.in_words(1, call, right)];
         let thread = if by_second { "second: " } else { "" };
         self.log.push(format!("{thread}{call:?} -> {}", words[0]));
         if words[0] != words[1] {
@@ -334,18 +334,21 @@ impl<'t> Run<'t> {
     }
 
     /// What a side returned, in words that are the same on both.
-    fn in_words(&mut self, side: usize, outcome: &Outcome) -> String {
+    fn in_words(&mut self, side: usize, call: &Call, outcome: &Outcome) -> String {
         match outcome {
             Outcome::Failed(error) => words::error(error.number()),
             Outcome::Number(_, peer) if peer.is_empty() => "a number".to_owned(),
-            Outcome::Number(_, peer) => match self.peer_at(side, peer) {
+            Outcome::Number(fd, peer) => match self.peer_at(side, peer, *fd) {
                 Some(nth) => format!("a number, from peer {nth}"),
                 None => "a number, from a peer that is gone".to_owned(),
             },
-            Outcome::Name(name) => match self.peer_at(side, name) {
-                Some(nth) => format!("peer {nth}"),
-                None => self.sides[side].name(name),
-            },
+            Outcome::Name(name) => {
+                let peer = match call {
+                    Call::Name { slot, of_peer: true } => self.peer_at(side, name, self.fd(side, *slot)),
+                    _ => None,
+                };
+                peer.map_or_else(|| self.sides[side].name(name), |nth| format!("peer {nth}"))
+            }
             other => words::brief(other),
         }
     }
@@ -393,8 +396,28 @@ impl<'t> Run<'t> {
             return Ok(());
         }
         let Some(call) = self.pending[thread].take() else { return Ok(()) };
-        let outcomes = [self.threads[0][thread].take(), self.threads[1][thread].take()];
+        let mut outcomes = [self.threads[0][thread].take(), self.threads[1][thread].take()];
+        if let Call::EpollWait { slot, max, .. } = call {
+            for (side, outcome) in outcomes.iter_mut().enumerate() {
+                self.add_what_came_behind(side, slot, max, outcome);
+            }
+        }
         self.returned(&call, outcomes, thread == 1)
+    }
+
+    /// One thing that happens may be several edges, as a shutdown is one by itself and another when the peer has acknowledged it.
+    /// Who waits meanwhile is told of them at once or one after the other, as it comes to run. So they are told together here.
+    fn add_what_came_behind(&self, side: usize, slot: Slot, max: usize, outcome: &mut Outcome) {
+        let Outcome::Events(events) = outcome else { return };
+        // A context that was closed meanwhile has nothing more to tell.
+        let Ok(behind) = self.machine(side).epoll_wait(self.fd(side, slot), max, 0) else { return };
+        for (key, ready) in behind {
+            match events.iter_mut().find(|(told, _)| *told == key) {
+                Some((_, told)) => *told |= ready,
+                None => events.push((key, ready)),
+            }
+        }
+        events.sort_unstable();
     }
 
     /// What is ready and how much could be read, of the program's numbers and of the peers. Rule "contexts in poll": an epoll
@@ -506,11 +529,16 @@ impl<'t> Run<'t> {
         Some(([left.port(), right.port()], ip))
     }
 
-    /// The newest peer of this name: a port may be given again that another peer had, or has for another connection.
-    fn peer_at(&self, side: usize, name: &[u8]) -> Option<usize> {
+    /// The peer of this name at the other end of a number. A port may be given again that another peer had, or has for a
+    /// connection to somewhere else; of those that are connected to nothing any more it is the newest.
+    fn peer_at(&self, side: usize, name: &[u8], fd: c_int) -> Option<usize> {
         let at = address::parse(name)?;
+        let own = self.machine(side).name(fd, false).ok().and_then(|own| address::parse(&own));
         let is_it = |peer: &Option<PeerPair>| peer.as_ref().is_some_and(|peer| peer.sides[side].name() == Some(at));
-        self.peers.iter().rposition(is_it)
+        let is_at_its_end = |peer: &Option<PeerPair>| {
+            is_it(peer) && own.is_some() && peer.as_ref().and_then(|peer| peer.sides[side].remote()) == own
+        };
+        self.peers.iter().rposition(is_at_its_end).or_else(|| self.peers.iter().rposition(is_it))
     }
 
     /// The peer at the other end of a connection of the program's.

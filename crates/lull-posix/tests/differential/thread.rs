@@ -23,12 +23,25 @@ struct Shared {
     outcome: Mutex<Option<Outcome>>,
 }
 
+/// The C library blocks all signals in a thread that forks, for a moment. A child that ends within it leaves SIGCHLD queued, and
+/// whichever thread the kernel chooses to hear of it returns from its call.
+fn without_signals_of_children() {
+    // SAFETY: a set of the C library's, filled in by it.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()), 0);
+    }
+}
+
 impl Thread {
     pub fn start() -> Thread {
         let (jobs, todo) = channel::<Job>();
         let shared = Arc::new(Shared::default());
         let own = shared.clone();
         std::thread::spawn(move || {
+            without_signals_of_children();
             // SAFETY: always there.
             let (tid, pthread) = unsafe { (libc::gettid(), libc::pthread_self()) };
             own.tid.store(tid, Ordering::SeqCst);
