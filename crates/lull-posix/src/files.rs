@@ -8,7 +8,7 @@ use crate::epoll::EpollFile;
 use crate::socket::{Datagram, Listener, Stream};
 use lull_net::lull_nic::own;
 
-use crate::{Errno, Result, fork, inherit, kernel, netlink, signals};
+use crate::{Errno, Result, fork, inherit, is_involved, kernel, netlink, signals};
 
 /// An open file that is lull's, at least by half.
 pub(crate) enum File {
@@ -130,6 +130,27 @@ pub(crate) fn hand_back_ended(fd: c_int) {
     }
 }
 
+/// What a call of the kernel's returned that gives out a number.
+#[inline]
+pub fn given_out(number: c_int) -> c_int {
+    if number >= 0 && is_involved() {
+        forget(number);
+    }
+    number
+}
+
+/// What a call of the kernel's returned that makes `to` another number for what `fd` stands for.
+#[inline]
+pub fn duplicated(fd: c_int, to: c_int) -> c_int {
+    if fd != to {
+        given_out(to);
+        if to >= 0 && is_involved() {
+            netlink::duplicated(fd, to);
+        }
+    }
+    to
+}
+
 /// Every number of a file is the kernel's again; the placeholder has what was kept beside it. It looks at all numbers: for what
 /// is rare.
 pub(crate) fn hand_back(fd: c_int, file: &Open, nonblocking: bool) {
@@ -175,7 +196,7 @@ fn lull_closes(fd: c_int) -> bool {
 }
 
 /// Calls with the parts of a range of numbers between descriptors of lull's own, until one fails.
-pub fn without_hidden(first: c_uint, last: c_uint, mut call: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
+fn without_hidden(first: c_uint, last: c_uint, mut call: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
     let mut from = first;
     while let Some(hidden) = own::next(from).filter(|hidden| *hidden <= last) {
         if hidden > from {
@@ -189,8 +210,26 @@ pub fn without_hidden(first: c_uint, last: c_uint, mut call: impl FnMut(c_uint, 
     if from <= last { call(from, last) } else { 0 }
 }
 
-/// Closes the numbers of a range that are lull's. The others are the kernel's to close.
-pub fn close_range(first: c_uint, last: c_uint) {
+/// `close_range`: what is lull's in the range is closed as lull's, and `kernels` closes the rest, part by part. Descriptors of lull's
+/// own stay open.
+pub fn close_range(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    mut kernels: impl FnMut(c_uint, c_uint) -> c_int,
+) -> c_int {
+    if first > last {
+        // The kernel says so.
+        return kernels(first, last);
+    }
+    if is_involved() && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        signals::section(|| close_lulls(first, last));
+    }
+    without_hidden(first, last, kernels)
+}
+
+/// Closes the numbers of a range that are lull's.
+fn close_lulls(first: c_uint, last: c_uint) {
     let range = i64::from(first)..=i64::from(last);
     FILES.numbers().filter(|number| range.contains(&i64::from(*number))).for_each(|number| {
         // A number that another thread closes at the same time is closed.

@@ -7,7 +7,6 @@ use libc::{c_int, mode_t, sigset_t};
 
 use lull_posix::files;
 
-use crate::number::{close_lulls, forgotten};
 use crate::real;
 use crate::taken_over::taken_over;
 
@@ -17,7 +16,7 @@ macro_rules! gives_a_number {
         taken_over! {
             $(
                 /// What is not there of a call without all arguments is passed on as it is found.
-                fn $name($($arg: $type),*) -> c_int { forgotten(real::$name($($arg),*)) }
+                fn $name($($arg: $type),*) -> c_int { files::given_out(real::$name($($arg),*)) }
             )*
         }
     };
@@ -46,8 +45,8 @@ unsafe fn both_forgotten(result: c_int, pair: *const c_int) -> c_int {
     if result == 0 {
         // SAFETY: as above.
         unsafe {
-            forgotten(*pair);
-            forgotten(*pair.add(1));
+            files::given_out(*pair);
+            files::given_out(*pair.add(1));
         }
     }
     result
@@ -62,20 +61,12 @@ taken_over! {
         both_forgotten(real::socketpair(domain, kind, protocol, pair), pair)
     }
 
-    /// lull's numbers in the range are closed as lull's, the rest by the kernel. Descriptors of lull's own stay open.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        if first <= last && flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-            close_lulls(first, last);
-        }
-        if first > last {
-            return real::close_range(first, last, flags);
-        }
-        files::without_hidden(first, last, |first, last| real::close_range(first, last, flags))
+        files::close_range(first, last, flags, |first, last| real::close_range(first, last, flags))
     }
 
     /// As [`close_range`]. It closes what there is and cannot fail.
     fn closefrom(first: c_int) -> () {
-        close_lulls(first.max(0) as c_uint, c_uint::MAX);
-        files::without_hidden(first.max(0) as c_uint, c_uint::MAX, |first, last| real::close_range(first, last, 0));
+        files::close_range(first.max(0) as c_uint, c_uint::MAX, 0, |first, last| real::close_range(first, last, 0));
     }
 }

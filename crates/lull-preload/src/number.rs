@@ -1,8 +1,8 @@
 //! Numbers: `close`, `dup` and their kin, `fcntl`, `ioctl`.
 
-use libc::{c_int, c_uint, c_ulong};
+use libc::{c_int, c_ulong};
 use lull_posix::signals::section;
-use lull_posix::{files, flags, is_involved, is_lull};
+use lull_posix::{files, flags, is_lull};
 
 use crate::taken_over::taken_over;
 use crate::{answer, real};
@@ -17,7 +17,7 @@ taken_over! {
     }
 
     fn dup(fd: c_int) -> c_int {
-        if is_lull(fd) { answer::number(|| files::duplicate(fd, 0, false)) } else { duplicated(fd, real::dup(fd)) }
+        if is_lull(fd) { answer::number(|| files::duplicate(fd, 0, false)) } else { files::duplicated(fd, real::dup(fd)) }
     }
 
     fn dup2(fd: c_int, to: c_int) -> c_int {
@@ -27,7 +27,7 @@ taken_over! {
         if fd != to && (is_lull(fd) || files::is_known(to)) {
             return answer::number(|| files::duplicate_to(fd, to, 0));
         }
-        duplicated(fd, real::dup2(fd, to))
+        files::duplicated(fd, real::dup2(fd, to))
     }
 
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
@@ -37,7 +37,7 @@ taken_over! {
         if fd != to && (is_lull(fd) || files::is_known(to)) {
             return answer::number(|| files::duplicate_to(fd, to, flags));
         }
-        duplicated(fd, real::dup3(fd, to, flags))
+        files::duplicated(fd, real::dup3(fd, to, flags))
     }
 
     /// The third argument is a number or a pointer, or is not there; it is passed on in any case.
@@ -63,39 +63,10 @@ taken_over! {
     }
 }
 
-/// Closes what is lull's of a range of numbers.
-pub(crate) fn close_lulls(first: c_uint, last: c_uint) {
-    if is_involved() {
-        answer::done(|| {
-            files::close_range(first, last);
-            Ok(())
-        });
-    }
-}
-
-/// A number that the kernel gave out stands for nothing of lull's any more.
-#[inline]
-pub(crate) fn forgotten(fd: c_int) -> c_int {
-    if fd >= 0 && is_involved() {
-        files::forget(fd);
-    }
-    fd
-}
-
-/// The kernel made `to` another number for what `fd` stands for.
-#[inline]
-fn duplicated(fd: c_int, to: c_int) -> c_int {
-    if to >= 0 && fd != to && is_involved() {
-        files::forget(to);
-        lull_posix::netlink::duplicated(fd, to);
-    }
-    to
-}
-
 fn lulls_fcntl(fd: c_int, command: c_int, argument: usize) -> Option<c_int> {
     files::is_known(fd).then(|| flags::fcntl(fd, command, argument)).flatten().map(|result| answer::number(|| result))
 }
 
 fn new_number(fd: c_int, command: c_int, result: c_int) -> c_int {
-    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { duplicated(fd, result) } else { result }
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { files::duplicated(fd, result) } else { result }
 }

@@ -7,15 +7,15 @@ use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::birth;
 use lull_posix::signals::section;
-use lull_posix::{is_engaged, is_involved, is_lull, memory, netlink, socket as lulls};
+use lull_posix::{files, is_engaged, is_involved, is_lull, memory, netlink, socket as lulls};
 
 use crate::taken_over::taken_over;
-use crate::{CONFIG, answer, number, real};
+use crate::{CONFIG, answer, real};
 
 taken_over! {
     /// A new IPv4 or IPv6 socket gets its options.
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        let fd = number::forgotten(real::socket(domain, kind, protocol));
+        let fd = files::given_out(real::socket(domain, kind, protocol));
         netlink::made(fd, domain, protocol);
         birth::socket(&CONFIG, fd, domain)
     }
@@ -107,7 +107,7 @@ unsafe fn lulls_accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t
         let written = unsafe { memory::write_address(accepted.peer(), address, length) };
         if written.is_err() {
             // As the kernel, which gives the number back.
-            let _ = lull_posix::files::close(accepted.fd);
+            let _ = files::close(accepted.fd);
         }
         written.map(|()| accepted.fd)
     })
