@@ -1,8 +1,8 @@
 //! Predictions: the lab's report of a world that is simulated.
 //!
 //! Rows are made of a run's outcome as [`crate::bench`] makes them of counters and clocks, judged by the same checks,
-//! and shown by the same table. What no simulator knows (instructions, system calls, the generator's lateness) is left
-//! empty.
+//! and shown by the same table. What no simulator knows (system calls, the generator's lateness) is left empty, and so
+//! are instructions where the world file does not say what they are.
 //!
 //! Runs are spread over threads. Each is a function of its job alone and results are kept in the jobs' order, so the
 //! report does not depend on how many threads there are.
@@ -268,6 +268,7 @@ pub fn row(file: &WorldFile, job: &Job, load: Load, run: u32, outcome: &Outcome)
         server_cpu_percent: Some(busy_percent),
         // Simulated clients are never late and never the limit.
         generator_busy_percent: Some(0.0),
+        instructions_per_query: file.instructions.and_then(|known| known.per_query(outcome)),
         cycles_per_query: answered.then(|| cpu.busy_ns() as f64 / counts.answered as f64 * file.hz as f64 / 1e9),
         interrupts: Some(counts.irqs),
         polls: Some(napi.polls),

@@ -22,6 +22,7 @@
 //! | [`published`], [`params`], [`fit`] | published tables as worlds, and their calibration |
 //! | [`groups`] | busy-polling CPU groups on more cores than most machines have |
 //! | [`worldfile`], [`profile`] | a machine and a service from a file |
+//! | [`instructions`] | what a query takes of them, from what it makes the cores do |
 //! | [`calibration`] | a world file from measurements of a machine |
 //! | [`predict`] | what it does in a mode under a load |
 //! | [`tune`] | the mode and timeout for an objective |
@@ -50,6 +51,7 @@ pub mod costs;
 pub mod engine;
 pub mod fit;
 pub mod groups;
+pub mod instructions;
 pub mod params;
 pub mod predict;
 pub mod profile;

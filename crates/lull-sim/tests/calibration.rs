@@ -67,7 +67,7 @@ fn setup() -> Setup {
 }
 
 fn cell(mode: &str, per_s: Option<f64>) -> Cell {
-    Cell { mode: mode.parse::<Mode>().unwrap(), per_s, figures: Vec::new() }
+    Cell { mode: mode.parse::<Mode>().unwrap(), per_s, figures: Vec::new(), instructions: None }
 }
 
 /// What a measurement of the truth shows, 1 % sharp; no seed of the search's is its own.
@@ -171,4 +171,35 @@ fn a_set_up_that_no_world_file_can_hold_is_refused_by_the_key() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("machine.cores"), "{error}");
+}
+
+#[test]
+fn what_the_hardware_counted_of_the_cells_is_predicted_of_others_and_absent_where_it_did_not() {
+    let truth = WorldFile::parse("truth.toml", TRUTH).unwrap();
+    let cells = |instructions: &dyn Fn(&Cell) -> Option<f64>| -> Vec<Cell> {
+        let loads = [
+            ("base", None),
+            ("fullbusy", None),
+            ("base", Some(90e3)),
+            ("fullbusy", Some(90e3)),
+            ("defer200", Some(90e3)),
+        ];
+        let with = |(mode, per_s): (&str, Option<f64>)| {
+            let cell = measured(&truth, mode, per_s);
+            Cell { instructions: instructions(&cell), ..cell }
+        };
+        loads.into_iter().map(with).collect()
+    };
+    let of =
+        |cell: &Cell, column: Column| cell.figures.iter().find(|(of, _)| *of == column).map_or(0.0, |(_, it)| it.value);
+    let taken = |cell: &Cell| Some(5_000.0 + 80.0 * of(cell, Column::Polls) + 7_000.0 * of(cell, Column::Interrupts));
+    let calibrated =
+        |cells: &[Cell]| calibrate(&setup(), &[], cells, 1, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
+    let found = calibrated(&cells(&taken));
+    let instructions = found.file.instructions.unwrap();
+    let unseen = measured(&truth, "suspend20", Some(150e3));
+    let predicted = instructions.of_query(of(&unseen, Column::Polls), of(&unseen, Column::Interrupts));
+    assert!((predicted / taken(&unseen).unwrap() - 1.0).abs() < 0.02, "{predicted} {instructions:?}");
+    let none = calibrated(&cells(&|_| None));
+    assert!(none.file.instructions.is_none() && !none.text.contains("[instructions]"), "{}", none.text);
 }

@@ -125,7 +125,7 @@ fn wrong_keys_are_named_with_their_line_and_what_is_allowed() {
         "[network]",
         "[netwrk]",
         "small.toml:6: netwrk: unknown; the sections are machine, nic, network, service, load, \
-         group, second, costs, run",
+         group, second, instructions, costs, run",
     );
     refused("latency = \"20us\"\n", "", "small.toml:6: network.latency: missing, and it has no default");
     refused("[network]\nlatency = \"20us\"\n", "", "small.toml:1: [network]: this section is missing");

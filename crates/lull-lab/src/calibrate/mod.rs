@@ -63,6 +63,8 @@ pub struct Shown {
     pub load: Load,
     /// What is simulated, means over seeds.
     pub simulated: Vec<(Column, f64)>,
+    /// Instructions a query, by what is simulated; `None` where the hardware does not count.
+    pub instructions: Option<f64>,
     /// What the reader of the row has to know.
     pub note: Option<String>,
 }
@@ -137,7 +139,10 @@ pub fn calibrate(bench: &mut dyn Bench, mut calibration: Calibration<'_>) -> Res
         let cell = cell(summary)?;
         let simulated = simulated(&calibrated, &cell)?;
         let note = Some(summary.note()).filter(|note| !note.is_empty());
-        Ok(Shown { cell, load: *load, simulated, note })
+        let of = |column: Column| simulated.iter().find(|(of, _)| *of == column).map_or(f64::NAN, |(_, value)| *value);
+        let instructions = calibrated.file.instructions;
+        let instructions = instructions.map(|known| known.of_query(of(Column::Polls), of(Column::Interrupts)));
+        Ok(Shown { cell, load: *load, simulated, instructions, note })
     };
     let fitted = fitted.iter().map(shown).collect::<Result<_, _>>()?;
     let held_out = shown(held_out)?;
@@ -243,7 +248,8 @@ fn cell(summary: &CellSummary) -> Result<Cell, BenchError> {
         (Column::Events, summary.counts.mean_events.map(|value| Figure { value, interval: 0.0 })),
     ];
     let known = figures.into_iter().filter_map(|(column, figure)| Some((column, figure?)));
-    Ok(Cell { mode, per_s: summary.offered_qps, figures: known.collect() })
+    let instructions = summary.instructions_per_query.map(|estimate| estimate.value);
+    Ok(Cell { mode, per_s: summary.offered_qps, figures: known.collect(), instructions })
 }
 
 /// What was measured of single keys: by micro-benchmarks, and of the generator by the cells.

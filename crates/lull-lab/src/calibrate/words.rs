@@ -39,6 +39,7 @@ pub fn render(outcome: &Outcome, columns: usize) -> String {
         ]);
     }
     out += &found.to_string();
+    out += &wrap(&instructions(outcome), columns, "");
     let (before, after) = outcome.calibrated.error;
     out += "\nThe cells that this was fitted to, and the one that was not, measured and simulated:\n\n";
     let mut cells = Grid::default();
@@ -67,6 +68,18 @@ pub fn render(outcome: &Outcome, columns: usize) -> String {
         out += &wrap(&note, columns, "");
     }
     out
+}
+
+/// What instructions there are to a query.
+fn instructions(outcome: &Outcome) -> String {
+    let Some((found, off)) = outcome.calibrated.instructions else {
+        return "\nInstructions are not known: the hardware does not count them here.".to_owned();
+    };
+    format!(
+        "\nInstructions, counted by the hardware: {:.0} ± {:.0} a request, {:.0} ± {:.0} a poll, {:.0} ± {:.0} an interrupt (how far \
+         each moves without one of the cells).",
+        found.request, off.request, found.poll, off.poll, found.interrupt, off.interrupt
+    )
 }
 
 fn name(shown: &Shown) -> String {
@@ -116,6 +129,9 @@ fn errors(shown: &Shown) -> String {
             _ => format!("{} {:+.1} %", column.name(), 100.0 * (simulated / measured - 1.0)),
         })
     };
-    let errors: Vec<String> = SHOWN.iter().filter_map(|&column| error(column)).collect();
+    let mut errors: Vec<String> = SHOWN.iter().filter_map(|&column| error(column)).collect();
+    if let (Some(measured), Some(simulated)) = (shown.cell.instructions, shown.instructions) {
+        errors.push(format!("instructions/query {:+.1} %", 100.0 * (simulated / measured - 1.0)));
+    }
     format!("predicted {}", errors.join(", "))
 }

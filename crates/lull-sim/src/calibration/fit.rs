@@ -10,6 +10,7 @@ use crate::RunError;
 use crate::engine::metrics::Outcome;
 use crate::engine::sim::Sim;
 use crate::fit::Descent;
+use crate::instructions::Instructions;
 use crate::params::{Param, Params};
 use crate::world::Traffic;
 use crate::worldfile::{WorldFile, WorldFileError};
@@ -64,6 +65,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);
 pub struct Calibrated {
     /// The values, in the order of [`KEYS`].
     pub found: Vec<Found>,
+    /// What a query takes of instructions and how far that may be off, where the hardware counts them.
+    pub instructions: Option<(Instructions, Instructions)>,
     /// The world file.
     pub text: String,
     /// The same, read.
@@ -96,14 +99,15 @@ pub fn calibrate(
     let intervals = crate::fit::intervals(&fit.params, &after, residuals);
     search.goes_on()?;
     let found = search.found(&fit.params, &intervals);
-    let text = render(setup, &found);
+    let instructions = Instructions::fit(&cells.iter().filter_map(Cell::counted).collect::<Vec<_>>());
+    let text = render(setup, &found, instructions);
     let file = WorldFile::parse(NAME, &text)?;
     let of_cells = |residuals: &[f64]| {
         let count = residuals.len() - found.len();
         residuals[..count].iter().map(|residual| residual * residual).sum::<f64>() / count.max(1) as f64
     };
     let error = (of_cells(&before), of_cells(&after));
-    Ok(Calibrated { found, text, file, error })
+    Ok(Calibrated { found, instructions, text, file, error })
 }
 
 /// Why there is no calibration.
@@ -219,7 +223,7 @@ impl Search<'_> {
 
     /// The world file with these values.
     fn file(&self, params: &Params) -> Result<WorldFile, WorldFileError> {
-        WorldFile::parse(NAME, &render(self.setup, &self.found(params, &BTreeMap::new())))
+        WorldFile::parse(NAME, &render(self.setup, &self.found(params, &BTreeMap::new()), None))
     }
 
     fn found(&self, params: &Params, intervals: &BTreeMap<String, f64>) -> Vec<Found> {

@@ -18,6 +18,8 @@ pub use values::{KEYS, Key};
 
 use lull_core::Mode;
 
+use crate::instructions::Counted;
+
 /// The service and its clients, as far as they are known without measuring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
@@ -81,6 +83,17 @@ pub struct Cell {
     pub per_s: Option<f64>,
     /// Its figures; what was not measured is left out.
     pub figures: Vec<(Column, Figure)>,
+    /// Instructions a query, where the hardware counts them.
+    pub instructions: Option<f64>,
+}
+
+impl Cell {
+    /// What it says of instructions; `None` where they, or the polls, were not counted.
+    pub fn counted(&self) -> Option<Counted> {
+        let of = |column: Column| self.figures.iter().find(|(of, _)| *of == column).map(|(_, figure)| figure.value);
+        let (instructions, polls) = (self.instructions?, of(Column::Polls)?);
+        Some(Counted { instructions, polls, interrupts: of(Column::Interrupts).unwrap_or(0.0) })
+    }
 }
 
 /// A figure of a cell.

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use super::fit::Found;
 use super::{Interrupts, Setup};
+use crate::instructions::Instructions;
 
 /// The sections that have keys besides those that are found, with these in the order of the file.
 const SECTIONS: [&str; 5] = ["network", "load", "service", "costs", "run"];
 
 /// The file's text.
-pub(super) fn render(setup: &Setup, found: &[Found]) -> String {
+pub(super) fn render(setup: &Setup, found: &[Found], instructions: Option<(Instructions, Instructions)>) -> String {
     let mut out = String::new();
     for line in &setup.head {
         let _ = writeln!(out, "# {line}");
@@ -44,6 +45,17 @@ pub(super) fn render(setup: &Setup, found: &[Found]) -> String {
         }
         if section == "network" {
             out.push_str("slow_from = \"0us\"\n");
+        }
+    }
+    if let Some((found, off)) = instructions {
+        out.push_str("\n[instructions]\n");
+        for (name, value, off, meaning) in [
+            ("request", found.request, off.request, "receiving, serving and answering a request"),
+            ("poll", found.poll, off.poll, "a poll, whatever it finds"),
+            ("interrupt", found.interrupt, off.interrupt, "an interrupt, with the sleep that it ends"),
+        ] {
+            let assignment = format!("{name} = {}", value.round() as u64);
+            let _ = writeln!(out, "{assignment:<32} # ± {off:.0}, counted by the hardware and fitted: {meaning}");
         }
     }
     out

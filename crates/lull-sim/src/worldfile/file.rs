@@ -9,6 +9,7 @@ use super::responder::AfXdp;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::engine::traffic::FrameSizes;
+use crate::instructions::Instructions;
 use crate::profile::Profile;
 use crate::world::{ModerationSpec, NetSpec, Period, Traffic, UpstreamSpec, UserHost};
 
@@ -113,6 +114,8 @@ pub struct WorldFile {
     pub completes_off_affinity: bool,
     /// Over which NIC of the lab the values were found, if they were found so (`nic.calibrated`).
     pub calibrated_over: Option<&'static str>,
+    /// What a query takes of instructions, if that is known (`[instructions]`).
+    pub instructions: Option<Instructions>,
     /// Whether the NIC reports sent frames by completions (`nic.tx_completions`; default: on the kernel plane).
     pub tx_completions: bool,
     /// When clients of an open loop send (`load.arrivals`; default: as a Poisson process).

@@ -19,6 +19,7 @@ pub(super) struct Raw {
     pub(super) load: Load,
     pub(super) group: Option<Group>,
     pub(super) second: Option<Second>,
+    pub(super) instructions: Option<RawInstructions>,
     #[serde(default)]
     pub(super) costs: RawCosts,
     #[serde(default)]
@@ -129,6 +130,15 @@ pub(super) struct Second {
     pub(super) connections: Spanned<Count>,
     pub(super) load: Spanned<Count>,
     pub(super) request_cost: Spanned<Time>,
+}
+
+/// `[instructions]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawInstructions {
+    pub(super) request: Spanned<Count>,
+    pub(super) poll: Spanned<Count>,
+    pub(super) interrupt: Option<Spanned<Count>>,
 }
 
 /// `[run]`.

@@ -18,6 +18,7 @@ use super::raw::Raw;
 use super::{group, load, plane};
 use crate::engine::dim::Moderation;
 use crate::engine::traffic::{FrameSizes, KeyValueSizes};
+use crate::instructions::Instructions;
 use crate::units::{Count, Time};
 use crate::world::{ModerationSpec, NetSpec, Period, UpstreamSpec};
 use lull_units::time_text;
@@ -38,6 +39,7 @@ const WARMUP_DEFAULT_NS: u64 = 50_000_000;
 const RETURNS: RangeInclusive<u64> = 0..=1_000_000;
 const SECOND_LOAD: RangeInclusive<u64> = 1..=100_000_000;
 const EVENTS: RangeInclusive<u64> = 10_000..=100_000_000_000;
+const INSTRUCTIONS: RangeInclusive<u64> = 0..=1_000_000_000_000;
 const BACKLOG: RangeInclusive<u64> = 1..=1_000_000_000;
 const MEMORY: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
 
@@ -116,6 +118,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         spread,
         completes_off_affinity: plane::completes_off_affinity(&check, raw)?,
         calibrated_over: plane::calibrated(&check, raw)?,
+        instructions: instructions(&check, raw)?,
         tx_completions: raw.nic.tx_completions.unwrap_or(host.is_none()),
         arrivals: load::arrivals(&check, raw)?,
         frames,
@@ -143,6 +146,17 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     };
     put_in_force(&check, raw, &mut file, division)?;
     Ok(file)
+}
+
+/// What a query takes of instructions (`[instructions]`).
+fn instructions(check: &Check<'_>, raw: &Raw) -> Result<Option<Instructions>, WorldFileError> {
+    let Some(raw) = &raw.instructions else { return Ok(None) };
+    let count = |key: &'static str, value| check.count(key, value, &INSTRUCTIONS).map(|count| count as f64);
+    Ok(Some(Instructions {
+        request: count("instructions.request", &raw.request)?,
+        poll: count("instructions.poll", &raw.poll)?,
+        interrupt: raw.interrupt.as_ref().map_or(Ok(0.0), |value| count("instructions.interrupt", value))?,
+    }))
 }
 
 /// Over how many connections clients ask: each worker and each queue has one at the least, but for twins, who need
