@@ -190,7 +190,7 @@ fn contradictions_are_named() {
     refused(
         "rx_usecs",
         "calibrated = \"eth0\"\nrx_usecs",
-        "small.toml:5: nic.calibrated: the lab has no NIC 'eth0': allowed are mem, tap, xdp, veth",
+        "small.toml:5: nic.calibrated: the lab has no NIC 'eth0': allowed are mem, tap, xdp, veth, device",
     );
     refused(
         "kind = \"epoll\"",
