@@ -34,6 +34,11 @@ pub(crate) fn others() -> Option<&'static Arc<Others>> {
     OTHERS.get()
 }
 
+/// Whether a listener at `at` hears who connects to `local`.
+fn is_at(at: SocketAddr, local: SocketAddr) -> bool {
+    at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip())
+}
+
 /// Seen by everybody: nobody passes it on.
 const EVERYBODY: u32 = u32::MAX;
 
@@ -59,8 +64,9 @@ impl Others {
 
     /// The listener is closed here. `inherited`: the process that made it has it, and another one may listen.
     pub(crate) fn listens_no_more(&self, at: SocketAddr, listener: u32, inherited: bool) {
-        self.listeners().retain(|known| *known != (at, listener));
+        // Until others may know, a SYN for it is dropped here.
         self.flows.listens_no_more(listener, self.own[0], inherited);
+        self.listeners().retain(|known| *known != (at, listener));
     }
 
     fn own_bits(&self) -> u32 {
@@ -71,6 +77,22 @@ impl Others {
     fn unseen(&self, seen_by: u32) -> impl Iterator<Item = u32> + '_ {
         let queues = 0..self.inboxes.len() as u32;
         queues.filter(move |queue| seen_by & 1 << queue == 0 && self.flows.holder(*queue).is_some())
+    }
+
+    /// Whether this process is about to say that it listens there no more: another may, soon.
+    fn is_closing(&self, local: SocketAddr) -> bool {
+        self.listeners().iter().any(|(at, _)| is_at(*at, local))
+    }
+
+    /// Whether a SYN was given to a process that listens at its port by now, and did not when it saw the frame. It has seen it last.
+    fn listens_by_now(&self, local: SocketAddr, frame: &Frame) -> bool {
+        let mut others = self.flows.listening_at(local.port()).filter(|queue| !self.own.contains(queue));
+        let listens = others.find(|queue| self.flows.holder(*queue).is_some());
+        if let Some(queue) = listens.filter(|_| frame.seen_by() != EVERYBODY) {
+            self.pass_on(queue, frame, EVERYBODY);
+            return true;
+        }
+        false
     }
 
     fn pass_on(&self, queue: u32, frame: &Frame, seen_by: u32) -> bool {
@@ -100,8 +122,7 @@ impl Elsewhere for Others {
         let seen_by = frame.seen_by();
         let mut in_its_stead = None;
         for (at, listener) in self.listeners().iter() {
-            let is_here = at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip());
-            if !is_here {
+            if !is_at(*at, local) {
                 continue;
             }
             match self.flows.who_listens(*listener) {
@@ -121,7 +142,8 @@ impl Elsewhere for Others {
         let seen_by = frame.seen_by() | self.own_bits();
         let passed = self.pass_on_to_next(frame, seen_by);
         // Its sender asks again after a second (RFC 6298 section 2).
-        passed || syn.is_some_and(|local| self.flows.somebody_will_listen(local.port()))
+        let is_dropped = |local: SocketAddr| self.is_closing(local) || self.flows.somebody_will_listen(local.port());
+        passed || syn.is_some_and(|local| self.listens_by_now(local, frame) || is_dropped(local))
     }
 
     fn takes_last_acknowledgement(&self, frame: &Frame) -> bool {
@@ -140,7 +162,97 @@ impl Elsewhere for Others {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
+    use lull_net::lull_nic::passing::inbox;
+
     use super::*;
+
+    const HERE: &str = "10.0.0.2:80";
+
+    /// Others of a process that has queue 1 of two, and the end that is read of queue 0's inbox.
+    fn others(flows: &Arc<Flows>) -> (Others, OwnedFd) {
+        let (reads, writes) = inbox().unwrap();
+        let (_, own) = inbox().unwrap();
+        let inboxes = vec![writes, own];
+        (Others { flows: flows.clone(), own: vec![1], inboxes, secret: 7, listeners: Mutex::default() }, reads)
+    }
+
+    /// By whom the frame was seen that came to an inbox.
+    fn came(inbox: &OwnedFd) -> Option<u32> {
+        let mut bytes = [0; 8 + 64];
+        let count = crate::kernel::recv(inbox.as_raw_fd(), &mut bytes, libc::MSG_DONTWAIT).ok()?;
+        assert_eq!(count, 8 + 60);
+        Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Another process, which has queue 0, until it is dropped.
+    struct Other(libc::pid_t);
+
+    impl Other {
+        #[allow(unsafe_code)]
+        fn with_queue_0(flows: &Flows) -> Other {
+            // SAFETY: the child makes system calls only, and is ended by its parent.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let _ = flows.claim(0);
+                loop {
+                    std::thread::sleep(std::time::Duration::from_secs(1));
+                }
+            }
+            while flows.holder(0).is_none() {
+                std::thread::yield_now();
+            }
+            Other(child)
+        }
+    }
+
+    impl Drop for Other {
+        #[allow(unsafe_code)]
+        fn drop(&mut self) {
+            // SAFETY: its number, which is waited for here alone.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_syn_goes_back_to_a_process_that_listens_only_since_it_saw_it() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let _other = Other::with_queue_0(&flows);
+        let (others, inbox) = others(&flows);
+        let mut frame = Frame::copy_from(&[1; 60]);
+        let local = Some(HERE.parse().unwrap());
+        // It was at queue 0 first, where nobody listened yet, and nobody does: it is refused.
+        frame.set_seen_by(1);
+        assert!(!others.takes_stranger(local, &frame) && came(&inbox).is_none());
+        flows.listens(7, 80, 0);
+        assert!(others.takes_stranger(local, &frame));
+        assert_eq!(came(&inbox), Some(EVERYBODY));
+        frame.set_seen_by(EVERYBODY);
+        assert!(!others.takes_stranger(local, &frame) && came(&inbox).is_none(), "it does not go round");
+        let elsewhere = Some("10.0.0.2:81".parse().unwrap());
+        frame.set_seen_by(1);
+        assert!(!others.takes_stranger(elsewhere, &frame) && came(&inbox).is_none(), "nobody listens at that port");
+    }
+
+    #[test]
+    fn a_syn_for_a_listener_that_is_being_closed_is_asked_for_again() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let (others, _inbox) = others(&flows);
+        let mut frame = Frame::copy_from(&[1; 60]);
+        frame.set_seen_by(1);
+        let at: SocketAddr = "0.0.0.0:80".parse().unwrap();
+        others.listens(at, 7);
+        assert!(
+            others.takes_stranger(Some(HERE.parse().unwrap()), &frame),
+            "the stack has it no more, and others not yet"
+        );
+        others.listens_no_more(at, 7, false);
+        assert!(!others.takes_stranger(Some(HERE.parse().unwrap()), &frame));
+    }
 
     #[test]
     #[allow(unsafe_code)]

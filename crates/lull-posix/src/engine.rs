@@ -115,6 +115,12 @@ fn world() -> Option<&'static World> {
     WORLD.get().filter(|_| !fork::is_husk())
 }
 
+/// What of the network is lull's, in a child of the process that has it.
+#[inline]
+pub(crate) fn parents_routing() -> Option<&'static Routing> {
+    WORLD.get().filter(|_| fork::is_husk()).map(|world| &world.routing)
+}
+
 /// Whether a listener waits with becoming real until connections are asked for.
 pub(crate) fn listens_lazily() -> bool {
     world().is_some_and(|world| world.lazily)
@@ -142,10 +148,7 @@ pub(crate) fn is_broadcast(ip: IpAddr) -> bool {
 
 /// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both.
 pub(crate) fn has_family(ip: IpAddr, v6_only: bool) -> bool {
-    world().is_some_and(|world| match ip {
-        IpAddr::V6(_) if !v6_only => !world.routing.addresses.is_empty(),
-        ip => world.routing.has_family(ip),
-    })
+    world().is_some_and(|world| world.routing.has_family(ip, v6_only))
 }
 
 /// The engine if it runs.

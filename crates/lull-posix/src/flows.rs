@@ -239,6 +239,12 @@ impl Flows {
         (word & NOBODY != NOBODY).then_some((word & NOBODY) as u32 - 1)
     }
 
+    /// The queues of the processes that listen at a port.
+    pub(crate) fn listening_at(&self, port: u16) -> impl Iterator<Item = u32> + '_ {
+        let at_it = self.listeners().filter(move |word| (word >> 16) as u16 == port && word & NOBODY != NOBODY);
+        at_it.map(|word| (word & NOBODY) as u32 - 1)
+    }
+
     /// Whether there is a listener at a port whose connections nobody asks for just now, or whose process has just ended.
     pub fn somebody_will_listen(&self, port: u16) -> bool {
         let of_the_port = |word: &u64| (word >> 16) as u16 == port;

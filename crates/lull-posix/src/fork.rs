@@ -10,6 +10,7 @@ use std::mem;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use libc::c_long;
 use lull_net::lull_nic::own;
 
 use crate::{inherit, kernel, signals};
@@ -83,12 +84,33 @@ pub fn that_waits() -> libc::pid_t {
     child
 }
 
+/// A process that is made by number (`clone`, `clone3`), past the C library's `fork`: `clone` makes it, and returns 0 in it. The C
+/// library's own locks are in it as they were, as in any such child.
+pub fn by_number(clone: impl FnOnce() -> c_long) -> c_long {
+    signals::section(before_any);
+    let child = clone();
+    match child {
+        0 => in_the_child(),
+        _ => in_the_parent(),
+    }
+    child
+}
+
+/// Whether `clone` with these flags makes a process of its own, and not a thread or one that shares its parent's memory.
+pub fn makes_a_process(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == 0
+}
+
 /// Whether children of this process are husks of what it has.
 fn has_what_children_inherit() -> bool {
     RUNS.load(Ordering::Relaxed) && !is_husk()
 }
 
 extern "C" fn before() {
+    before_any();
+}
+
+fn before_any() {
     match has_what_children_inherit() {
         true => inherit::before_a_fork(),
         false => inherit::shared_on(),

@@ -19,9 +19,11 @@
 //! | `named` | what a relay's socket is called, for a program that the child executes |
 //! | `parent` | what children may ask for, and the relays' other ends |
 //! | `datagrams` | the child's calls on a UDP socket, and the other end of its relay |
+//! | `made` | sockets that a child makes itself at lull's addresses |
 
 mod child;
 mod datagrams;
+pub(crate) mod made;
 mod named;
 mod parent;
 
@@ -56,9 +58,18 @@ enum Verb {
     Claims,
     /// It has closed it without a use.
     Releases,
+    /// It listens: the parent's end of the pair and the kernel's socket come along, and its backlog is what is told of it.
+    Listens,
+    /// It connects: the parent's end of the relay, by which the child has said to whom, and the kernel's socket come along.
+    Connects,
 }
 
-/// A message of a child's: the verb, and the connection's place in the memory that both had at the fork.
+impl Verb {
+    const ALL: [Verb; 4] = [Verb::Claims, Verb::Releases, Verb::Listens, Verb::Connects];
+}
+
+/// A message of a child's: the verb, and what is told of a socket: its place in the memory that both had at the fork, where it is one
+/// that was inherited.
 struct Message {
     verb: Verb,
     id: usize,
@@ -109,7 +120,7 @@ impl Message {
                 _ => None,
             });
             let descriptors = rights.flatten().map(own::kept_apart).collect();
-            let verb = if bytes[0] == Verb::Claims as u8 { Verb::Claims } else { Verb::Releases };
+            let Some(verb) = Verb::ALL.into_iter().find(|verb| *verb as u8 == bytes[0]) else { continue };
             let id = usize::from_ne_bytes(bytes[1..].try_into().unwrap_or_default());
             return Some((Message { verb, id }, descriptors));
         }
@@ -118,6 +129,12 @@ impl Message {
 
 /// What the taker of an offered connection says first.
 const TAKEN: u8 = 1;
+
+/// What the parent answers where a child has made a socket itself: an error's number, or 0.
+const ANSWER_BYTES: usize = size_of::<libc::c_int>();
+
+/// Stands for the peer of a socket that has none.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// What a claimed connection's relay begins with: its own address and its peer's, a line each, filled up with spaces.
 const NAMES_BYTES: usize = 160;
@@ -163,10 +180,7 @@ pub(crate) fn before_a_fork() {
         // Of one with several numbers it is enough to keep it once.
         held.sort_unstable_by_key(id);
         held.dedup_by_key(|file| id(file));
-        if held.is_empty() {
-            return;
-        }
-        // Without a free number the child has husks that it cannot use.
+        // A child that has inherited nothing may make sockets itself. Without a free number it has husks that it cannot use.
         let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((parents, childs)) = ends {
             let (parents, childs) = (own::kept_apart(parents), own::kept_apart(childs));

@@ -24,9 +24,11 @@ impl Routing {
         self.ports.is_empty() || self.ports.contains(&port)
     }
 
-    /// Whether lull has addresses of this family: a wildcard listener of it is in both worlds.
-    pub fn has_family(&self, ip: IpAddr) -> bool {
-        self.addresses.iter().any(|(own, _)| own.is_ipv4() == ip.is_ipv4())
+    /// Whether lull has addresses of the family of `ip`, or of any family if that is `[::]`, which stands for both: a wildcard
+    /// listener of it is in both worlds.
+    pub fn has_family(&self, ip: IpAddr, v6_only: bool) -> bool {
+        let is_both = ip.is_ipv6() && !v6_only;
+        self.addresses.iter().any(|(own, _)| is_both || own.is_ipv4() == ip.is_ipv4())
     }
 
     /// Whether it is the address of everybody on one of lull's networks.
@@ -98,6 +100,11 @@ mod tests {
         assert!(!routing.reaches(ip("fd01::1")) && !routing.reaches(ip("::1")));
         let all = Routing { addresses: of(&[("10.0.0.2", 24)]), routes: of(&[("0.0.0.0", 0)]), ports: vec![] };
         assert!(!all.reaches(ip("127.0.0.1")), "loopback");
-        assert!(all.reaches(ip("8.8.8.8")) && !all.reaches(ip("::1")) && !all.has_family(ip("::1")));
+        assert!(
+            all.reaches(ip("8.8.8.8"))
+                && !all.reaches(ip("::1"))
+                && !all.has_family(ip("::"), true)
+                && all.has_family(ip("::"), false)
+        );
     }
 }

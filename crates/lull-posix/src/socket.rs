@@ -29,14 +29,16 @@ use lull_net::{ListenOptions, TcpListener, TcpStream};
 
 use options::Options;
 
-use crate::engine;
 use crate::flows::Taken;
+use crate::{engine, files, inherit};
 
 pub use accept::accept;
+pub(crate) use connect::connected;
 pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, World};
 pub use datagram::{Message, Room};
+pub(crate) use listen::{asked, bind_own};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
 pub(crate) use name::Name;
@@ -47,6 +49,18 @@ pub use pool::outstay;
 pub use sendfile::sendfile;
 pub use shutdown::shutdown;
 pub use splice::splice;
+
+/// Whether sockets that this process makes may be lull's: its own, or its parent's for it.
+#[inline]
+pub fn may_be_lulls() -> bool {
+    engine::is_engaged() || inherit::made::has_parent()
+}
+
+/// Whether a number's connections are accepted here.
+#[inline]
+pub fn accepts(fd: c_int) -> bool {
+    files::is_lull(fd) || inherit::made::is_listener(fd)
+}
 
 /// A listening TCP socket, in lull's world and, if it is bound to a wildcard, in the kernel's as well.
 ///

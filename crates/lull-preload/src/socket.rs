@@ -7,7 +7,7 @@ use libc::{c_int, sockaddr, socklen_t};
 
 use lull_fd::birth;
 use lull_posix::signals::section;
-use lull_posix::{files, is_engaged, is_involved, is_lull, memory, netlink, socket as lulls};
+use lull_posix::{files, is_involved, is_lull, memory, netlink, socket as lulls};
 
 use crate::taken_over::taken_over;
 use crate::{CONFIG, answer, real};
@@ -22,7 +22,7 @@ taken_over! {
 
     /// The accepted socket gets its options.
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-        if is_lull(fd) {
+        if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, 0);
         }
         birth::accepted(&CONFIG, real::accept(fd, address, length))
@@ -30,21 +30,21 @@ taken_over! {
 
     /// The accepted socket gets its options.
     fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-        if is_lull(fd) {
+        if lulls::accepts(fd) {
             return lulls_accept(fd, address, length, flags);
         }
         birth::accepted(&CONFIG, real::accept4(fd, address, length, flags))
     }
 
     fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int,
-        if is_engaged() && !address.is_null() => {
+        if lulls::may_be_lulls() && !address.is_null() => {
             let address = memory::bytes(address.cast(), length as usize);
             answer::done(|| lulls::bind(fd, address))
         };
 
     /// A listener that shares its address gets its group's program.
     fn listen(fd: c_int, backlog: c_int) -> c_int {
-        if is_engaged() {
+        if lulls::may_be_lulls() {
             return answer::done(|| lulls::listen(fd, backlog));
         }
         birth::listening(&CONFIG, fd, real::listen(fd, backlog))

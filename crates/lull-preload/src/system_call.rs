@@ -3,7 +3,7 @@
 use libc::{c_int, c_long};
 use lull_posix::poll::{lulls_fds, lulls_sets};
 use lull_posix::signals::{kernels_set, pselects_set};
-use lull_posix::{is_engaged, is_lull, takes_data};
+use lull_posix::{fork, is_involved, is_lull, takes_data};
 
 use crate::epoll::pointer;
 use crate::taken_over::taken_over;
@@ -12,12 +12,28 @@ use crate::{answer, data, epoll, exec, new, number, poll, real, socket};
 taken_over! {
     /// A call has up to six arguments; what is not there is passed on as it is found.
     fn syscall(which: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-        if is_engaged()
+        if is_involved()
             && let Some(result) = lulls(which, [a, b, c, d, e, f])
         {
             return result;
         }
         real::syscall(which, a, b, c, d, e, f)
+    }
+}
+
+/// Whether a call by number makes a process that goes on where it was called, as `fork` does. The flags of `clone3` are what its
+/// structure begins with (`clone(2)`).
+///
+/// # Safety
+/// As the call.
+unsafe fn forks(which: c_long, a: usize, b: usize) -> bool {
+    match which {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => b == 0 && fork::makes_a_process(a as u64),
+        // SAFETY: as above.
+        libc::SYS_clone3 => unsafe { (a as *const u64).as_ref() }.is_some_and(|flags| fork::makes_a_process(*flags)),
+        _ => false,
     }
 }
 
@@ -38,6 +54,7 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
     // SAFETY: as above.
     let result = unsafe {
         match which {
+            _ if forks(which, a, b) => fork::by_number(|| real::syscall(which, a, b, c, d, e, f)),
             // Operations on a ring would go to the placeholders; every user of a ring has another way for kernels without.
             libc::SYS_io_uring_setup => answer::refused(libc::ENOSYS) as c_long,
             libc::SYS_epoll_ctl if is_lull(fd) || is_lull(c as c_int) => call!(epoll::epoll_ctl(fd, b, c, d)),
@@ -50,6 +67,8 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_socket => call!(socket::socket(a, b, c)),
             libc::SYS_bind => call!(socket::bind(fd, b, c)),
             libc::SYS_listen => call!(socket::listen(fd, b)),
+            libc::SYS_accept => call!(socket::accept(fd, b, c)),
+            libc::SYS_accept4 => call!(socket::accept4(fd, b, c, d)),
             libc::SYS_connect => call!(socket::connect(fd, b, c)),
             libc::SYS_getsockname => call!(socket::getsockname(fd, b, c)),
             libc::SYS_getpeername => call!(socket::getpeername(fd, b, c)),
@@ -83,8 +102,6 @@ unsafe fn lulls(which: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long>
             libc::SYS_recvmsg => call!(data::recvmsg(fd, b, c)),
             libc::SYS_recvfrom => call!(data::recvfrom(fd, b, c, d, e, f)),
             libc::SYS_recvmmsg => call!(data::recvmmsg(fd, b, c, d, e)),
-            libc::SYS_accept => call!(socket::accept(fd, b, c)),
-            libc::SYS_accept4 => call!(socket::accept4(fd, b, c, d)),
             libc::SYS_close => call!(number::close(fd)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => call!(epoll::epoll_wait(fd, b, c, d)),

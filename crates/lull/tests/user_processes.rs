@@ -156,6 +156,14 @@ fn a_listener_that_cannot_stay_open_over_an_exec_is_named_though_nobody_asked_fo
     user::run("reexec", "command -v python3 && command -v ip", "base", "");
 }
 
+/// The NIC is their parent's, whose stack has them.
+#[test]
+fn children_of_a_server_listen_and_connect_at_lulls_addresses() {
+    for (mode, way) in [("base", "fork"), ("suspend20", "clone")] {
+        user::run("childs_sockets", "command -v python3 && command -v ip", mode, way);
+    }
+}
+
 /// With fewer queues than processes, whoever asks next has the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {

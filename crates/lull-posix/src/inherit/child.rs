@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
@@ -15,6 +15,7 @@ use super::datagrams::{ask, peer};
 use super::{Message, NAMES_BYTES, TAKEN, Verb, id, is_passed_on, named, names_of};
 use crate::address::{self, Bytes};
 use crate::files::{self, File, Open};
+use crate::socket::options::written;
 use crate::{Errno, Result, kernel, signals};
 
 /// The child's end of the channel; -1 without one.
@@ -26,6 +27,9 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// The relays that this process has asked for, and of those that it is a child of. None is ever taken out: there are few, and a list that only grows
 /// needs no lock, which a `fork` could find held.
 static RELAYS: AtomicPtr<Relay> = AtomicPtr::new(null_mut());
+
+/// There may be ends of listeners (`made.rs`).
+static LISTENERS: AtomicBool = AtomicBool::new(false);
 
 /// One of them is of datagrams.
 static DATAGRAMS: AtomicBool = AtomicBool::new(false);
@@ -175,12 +179,34 @@ pub(crate) fn adopt(number: c_int, domain: c_int) -> Result<SocketAddr> {
     // Its owner may have ended.
     let said = send(kernel::borrow(number), &[TAKEN], SendFlags::NOSIGNAL);
     said.map_err(|error| Errno::new(error.raw_os_error()))?;
+    take_names(number, domain)
+}
+
+/// A number stands for the end of a relay, which begins with the names that it is called after from here on. Returns the peer.
+pub(super) fn take_names(number: c_int, domain: c_int) -> Result<SocketAddr> {
     let mut names = [0; NAMES_BYTES];
     read_whole(number, &mut names)?;
     let (local, peer) = names_of(&names).ok_or(Errno::new(libc::ENOTCONN))?;
     named::call(number, local, peer, domain)?;
     ANY.store(true, Ordering::Release);
     Ok(peer)
+}
+
+/// There may be ends of listeners in this process.
+pub(super) fn has_listeners() {
+    LISTENERS.store(true, Ordering::Release);
+    ANY.store(true, Ordering::Release);
+}
+
+#[inline]
+pub(super) fn may_have_listeners() -> bool {
+    LISTENERS.load(Ordering::Relaxed)
+}
+
+/// The child's end of the channel, if there is one.
+pub(super) fn channel() -> Option<BorrowedFd<'static>> {
+    let channel = CHANNEL.load(Ordering::Relaxed);
+    (channel >= 0).then(|| kernel::borrow(channel))
 }
 
 /// Looks for the relays that a program inherits from the one that it was executed by.
@@ -192,6 +218,7 @@ pub(crate) fn find() {
             continue;
         }
         ANY.store(true, Ordering::Release);
+        LISTENERS.fetch_or(named::is_listener(fd), Ordering::Release);
         if is_of_datagrams(fd) {
             DATAGRAMS.store(true, Ordering::Release);
             // Whoever executed this program may have given it a peer. Where the owner has ended, the next call says so.
@@ -203,7 +230,7 @@ pub(crate) fn find() {
 }
 
 /// The kernel has taken both from the program once already.
-fn copy_timeouts(from: c_int, to: c_int) {
+pub(super) fn copy_timeouts(from: c_int, to: c_int) {
     for name in TIMEOUTS {
         let mut value = [0; 16];
         if let Ok(length) = kernel::getsockopt(from, libc::SOL_SOCKET, name, &mut value) {
@@ -215,11 +242,18 @@ fn copy_timeouts(from: c_int, to: c_int) {
 const TIMEOUTS: [c_int; 2] = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
 
 /// What a relay begins with; the other end closes it at once where there is no such connection any more.
-fn read_whole(socket: c_int, bytes: &mut [u8]) -> Result<()> {
-    match kernel::recv(socket, bytes, libc::MSG_WAITALL)? {
-        count if count == bytes.len() => Ok(()),
-        _ => Err(Errno::new(libc::ENOTCONN)),
+pub(super) fn read_whole(socket: c_int, bytes: &mut [u8]) -> Result<()> {
+    let mut count = 0;
+    while count < bytes.len() {
+        match kernel::recv(socket, &mut bytes[count..], libc::MSG_WAITALL) {
+            Ok(0) => return Err(Errno::new(libc::ENOTCONN)),
+            Ok(more) => count += more,
+            // It is there in a moment.
+            Err(signals::INTERRUPTED) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }
 
 /// The child has closed a number without using it, or has given it to something else.
@@ -258,7 +292,8 @@ pub(crate) fn connect(fd: c_int, to: &[u8]) -> Option<Result<()>> {
 }
 
 fn is_of_datagrams(relay: c_int) -> bool {
-    kernel::int_option(relay, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET)
+    let is_listener = || LISTENERS.load(Ordering::Relaxed) && named::is_listener(relay);
+    kernel::int_option(relay, libc::SOL_SOCKET, libc::SO_TYPE) == Ok(libc::SOCK_SEQPACKET) && !is_listener()
 }
 
 /// The peer of the relay of datagrams behind a number, unspecified if it has none, and its domain.
@@ -332,6 +367,18 @@ pub(crate) fn setsockopt(fd: c_int, level: c_int, name: c_int, value: &[u8]) -> 
 
 /// `getsockopt` of a relay; nothing where its own socket has the answer.
 pub(crate) fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<Result<usize>> {
-    let (.., domain) = relay(fd).filter(|_| keeps_beside(fd, level, name))?;
+    let (.., domain) = relay(fd)?;
+    let listeners = match name {
+        libc::SO_ACCEPTCONN => Some(1),
+        libc::SO_TYPE => Some(libc::SOCK_STREAM),
+        _ => None,
+    };
+    let is_listeners = level == libc::SOL_SOCKET && LISTENERS.load(Ordering::Relaxed) && named::is_listener(fd);
+    if let Some(answer) = listeners.filter(|_| is_listeners) {
+        return Some(Ok(written(&c_int::to_ne_bytes(answer), value)));
+    }
+    if !keeps_beside(fd, level, name) {
+        return None;
+    }
     Some(options(fd, domain).and_then(|options| kernel::getsockopt(options, level, name, value)))
 }

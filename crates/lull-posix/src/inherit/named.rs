@@ -1,4 +1,4 @@
-//! What a relay's socket is called: its connection's names are in its own.
+//! What a relay's socket is called: its connection's names are in its own. That of a listener has where it listens.
 //!
 //! A child may execute another program, whose library knows nothing of what this one noted, and the socket stays open. The name is an
 //! abstract one of the kernel's (`unix(7)`), which goes wherever the socket goes, and which nobody can connect to, for it does not
@@ -11,24 +11,44 @@ use libc::c_int;
 use crate::address::{self, Bytes};
 use crate::{Result, kernel};
 
-const PREFIX: &[u8] = b"\0lull relay ";
+const RELAY: &[u8] = b"\0lull relay ";
+const LISTENER: &[u8] = b"\0lull listener ";
 const FAMILY_BYTES: usize = 2;
 /// The socket's inode: no two relays have the same name.
 const INODE_BYTES: usize = size_of::<u32>();
 
 /// Names a relay's socket after its connection, a socket of `domain`.
 pub(super) fn call(socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
+    call_as(RELAY, socket, local, peer, domain)
+}
+
+/// Names the end of a listener after where that listens.
+pub(super) fn call_listener(socket: c_int, bound: SocketAddr, domain: c_int) -> Result<()> {
+    call_as(LISTENER, socket, bound, super::NOBODY, domain)
+}
+
+fn call_as(kind: &[u8], socket: c_int, local: SocketAddr, peer: SocketAddr, domain: c_int) -> Result<()> {
     let inode = kernel::inode(socket)?.to_ne_bytes();
     let family = (libc::AF_UNIX as u16).to_ne_bytes();
     let (local, peer) = (Bytes::new(local, domain), Bytes::new(peer, domain));
-    kernel::bind(socket, &[&family, PREFIX, &inode, &local, &peer].concat())
+    kernel::bind(socket, &[&family, kind, &inode, &local, &peer].concat())
 }
 
-/// The connection's names and its domain, if that is what a socket is called after.
+/// The names of the connection or the listener that a socket is called after, and its domain, if it is called after one.
 pub(super) fn names(socket: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
+    names_as(&[RELAY, LISTENER], socket)
+}
+
+/// Whether a socket is the end of a listener.
+pub(super) fn is_listener(socket: c_int) -> bool {
+    names_as(&[LISTENER], socket).is_some()
+}
+
+fn names_as(kinds: &[&[u8]], socket: c_int) -> Option<(SocketAddr, SocketAddr, c_int)> {
     let name = kernel::getsockname(socket).ok()?;
     let (family, rest) = name.as_bytes().split_first_chunk::<FAMILY_BYTES>()?;
-    let names = rest.strip_prefix(PREFIX).filter(|_| u16::from_ne_bytes(*family) == libc::AF_UNIX as u16)?;
+    let names = kinds.iter().find_map(|kind| rest.strip_prefix(*kind));
+    let names = names.filter(|_| u16::from_ne_bytes(*family) == libc::AF_UNIX as u16)?;
     let names = names.get(INODE_BYTES..)?;
     let (local, peer) = names.split_at(names.len() / 2);
     Some((address::parse(local)?, address::parse(peer)?, address::family(local)?))

@@ -16,7 +16,7 @@ use lull_net::{Interest, Shutdown, TcpStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send, shutdown};
 
-use super::{Message, TAKEN, Verb, datagrams, end, id, names_bytes};
+use super::{Message, TAKEN, Verb, datagrams, end, id, made, names_bytes};
 use crate::files::{File, Open};
 use crate::kernel::{self, NoSignals};
 use crate::{Errno, Result, block};
@@ -46,11 +46,20 @@ pub(crate) fn thread(name: &str) -> Builder {
 
 fn serve(channel: &OwnedFd, mut held: HashMap<usize, Open>) {
     while let Some((message, descriptors)) = Message::next(end(channel)) {
-        let Some(file) = held.remove(&message.id) else { continue };
         let mut descriptors = descriptors.into_iter();
         let started = match (message.verb, descriptors.next(), descriptors.next()) {
-            (Verb::Claims, Some(socket), None) => Relay::start(file, socket, None),
-            (Verb::Claims, Some(socket), Some(kernels)) => datagrams::relay::start(file, socket, kernels),
+            (Verb::Claims, Some(socket), kernels) => match (held.remove(&message.id), kernels) {
+                (Some(file), None) => Relay::start(file, socket, None),
+                (Some(file), Some(kernels)) => datagrams::relay::start(file, socket, kernels),
+                (None, _) => Ok(()),
+            },
+            (Verb::Releases, ..) => {
+                drop(held.remove(&message.id));
+                Ok(())
+            }
+            (Verb::Listens, Some(gives), Some(kernels)) => made::listen_for_a_child(gives, kernels, message.id),
+            (Verb::Connects, Some(socket), Some(kernels)) => made::connect_for_a_child(socket, kernels),
+            // There was no free number for them: what the child waits for ends.
             _ => Ok(()),
         };
         if let Err(error) = started {
@@ -84,6 +93,11 @@ pub(crate) fn offer<G: Send + Sync + 'static>(
         }
     };
     thread("lull-offer").spawn(run).map(drop)
+}
+
+/// Passes a connection on to whoever has the other end of `socket`.
+pub(super) fn pass_on(file: Open, socket: OwnedFd) -> io::Result<()> {
+    Relay::start(file, socket)
 }
 
 /// A connection that a child uses.

@@ -11,10 +11,10 @@ use lull_net::{Interest, Ready, TcpListener, TcpStream};
 
 use super::name::Name;
 use super::options::Options;
-use super::pool::Taken;
+use super::pool::{self, Taken};
 use super::{Connecting, Flow, Listener, Stream};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, block, kernel};
+use crate::{Errno, Result, address, block, inherit, kernel};
 
 /// What was accepted: its number, and its peer's address in the kernel's form.
 pub struct Accepted {
@@ -34,6 +34,9 @@ const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 
 /// `accept4`.
 pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
+    if inherit::made::is_listener(fd) {
+        return by_the_parent(fd, flags);
+    }
     let Some(file) = files::get(fd) else { return kernels(fd, flags) };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Err(Errno::new(libc::EINVAL));
@@ -57,6 +60,22 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<Accepted> {
         }
         other => other,
     }
+}
+
+/// `accept` of a listener that another process has for this one.
+fn by_the_parent(fd: c_int, flags: c_int) -> Result<Accepted> {
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(Errno::new(libc::EINVAL));
+    }
+    if !crate::flags::is_nonblocking(fd) {
+        let timeout = Options::of_placeholder(fd).receive_timeout();
+        if !pool::wait_for_kernels(std::iter::once(fd), timeout)? {
+            return Err(WOULD_BLOCK);
+        }
+    }
+    let (number, peer) = inherit::made::accept(fd, flags)?;
+    files::forget(number);
+    Ok(Accepted { fd: number, peer: Name::Lulls(inherit::made::peers_name(fd, peer)) })
 }
 
 /// `accept` in a process that inherited its listener and has no queue of the NIC.

@@ -24,7 +24,8 @@ pub fn is_destination(bytes: &[u8]) -> bool {
 /// Whether `connect` with this number and address may be lull's: by the address, or because the socket is, also in a child that has
 /// it from a parent whose it is.
 pub fn connects(fd: c_int, to: &[u8]) -> bool {
-    files::is_lull_to_send(fd) || is_destination(to) || is_disconnect(to) || inherit::is_relay(fd)
+    let is_a_childs = || inherit::is_relay(fd) || inherit::made::connects(fd);
+    files::is_lull_to_send(fd) || is_destination(to) || is_disconnect(to) || is_a_childs()
 }
 
 /// Whether an address in the kernel's form is none: a datagram socket loses its peer by it.
@@ -41,6 +42,9 @@ pub fn sends_by_lull(fd: c_int, to: &[u8]) -> Result<bool> {
 pub fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
     if let Some(connected) = inherit::connect(fd, bytes) {
         return connected;
+    }
+    if inherit::made::connects(fd) {
+        return inherit::made::connect(fd, bytes);
     }
     files::hand_back_ended(fd);
     if let Some(file) = files::get(fd) {
@@ -111,6 +115,21 @@ fn start(fd: c_int, domain: c_int, local: Option<SocketAddr>, to: SocketAddr) ->
         return error(libc::EINPROGRESS);
     }
     finish(fd, &file, stream, libc::EINPROGRESS)
+}
+
+/// The open file of a connection that another process has asked for.
+pub(crate) fn connected(stream: TcpStream) -> Result<Open> {
+    let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+    let domain = if local.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    let file = Stream {
+        _flow: Flow::of(local, peer),
+        connecting: AtomicU8::new(Connecting::Over as u8),
+        nonblocking: AtomicBool::new(true),
+        stream,
+        domain,
+        options: Options::default(),
+    };
+    files::open(File::Stream(file))
 }
 
 /// A program that connects to itself finds its own listener, though nobody has asked for its connections yet.

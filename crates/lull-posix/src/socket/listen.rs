@@ -11,7 +11,7 @@ use super::options::{Options, refused, steer};
 use super::{Listener, datagram, pool};
 use crate::engine::{self, Share};
 use crate::files::{self, File};
-use crate::{Errno, Result, address, elsewhere, flags, kernel, start};
+use crate::{Errno, Result, address, elsewhere, flags, inherit, kernel, start};
 
 /// A negative backlog is a very large one, as it is unsigned inside the kernel (`__sys_listen`).
 fn limited(backlog: c_int) -> usize {
@@ -21,6 +21,9 @@ fn limited(backlog: c_int) -> usize {
 /// `bind`. The kernel's socket is bound in any case: so ports that are taken are refused, port 0 becomes one, and the address can
 /// be asked for. lull's addresses are not the machine's, which takes IP_FREEBIND.
 pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if inherit::made::has_parent() {
+        return inherit::made::bind(fd, bytes);
+    }
     files::hand_back_ended(fd);
     if let Some(File::Stream(stream)) = files::get(fd).as_deref() {
         return bind_again(stream.domain, bytes);
@@ -44,7 +47,7 @@ pub fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
 }
 
 /// Binds the kernel's socket to an address of lull's.
-pub(super) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
+pub(crate) fn bind_own(fd: c_int, bytes: &[u8]) -> Result<()> {
     let freebind = Freebind::begin(fd);
     let bound = kernel::bind(fd, bytes);
     freebind.end();
@@ -114,6 +117,9 @@ impl Freebind {
 
 /// `listen`. A socket that is bound to an address of lull's becomes lull's; one that is bound to a wildcard is in both worlds.
 pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
+    if inherit::made::has_parent() {
+        return inherit::made::listen(fd, backlog);
+    }
     files::hand_back_ended(fd);
     if files::is_lull(fd) {
         return listen_again(fd, backlog);
@@ -266,7 +272,7 @@ impl Drop for Listener {
 }
 
 /// What was asked for, by `listen` and by options before it.
-fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
+pub(crate) fn asked(fd: c_int, backlog: c_int, v6_only: bool) -> ListenOptions {
     let flag = |level, name| kernel::int_option(fd, level, name).is_ok_and(|value| value != 0);
     ListenOptions {
         backlog: limited(backlog),

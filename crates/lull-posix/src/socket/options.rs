@@ -5,7 +5,7 @@
 
 mod acted;
 pub(super) mod egress;
-pub(super) mod refused;
+pub(crate) mod refused;
 pub(super) mod steer;
 mod tcp_info;
 
@@ -311,9 +311,14 @@ pub fn getsockopt(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Opt
         },
         File::Epoll(_) => return None,
     };
+    Some(Ok(written(&answer, value)))
+}
+
+/// Writes an option's value, as much of it as there is room for; how much that is.
+pub(crate) fn written(answer: &[u8], value: &mut [u8]) -> usize {
     let length = answer.len().min(value.len());
     value[..length].copy_from_slice(&answer[..length]);
-    Some(Ok(length))
+    length
 }
 
 fn listener_answer(listener: &Listener, level: c_int, name: c_int) -> Option<Vec<u8>> {

@@ -32,6 +32,7 @@ use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
 
 pub use owner::outstay;
 pub(super) use owner::serve;
+pub(crate) use owner::serve_a_child;
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;
@@ -57,6 +58,49 @@ pub(super) enum Taken {
     Own(Open),
     /// A number that another process passes a connection on to.
     Passed(c_int, SocketAddr),
+}
+
+/// What another process passes on.
+pub(crate) enum Passed {
+    /// The end of a relay that is offered.
+    Relay,
+    /// A connection of the kernel's.
+    Kernels,
+}
+
+/// The next of what another process passes on by the end of a pair; none when that has ended.
+pub(crate) fn next_passed(takes: c_int) -> Result<Option<(Passed, OwnedFd)>> {
+    Ok(Message::next(&kernel::borrow(takes))?.map(|(message, socket)| {
+        let passed = if message.connection == KERNELS { Passed::Kernels } else { Passed::Relay };
+        (passed, socket)
+    }))
+}
+
+/// Gives a number what `accept4` was asked for.
+pub(crate) fn flagged(number: c_int, flags: c_int) -> Result<()> {
+    let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
+    kernel::fcntl(number, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
+    let cloexec = if flags & libc::SOCK_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 };
+    kernel::fcntl(number, libc::F_SETFD, cloexec as usize).map(drop)
+}
+
+/// Waits until one of the kernel's descriptors is readable; false if the time is over first.
+pub(crate) fn wait_for_kernels(members: impl Iterator<Item = c_int>, timeout: Option<Duration>) -> Result<bool> {
+    let context = new_context()?;
+    for member in members {
+        kernel::add_member(context.as_fd(), kernel::borrow(member), libc::EPOLLIN as u32, 0)?;
+    }
+    // Rounded up, so that no wait becomes none.
+    let ms =
+        timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
+    let at = context.as_raw_fd();
+    loop {
+        let mut events = [MaybeUninit::uninit()];
+        match cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms)) {
+            Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
+            waited => return Ok(waited? > 0),
+        }
+    }
 }
 
 impl Pool {
@@ -88,7 +132,12 @@ impl Pool {
         loop {
             // Without a free number the connection waits for a later call (`__sys_accept4_file`).
             kernel::discard(kernel::duplicate(self.takes.as_raw_fd(), 0, true)?);
-            let Some((message, socket)) = Message::next(&self.takes)? else { return Ok(None) };
+            let (message, socket) = match Message::next(&self.takes) {
+                Ok(Some(next)) => next,
+                Ok(None) => return Ok(None),
+                Err(error) if error.number() == libc::EAGAIN => return Ok(None),
+                Err(error) => return Err(error),
+            };
             if message.process == std::process::id() {
                 if let Some(own) = owner::taken_back(message.connection) {
                     return Ok(Some(Taken::Own(own)));
@@ -98,10 +147,7 @@ impl Pool {
             // The number is the program's.
             let number = socket.into_raw_fd();
             let passed = inherit::adopt(number, domain).and_then(|peer| {
-                let nonblocking = if flags & libc::SOCK_NONBLOCK != 0 { libc::O_NONBLOCK } else { 0 };
-                kernel::fcntl(number, libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
-                let cloexec = if flags & libc::SOCK_CLOEXEC != 0 { libc::FD_CLOEXEC } else { 0 };
-                kernel::fcntl(number, libc::F_SETFD, cloexec as usize)?;
+                flagged(number, flags)?;
                 Ok(peer)
             });
             match passed {
@@ -178,21 +224,7 @@ impl Listener {
     /// Waits until a connection may be there, for a process without a queue; false if the time is over first.
     pub(super) fn wait_without_queue(&self, kernels: Option<c_int>, timeout: Option<Duration>) -> Result<bool> {
         let Some(pool) = self.pool_context() else { return Err(Errno::new(libc::ENETDOWN)) };
-        let context = new_context()?;
-        for member in [Some(pool), kernels].into_iter().flatten() {
-            kernel::add_member(context.as_fd(), kernel::borrow(member), libc::EPOLLIN as u32, 0)?;
-        }
-        // Rounded up, so that no wait becomes none.
-        let ms =
-            timeout.map_or(-1, |timeout| c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX));
-        let at = context.as_raw_fd();
-        loop {
-            let mut events = [MaybeUninit::uninit()];
-            match cancel::waits_there(at, || kernel::epoll_wait(at, &mut events, ms)) {
-                Err(INTERRUPTED) if timeout.is_none() && restarts() => {}
-                waited => return Ok(waited? > 0),
-            }
-        }
+        wait_for_kernels([Some(pool), kernels].into_iter().flatten(), timeout)
     }
 }
 
@@ -211,7 +243,10 @@ fn errno(error: rustix::io::Errno) -> Errno {
     Errno::new(error.raw_os_error())
 }
 
-/// A connection in a pool: whose it is, and what it is called there. The end of a relay comes along.
+/// Stands for a connection of the kernel's, in the place of what one is called.
+const KERNELS: u64 = u64::MAX;
+
+/// A connection in a pool: whose it is, and what it is called there. The end of a relay comes along, or the kernel's socket.
 struct Message {
     process: u32,
     connection: u64,
@@ -220,7 +255,7 @@ struct Message {
 const MESSAGE_BYTES: usize = size_of::<u32>() + size_of::<u64>();
 
 impl Message {
-    fn send(&self, gives: &OwnedFd, socket: &OwnedFd) -> rustix::io::Result<()> {
+    fn send(&self, gives: &OwnedFd, socket: &impl AsFd) -> rustix::io::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES];
         let (process, connection) = bytes.split_at_mut(size_of::<u32>());
         process.copy_from_slice(&self.process.to_le_bytes());
@@ -233,15 +268,14 @@ impl Message {
         sendmsg(gives, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
     }
 
-    /// The next one, if there is one.
-    fn next(takes: &OwnedFd) -> Result<Option<(Message, OwnedFd)>> {
+    /// The next one; none at the end of them.
+    fn next(takes: &impl AsFd) -> Result<Option<(Message, OwnedFd)>> {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let got = match recvmsg(takes, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
             Ok(got) => got.bytes,
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
             Err(error) => return Err(errno(error)),
         };
         let socket = control.drain().find_map(|message| match message {

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use lull_net::Interest;
@@ -12,15 +12,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
 use crate::block::{self, Wait};
 use crate::files::{File, Open};
-use crate::inherit::{names_bytes, parent};
+use crate::inherit::{NOBODY, names_bytes, parent};
 use crate::socket::{Datagram, Room, World, datagram};
 use crate::{Errno, Result, address, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
 /// What a datagram may hold.
 const DATA_BYTES: usize = 0x1_0000;
-/// Stands for the peer of a socket that has none.
-const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 struct Relay {
     /// None from when the child has connected it to a peer of the kernel's: it is the kernel's alone then.

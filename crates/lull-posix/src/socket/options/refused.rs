@@ -60,7 +60,7 @@ const NUMBERS: [Name; 8] = [
 const NAMES: [Name; 2] = [(libc::SOL_SOCKET, libc::SO_BINDTODEVICE), (libc::IPPROTO_TCP, libc::TCP_ULP)];
 
 /// Whether a socket of the kernel's, which is about to become lull's, was given one of these. TCP_MD5SIG cannot be read.
-pub(in crate::socket) fn is_set(fd: c_int) -> bool {
+pub(crate) fn is_set(fd: c_int) -> bool {
     let length = |(level, name): Name, room: usize| kernel::getsockopt(fd, level, name, &mut [0; 64][..room]);
     // A filter of the extended kind cannot be read, and says so.
     let filter = length((libc::SOL_SOCKET, SO_GET_FILTER), 0);
@@ -71,6 +71,6 @@ pub(in crate::socket) fn is_set(fd: c_int) -> bool {
 }
 
 /// Refuses to make such a socket lull's.
-pub(in crate::socket) fn check(fd: c_int) -> Result<()> {
+pub(crate) fn check(fd: c_int) -> Result<()> {
     if is_set(fd) { Err(Errno::new(libc::EOPNOTSUPP)) } else { Ok(()) }
 }

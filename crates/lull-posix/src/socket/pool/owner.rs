@@ -14,13 +14,13 @@ use lull_net::{Interest, TcpListener, TcpStream};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Message, locked};
+use super::{KERNELS, Message, locked};
 use crate::block::Wait;
 use crate::files::{self, File, Open};
 use crate::kernel::NoSignals;
 use crate::socket::options::Options;
 use crate::socket::{Listener, accept};
-use crate::{Errno, elsewhere, engine, fork, inherit};
+use crate::{Errno, elsewhere, engine, fork, inherit, kernel};
 
 /// Connections of this process's that are in a pool.
 static GIVEN: Mutex<Option<HashMap<u64, Open>>> = Mutex::new(None);
@@ -78,6 +78,7 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
         inode: listener.inode,
         domain: listener.domain,
         options: listener.options.inherited(),
+        kernels: None,
     };
     let real = Arc::downgrade(real);
     let _no_signals = NoSignals::begin();
@@ -86,12 +87,29 @@ pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
     }
 }
 
+/// Gives what comes to `real` to a child that has made this listener, and so what comes to the kernel's half of it, until nobody has
+/// the other end of `gives`.
+pub(crate) fn serve_a_child(gives: OwnedFd, kernels: OwnedFd, real: TcpListener, bound: SocketAddr) -> io::Result<()> {
+    let number = kernels.as_raw_fd();
+    let owner = Owner {
+        gives,
+        bound,
+        inode: kernel::inode(number).map_err(to_io)?,
+        domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
+        options: Options::of_listener(number),
+        kernels: Some(kernels),
+    };
+    inherit::thread("lull-pool").spawn(move || owner.pass_on(&Arc::new(real))).map(drop)
+}
+
 struct Owner {
     gives: OwnedFd,
     bound: SocketAddr,
     inode: u32,
     domain: c_int,
     options: Options,
+    /// The kernel's socket, where what comes to that is given as well.
+    kernels: Option<OwnedFd>,
 }
 
 impl Owner {
@@ -99,6 +117,15 @@ impl Owner {
         // Until another process asks, or none has the listener any more.
         while poll(&mut [PollFd::new(&self.gives, PollFlags::RDHUP)], None).is_err() {}
         let Some(real) = real.upgrade() else { return };
+        self.pass_on(&real);
+        drop(real);
+        if let Some(others) = elsewhere::others() {
+            others.listens_no_more(self.bound, self.inode, true);
+        }
+    }
+
+    /// Until nobody is left to give a connection to.
+    fn pass_on(&self, real: &TcpListener) {
         loop {
             match real.accept() {
                 Ok((stream, peer)) => {
@@ -106,7 +133,7 @@ impl Owner {
                         say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.wait(&real) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.wait(real) {
                     Ok(false) => {}
                     // No process has it any more, or there is no engine.
                     Ok(true) | Err(_) => break,
@@ -117,10 +144,6 @@ impl Owner {
                 Err(_) => break,
             }
         }
-        drop(real);
-        if let Some(others) = elsewhere::others() {
-            others.listens_no_more(self.bound, self.inode, true);
-        }
     }
 
     /// Waits for a connection; true if there is nobody left to give it to.
@@ -130,11 +153,33 @@ impl Owner {
         let number = self.gives.as_raw_fd();
         // A hang-up is told of without being asked for.
         wait.add_kernels(number, Interest::empty(), Interest::empty)?;
+        let kernels = self.kernels.as_ref().filter(|kernels| is_listening(kernels));
+        if let Some(kernels) = kernels {
+            wait.add_kernels(kernels.as_raw_fd(), Interest::READABLE, || Interest::READABLE)?;
+        }
         let waited = wait.wait(None);
         wait.remove(real);
         wait.remove_kernels(number);
+        if let Some(kernels) = kernels {
+            wait.remove_kernels(kernels.as_raw_fd());
+            self.give_kernels(kernels);
+        }
         waited?;
         Ok(poll(&mut [PollFd::new(&self.gives, PollFlags::empty())], Some(&NOW)).is_ok_and(|count| count > 0))
+    }
+
+    /// Gives a connection that the kernel has, if there is one.
+    fn give_kernels(&self, listener: &OwnedFd) {
+        if !kernel::is_readable(listener.as_raw_fd()) {
+            return;
+        }
+        // Without a free number it waits for a later round.
+        if let Ok((number, _)) = kernel::accept4(listener.as_raw_fd(), libc::SOCK_CLOEXEC) {
+            let message = Message { process: std::process::id(), connection: KERNELS };
+            // Where nobody takes it any more, it is closed.
+            let _ = message.send(&self.gives, &kernel::borrow(number));
+            kernel::discard(number);
+        }
     }
 
     fn give(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
@@ -154,6 +199,10 @@ impl Owner {
         }
         Ok(sent?)
     }
+}
+
+fn is_listening(socket: &OwnedFd) -> bool {
+    kernel::int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
 const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,0 +1,187 @@
+//! TCP sockets that a child makes itself: at lull's addresses its parent's stack has them, as the NIC is the parent's.
+//!
+//! `bind` is the kernel's, so that a port is taken. At `listen` the child gives its parent the kernel's socket and an end of a pair,
+//! and has the other end under its number: what the listener accepts comes out of it, from both worlds if it is bound to a wildcard,
+//! as out of a listener's pool (`socket/pool.rs`). A socket that is bound to an address of lull's and connects is a relay from then
+//! on. So servers work whose children listen for a second connection of their peer's (FTP).
+//!
+//! A socket that is bound to no address of lull's connects by the kernel, and UDP sockets that a child makes are the kernel's.
+
+mod owner;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+
+use libc::c_int;
+use lull_net::lull_nic::own;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+
+use super::{ANSWER_BYTES, Message, NOBODY, Verb, child, named, names_bytes};
+use crate::address::{self, Bytes};
+use crate::socket::options::refused;
+use crate::socket::pool::{self, Passed};
+use crate::{Errno, Result, engine, flags, kernel};
+
+pub(super) use owner::{connect as connect_for_a_child, listen as listen_for_a_child};
+
+/// Whether this process is a child that may ask its parent for sockets.
+#[inline]
+pub(crate) fn has_parent() -> bool {
+    engine::parents_routing().is_some() && child::channel().is_some()
+}
+
+/// Whether an address is one of lull's, and its port may be.
+fn is_lulls(address: SocketAddr) -> bool {
+    engine::parents_routing().is_some_and(|routing| routing.is_own(address.ip()) && routing.takes(address.port()))
+}
+
+/// The address of a TCP socket of the kernel's.
+fn bound(fd: c_int) -> Option<SocketAddr> {
+    let is_tcp = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+    kernel::getsockname(fd).ok().filter(|_| is_tcp).and_then(|name| address::parse(name.as_bytes()))
+}
+
+/// `bind`.
+pub(crate) fn bind(fd: c_int, bytes: &[u8]) -> Result<()> {
+    if bound(fd).is_some() && address::parse(bytes).is_some_and(is_lulls) {
+        return crate::socket::bind_own(fd, bytes);
+    }
+    kernel::bind(fd, bytes)
+}
+
+/// `listen`.
+pub(crate) fn listen(fd: c_int, backlog: c_int) -> Result<()> {
+    if is_listener(fd) {
+        // Its backlog stays what it was.
+        return Ok(());
+    }
+    let Some(routing) = engine::parents_routing() else { return kernel::listen(fd, backlog) };
+    let Some(at) = bound(fd) else { return kernel::listen(fd, backlog) };
+    let v6_only = at.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
+    let is_wildcard = at.ip().is_unspecified() && routing.has_family(at.ip(), v6_only);
+    if !is_lulls(at) && !is_wildcard || !routing.takes(at.port()) {
+        return kernel::listen(fd, backlog);
+    }
+    // With an option that lull has not, one on a wildcard stays the kernel's.
+    if refused::is_set(fd) {
+        return if is_wildcard { kernel::listen(fd, backlog) } else { refused::check(fd) };
+    }
+    if is_wildcard {
+        kernel::listen(fd, backlog)?;
+    }
+    let at = bound(fd).unwrap_or(at);
+    match become_listener(fd, at, backlog) {
+        // Its kernel's half listens.
+        Err(_) if is_wildcard => Ok(()),
+        listens => listens,
+    }
+}
+
+fn become_listener(fd: c_int, at: SocketAddr, backlog: c_int) -> Result<()> {
+    let (mine, parents) = pair(SocketType::SEQPACKET)?;
+    let claim = Message { verb: Verb::Listens, id: usize::try_from(backlog).unwrap_or(usize::MAX) };
+    ask(&claim, &parents, fd)?;
+    drop(parents);
+    let mut said = [0; ANSWER_BYTES];
+    child::read_whole(mine.as_raw_fd(), &mut said)?;
+    match c_int::from_ne_bytes(said) {
+        0 => {}
+        error => return Err(Errno::new(error)),
+    }
+    let domain = if at.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    named::call_listener(
+        mine.as_raw_fd(),
+        at,
+        kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(domain),
+    )?;
+    replace(fd, mine)?;
+    child::has_listeners();
+    Ok(())
+}
+
+/// Whether a socket that connects does so by the parent: it is bound to an address of lull's.
+pub(crate) fn connects(fd: c_int) -> bool {
+    has_parent() && bound(fd).is_some_and(is_lulls) && !kernel::is_in_use(fd)
+}
+
+/// `connect` of such a socket. It waits for the outcome, also where the socket does not wait.
+pub(crate) fn connect(fd: c_int, bytes: &[u8]) -> Result<()> {
+    let (Some(from), Some(to)) = (bound(fd), address::parse(bytes)) else { return kernel::connect(fd, bytes) };
+    refused::check(fd)?;
+    let (mine, parents) = pair(SocketType::STREAM)?;
+    let sent = rustix::net::send(&mine, &names_bytes(from, to), SendFlags::NOSIGNAL);
+    sent.map_err(errno)?;
+    ask(&Message { verb: Verb::Connects, id: 0 }, &parents, fd)?;
+    drop(parents);
+    let mut said = [0; ANSWER_BYTES];
+    child::read_whole(mine.as_raw_fd(), &mut said)?;
+    match c_int::from_ne_bytes(said) {
+        0 => {}
+        error => return Err(Errno::new(error)),
+    }
+    let domain = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    child::take_names(mine.as_raw_fd(), domain)?;
+    replace(fd, mine)
+}
+
+fn pair(kind: SocketType) -> Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)> {
+    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(errno)
+}
+
+/// Asks the parent for what the kernel's socket `fd` is to be; it answers by the pair that `parents` is an end of.
+fn ask(claim: &Message, parents: &std::os::fd::OwnedFd, fd: c_int) -> Result<()> {
+    let channel = child::channel().ok_or(Errno::new(libc::ENETDOWN))?;
+    claim.send(channel, &[parents.as_fd(), kernel::borrow(fd)], SendFlags::empty()).map_err(errno)
+}
+
+/// The number stands for the end of a pair from here on.
+fn replace(fd: c_int, mine: std::os::fd::OwnedFd) -> Result<()> {
+    let nonblocking = if flags::is_nonblocking(fd) { libc::O_NONBLOCK } else { 0 };
+    kernel::fcntl(mine.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | nonblocking) as usize)?;
+    child::copy_timeouts(fd, mine.as_raw_fd());
+    let cloexec = kernel::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    kernel::dup3(mine.as_raw_fd(), fd, if cloexec { libc::O_CLOEXEC } else { 0 }).map(drop)
+}
+
+/// Whether a number is the end of a listener that another process has for this one.
+#[inline]
+pub(crate) fn is_listener(fd: c_int) -> bool {
+    child::may_have_listeners() && named::is_listener(fd)
+}
+
+/// `accept` of such a number: a number for the next connection, and its peer.
+pub(crate) fn accept(fd: c_int, flags: c_int) -> Result<(c_int, SocketAddr)> {
+    let domain = named::names(fd).map_or(libc::AF_INET, |(.., domain)| domain);
+    loop {
+        // Without a free number the connection waits for a later call (`__sys_accept4_file`).
+        kernel::discard(kernel::duplicate(fd, 0, true)?);
+        // The end of it is the parent's: nobody listens any more.
+        let (passed, socket) = pool::next_passed(fd)?.ok_or(Errno::new(libc::EINVAL))?;
+        // The number is the program's.
+        let number = socket.into_raw_fd();
+        let peer = match passed {
+            Passed::Relay => super::adopt(number, domain),
+            Passed::Kernels => {
+                let peer = kernel::getpeername(number);
+                peer.map(|peer| address::parse(peer.as_bytes()).unwrap_or(NOBODY))
+            }
+        };
+        // Whose peer or owner has ended meanwhile is not told.
+        match peer.and_then(|peer| pool::flagged(number, flags).map(|()| peer)) {
+            Ok(peer) => {
+                own::unmark(number);
+                return Ok((number, peer));
+            }
+            Err(_) => kernel::discard(number),
+        }
+    }
+}
+
+/// The kernel's form of a peer's address, on a listener of `domain`.
+pub(crate) fn peers_name(fd: c_int, peer: SocketAddr) -> Bytes {
+    Bytes::new(peer, named::names(fd).map_or(libc::AF_INET, |(.., domain)| domain))
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::new(error.raw_os_error())
+}

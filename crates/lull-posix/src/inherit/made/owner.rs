@@ -1,0 +1,72 @@
+//! The process whose stack has what a child made.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::c_int;
+use lull_net::{ConnectOptions, Interest, TcpListener, TcpStream};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::super::{NAMES_BYTES, names_of, parent};
+use crate::socket::{asked, connected, pool};
+use crate::{Errno, Result, address, block, engine, kernel};
+
+/// Listens where the kernel's socket is bound, and answers the child by `gives`: what comes goes there until nobody has the other end.
+pub(in crate::inherit) fn listen(gives: OwnedFd, kernels: OwnedFd, backlog: usize) -> io::Result<()> {
+    let listening = begin_to_listen(kernels.as_raw_fd(), backlog);
+    answer(&gives, listening.as_ref().err())?;
+    match listening {
+        Ok((real, bound)) => pool::serve_a_child(gives, kernels, real, bound),
+        Err(_) => Ok(()),
+    }
+}
+
+fn begin_to_listen(kernels: c_int, backlog: usize) -> Result<(TcpListener, SocketAddr)> {
+    let engine = engine::engine()?;
+    let name = kernel::getsockname(kernels)?;
+    let bound = address::parse(name.as_bytes()).ok_or(Errno::new(libc::EINVAL))?;
+    let v6_only = bound.is_ipv6() && kernel::int_option(kernels, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
+    let asked = asked(kernels, c_int::try_from(backlog).unwrap_or(-1), v6_only);
+    let real = TcpListener::bind_with(&engine.network, None, bound, asked)?;
+    real.set_nonblocking(true)?;
+    Ok((real, bound))
+}
+
+/// Connects as the child asks by `socket`, answers there, and passes on from then on.
+pub(in crate::inherit) fn connect(socket: OwnedFd, kernels: OwnedFd) -> io::Result<()> {
+    let run = move || {
+        let connecting = begin_to_connect(&socket);
+        // The port is the connection's now.
+        drop(kernels);
+        let answered = answer(&socket, connecting.as_ref().err());
+        if let (Ok(stream), Ok(())) = (connecting, answered)
+            && let Err(error) = connected(stream).and_then(|file| parent::pass_on(file, socket).map_err(Errno::from))
+        {
+            lull_fd::say::line(format_args!("a connection cannot be passed on to a child: {error}"));
+        }
+    };
+    parent::thread("lull-connect").spawn(run).map(drop)
+}
+
+fn begin_to_connect(socket: &OwnedFd) -> Result<TcpStream> {
+    let mut names = [0; NAMES_BYTES];
+    let gone = |_| Errno::new(libc::ENOTCONN);
+    recv(socket, &mut names[..], RecvFlags::WAITALL).map_err(gone)?;
+    let (from, to) = names_of(&names).ok_or(Errno::new(libc::EINVAL))?;
+    let engine = engine::engine()?;
+    let stream = TcpStream::start_connect(&engine.network, Some(from), to, ConnectOptions::default())?;
+    stream.set_nonblocking(true)?;
+    block::until_ready(&stream, Interest::WRITABLE, None, None)?;
+    match stream.take_error()? {
+        Some(error) => Err(Errno::from(error)),
+        None => Ok(stream),
+    }
+}
+
+/// What became of what the child asked for: an error's number, or 0.
+fn answer(to: &OwnedFd, error: Option<&Errno>) -> io::Result<()> {
+    let number = error.map_or(0, |error| error.number());
+    send(to, &number.to_ne_bytes(), SendFlags::NOSIGNAL)?;
+    Ok(())
+}

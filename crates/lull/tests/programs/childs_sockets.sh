@@ -1,0 +1,154 @@
+# A server whose children make sockets themselves, as those of FTP do: SCRIPT LULL MODE WAY, where WAY is "fork", or "clone" for
+# children that are made past the C library's `fork`. Each child listens for a second connection of its peer's, at lull's address
+# and at a wildcard, where the kernel's half listens, too; and it connects to its peer from lull's address.
+. "$(dirname "$0")/harness.sh"
+way=$3
+
+cat >server.py <<'END'
+import ctypes, os, select, signal, socket, sys
+
+own, way = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+SYS_clone = 56 if os.uname().machine == "x86_64" else 220
+
+def make_a_child():
+    return os.fork() if way == "fork" else libc.syscall(SYS_clone, signal.SIGCHLD, 0, 0, 0, 0)
+
+def accepted(listener, waits):
+    if waits == "epoll":
+        with select.epoll() as context:
+            context.register(listener, select.EPOLLIN)
+            listener.setblocking(False)
+            try:
+                return listener.accept()
+            except BlockingIOError:
+                assert context.poll() == [(listener.fileno(), select.EPOLLIN)]
+            return listener.accept()
+    return listener.accept()
+
+def serve(connection):
+    lines = connection.makefile("rw")
+    for line in lines:
+        what, *rest = line.split()
+        if what == "listen":
+            at, waits = rest
+            listener = socket.socket()
+            listener.bind((at, 0))
+            listener.listen(5)
+            name = listener.getsockname()
+            assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+            assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+            listener.settimeout(0.01)
+            try:
+                raise SystemExit(f"accepted {listener.accept()}")
+            except TimeoutError:
+                listener.settimeout(None)
+            lines.write(f"{name[1]}\n")
+            lines.flush()
+            for _ in range(2 if at == "0.0.0.0" else 1):
+                data, peer = accepted(listener, waits)
+                data.setblocking(True)
+                assert data.getpeername() == peer and data.getsockname()[1] == name[1], (data, peer, name)
+                while chunk := data.recv(65536):
+                    data.sendall(chunk)
+                data.close()
+            listener.close()
+        else:
+            (port,) = rest
+            data = socket.socket()
+            data.bind((own, 0))
+            try:
+                data.connect(("10.0.0.1", 1))
+                raise SystemExit("connected to a closed port")
+            except ConnectionRefusedError:
+                pass
+            data.connect(("10.0.0.1", int(port)))
+            assert data.getpeername() == ("10.0.0.1", int(port)) and data.getsockname()[0] == own, data
+            data.sendall(b"active" * 100_000)
+            data.close()
+        lines.write("done\n")
+        lines.flush()
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+listener = socket.create_server((own, 7777))
+while True:
+    connection, _ = listener.accept()
+    if make_a_child() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        listener.close()
+        serve(connection)
+        connection.close()
+        os._exit(0)
+    connection.close()
+END
+cat >client.py <<'END'
+import os, socket, sys, threading, time
+
+own = sys.argv[1]
+
+def connect():
+    for attempt in range(600):
+        try:
+            return socket.create_connection((own, 7777), 60)
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("no connection")
+
+def echoed(at, size):
+    data = os.urandom(size)
+    with socket.create_connection(at, 60) as connection:
+        def write():
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        writer = threading.Thread(target=write)
+        writer.start()
+        got = bytearray()
+        while chunk := connection.recv(65536):
+            got += chunk
+        writer.join()
+        assert got == data, (size, len(got))
+
+def closes(port):
+    for attempt in range(600):
+        try:
+            socket.create_connection((own, port), 60).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.1)
+    raise SystemExit("the listener of a child is open still")
+
+with connect() as control:
+    lines = control.makefile("rw")
+    def ask(line):
+        lines.write(line + "\n")
+        lines.flush()
+        return lines.readline().strip()
+    for waits in "accept", "epoll":
+        port = int(ask(f"listen {own} {waits}"))
+        echoed((own, port), 1_000_000)
+        assert lines.readline() == "done\n"
+        closes(port)
+        port = int(ask(f"listen 0.0.0.0 {waits}"))
+        echoed((own, port), 100_000)
+        echoed(("127.0.0.1", port), 100_000)
+        assert lines.readline() == "done\n"
+        closes(port)
+    with socket.create_server(("10.0.0.1", 0)) as listener:
+        lines.write(f"connect {listener.getsockname()[1]}\n")
+        lines.flush()
+        data, peer = listener.accept()
+        assert peer[0] == own, peer
+        got = bytearray()
+        while chunk := data.recv(65536):
+            got += chunk
+        assert got == b"active" * 100_000, len(got)
+    assert lines.readline() == "done\n"
+END
+options=()
+on_lull python3 server.py "$own" "$way"
+timeout 240 python3 client.py "$own" || fail "the sockets of a child do not serve: $(cat said)"
+gone() { ! "$lull" ss | grep -q ESTAB; }
+until_it gone
+stop
+grep -q Traceback said && fail "a child failed: $(cat said)"
+echo done
