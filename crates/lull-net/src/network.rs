@@ -292,6 +292,22 @@ impl Network {
         Cork { network: self, queue }
     }
 
+    /// What peers have not acknowledged of connections that were closed: bytes, and one for each end of a stream. A process that
+    /// ends while this is not 0 loses it, where Linux's kernel would go on.
+    pub fn undelivered(&self) -> u64 {
+        let undelivered = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.undelivered());
+        self.0.queues.iter().map(undelivered).sum()
+    }
+
+    /// Resets the connections that [`Network::undelivered`] counts: their peers are told that the rest does not come.
+    pub fn reset_undelivered(&self) {
+        for queue in &self.0.queues {
+            queue.with(&self.0.delivery, |inside, now_ns| {
+                inside.call(now_ns, |stack, io| stack.reset_undelivered(io));
+            });
+        }
+    }
+
     /// All sockets and connections, one list per shard.
     pub fn sockets(&self) -> Vec<Vec<Listed>> {
         let list = |queue: &Arc<Queue>| queue.with(&self.0.delivery, |inside, _| inside.stack.list());

@@ -242,6 +242,11 @@ pub(crate) fn numbers() -> impl Iterator<Item = c_int> {
     FILES.numbers()
 }
 
+/// A number is the kernel's again, and what it stood for is the caller's to drop.
+pub(crate) fn end(fd: c_int) -> Option<Open> {
+    FILES.take(fd)
+}
+
 /// Every number is the kernel's again.
 pub(crate) fn forget_all() {
     FILES.numbers().for_each(|number| drop(FILES.take(number)));

@@ -27,6 +27,7 @@
 //! | [`fork`] | what a child has of lull |
 //! | `inherit` | connections that a child uses |
 //! | [`exec`] | what is left of lull when the program executes another |
+//! | [`leave`] | what is done when the program exits |
 //! | [`memory`] | what a program's pointers stand for |
 //! | `block` | how a thread waits in a call that blocks |
 //! | `kernel`, `raw` | system calls past the C library |
@@ -51,6 +52,7 @@ pub mod fork;
 pub mod handover;
 mod inherit;
 mod kernel;
+pub mod leave;
 pub mod listing;
 pub mod memory;
 pub mod netlink;

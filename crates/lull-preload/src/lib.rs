@@ -87,7 +87,7 @@ extern "C" fn at_load() {
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
-    lull_posix::socket::outstay();
+    lull_posix::leave::at_exit();
 }
 
 fn read_environment() {

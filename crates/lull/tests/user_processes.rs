@@ -164,6 +164,14 @@ fn children_of_a_server_listen_and_connect_at_lulls_addresses() {
     }
 }
 
+/// As by Linux's kernel, which closes what a process leaves open, and delivers what it has written.
+#[test]
+fn peers_of_a_process_that_exits_have_everything_and_are_told_of_the_end() {
+    for mode in ["base", "suspend20"] {
+        user::run("leave", "command -v python3 && command -v ip", mode, "");
+    }
+}
+
 /// With fewer queues than processes, whoever asks next has the next connection.
 #[test]
 fn processes_that_share_a_listener_share_its_connections_and_outlive_the_one_with_the_queue() {

@@ -2,7 +2,7 @@
 
 use lull_nic::Frame;
 
-use super::connection::{Flags, Phase};
+use super::connection::{Connection, Flags, Phase};
 use super::demux::{Packet, Reason};
 use super::error::NetError;
 use super::flow::{self, FlowKey, Owner};
@@ -96,6 +96,30 @@ impl Stack {
         self.release_flow(index, &connection.flow);
         let socket = connection.socket();
         self.buffer_bytes -= socket.recv_capacity() + socket.send_capacity();
+    }
+
+    /// The connections that nobody holds any more, whose peers have not acknowledged everything yet.
+    fn leaving(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        let is_leaving = |connection: &Connection| {
+            !connection.flags.intersects(Flags::HELD | Flags::QUEUED)
+                && connection.phase == Phase::Open
+                && connection.outstanding()
+        };
+        self.connections.iter().filter(move |(_, connection)| is_leaving(connection))
+    }
+
+    /// How much their peers have not acknowledged: bytes, and one for each end of a stream.
+    pub(crate) fn undelivered(&self) -> u64 {
+        self.leaving().map(|(_, connection)| connection.socket().send_queue() as u64 + 1).sum()
+    }
+
+    /// Resets them: nobody will be here to go on.
+    pub(crate) fn reset_undelivered(&mut self, io: &mut Io<'_>) {
+        let leaving: Vec<u32> = self.leaving().map(|(index, _)| index).collect();
+        for index in leaving {
+            self.send_reset(index, io);
+            self.free(index);
+        }
     }
 
     /// Data came for an application that neither reads nor writes any more (RFC 1122 section 4.2.2.13, `TCPABORTONDATA`).

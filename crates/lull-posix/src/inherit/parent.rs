@@ -97,7 +97,7 @@ pub(crate) fn offer<G: Send + Sync + 'static>(
 
 /// Passes a connection on to whoever has the other end of `socket`.
 pub(super) fn pass_on(file: Open, socket: OwnedFd) -> io::Result<()> {
-    Relay::start(file, socket)
+    Relay::start(file, socket, None)
 }
 
 /// A connection that a child uses.

@@ -30,7 +30,7 @@ use crate::files::Open;
 use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
 
-pub use owner::outstay;
+pub(crate) use owner::outstay;
 pub(super) use owner::serve;
 pub(crate) use owner::serve_a_child;
 

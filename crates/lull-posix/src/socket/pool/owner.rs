@@ -56,7 +56,7 @@ impl Drop for PassedOn {
 
 /// The program's process exits. It stays for as long as other processes use connections that it passes on to them, and goes on to
 /// pass on new ones: a server that restarts gracefully ends the process that has the queue while others serve.
-pub fn outstay() {
+pub(crate) fn outstay() {
     // What a child has of this is its parent's.
     if engine::running().is_none() || !fork::is_engines_process() {
         return;

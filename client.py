@@ -1,2 +1,0 @@
-''')
-open(p,'w').write(s)

@@ -1,0 +1,55 @@
+//! The program's process exits: what the kernel does then with sockets of its own.
+//!
+//! Linux closes what a process leaves open, and goes on to deliver what was written to any connection, for as long as TCP tries.
+//! lull's stack ends with the process. So a process that calls `exit`, or returns from `main`, closes its sockets, and stays until
+//! the peers have everything, or take nothing of it for a while; those that have not are reset. One that is killed, or calls `_exit`,
+//! leaves its peers to the launcher.
+
+use std::time::{Duration, Instant};
+
+use lull_fd::say;
+
+use crate::files::File;
+use crate::{engine, files, fork, signals, socket};
+
+/// How long nobody takes anything before a process no longer stays.
+const NO_PROGRESS: Duration = Duration::from_secs(10);
+/// How long it stays at the longest.
+const AT_MOST: Duration = Duration::from_secs(60);
+/// Looks become rarer, up to this far apart: the stack tells nobody of a last acknowledgement.
+const LOOKS_APART_MAX: Duration = Duration::from_millis(20);
+
+/// The process exits, and nothing of the program's runs any more but its other threads.
+pub fn at_exit() {
+    // What a child has of this is its parent's.
+    let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
+    socket::outstay();
+    lull_net::about_to_wait();
+    signals::section(close_all);
+    let (began, mut last_progress) = (Instant::now(), Instant::now());
+    let (mut left, mut apart) = (engine.network.undelivered(), Duration::from_micros(100));
+    while left > 0 && last_progress.elapsed() < NO_PROGRESS && began.elapsed() < AT_MOST {
+        std::thread::sleep(apart);
+        apart = (apart * 2).min(LOOKS_APART_MAX);
+        let now = engine.network.undelivered();
+        if now != left {
+            (left, last_progress) = (now, Instant::now());
+        }
+    }
+    if left > 0 {
+        say::line(format_args!(
+            "process {} ends, and peers have not taken the last {left} bytes: they are reset",
+            std::process::id()
+        ));
+        engine.network.reset_undelivered();
+    }
+}
+
+/// Contexts stay: another thread may wait in one.
+fn close_all() {
+    for number in files::numbers() {
+        if files::get(number).is_some_and(|file| matches!(*file, File::Stream(_) | File::Listener(_))) {
+            drop(files::end(number));
+        }
+    }
+}

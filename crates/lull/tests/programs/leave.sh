@@ -1,0 +1,95 @@
+# What peers have of a program that exits: SCRIPT LULL MODE. A client that has written more than its peer takes just now exits, and
+# the peer gets all of it. A worker of a server exits with connections open, while its parent and another worker go on: the peers of
+# those it had accepted, and of those it had not, are told of the end, as by Linux's kernel.
+. "$(dirname "$0")/harness.sh"
+
+cat >sink.py <<'END'
+import socket, sys
+
+with socket.socket() as listener:
+    # A small window, before the listener has it.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+    listener.bind(("0.0.0.0", 5001))
+    listener.listen()
+    open("listens", "w").close()
+    connection, _ = listener.accept()
+    # Until the client has ended there is nobody who reads.
+    input()
+    got = 0
+    while chunk := connection.recv(65536):
+        got += len(chunk)
+    print(got)
+END
+cat >client.py <<'END'
+import socket, sys
+
+with socket.create_connection(("10.0.0.1", 5001), 60) as connection:
+    connection.sendall(b"x" * 60_000)
+print("closed", flush=True)
+END
+mkfifo go
+python3 sink.py <go >sunk 2>&1 &
+sink=$!
+exec 9>go
+until_it test -e listens
+on_lull python3 client.py
+until_it grep -q closed said
+echo >&9
+exec 9>&-
+wait "$launcher" || fail "the client failed: $(cat said)"
+wait "$sink"
+[ "$(cat sunk)" = 60000 ] || fail "the peer of a program that exited has $(cat sunk) of 60000 bytes"
+
+cat >server.py <<'END'
+import ctypes, os, signal, socket, sys
+
+def worker(listener):
+    connection, _ = listener.accept()
+    connection.recv(1)
+    # The last byte of a second connection, which nobody accepts, has come when a third one asks.
+    while connection.recv(1) != b"x":
+        pass
+    # The C library's: nothing is closed by Python.
+    ctypes.CDLL(None).exit(0)
+
+# Each worker takes a queue when it asks for connections.
+listeners = [socket.create_server((sys.argv[1], port)) for port in (7001, 7002)]
+for listener in listeners:
+    if os.fork() == 0:
+        worker(listener)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while True:
+    signal.pause()
+END
+cat >peers.py <<'END'
+import socket, sys, time
+
+def connect(port):
+    for attempt in range(600):
+        try:
+            return socket.create_connection((sys.argv[1], port), 60)
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("no connection")
+
+accepted = connect(7001)
+accepted.sendall(b"a")
+waiting = connect(7001)
+waiting.sendall(b"is acknowledged, and read by nobody")
+time.sleep(0.3)
+accepted.sendall(b"x")
+for connection in accepted, waiting:
+    connection.settimeout(60)
+    try:
+        assert connection.recv(1) == b""
+    except ConnectionResetError:
+        pass
+other = connect(7002)
+other.sendall(b"a")
+END
+nic=(--nic tap:lull2 --addr 10.0.2.2/24 --peer-addr 10.0.2.1/24)
+options=(--queues 2)
+on_lull python3 server.py 10.0.2.2
+timeout 240 python3 peers.py 10.0.2.2 || fail "a peer was told of no end: $(cat said)"
+stop
+echo done
