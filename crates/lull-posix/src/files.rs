@@ -78,10 +78,21 @@ pub(crate) fn forget_inherited(fd: c_int) {
 /// The open file behind a number.
 #[inline]
 pub(crate) fn get(fd: c_int) -> Option<Open> {
+    get_used_by(fd, inherit::uses)
+}
+
+/// As [`get`], for a call that only sends.
+#[inline]
+pub(crate) fn get_to_send(fd: c_int) -> Option<Open> {
+    get_used_by(fd, inherit::uses_to_send)
+}
+
+#[inline]
+fn get_used_by(fd: c_int, uses: fn(c_int)) -> Option<Open> {
     // What the child of a process with an engine has here is its parent's.
     if fork::is_husk() {
         if FILES.contains(fd) {
-            inherit::uses(fd);
+            uses(fd);
         }
         return None;
     }

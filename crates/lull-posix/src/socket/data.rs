@@ -82,7 +82,7 @@ pub fn recv_message(fd: c_int, room: Room<'_, '_>, how: Receive) -> Result<Messa
 /// As [`send`], to an address in the kernel's form and with ancillary data, if there are bytes of either. A stream has no
 /// use for them.
 pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8], how: Send) -> Result<usize> {
-    let Some(file) = files::get(fd) else { return inherit::send(fd, buffers, to, control, how.flags) };
+    let Some(file) = files::get_to_send(fd) else { return inherit::send(fd, buffers, to, control, how.flags) };
     match &*file {
         File::Datagram(datagram) => datagram.send(fd, buffers, to, control, how.flags),
         _ => send(fd, buffers, how),
@@ -92,7 +92,7 @@ pub fn send_message(fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], control: &[u8
 /// `write` on a number that is lull's.
 #[inline]
 pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
-    let Some(file) = files::get(fd) else { return inherit::send(fd, buffers, &[], &[], 0) };
+    let Some(file) = files::get_to_send(fd) else { return inherit::send(fd, buffers, &[], &[], 0) };
     match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         file => send_to(fd, file, buffers, 0),
@@ -102,7 +102,7 @@ pub fn write(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
 /// `writev` on a number that is lull's. Nothing is written at once, whatever the socket is (`vfs_writev`).
 #[inline]
 pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
-    let Some(file) = files::get(fd) else { return write(fd, buffers) };
+    let Some(file) = files::get_to_send(fd) else { return write(fd, buffers) };
     match &*file {
         File::Epoll(_) => Err(Errno::new(libc::EINVAL)),
         _ if buffers.iter().all(|buffer| buffer.is_empty()) => Ok(0),
@@ -113,7 +113,7 @@ pub fn writev(fd: c_int, buffers: &[IoSlice<'_>]) -> Result<usize> {
 /// `send`, `sendmsg` on a number that is lull's. Returns how many bytes were taken.
 #[inline]
 pub fn send(fd: c_int, buffers: &[IoSlice<'_>], how: Send) -> Result<usize> {
-    match files::get(fd) {
+    match files::get_to_send(fd) {
         Some(file) => send_to(fd, &file, buffers, how.flags),
         None => inherit::send(fd, buffers, &[], &[], how.flags),
     }
