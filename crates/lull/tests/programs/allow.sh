@@ -57,12 +57,12 @@ for own, allowed, other in [("10.0.0.2", "10.0.0.1", "10.0.0.9"), ("fd00::2", "f
 END
 options=(--addr fd00::2/64 --allow 10.0.0.1/32,fd00::1/128)
 on_lull python3 server.py "$own" fd00::2
-until_it ip link show lull0
-ip address add 10.0.0.9/24 dev lull0
-ip address add fd00::1/64 dev lull0 nodad
-ip address add fd00::9/64 dev lull0 nodad
 find_program
 until_it "$lull" show "$program"
+for address in 10.0.0.9/24 "fd00::1/64 nodad" "fd00::9/64 nodad"; do
+    # shellcheck disable=SC2086
+    ip address add $address dev lull0 || fail "the interface does not take $address"
+done
 python3 client.py "$lull" "$program" >client 2>&1 || fail "$(cat client)"
 grep -q "takes IP packets from 10.0.0.1/32, fd00::1/128 alone" said || fail "the run does not say who may send"
 grep -q "passes nftables and conntrack by" said || fail "the run does not say what is passed by"

