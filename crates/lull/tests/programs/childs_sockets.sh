@@ -114,6 +114,9 @@ def closes(port):
             socket.create_connection((own, port), 60).close()
         except ConnectionRefusedError:
             return
+        except ConnectionResetError:
+            # It came as the listener was being closed.
+            pass
         time.sleep(0.1)
     raise SystemExit("the listener of a child is open still")
 
