@@ -167,6 +167,8 @@ pub use network::{Cork, GroupCpus, Network, NetworkConfig, NetworkError};
 #[cfg(not(loom))]
 pub use packet::{PacketCounters, PacketDevice, PacketOptions, PacketSocket};
 #[cfg(not(loom))]
+pub use queue::CORKED_FRAMES_MAX;
+#[cfg(not(loom))]
 #[doc(inline)]
 pub use shard::{
     BUFFER_BYTES, BUFFER_BYTES_RANGE, COALESCE_NS, ConnectOptions, EPHEMERAL_PORTS, Elsewhere, Keepalive, Listed,

@@ -21,6 +21,8 @@ use crate::ready::{Level, WaitList};
 use crate::shard::{Change, Io, Ready, SocketId, Stack};
 use crate::siblings::Inbox;
 
+pub use sending::CORKED_FRAMES_MAX;
+
 use answer_times::AnswerTimes;
 use reception::Reception;
 use sending::Sending;

@@ -32,6 +32,7 @@ generator_raise = "7us"
 kind = "epoll"
 connections = 64
 request_cost_own = "1300ns"
+answers_together = 8
 user_share = "95%"
 [costs]
 profile = "lull-user"
@@ -62,6 +63,7 @@ fn setup() -> Setup {
         hz: 2_600_000_000,
         generator: true,
         user_percent: 95.0,
+        answers_together: 8,
         interrupts: Interrupts::default(),
     }
 }

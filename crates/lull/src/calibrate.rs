@@ -155,6 +155,8 @@ pub fn run(args: Calibrate, stop: &Arc<AtomicBool>) -> Result<ExitCode, Failure>
         hz: lull_host::Clock::new().tsc_khz().map_or(HZ_UNKNOWN, |khz| khz * 1_000),
         generator: true,
         user_percent: if user_plane { USER_PERCENT.0 } else { USER_PERCENT.1 },
+        // memcached on the kernel plane writes each answer by a system call of its own, and nothing holds it back.
+        answers_together: if user_plane { lull_net::CORKED_FRAMES_MAX } else { 1 },
         interrupts,
     };
     let calibration = Calibration {

@@ -11,7 +11,7 @@ use crate::shard::Stack;
 use crate::transmit::TxSide;
 
 /// Frames that a cork holds back at most before the doorbell rings nevertheless: it bounds what batching adds to latency.
-const CORKED_FRAMES_MAX: u64 = 8;
+pub const CORKED_FRAMES_MAX: u32 = 8;
 
 /// What a shard sends to, and how far it got.
 pub(super) struct Sending {
@@ -137,7 +137,7 @@ impl Queue {
                 // A group holds doorbells back itself.
                 && !inside.sending.transmit.as_ref().is_some_and(|transmit| transmit.is_grouped())
         };
-        if staged > 0 && (staged >= CORKED_FRAMES_MAX || !corked()) {
+        if staged > 0 && (staged >= u64::from(CORKED_FRAMES_MAX) || !corked()) {
             inside.ring();
         }
     }

@@ -39,6 +39,8 @@ pub struct Setup {
     pub generator: bool,
     /// Part of a request's cost in user space, in percent.
     pub user_percent: f64,
+    /// Answers of a batch that leave by one doorbell, at the most.
+    pub answers_together: u32,
     /// How the NIC raises interrupts.
     pub interrupts: Interrupts,
 }

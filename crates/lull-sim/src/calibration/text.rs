@@ -28,10 +28,14 @@ pub(super) fn render(setup: &Setup, found: &[Found], instructions: Option<(Instr
     for section in SECTIONS {
         let fixed = match section {
             "load" => "acks = false\n".to_owned(),
-            "service" => format!(
-                "kind = \"epoll\"\nworkers = {workers}\nconnections = {connections}\nuser_share = \"{:.1}%\"\n",
-                setup.user_percent
-            ),
+            "service" => {
+                let together = setup.answers_together;
+                format!(
+                    "kind = \"epoll\"\nworkers = {workers}\nconnections = {connections}\nuser_share = \"{:.1}%\"\nanswers_together = \
+                     {together}\n",
+                    setup.user_percent
+                )
+            }
             "costs" => format!("profile = \"{}\"\ncache_requests = 48\n", profile(setup)),
             "run" => "warmup = \"8ms\"\n".to_owned(),
             _ => String::new(),

@@ -6,7 +6,7 @@
 //! a store and never leaves a stale entry behind. At equal times one-shot events come first, in the order in which they
 //! were made, then slots by index: the order of a run follows from the world and the seed alone.
 
-use crate::engine::id::{ConnId, QueueId, SourceId, StepId, ThreadId};
+use crate::engine::id::{ConnId, ContextId, QueueId, SourceId, StepId, ThreadId};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -80,6 +80,11 @@ pub enum Event {
     Settle {
         /// The queue.
         queue: QueueId,
+    },
+    /// The generator's thread of this context begins a turn.
+    Generator {
+        /// The context.
+        context: ContextId,
     },
     /// The next frame of the flood reaches the NIC.
     Flood,

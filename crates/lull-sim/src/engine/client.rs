@@ -5,8 +5,10 @@
 //! overload.
 
 mod arrivals;
+mod generator;
 
 pub(crate) use self::arrivals::Source;
+use self::generator::Generator;
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
@@ -34,8 +36,6 @@ pub(crate) struct Connection {
     touched: u64,
     /// Who touched it last.
     touched_by: Option<CpuId>,
-    /// Its generator has got to the answer.
-    taken: bool,
 }
 
 impl Connection {
@@ -50,7 +50,6 @@ impl Connection {
             passed_on: false,
             touched: 0,
             touched_by: None,
-            taken: false,
         }
     }
 
@@ -82,8 +81,8 @@ pub(crate) struct Clients {
     pub(crate) on_wire: u64,
     /// Open-loop arrivals that wait for their connections.
     pub(crate) backlog: u64,
-    /// Until when the threads of a generator are busy, one for each context.
-    generators_ns: Table<ContextId, u64>,
+    /// The threads of the generator, one for each context; none if nothing limits the clients.
+    generators: Table<ContextId, Generator>,
 }
 
 impl Clients {
@@ -98,7 +97,7 @@ impl Clients {
             inside: 0,
             on_wire: 0,
             backlog: 0,
-            generators_ns: Table::new(),
+            generators: Table::new(),
         }
     }
 
@@ -110,31 +109,19 @@ impl Clients {
 }
 
 impl Clients {
-    /// Takes the generator's thread of this connection for `cost_ns`, from now or from when it is free: when it begins, and
-    /// when it is done.
-    fn generator(&mut self, env: &Env, conn: ConnId, cost_ns: u32) -> (u64, u64) {
-        let Some(context) = self.connections[conn].context.filter(|_| env.world.net.generator.is_some()) else {
-            return (env.now_ns, env.now_ns);
-        };
-        let free_ns = &mut self.generators_ns[context];
-        let begins_ns = (*free_ns).max(env.now_ns);
-        *free_ns = begins_ns + u64::from(cost_ns);
-        (begins_ns, *free_ns)
-    }
-
     fn issue(&mut self, env: &mut Env, conn: ConnId) {
         if env.faults.quiet {
             return;
         }
-        let send_ns = env.world.net.generator.map_or(0, |generator| generator.send_ns);
-        let (_, sent_ns) = self.generator(env, conn, send_ns);
-        let at_ns = sent_ns + u64::from(env.world.net.request_ns);
         let connection = &mut self.connections[conn];
         connection.outstanding = true;
         connection.start_ns = env.now_ns;
         env.tally.counts.issued += 1;
         self.on_wire += 1;
-        env.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
+        if !self.generator_sends(env, conn) {
+            let at_ns = env.now_ns + u64::from(env.world.net.request_ns);
+            env.agenda.push(at_ns, Event::Arrive { conn, kind: PacketKind::Request });
+        }
     }
 
     /// A packet of a connection reaches the server's NIC.
@@ -142,10 +129,8 @@ impl Clients {
         let queue = self.connections[conn].queue;
         let raised = nic.queues[queue].raised();
         let taken = nic.packet_arrives(env, cpus, queue, Packet::new(conn, kind));
-        if let Some(generator) = env.world.net.generator
-            && nic.queues[queue].raised() != raised
-        {
-            self.generator(env, conn, generator.raise_ns);
+        if nic.queues[queue].raised() != raised {
+            self.generator_raises(env, conn);
         }
         if kind == PacketKind::Request {
             if taken {
@@ -260,17 +245,15 @@ impl Clients {
         env.agenda.push(env.now_ns + program_ns, Event::Answer { conn });
     }
 
-    /// The client has its answer.
-    pub(crate) fn answered(&mut self, env: &mut Env, conn: ConnId) {
-        if let Some(generator) = env.world.net.generator
-            && self.connections[conn].outstanding
-            && !std::mem::replace(&mut self.connections[conn].taken, true)
-        {
-            let (begins_ns, _) = self.generator(env, conn, generator.answer_ns);
-            env.agenda.push(begins_ns, Event::Answer { conn });
-            return;
+    /// An answer is in the client's machine.
+    pub(crate) fn answer_arrives(&mut self, env: &mut Env, conn: ConnId) {
+        if !(self.connections[conn].outstanding && self.generator_takes(env, conn)) {
+            self.answered(env, conn);
         }
-        self.connections[conn].taken = false;
+    }
+
+    /// The client has its answer.
+    fn answered(&mut self, env: &mut Env, conn: ConnId) {
         let now_ns = env.now_ns;
         let connection = &mut self.connections[conn];
         if connection.outstanding {

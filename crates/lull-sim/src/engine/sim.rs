@@ -179,6 +179,7 @@ impl Sim {
             Due::Event(Event::Flood) => 9 << 40,
             Due::Event(Event::TxRun { queue }) => (11 << 40) | u64::from(queue.raw()),
             Due::Event(Event::TxDue { queue }) => (12 << 40) | u64::from(queue.raw()),
+            Due::Event(Event::Generator { context }) => (13 << 40) | u64::from(context.raw()),
             Due::Event(Event::Request { conn }) => (10 << 40) | u64::from(conn.raw()),
             Due::Event(Event::Program { thread, token }) => {
                 (6 << 40) | (u64::from(thread.raw()) << 20) | u64::from(token)
@@ -199,8 +200,9 @@ impl Sim {
             Event::TxRun { queue } => self.run_goes_on(queue),
             Event::TxDue { queue } => self.transmit_due(queue),
             Event::TxDone { queue } => self.nic.frame_sent(&mut self.env, &mut self.cpus, queue),
-            Event::Answer { conn } => self.clients.answered(&mut self.env, conn),
+            Event::Answer { conn } => self.clients.answer_arrives(&mut self.env, conn),
             Event::Issue { source } => self.clients.arrival(&mut self.env, &mut self.cpus, &mut self.nic, source),
+            Event::Generator { context } => self.clients.generator_turn(&mut self.env, context),
             Event::Request { conn } => self.clients.request_due(&mut self.env, conn),
             // One that an earlier end left behind says nothing.
             Event::End => {}

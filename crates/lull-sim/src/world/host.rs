@@ -28,8 +28,9 @@ impl Default for UserHost {
     }
 }
 
-/// A load generator that is one thread a worker: while it sends, reads an answer or wakes the server it does nothing
-/// else.
+/// A load generator that is one thread a worker. It works in turns, as the lab's does: it takes the answers that are there,
+/// then sends what is due, and then tells the device of all that it has sent. While it does so, or wakes the server, it
+/// does nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeneratorSpec {
     /// What sending a request takes it, in nanoseconds.

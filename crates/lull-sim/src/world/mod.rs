@@ -86,6 +86,8 @@ pub struct World {
     pub second: Option<SecondSpec>,
     /// A flood of datagrams. A world that has one has no other load.
     pub flood: Option<FloodSpec>,
+    /// Answers that leave together, at the most: those of one batch of events, which wait for one doorbell.
+    pub answers_together: u32,
     /// What a hypervisor puts between its NIC and its guest's.
     pub relay: Option<RelaySpec>,
     /// The guest's CPU.
@@ -131,6 +133,7 @@ impl Default for World {
             trace: None,
             second: None,
             flood: None,
+            answers_together: 1,
             relay: None,
             vcpu: None,
             net: NetSpec::default(),

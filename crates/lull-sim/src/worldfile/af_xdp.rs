@@ -84,6 +84,13 @@ pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), World
             return stranger(key, value.span(), "one event a socket: batch is what bounds its frames");
         }
     }
+    if let Some(value) = &service.answers_together {
+        return stranger(
+            "answers_together",
+            value.span(),
+            "its own rule: what it sends leaves with the poll of its batch",
+        );
+    }
     match &raw.second {
         Some(second) => {
             let problem = "every frame of its queues goes to its own sockets, so no second application can share them: \

@@ -74,6 +74,7 @@ impl WorldFile {
             connections: self.connections_of(traffic),
             net: self.net.clone(),
             upstream: self.upstream,
+            answers_together: self.answers_together,
             warmup_ns: self.warmup_ns,
             window_ns,
             events_max: self.bounds.events_max,

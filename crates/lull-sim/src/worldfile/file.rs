@@ -135,6 +135,8 @@ pub struct WorldFile {
     pub xdp: Option<AfXdp>,
     /// Events that a call of `epoll_wait` returns at most (`service.events_max`; default 1024).
     pub events_max: u32,
+    /// Answers of a batch of events that leave by one doorbell, at the most (`service.answers_together`; default 1).
+    pub answers_together: u32,
     /// Returns in a row that did not poll the queue, after which `epoll_wait` polls before it returns more events
     /// (`service.poll_after_returns`; default 0: never, as Linux).
     pub poll_after_returns: u32,

@@ -83,6 +83,7 @@ pub(super) struct Service {
     pub(super) user_share: Option<Spanned<Share>>,
     pub(super) random_share: Option<Spanned<Share>>,
     pub(super) events_max: Option<Spanned<Count>>,
+    pub(super) answers_together: Option<Spanned<Count>>,
     pub(super) poll_after_returns: Option<Spanned<Count>>,
     pub(super) request_size: Option<Spanned<Size>>,
     pub(super) answer_size: Option<Spanned<Size>>,

@@ -129,6 +129,12 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         xdp: xdp.map(|(xdp, _)| xdp),
         events_max: check.count_or("service.events_max", &raw.service.events_max, &EVENTS_PER_CALL, EVENTS_DEFAULT)?
             as u32,
+        answers_together: check.count_or(
+            "service.answers_together",
+            &raw.service.answers_together,
+            &EVENTS_PER_CALL,
+            1u64,
+        )? as u32,
         poll_after_returns: check.count_or(
             "service.poll_after_returns",
             &raw.service.poll_after_returns,

@@ -8,7 +8,7 @@ use lull_core::{BusyDone, BusyPlan, EpollWait, WaitStep};
 use crate::engine::app::xsk_responder::XskBatch;
 use crate::engine::busy::Busier;
 use crate::engine::epoll::Item;
-use crate::engine::id::{ContextId, CpuId, ThreadId};
+use crate::engine::id::{ConnId, ContextId, CpuId, ThreadId};
 use crate::engine::recorder::Whom;
 use crate::engine::sim::{Program, Sim};
 use crate::engine::thread::{Next, Segment};
@@ -49,6 +49,8 @@ pub(crate) struct EpollWorker {
     batch: Vec<Item>,
     /// Frames of an AF_XDP socket, the event that is being served.
     frames: Option<XskBatch>,
+    /// Answers that wait for one another ([`World::answers_together`](crate::World::answers_together)).
+    written: Vec<ConnId>,
     sleep_until_ns: Option<u64>,
 }
 
@@ -65,6 +67,7 @@ impl EpollWorker {
             busier: None,
             batch: Vec::with_capacity(1_024),
             frames: None,
+            written: Vec::new(),
             sleep_until_ns: None,
         }
     }
@@ -178,6 +181,7 @@ impl EpollWorker {
     fn serve(&mut self, sim: &mut Sim, place: usize) -> Next {
         sim.look_at_timers(self.cpu);
         if place == self.batch.len() {
+            self.doorbell(sim);
             self.stage = Stage::Call;
             return self.call(sim);
         }
@@ -199,6 +203,13 @@ impl EpollWorker {
     fn served(&mut self, sim: &mut Sim, place: usize) -> Next {
         self.stage = Stage::Serve(place + 1);
         self.serve(sim, place + 1)
+    }
+
+    /// The answers that were written leave.
+    fn doorbell(&mut self, sim: &mut Sim) {
+        for conn in self.written.drain(..) {
+            sim.answers(conn, self.cpu);
+        }
     }
 
     fn call(&mut self, sim: &Sim) -> Next {
@@ -275,7 +286,10 @@ impl Program for EpollWorker {
                     return self.served(sim, place);
                 }
                 if let Item::Connection(conn) = self.batch[place] {
-                    sim.answers(conn, self.cpu);
+                    self.written.push(conn);
+                    if self.written.len() >= sim.env.world.answers_together as usize {
+                        self.doorbell(sim);
+                    }
                 }
                 self.served(sim, place)
             }

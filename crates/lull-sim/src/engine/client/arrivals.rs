@@ -40,7 +40,7 @@ impl Source {
 impl Clients {
     /// Begins the load.
     pub(crate) fn start(&mut self, env: &mut Env) {
-        self.generators_ns = env.world.contexts.iter().map(|_| env.now_ns).collect();
+        self.start_generators(env);
         for source in self.sources.ids() {
             let Source { count, traffic, .. } = self.sources[source];
             let connections = self.sources[source].connections();
