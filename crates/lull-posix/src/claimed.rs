@@ -31,6 +31,11 @@ fn claimed() -> Option<(&'static Arc<Flows>, &'static Claimed)> {
     start::flows().zip(CLAIMED.get().filter(|claimed| claimed.process == std::process::id()))
 }
 
+/// The first queue of the engine's process.
+pub(crate) fn first() -> Option<u32> {
+    CLAIMED.get().and_then(|claimed| claimed.queues.first()).map(|(queue, _)| *queue)
+}
+
 /// Gives the queues back: the executed program may take them. What was recorded is written.
 pub(crate) fn give_back() {
     start::write_record();

@@ -11,6 +11,8 @@
 //!
 //! And it says which process listens last on a listener that several have inherited.
 
+mod orphans;
+
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,6 +21,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+
+pub use orphans::{LAUNCHER, Orphan};
 
 /// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.
 pub const FLOWS_MAX: usize = 65_536;
@@ -42,6 +46,8 @@ const OPEN: u32 = 2;
 #[repr(C)]
 struct Slot {
     state: AtomicU32,
+    /// The first queue, plus one, of the process whose connection it is; [`orphans::NOBODYS`] if that has ended.
+    owner: AtomicU32,
     /// Local, and below it remote.
     ports: AtomicU32,
     local: [AtomicU64; 2],
@@ -52,6 +58,10 @@ struct Slot {
 struct Shared {
     /// Where the next search for a free slot begins.
     cursor: AtomicU32,
+    /// No slot from here on was ever taken.
+    reached: AtomicU32,
+    /// Changes when connections have become nobody's; processes that could tell their peers sleep on it.
+    orphaned: AtomicU32,
     slots: [Slot; FLOWS_MAX],
     /// A listener's inode, below it its port, and below that the queue, plus one, of the process that began to ask for its
     /// connections last, or [`NOBODY`]. 0 is free.
@@ -72,7 +82,10 @@ unsafe impl Sync for Flows {}
 /// A slot that is taken; give it back with [`Flows::closed`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is not given back stands for a connection for ever"]
-pub struct Taken(u32);
+pub struct Taken {
+    index: u32,
+    owner: u32,
+}
 
 impl Flows {
     /// An empty table in memory of its own, of which only the pages that are used count.
@@ -115,9 +128,9 @@ impl Flows {
         unsafe { self.shared.as_ref() }
     }
 
-    /// A connection is open. Nothing if the table is full.
-    pub fn opened(&self, local: SocketAddr, remote: SocketAddr) -> Option<Taken> {
-        let shared = self.shared();
+    /// A connection of the process that has `queue` is open. Nothing if the table is full.
+    pub fn opened(&self, local: SocketAddr, remote: SocketAddr, queue: u32) -> Option<Taken> {
+        let (shared, owner) = (self.shared(), orphans::owner(queue));
         let first = shared.cursor.fetch_add(1, Ordering::Relaxed) as usize;
         for nth in 0..FLOWS_MAX {
             let index = (first + nth) % FLOWS_MAX;
@@ -130,17 +143,25 @@ impl Flows {
             slot.ports.store(u32::from(local.port()) << 16 | u32::from(remote.port()), Ordering::Relaxed);
             write(&slot.local, local.ip());
             write(&slot.remote, remote.ip());
+            slot.owner.store(owner, Ordering::Relaxed);
+            if shared.reached.load(Ordering::Relaxed) <= index as u32 {
+                shared.reached.fetch_max(index as u32 + 1, Ordering::Relaxed);
+            }
             // Release: who sees it open sees its addresses.
             slot.state.store(OPEN, Ordering::Release);
-            return Some(Taken(index as u32));
+            return Some(Taken { index: index as u32, owner });
         }
         None
     }
 
     /// The connection is closed, or its peer has been told by other means.
-    pub fn closed(&self, Taken(index): Taken) {
-        // Release: nothing of its writing comes after the next owner's.
-        self.shared().slots[index as usize].state.store(FREE, Ordering::Release);
+    pub fn closed(&self, Taken { index, owner }: Taken) {
+        let slot = &self.shared().slots[index as usize];
+        // A process that was taken for one that has ended has no say in it any more.
+        if slot.owner.load(Ordering::Relaxed) == owner {
+            // Release: nothing of its writing comes after the next owner's.
+            slot.state.store(FREE, Ordering::Release);
+        }
     }
 
     /// Takes queue `queue` of the NIC for this process, until it ends. Its own descriptors of the table have to stay open: closing
@@ -184,6 +205,14 @@ impl Flows {
         Ok(result)
     }
 
+    /// As [`Flows::alone`], without waiting: nothing if another process is just taking a queue.
+    pub fn if_alone<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        self.lock(libc::F_SETLK, libc::F_WRLCK, ALONE).ok()?;
+        let result = f();
+        self.release(ALONE);
+        Some(result)
+    }
+
     fn lock(&self, how: libc::c_int, kind: libc::c_int, queue: u32) -> io::Result<()> {
         let wanted = lock_of(kind, queue);
         // SAFETY: both commands read one `flock`, which outlives the call.
@@ -220,6 +249,7 @@ impl Flows {
     /// A process has just taken `queue`: what is still noted of the one before is over.
     pub(crate) fn begins_with(&self, queue: u32) {
         self.change_listeners(|now| (now & NOBODY == u64::from(queue + 1)).then_some(now | NOBODY));
+        self.ended(&[queue]);
     }
 
     fn change_listeners(&self, change: impl Fn(u64) -> Option<u64>) {
@@ -255,13 +285,22 @@ impl Flows {
 
     /// The connections that are open: local and remote address.
     pub fn all(&self) -> Vec<(SocketAddr, SocketAddr)> {
-        let open = self.shared().slots.iter().filter(|slot| slot.state.load(Ordering::Acquire) == OPEN);
-        open.map(|slot| {
-            let ports = slot.ports.load(Ordering::Relaxed);
-            let at = |words, port| SocketAddr::new(read(words), port);
-            (at(&slot.local, (ports >> 16) as u16), at(&slot.remote, ports as u16))
-        })
-        .collect()
+        self.open_slots().map(|(_, slot)| slot.addresses()).collect()
+    }
+
+    fn open_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let shared = self.shared();
+        let reached = (0..).zip(&shared.slots).take(shared.reached.load(Ordering::Relaxed) as usize);
+        reached.filter(|(_, slot)| slot.state.load(Ordering::Acquire) == OPEN)
+    }
+}
+
+impl Slot {
+    /// The local and the remote address of an open connection.
+    fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        let ports = self.ports.load(Ordering::Relaxed);
+        let at = |words, port| SocketAddr::new(read(words), port);
+        (at(&self.local, (ports >> 16) as u16), at(&self.remote, ports as u16))
     }
 }
 
@@ -341,9 +380,9 @@ mod tests {
         let flows = Flows::create().unwrap();
         let other = Flows::open(flows.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let v6 = ("[fd00::2]:80".parse().unwrap(), "[fd00::1]:4096".parse().unwrap());
-        let first = flows.opened(flow(1).0, flow(1).1).unwrap();
-        let second = flows.opened(flow(2).0, flow(2).1).unwrap();
-        let _third = flows.opened(v6.0, v6.1).unwrap();
+        let first = flows.opened(flow(1).0, flow(1).1, 0).unwrap();
+        let second = flows.opened(flow(2).0, flow(2).1, 0).unwrap();
+        let _third = flows.opened(v6.0, v6.1, 0).unwrap();
         assert_eq!(other.all(), [flow(1), flow(2), v6]);
         flows.closed(first);
         assert_eq!(other.all(), [flow(2), v6]);
@@ -354,10 +393,10 @@ mod tests {
     fn a_full_table_says_so_and_a_slot_that_is_given_back_is_used_again() {
         let flows = Flows::create().unwrap();
         let mut taken: Vec<Taken> =
-            (0..FLOWS_MAX).map(|nth| flows.opened(flow(nth as u16).0, flow(nth as u16).1).unwrap()).collect();
-        assert_eq!(flows.opened(flow(1).0, flow(1).1), None);
+            (0..FLOWS_MAX).map(|nth| flows.opened(flow(nth as u16).0, flow(nth as u16).1, 0).unwrap()).collect();
+        assert_eq!(flows.opened(flow(1).0, flow(1).1, 0), None);
         flows.closed(taken.pop().unwrap());
-        assert!(flows.opened(flow(7).0, flow(7).1).is_some());
+        assert!(flows.opened(flow(7).0, flow(7).1, 0).is_some());
         assert_eq!(flows.all().len(), FLOWS_MAX);
     }
 

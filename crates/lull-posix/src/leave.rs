@@ -3,7 +3,7 @@
 //! Linux closes what a process leaves open, and goes on to deliver what was written to any connection, for as long as TCP tries.
 //! lull's stack ends with the process. So a process that calls `exit`, or returns from `main`, closes its sockets, and stays until
 //! the peers have everything, or take nothing of it for a while; those that have not are reset. One that is killed, or calls `_exit`,
-//! leaves its peers to the launcher.
+//! leaves its peers to others (`left_open.rs`).
 
 use std::time::{Duration, Instant};
 

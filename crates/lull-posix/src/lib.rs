@@ -53,6 +53,7 @@ pub mod handover;
 mod inherit;
 mod kernel;
 pub mod leave;
+pub mod left_open;
 pub mod listing;
 pub mod memory;
 pub mod netlink;

@@ -30,7 +30,7 @@ use lull_net::{ListenOptions, TcpListener, TcpStream};
 use options::Options;
 
 use crate::flows::Taken;
-use crate::{engine, files, inherit};
+use crate::{claimed, engine, files, inherit};
 
 pub use accept::accept;
 pub(crate) use connect::connected;
@@ -143,7 +143,7 @@ impl Flow {
     fn of(local: SocketAddr, remote: SocketAddr) -> Flow {
         // Both ends of a connection to an own address are this process's: nobody outlives it.
         let flows = engine::running().filter(|_| !engine::is_own(remote.ip())).and_then(|engine| engine.flows.as_ref());
-        Flow(flows.and_then(|flows| flows.opened(local, remote)))
+        Flow(flows.zip(claimed::first()).and_then(|(flows, queue)| flows.opened(local, remote, queue)))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, inherit, kernel, listing, netlink};
+use crate::{claimed, depot, inherit, kernel, left_open, listing, netlink};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
@@ -108,7 +108,10 @@ fn start(hand_over: &HandOver, flows: Arc<Flows>, share: Share, say: fn(&StartEr
     };
     let network = Network::new(&host, device, config.with_mode(&mode))
         .map_err(|error| failed("cannot bring the network up", &error))?;
-    // The program is served without it as well.
+    // The program is served without these as well.
+    left_open::see_to_those_of_others(network.clone(), flows.clone(), claimed[0]).unwrap_or_else(|error| {
+        say(&failed("peers of processes that are killed will wait for this program's end", &error))
+    });
     let listed = network.clone();
     let sockets = Box::new(move || Some(listing::sockets(&listed)));
     let control = Offer::start_with_sockets(&host, &name_of_this_program(), &Places::default(), sockets);

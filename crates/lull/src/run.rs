@@ -1,6 +1,7 @@
 //! `lull run`, and the supervisor that it starts.
 
 mod depot;
+mod ended;
 mod nic;
 mod peers;
 mod queues;

@@ -38,6 +38,17 @@ fn nginx_reloads_ten_times_under_load_without_a_failed_request() {
     over_xdp("reload", NGINX_AND_PYTHON, "suspend20", "2 reuseport xdp");
 }
 
+/// With a queue for each worker another one tells the peers, and with one alone the launcher does.
+#[test]
+fn peers_of_a_process_that_ends_without_a_word_are_reset_while_the_program_goes_on() {
+    const PYTHON: &str = "command -v python3 && command -v ip";
+    user::run("killed_worker", PYTHON, "suspend20", "tap 2 killed");
+    user::run("killed_worker", PYTHON, "base", "tap 2 _exit");
+    user::run("killed_worker", PYTHON, "base", "tap 1 killed");
+    over_xdp("killed_worker", PYTHON, "suspend20", "xdp 2 killed");
+    over_xdp("killed_worker", PYTHON, "base", "xdp 1 _exit");
+}
+
 #[test]
 fn nginx_with_as_many_workers_as_queues_answers_after_every_reload() {
     user::run("reload_few", NGINX_AND_PYTHON, "suspend20", "shared");

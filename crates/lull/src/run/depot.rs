@@ -14,6 +14,8 @@ use lull_nic::xdp::{Xdp, XdpSetup};
 use lull_nic::{Device, Queue};
 use lull_posix::{Flows, depot};
 
+use crate::failure::Failure;
+
 /// Frames that are passed on at a time: then others have their turn.
 const BATCH: usize = 64;
 /// Frames' buffers that are kept.
@@ -84,6 +86,14 @@ impl Depot {
             }
         }
         holders.into_iter().flatten().collect()
+    }
+
+    /// The device, while no process has a queue.
+    pub(super) fn whole(&mut self) -> Result<Xdp, Failure> {
+        // The kernel binds one socket to a queue.
+        self.queues.iter_mut().for_each(|state| *state = State::Idle);
+        let all: Vec<usize> = (0..self.queues.len()).collect();
+        Ok(Xdp::start(self.setup.again(&all)?)?)
     }
 
     fn read(&self, queue: usize) -> Option<Read> {

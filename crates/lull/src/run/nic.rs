@@ -17,6 +17,7 @@ use super::queues::{Attached, Queues};
 use crate::failure::Failure;
 
 /// Which NIC was asked for.
+#[derive(Clone)]
 pub(super) enum Asked {
     /// A TAP, and the address of the kernel's end.
     Tap { config: TapConfig, peer: Option<(IpAddr, u8)> },
@@ -168,7 +169,7 @@ impl Opened {
             Opened::Tap(tap) if tap.queue_fds().len() > 1 => {
                 Queues::Tap(Attached::none(tap.queue_fds().map(own).collect::<Result<_, _>>()?)?)
             }
-            Opened::Tap(_) => Queues::Unshared,
+            Opened::Tap(tap) => Queues::Unshared(tap.queue_fds().map(own).collect::<Result<_, _>>()?),
             Opened::Xdp { setup, depot } => {
                 let inboxes = inboxes.into_iter().map(|(_, writes)| writes).collect();
                 Queues::Xdp(Depot::new(setup.clone(), own(depot.0.as_fd())?, inboxes))

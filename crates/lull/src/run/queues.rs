@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use lull_control::Program;
-use lull_nic::{EventFdSink, IrqSink, tap};
+use lull_nic::tap::{self, Tap};
+use lull_nic::{Device, EventFdSink, IrqSink};
 use lull_posix::Flows;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::depot::Depot;
+use super::ended::Ended;
 use crate::failure::Failure;
 
 /// How often a look is taken at which process has which queue; the end of one that is known is seen at once.
@@ -23,8 +25,8 @@ const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The queues that are shared.
 pub(super) enum Queues {
-    /// A process has all of them, or none.
-    Unshared,
+    /// Those of a TAP of which a process has all, or none.
+    Unshared(Vec<OwnedFd>),
     /// Those of a TAP.
     Tap(Attached),
     /// Those of an interface, by AF_XDP.
@@ -35,7 +37,7 @@ impl Queues {
     /// Sees to what processes have that ended. Returns those that have queues.
     fn look(&mut self, flows: &Flows) -> Vec<i32> {
         match self {
-            Queues::Unshared => Vec::new(),
+            Queues::Unshared(queues) => (0..queues.len() as u32).filter_map(|queue| flows.holder(queue)).collect(),
             Queues::Tap(attached) => attached.look(flows),
             Queues::Xdp(depot) => depot.look(flows),
         }
@@ -43,7 +45,7 @@ impl Queues {
 
     fn awaited(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Queues::Unshared | Queues::Tap(_) => Vec::new(),
+            Queues::Unshared(_) | Queues::Tap(_) => Vec::new(),
             Queues::Xdp(depot) => depot.awaited().collect(),
         }
     }
@@ -51,6 +53,28 @@ impl Queues {
     fn attend(&mut self) {
         if let Queues::Xdp(depot) = self {
             depot.attend();
+        }
+    }
+
+    /// The device, while no process has a queue. When it is dropped, say so by [`Queues::taken_back`].
+    pub(super) fn whole(&mut self) -> Result<Arc<dyn Device>, Failure> {
+        let fds = match self {
+            Queues::Unshared(queues) => &*queues,
+            Queues::Tap(attached) => {
+                attached.attach_all(true)?;
+                &attached.queues
+            }
+            Queues::Xdp(depot) => return Ok(Arc::new(depot.whole()?)),
+        };
+        let own = fds.iter().map(|queue| queue.try_clone()).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Tap::adopt(own)?))
+    }
+
+    /// Nobody reads the queues any more.
+    pub(super) fn taken_back(&mut self) {
+        if let Queues::Tap(attached) = self {
+            // Of a TAP that is gone there is nothing to be taken out of.
+            let _ = attached.attach_all(false);
         }
     }
 }
@@ -71,16 +95,14 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks after the queues from now on; nobody has one yet. The thread takes the signals that its maker lets it: start it
     /// where none of the launcher's own is left to it.
-    pub(super) fn start(mut queues: Queues, flows: &Flows) -> std::io::Result<Watch> {
+    pub(super) fn start(mut queues: Queues, mut ended: Ended, flows: &Flows) -> std::io::Result<Watch> {
         let end = Arc::new(EventFdSink::new()?);
-        if matches!(queues, Queues::Unshared) {
-            return Ok(Watch { end, thread: None });
-        }
         let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
         let watched = end.clone();
         let look_after = move || {
             loop {
                 let holders = queues.look(&flows);
+                ended.look(&flows, &mut queues);
                 let ends =
                     holders.into_iter().filter_map(|pid| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
                 let ends: Vec<OwnedFd> = ends.collect();
@@ -120,11 +142,17 @@ pub(super) struct Attached {
 impl Attached {
     /// Takes all queues out: nobody reads them yet.
     pub(super) fn none(queues: Vec<OwnedFd>) -> Result<Attached, Failure> {
-        for queue in &queues {
-            tap::set_attached(queue.as_fd(), false)?;
-        }
         let in_use = vec![false; queues.len()];
-        Ok(Attached { queues, in_use })
+        let attached = Attached { queues, in_use };
+        attached.attach_all(false)?;
+        Ok(attached)
+    }
+
+    fn attach_all(&self, attached: bool) -> Result<(), Failure> {
+        for queue in &self.queues {
+            tap::set_attached(queue.as_fd(), attached)?;
+        }
+        Ok(())
     }
 
     /// Takes out the queues that were in use and that nobody has any more. Returns who has the others.

@@ -20,6 +20,7 @@ use lull_nic::tap::TapConfig;
 use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
 
+use super::ended::Ended;
 use super::{RunArgs, nic, peers, queues};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
@@ -275,9 +276,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     };
     let keeper =
         controller.map(|controller| Keeper::start(Whom::Program(processes), controller, &mode, log)).transpose()?;
+    let network = NetworkConfig { qdisc: None, ..asked.network };
+    let ended = Ended::new(asked.nic.clone(), network.clone(), queues);
     let mut watch = None;
     let started = || {
-        watch = Some(queues::Watch::start(shared, &flows));
+        watch = Some(queues::Watch::start(shared, ended, &flows));
         // The program has its own of them by now.
         drop(handed_on);
     };
@@ -288,7 +291,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     drop((watch, keeper));
     let left_open = flows.all();
     if !left_open.is_empty() {
-        let network = NetworkConfig { neighbours: asked.nic.neighbours(), qdisc: None, ..asked.network };
+        let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
         let told = peers::reset(nic.taken_back()?, network, &left_open)?;
         args.say(&format!("the program left {} connections open; {told} peers were told by a reset", left_open.len()));
     }

@@ -35,9 +35,34 @@ napis = [napi for entry in json.load(open("shown")) if str(entry.get("pid")) in 
 assert sorted(napi["queue"] for napi in napis) == [0, 1], napis
 assert len({napi["id"] for napi in napis}) == 2, napis' $(sort -u who) || fail "the workers do not show a queue each"
 
+# Clients wait for what nobody has asked for yet. Those of a worker that is killed are told, and the others are served on.
+cat >waiting.py <<'END'
+import http.client, os, sys
+
+connections = []
+workers = set()
+while len(workers) < 2 or len(connections) < 20:
+    connection = http.client.HTTPConnection(sys.argv[1], timeout=120)
+    connection.request("GET", "/who")
+    pid = int(connection.getresponse().read())
+    workers.add(pid)
+    connections.append((connection, pid))
+killed = connections[0][1]
+os.kill(killed, 9)
+for connection, pid in connections:
+    if pid == killed:
+        try:
+            sys.exit(f"got {connection.sock.recv(100)} instead of a reset")
+        except ConnectionResetError:
+            pass
+for connection, pid in connections:
+    if pid != killed:
+        connection.request("GET", "/who")
+        assert int(connection.getresponse().read()) == pid
+print(killed)
+END
+killed=$(there python3 waiting.py "$own") || fail "a client of a worker that was killed, or of the other, fails"
 # The master makes another in its place, which claims the queue.
-killed=$(head -n 1 who)
-kill -9 "$killed"
 another_answers() {
     both_answer && ! grep -q "^$killed$" who
 }

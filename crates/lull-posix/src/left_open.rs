@@ -1,0 +1,66 @@
+//! What the peers of a process are told that ended without closing its connections: they are reset, as the kernel resets those of
+//! its own sockets.
+//!
+//! Only addresses and ports are known, not where the streams stood. So each peer is sent a SYN from the connection's own port. A
+//! peer that still has the connection answers with a challenge ACK (RFC 5961 section 4.2), which says where it stands; that gets a
+//! reset with just that number (RFC 9293 section 3.10.7.3), and the next SYN is refused. A peer that is gone answers nothing.
+//!
+//! Of a program's last process the launcher sees to it. Of one while others go on it is one of those, in a thread of its own: it has a
+//! network already, and what comes for nobody in one of them is passed on to it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use lull_net::{ConnectOptions, Network, Ready, TcpStream};
+
+use crate::Flows;
+
+/// How many are told at a time.
+const BATCH: usize = 1024;
+/// How long one batch has: a SYN that was answered by a challenge is sent again after a second.
+const BATCH_TIME: Duration = Duration::from_secs(3);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// It opens connections, and waits.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Resets connections whose own and peer's addresses are given. Returns how many peers said that they are rid of theirs.
+pub fn reset(network: &Network, connections: &[(SocketAddr, SocketAddr)]) -> usize {
+    connections.chunks(BATCH).map(|batch| reset_batch(network, batch)).sum()
+}
+
+fn reset_batch(network: &Network, batch: &[(SocketAddr, SocketAddr)]) -> usize {
+    let start = |(own, peer): &(SocketAddr, SocketAddr)| {
+        // The pair may be in use again: then the peer knows that the former connection is over.
+        TcpStream::start_connect(network, Some(*own), *peer, ConnectOptions::default()).ok()
+    };
+    let mut asked: Vec<TcpStream> = batch.iter().filter_map(start).collect();
+    let all = asked.len();
+    let until = Instant::now() + BATCH_TIME;
+    while !asked.is_empty() && Instant::now() < until {
+        std::thread::sleep(LOOK_EVERY);
+        asked.retain(|stream| !stream.ready().intersects(Ready::ERR | Ready::HUP));
+    }
+    // A connection that came about after all, to a peer that listens on that port, ends with its socket.
+    asked.iter().for_each(|stream| drop(stream.set_reset_on_close(true)));
+    all - asked.len()
+}
+
+/// Sees to connections of the program's other processes that ended, for as long as this one lives, which has `queue`.
+pub(crate) fn see_to_those_of_others(network: Network, flows: Arc<Flows>, queue: u32) -> std::io::Result<()> {
+    let see_to = move || {
+        loop {
+            let times = flows.times_orphaned();
+            let orphans = flows.take_over(queue);
+            if orphans.is_empty() {
+                flows.wait_for_orphans(times);
+                continue;
+            }
+            let addresses: Vec<_> = orphans.iter().map(|(addresses, _)| *addresses).collect();
+            reset(&network, &addresses);
+            orphans.into_iter().for_each(|(_, taken)| flows.closed(taken));
+        }
+    };
+    Builder::new().name("lull-left-open".to_owned()).stack_size(STACK_BYTES).spawn(see_to).map(drop)
+}
