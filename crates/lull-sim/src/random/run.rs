@@ -27,6 +27,8 @@ const SCHEDULING_MAX_NS: u64 = 200_000_000;
 const READY_MAX_NS: u64 = 100_000;
 /// What a step of the script may wait for at the most once the load has ended: a disable for an owner, a group for a member.
 const SCRIPT_MAX_NS: u64 = 20_000_000_000;
+/// How long a CPU may do nothing but deliver at the end.
+const DELIVERY_MAX_NS: u64 = 20_000_000_000;
 /// Laps without a transition after which a world is said to be dead.
 const BARREN_LAPS_MAX: u32 = 100;
 /// Steps before the first look whether all is done. Each later one comes a step later: what is left to a world repeats itself,
@@ -251,16 +253,24 @@ impl Run {
         let share = totals.min().map_or(1, |percent| u64::from(100_u32.div_ceil(percent)));
         let ready = self.sim.contexts.iter().map(|context| context.ready.len() as u64).sum::<u64>();
         let ready_ns = ready * (READY_MAX_NS + u64::from(spec.between_calls_ns));
-        let deadline_ns = begin_ns + longest_ns + faults_ns + ready_ns + SCHEDULING_MAX_NS * share;
+        let patience_ns = longest_ns + faults_ns + ready_ns + SCHEDULING_MAX_NS * share;
+        let before_ns = self.delivery_ns();
+        // Whoever had an instance when all else was done, and has not let go of it since.
+        let mut held: Option<Vec<QueueId>> = None;
         for steps in LOOK_AFTER.. {
             let mut goes_on = true;
             for _ in 0..steps {
                 goes_on &= self.step()?;
+                if let Some(held) = &mut held {
+                    held.retain(|queue| self.is_held(*queue));
+                }
             }
             let left = self.left();
+            held = left.is_none().then(|| held.unwrap_or_else(|| self.held()));
+            let left = left.or_else(|| self.still_held(held.as_ref()?));
             match left {
                 None => break,
-                Some(left) if !goes_on || self.sim.env.now_ns > deadline_ns => {
+                Some(left) if !goes_on || self.is_overdue((begin_ns, patience_ns), &before_ns) => {
                     return Err(Stop::Broken(Violation { rule: "liveness", at_ns: self.sim.env.now_ns, found: left }));
                 }
                 Some(_) => {}
@@ -279,6 +289,44 @@ impl Run {
         Ok(self.sim.env.now_ns - begin_ns)
     }
 
+    /// What interrupts and softirq took of each CPU so far.
+    fn delivery_ns(&self) -> Vec<u64> {
+        let used = self.sim.cpus.ids().map(|cpu| self.sim.cpus[cpu].used);
+        used.map(|used| used.softirq_ns + used.uncharged_ns).collect()
+    }
+
+    /// Whether the world has had its time. Time in which a CPU does nothing but deliver is none that its threads had: instances whose
+    /// timers are as short as their polls leave them little, for as long as programs poll and so begin the timers anew.
+    fn is_overdue(&self, (begin_ns, patience_ns): (u64, u64), before_ns: &[u64]) -> bool {
+        let since_ns = self.sim.env.now_ns - begin_ns;
+        let delivering = self.delivery_ns().iter().zip(before_ns).map(|(now_ns, before_ns)| now_ns - before_ns).max();
+        since_ns.saturating_sub(delivering.unwrap_or(0)) > patience_ns || since_ns > patience_ns + DELIVERY_MAX_NS
+    }
+
+    /// The instances that somebody has now, and has to let go of.
+    fn held(&self) -> Vec<QueueId> {
+        self.sim.nic.queues.rows().map(|(queue, _)| queue).filter(|queue| self.is_held(*queue)).collect()
+    }
+
+    /// Whether an instance is owned, or was let go and is not settled. A busy poller owns its instance as long as it likes, a
+    /// thread for ever.
+    fn is_held(&self, queue: QueueId) -> bool {
+        let now = self.sim.nic.queues[queue].napi.snapshot();
+        let owned = now.has(state::SCHED) && !now.has(state::IN_BUSY_POLL) && !self.checker.is_polled(queue);
+        owned || !self.sim.nic.queues[queue].unsettled.is_empty()
+    }
+
+    /// Who had an instance at the end, and has not let go since. It is asked of each alone: where programs poll without a pause and
+    /// timers are short, there may be no moment at which nobody has any.
+    fn still_held(&self, held: &[QueueId]) -> Option<String> {
+        let queue = *held.first()?;
+        let q = &self.sim.nic.queues[queue];
+        Some(match q.unsettled.is_empty() {
+            true => format!("queue {queue} is owned and not let go ({:?})", q.napi.snapshot()),
+            false => format!("queue {queue} is not settled"),
+        })
+    }
+
     /// What is not delivered yet.
     fn left(&self) -> Option<String> {
         let sim = &self.sim;
@@ -288,16 +336,9 @@ impl Run {
                 let (packets, sent) = (queue.ring.len(), queue.tx_done);
                 return Some(format!("queue {index} has {packets} packets and {sent} sent frames unpolled ({now:?})"));
             }
-            // A busy poller owns its instance as long as it likes, a thread for ever.
-            if now.has(state::SCHED) && !now.has(state::IN_BUSY_POLL) && !self.checker.is_polled(index) {
-                return Some(format!("queue {index} is owned and not let go ({now:?})"));
-            }
             if let Some(tx) = queue.transmit.as_ref().filter(|tx| tx.waiting() + tx.on_ring() != 0) {
                 let (waiting, on_ring) = (tx.waiting(), tx.on_ring());
                 return Some(format!("queue {index} has {waiting} frames to send and {on_ring} on its ring ({now:?})"));
-            }
-            if !queue.unsettled.is_empty() {
-                return Some(format!("queue {index} is not settled"));
             }
         }
         if let Some((queue, _)) = sim.nic.groups.leaving.first() {
@@ -308,5 +349,36 @@ impl Run {
             return Some(format!("{inside} requests are not served and {on_wire} on the wire"));
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four instances of one CPU, whose timers of 10 us leave its threads nothing until a hundred rounds are over, and programs that
+    /// poll and so begin the rounds anew: the last request is served after 314 ms, and at no look is every instance let go.
+    #[test]
+    fn a_world_whose_timers_take_the_cpu_has_the_time_that_threads_had_of_it() {
+        let outcome = Plan::random_transmitting(900_029_720).run();
+        assert_eq!(outcome.violation, None);
+        assert_eq!(outcome.bound, None);
+    }
+
+    #[test]
+    fn an_owner_that_is_lost_is_found_at_the_end() {
+        let mut plan = Plan::random(7);
+        plan.world.groups.clear();
+        plan.script.clear();
+        let mut run = Run::new(&plan, 0);
+        let cx = run.sim.env.cx(CpuId::new(0));
+        let lost = run.sim.nic.queues[QueueId::new(0)].napi.schedule(&cx);
+        let lull_core::Schedule::Owned(lost) = lost else { panic!("nobody has it yet: {lost:?}") };
+        lost.abandon();
+        let Err(Stop::Broken(Violation { rule, found, .. })) = run.drain() else {
+            panic!("a lost owner was not found")
+        };
+        assert_eq!(rule, "liveness");
+        assert!(found.starts_with("queue 0 is owned and not let go"), "{found}");
     }
 }
