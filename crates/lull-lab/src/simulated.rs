@@ -107,6 +107,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
     );
     notes.extend(mixed_queues(file, modes));
     notes.extend(second_application(&asked, &outcomes, modes, loads));
+    notes.extend(doorbells(&asked, &outcomes, modes, loads));
     for ((load, run, job), outcome) in asked.iter().zip(outcomes) {
         match outcome {
             None => {}
@@ -174,6 +175,34 @@ fn second_application(
                 mean(&|second| second.us(95.0)),
                 mean(&|second| second.us(99.0)),
             ));
+        }
+    }
+    notes
+}
+
+/// How many doorbells there were for a frame in each cell, and what was dropped, if answers leave through queueing disciplines.
+fn doorbells(
+    asked: &[(Load, u32, Job)],
+    outcomes: &[Option<Result<Outcome, PredictError>>],
+    modes: &[Mode],
+    loads: &[Load],
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    for load in loads {
+        for mode in modes {
+            let of_cell = asked.iter().zip(outcomes).filter(|((at, _, job), _)| at == load && job.mode == *mode);
+            let counts = of_cell.filter_map(|(_, outcome)| Some(outcome.as_ref()?.as_ref().ok()?.counts));
+            let (doorbells, frames, dropped) = counts.fold((0, 0, 0), |(doorbells, frames, dropped), of| {
+                (doorbells + of.doorbells, frames + of.rung_frames, dropped + of.tx_dropped)
+            });
+            if frames > 0 {
+                let by = if mode.group.is_some_and(|group| group.transmit) { "the group" } else { "applications" };
+                let per_frame = doorbells as f64 / frames as f64;
+                notes.push(format!(
+                    "{mode} at {load}: {by} sent {frames} frames with {per_frame:.3} doorbells for each; the discipline \
+                     dropped {dropped}"
+                ));
+            }
         }
     }
     notes

@@ -16,11 +16,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use crate::{Dequeued, PRIORITY_CONTROL, Packet};
+use crate::{Dequeued, Limits, PRIORITY_CONTROL, Packet};
 
-/// Frames of all flows together (`q->limit`).
+/// Frames of all flows together by default (`q->limit`).
 pub const FRAMES_MAX: usize = 10_000;
-/// Frames of one flow (`q->flow_plimit`).
+/// Frames of one flow by default (`q->flow_plimit`).
 pub const FLOW_FRAMES_MAX: usize = 100;
 /// A flow that was without frames for so long begins with a whole quantum (`q->flow_refill_delay`), in nanoseconds.
 pub const REFILL_NS: u64 = 40_000_000;
@@ -61,6 +61,7 @@ pub struct Fq<F> {
     quantum: i64,
     /// The quantum of a flow that was never seen.
     first_quantum: i64,
+    limits: Limits,
     flows: Vec<Flow<F>>,
     /// Places in `flows` that are free.
     free: Vec<u32>,
@@ -78,10 +79,11 @@ pub struct Fq<F> {
 
 impl<F> Fq<F> {
     /// For a device whose longest frame has `frame_bytes`: a turn is two of those, a flow's first ten.
-    pub fn new(frame_bytes: u32) -> Fq<F> {
+    pub fn new(frame_bytes: u32, limits: Limits) -> Fq<F> {
         Fq {
             quantum: 2 * i64::from(frame_bytes),
             first_quantum: 10 * i64::from(frame_bytes),
+            limits,
             flows: Vec::new(),
             free: Vec::new(),
             by_key: HashMap::new(),
@@ -98,9 +100,9 @@ impl<F> Fq<F> {
     /// Puts a frame behind those of its flow.
     ///
     /// # Errors
-    /// The frame: the flow has [`FLOW_FRAMES_MAX`], or all together [`FRAMES_MAX`].
+    /// The frame: the flow has as many as one may have, or all together.
     pub fn enqueue(&mut self, packet: Packet<F>, now_ns: u64) -> Result<(), Packet<F>> {
-        if self.frames >= FRAMES_MAX {
+        if self.frames >= self.limits.frames {
             return Err(packet);
         }
         if packet.priority == PRIORITY_CONTROL {
@@ -111,7 +113,7 @@ impl<F> Fq<F> {
         let index = self.flow(packet.flow, now_ns);
         let quantum = self.quantum;
         let flow = &mut self.flows[index as usize];
-        if flow.queue.len() >= FLOW_FRAMES_MAX {
+        if flow.queue.len() >= self.limits.flow_frames {
             return Err(packet);
         }
         flow.queue.push_back(packet);

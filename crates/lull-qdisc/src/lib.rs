@@ -142,6 +142,27 @@ impl FromStr for Kind {
     }
 }
 
+/// How many frames a discipline holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of each band of `pfifo_fast` (`txqueuelen`), of all flows of `fq` together (`limit`).
+    pub frames: usize,
+    /// Of one flow of `fq` (`flow_limit`).
+    pub flow_frames: usize,
+}
+
+impl Limits {
+    /// Those that Linux has by default.
+    pub fn of(kind: Kind) -> Limits {
+        let frames = match kind {
+            Kind::NoQueue => 1,
+            Kind::PfifoFast => pfifo_fast::BAND_FRAMES_MAX,
+            Kind::Fq => fq::FRAMES_MAX,
+        };
+        Limits { frames, flow_frames: fq::FLOW_FRAMES_MAX }
+    }
+}
+
 #[derive(Debug)]
 enum Inside<F> {
     NoQueue(NoQueue<F>),
@@ -159,12 +180,17 @@ pub struct Qdisc<F> {
 }
 
 impl<F> Qdisc<F> {
-    /// An empty one, for a device whose longest frame has `frame_bytes`.
+    /// An empty one with Linux's limits, for a device whose longest frame has `frame_bytes`.
     pub fn new(kind: Kind, frame_bytes: u32) -> Qdisc<F> {
+        Qdisc::with_limits(kind, frame_bytes, Limits::of(kind))
+    }
+
+    /// An empty one that holds so much. `noqueue` holds one frame whatever they are.
+    pub fn with_limits(kind: Kind, frame_bytes: u32, limits: Limits) -> Qdisc<F> {
         let inside = match kind {
             Kind::NoQueue => Inside::NoQueue(NoQueue::default()),
-            Kind::PfifoFast => Inside::PfifoFast(PfifoFast::default()),
-            Kind::Fq => Inside::Fq(Box::new(Fq::new(frame_bytes))),
+            Kind::PfifoFast => Inside::PfifoFast(PfifoFast::new(limits.frames)),
+            Kind::Fq => Inside::Fq(Box::new(Fq::new(frame_bytes, limits))),
         };
         Qdisc { inside, back: None, stats: QdiscStats::default() }
     }
@@ -271,6 +297,19 @@ mod tests {
         }
         let error = "fq_codel".parse::<Kind>().unwrap_err().to_string();
         assert!(error.contains("'fq_codel'") && error.contains("pfifo_fast"), "{error}");
+    }
+
+    #[test]
+    fn limits_are_the_bands_the_queues_and_the_flows() {
+        let taken = |kind: Kind, limits: Limits| {
+            let mut qdisc = Qdisc::with_limits(kind, 1514, limits);
+            let flows = [1, 1, 1, 2, 2, 2];
+            let fits = |flow: &&u64| qdisc.enqueue(Packet { bytes: 100, flow: **flow, ..Packet::new(()) }, 0).is_ok();
+            flows.iter().filter(fits).copied().collect::<Vec<u64>>()
+        };
+        assert_eq!(taken(Kind::PfifoFast, Limits { frames: 4, flow_frames: 1 }), [1, 1, 1, 2]);
+        assert_eq!(taken(Kind::Fq, Limits { frames: 4, flow_frames: 100 }), [1, 1, 1, 2]);
+        assert_eq!(taken(Kind::Fq, Limits { frames: 100, flow_frames: 2 }), [1, 1, 2, 2]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{PRIORITY_MAX, Packet};
 
 /// Bands (`PFIFO_FAST_BANDS`).
 pub const BANDS: usize = 3;
-/// Frames that each band holds (the device's `tx_queue_len`, `DEFAULT_TX_QUEUE_LEN`).
+/// Frames that each band holds by default (the device's `tx_queue_len`, `DEFAULT_TX_QUEUE_LEN`).
 pub const BAND_FRAMES_MAX: usize = 1000;
 
 /// The band of each priority (`sch_default_prio2band`).
@@ -19,15 +19,15 @@ const BAND_OF: [u8; PRIORITY_MAX as usize + 1] = [1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 
 #[derive(Debug)]
 pub struct PfifoFast<F> {
     bands: [VecDeque<Packet<F>>; BANDS],
-}
-
-impl<F> Default for PfifoFast<F> {
-    fn default() -> PfifoFast<F> {
-        PfifoFast { bands: [const { VecDeque::new() }; BANDS] }
-    }
+    band_frames_max: usize,
 }
 
 impl<F> PfifoFast<F> {
+    /// Three bands of so many frames each.
+    pub fn new(band_frames_max: usize) -> PfifoFast<F> {
+        PfifoFast { bands: [const { VecDeque::new() }; BANDS], band_frames_max }
+    }
+
     /// Puts a frame behind those of its band.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl<F> PfifoFast<F> {
     #[inline]
     pub fn enqueue(&mut self, packet: Packet<F>) -> Result<(), Packet<F>> {
         let band = &mut self.bands[usize::from(BAND_OF[usize::from(packet.priority.min(PRIORITY_MAX))])];
-        if band.len() >= BAND_FRAMES_MAX {
+        if band.len() >= self.band_frames_max {
             return Err(packet);
         }
         band.push_back(packet);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lull_qdisc::fq::{FLOW_FRAMES_MAX, FORGET_NS, FRAMES_MAX, Fq, REFILL_NS};
 use lull_qdisc::pfifo_fast::BAND_FRAMES_MAX;
-use lull_qdisc::{Dequeued, Kind, PRIORITY_CONTROL, Packet, Qdisc};
+use lull_qdisc::{Dequeued, Kind, Limits, PRIORITY_CONTROL, Packet, Qdisc};
 use proptest::prelude::*;
 
 /// The longest frame of the modelled device.
@@ -143,7 +143,7 @@ impl Model {
 proptest! {
     #[test]
     fn fq_does_what_a_model_of_plain_lists_does(ops in ops()) {
-        let (mut fq, mut model, mut now_ns) = (Fq::new(FRAME_BYTES), Model::default(), 1);
+        let (mut fq, mut model, mut now_ns) = (Fq::new(FRAME_BYTES, Limits::of(Kind::Fq)), Model::default(), 1);
         for (frame, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Enqueue { flow, bytes, priority, rate } => {
@@ -251,7 +251,7 @@ fn a_flow_that_sends_one_frame_now_and_then_passes_those_that_flood() {
 
 #[test]
 fn flows_without_frames_are_forgotten_some_time() {
-    let mut fq = Fq::new(FRAME_BYTES);
+    let mut fq = Fq::new(FRAME_BYTES, Limits::of(Kind::Fq));
     for flow in 0..10_000u64 {
         let now_ns = flow * 10_000_000;
         assert!(fq.enqueue(of(flow, 0), now_ns).is_ok());

@@ -55,7 +55,7 @@ fn files_that_the_documentation_shows_are_read() {
 #[test]
 fn every_key_stands_in_the_documentation() {
     let docs = docs();
-    for section in ["machine", "nic", "network", "load", "service", "group", "second", "costs", "run"] {
+    for section in ["machine", "nic", "network", "load", "service", "group", "transmit", "second", "costs", "run"] {
         let header = format!("[{section}]\n");
         let text = match USER.contains(&header) {
             true => USER.replace(&header, &format!("{header}no_such_key = 1\n")),

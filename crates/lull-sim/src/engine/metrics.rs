@@ -57,6 +57,12 @@ pub struct Counts {
     pub socket_dropped: u64,
     /// Frames sent.
     pub tx_packets: u64,
+    /// Doorbells of transmit queues with a queueing discipline.
+    pub doorbells: u64,
+    /// The frames that these were for.
+    pub rung_frames: u64,
+    /// Frames that such a queue dropped: a limit of its discipline was reached, or it went down.
+    pub tx_dropped: u64,
     /// Device interrupts.
     pub irqs: u64,
     /// Steps of adaptive moderation, each a command to the device.

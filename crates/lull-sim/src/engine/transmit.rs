@@ -62,7 +62,7 @@ impl TransmitQueue {
             spec: *spec,
             word: TxWord::new(),
             intake: VecDeque::new(),
-            qdisc: Qdisc::new(spec.qdisc, FRAME_BYTES),
+            qdisc: Qdisc::with_limits(spec.qdisc, FRAME_BYTES, spec.limits),
             sending: Vec::new(),
             ring: VecDeque::new(),
             rung: 0,

@@ -32,10 +32,16 @@ pub enum Period {
 pub struct TransmitSpec {
     /// The discipline.
     pub qdisc: lull_qdisc::Kind,
+    /// How many frames that holds.
+    pub limits: lull_qdisc::Limits,
     /// Frames that its ring holds.
     pub ring_frames: u32,
+    /// An answer's length on the wire, in bytes.
+    pub frame_bytes: u32,
     /// How long a frame is on the wire, in nanoseconds.
     pub frame_wire_ns: u32,
+    /// The queue pair whose NAPI reaps the completions of what it sent; `None` if the device reports none.
+    pub reaped_by: Option<u32>,
 }
 
 /// One queue pair of the NIC, with its NAPI.

@@ -46,6 +46,12 @@ impl WorldFile {
             tx_completions: self.tx_completions,
             ..QueueSpec::new(queue % self.workers.min(self.cores))
         };
+        let mut queues: Vec<QueueSpec> = (0..self.queues).map(queue).collect();
+        if let Some(transmit) = &self.transmit {
+            let beside = (0..self.queues).map(|queue| transmit.beside(self, queue, &queues[usize::from(queue)]));
+            queues.extend(beside.collect::<Vec<_>>());
+        }
+        let group = |polling| Some(self.group.as_ref()?.spec(polling, self.transmit.as_ref(), self.queues));
         let places = self.worker_cores.places(self.workers.min(self.cores), seed);
         let worker = |worker: u16| WorkerSpec {
             cpu: places[usize::from(worker) % places.len()],
@@ -67,10 +73,10 @@ impl WorldFile {
             frames: self.frames,
             trace: self.arrivals.trace(),
             cache: self.cache.clone(),
-            queues: (0..self.queues).map(queue).collect(),
+            queues,
             contexts: (0..self.workers).map(|_| ContextSpec { params: mode.epoll, options }).collect(),
             workers: (0..self.workers).map(worker).collect(),
-            groups: mode.group.and_then(|polling| Some(self.group.as_ref()?.spec(polling))).into_iter().collect(),
+            groups: mode.group.and_then(group).into_iter().collect(),
             connections: self.connections_of(traffic),
             net: self.net.clone(),
             upstream: self.upstream,

@@ -6,6 +6,7 @@ use super::group::{self, PollingGroup};
 use super::load::Arrivals;
 use super::plane::WorkerCores;
 use super::responder::AfXdp;
+use super::transmit::TransmitQueues;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::engine::traffic::FrameSizes;
@@ -87,6 +88,9 @@ pub struct WorldFile {
     pub l3_cores: u16,
     /// The CPU group of modes that are polled by one (`[group]`).
     pub group: Option<PollingGroup>,
+    /// Transmit queues with a queueing discipline, by which answers leave (`[transmit]`; default: none, applications put their
+    /// frames on the rings).
+    pub transmit: Option<TransmitQueues>,
     /// lull's own host, if it delivers instead of the kernel (`machine.plane = "user"`).
     pub host: Option<UserHost>,
     /// Queues of the NIC (`nic.queues`; default: one a worker).
@@ -242,10 +246,12 @@ impl WorldFile {
             0 => String::new(),
             connections => format!("{}, ", plural(connections, "connection")),
         };
-        let group = self.group.as_ref().map_or(String::new(), |group| format!(", {}", group.describe()));
+        let group =
+            self.group.as_ref().map_or(String::new(), |group| format!(", {}", group.describe(self.transmit.is_some())));
+        let transmit = self.transmit.map_or(String::new(), |transmit| format!(", {}", transmit.describe()));
         let arrivals = self.arrivals.describe().map_or(String::new(), |arrivals| format!(", {arrivals}"));
         format!(
-            "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}{group}; {}{}, {connections}{cost}{arrivals}",
+            "{}: {}{} at {:.1} GHz, NIC of {} Gbit/s with {} and {moderation}{transmit}{group}; {}{}, {connections}{cost}{arrivals}",
             self.name,
             if self.host.is_some() { "lull's own stack on " } else { "" },
             plural(u32::from(self.cores), "core"),

@@ -14,6 +14,7 @@ use super::af_xdp;
 use super::check::Check;
 use super::error::WorldFileError;
 use super::raw::{self, Raw};
+use super::transmit::TransmitQueues;
 use crate::units::Share;
 use crate::world::GroupSpec;
 
@@ -37,16 +38,21 @@ pub struct PollingGroup {
 
 impl PollingGroup {
     /// In words. Who sends is said, because the modes group and groupX have the group send as well.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn describe(&self, transmits: bool) -> String {
         let cpus: Vec<usize> = self.cpus.iter().map(|cpu| usize::from(*cpu)).collect();
         let cpus = lull_units::numbers_text(&cpus);
-        format!("in modes of a group cores {cpus} receive for it (applications send themselves)")
+        match transmits {
+            true => format!("in modes of a group cores {cpus} receive for it, and send but for group-rx"),
+            false => format!("in modes of a group cores {cpus} receive for it (applications send themselves)"),
+        }
     }
 
-    /// The group in a mode.
-    pub(super) fn spec(&self, mode: GroupPolling) -> GroupSpec {
+    /// The group in a mode. Transmit queues, if there are any, are as many as `queues` and come after these.
+    pub(super) fn spec(&self, mode: GroupPolling, transmit: Option<&TransmitQueues>, queues: u16) -> GroupSpec {
         let config = GroupConfig { rest_ns: mode.rest_ns, budget: self.budget, thresholds: self.thresholds };
-        GroupSpec::new(self.cpus.clone(), self.queues.iter().copied(), config)
+        let sends = transmit.is_some() && mode.transmit;
+        let beside = self.queues.iter().filter(|_| sends).map(|queue| queue + u32::from(queues));
+        GroupSpec::new(self.cpus.clone(), self.queues.iter().copied().chain(beside), config)
     }
 }
 

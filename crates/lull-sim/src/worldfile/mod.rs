@@ -39,6 +39,7 @@ mod plane;
 mod raw;
 mod resolve;
 mod responder;
+mod transmit;
 
 use std::path::Path;
 
@@ -49,13 +50,15 @@ pub use self::load::Arrivals;
 pub use self::plane::{CALIBRATED_OVER, WorkerCores};
 pub use self::resolve::WIRE_SHARE_MAX;
 pub use self::responder::{AfXdp, Wait};
+pub use self::transmit::TransmitQueues;
 
 /// The examples that ship, by name.
-pub const EXAMPLES: [(&str, &str); 4] = [
+pub const EXAMPLES: [(&str, &str); 5] = [
     ("af_xdp.toml", include_str!("../../worlds/af_xdp.toml")),
     ("group.toml", include_str!("../../worlds/group.toml")),
     ("memcached.toml", include_str!("../../worlds/memcached.toml")),
     ("proxy.toml", include_str!("../../worlds/proxy.toml")),
+    ("transmit.toml", include_str!("../../worlds/transmit.toml")),
 ];
 
 /// Longer world files are not read.

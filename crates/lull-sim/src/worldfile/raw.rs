@@ -18,6 +18,7 @@ pub(super) struct Raw {
     #[serde(default)]
     pub(super) load: Load,
     pub(super) group: Option<Group>,
+    pub(super) transmit: Option<Transmit>,
     pub(super) second: Option<Second>,
     pub(super) instructions: Option<RawInstructions>,
     #[serde(default)]
@@ -124,6 +125,16 @@ pub(super) struct Group {
     pub(super) park_below: Option<Spanned<Share>>,
 }
 
+/// `[transmit]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Transmit {
+    pub(super) qdisc: Spanned<String>,
+    pub(super) ring: Option<Spanned<Count>>,
+    pub(super) limit: Option<Spanned<Count>>,
+    pub(super) flow_limit: Option<Spanned<Count>>,
+}
+
 /// `[second]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -208,6 +219,7 @@ costs! {
     recv_call => costs.recv_call_ns,
     cold_busy => costs.cold_busy_ns,
     tx_frame => costs.tx_frame_ns,
+    doorbell => costs.doorbell_ns,
     spin => costs.spin_ns,
     group_look => costs.group_look_ns,
     group_pass => costs.group_pass_ns,

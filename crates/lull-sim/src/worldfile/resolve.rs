@@ -15,7 +15,7 @@ use super::costs::{COST, Charged, charged, put_in_force, request};
 use super::error::{Source, WorldFileError};
 use super::file::{AGENDA_EVENT_BYTES, Bounds, EVENTS_DEFAULT, Second, WorldFile};
 use super::raw::Raw;
-use super::{group, load, plane};
+use super::{group, load, plane, transmit};
 use crate::engine::dim::Moderation;
 use crate::engine::traffic::{FrameSizes, KeyValueSizes};
 use crate::instructions::Instructions;
@@ -105,6 +105,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
         worker_cores,
         l3_cores: check.count_or("machine.l3_cores", &raw.machine.l3_cores, &CORES, 0u64)? as u16,
         group: group::resolve(&check, raw, (cores, queues))?,
+        transmit: transmit::resolve(&check, raw)?,
         host,
         queues,
         connections,

@@ -16,9 +16,6 @@ use crate::engine::recorder::Whom;
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 
-/// The length of an answer.
-const ANSWER_BYTES: u32 = 200;
-
 impl Sim {
     fn transmit(&mut self, queue: QueueId) -> &mut TransmitQueue {
         match &mut self.nic.queues[queue].transmit {
@@ -30,8 +27,8 @@ impl Sim {
     /// A worker on `cpu` has served a request, and writes the answer.
     pub(crate) fn answers(&mut self, conn: ConnId, cpu: CpuId) {
         if let Some(queue) = self.clients.answer(&mut self.env, &self.nic, conn, cpu) {
-            let flow = u64::from(conn.raw());
-            self.frame_enters(queue, Packet { bytes: ANSWER_BYTES, flow, ..Packet::new(Some(conn)) }, cpu);
+            let (flow, bytes) = (u64::from(conn.raw()), self.transmit(queue).spec.frame_bytes);
+            self.frame_enters(queue, Packet { bytes, flow, ..Packet::new(Some(conn)) }, cpu);
         }
     }
 
@@ -197,6 +194,9 @@ impl Sim {
         let tx = self.transmit(queue);
         let frames = tx.unrung();
         (tx.rung, tx.unrung_since_ns) = (tx.ring.len() as u32, None);
+        let counts = &mut self.env.tally.counts;
+        counts.rung_frames += u64::from(frames);
+        counts.doorbells += u64::from(frames > 0);
         self.wire_goes_on(queue);
         frames
     }
@@ -220,6 +220,10 @@ impl Sim {
             && let Some(frame) = tx.ring.pop_front()
         {
             (tx.rung, tx.sent) = (tx.rung - 1, tx.sent + 1);
+            if let Some(queue) = tx.spec.reaped_by.map(QueueId::new) {
+                let at_ns = self.env.now_ns + u64::from(self.env.world.net.tx_done_ns);
+                self.env.agenda.push(at_ns, Event::TxDone { queue });
+            }
             if let Some(conn) = frame {
                 self.clients.answer_leaves(&mut self.env, conn);
             }
@@ -231,8 +235,11 @@ impl Sim {
 
     /// Clients whose answers were dropped ask again.
     fn answers_lost(&mut self, lost: impl IntoIterator<Item = TxFrame>) {
-        for conn in lost.into_iter().flatten() {
-            self.clients.answer_lost(&mut self.env, conn);
+        for frame in lost {
+            self.env.tally.counts.tx_dropped += 1;
+            if let Some(conn) = frame {
+                self.clients.answer_lost(&mut self.env, conn);
+            }
         }
     }
 

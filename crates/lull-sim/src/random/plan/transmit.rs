@@ -1,12 +1,15 @@
 //! Transmit queues of a random world.
 
 use lull_core::Threaded;
-use lull_qdisc::Kind;
+use lull_qdisc::{Kind, Limits};
 
 use super::Draw;
 use crate::random::action::Action;
 use crate::random::script::Step;
 use crate::world::{GroupMemberSpec, Masking, QueueSpec, TransmitSpec, World};
+
+/// The length of an answer.
+const ANSWER_BYTES: u32 = 200;
 
 /// Draws transmit queues, of which most are members of a group, and what is sent by them and done to them.
 pub(super) fn draw(draw: &mut Draw, world: &mut World, script: &mut Vec<Step>, lap_ns: u64) {
@@ -25,14 +28,19 @@ pub(super) fn draw(draw: &mut Draw, world: &mut World, script: &mut Vec<Step>, l
             world.groups[group].members.push(GroupMemberSpec { queue, weight: draw.weight() });
         }
         let (irq_cpu, thread_cpu) = (cpu(draw), cpu(draw));
+        let masking = if draw.chance(50) { Masking::Mask } else { Masking::Disarm };
+        let qdisc = draw.one_of(&Kind::ALL);
         world.queues.push(QueueSpec {
             napi,
             thread_cpu,
-            masking: if draw.chance(50) { Masking::Mask } else { Masking::Disarm },
+            masking,
             has_thread: true,
             transmits: Some(TransmitSpec {
-                qdisc: draw.one_of(&Kind::ALL),
+                qdisc,
+                limits: Limits::of(qdisc),
                 ring_frames: draw.one_of(&[4, 32, 256]),
+                frame_bytes: ANSWER_BYTES,
+                reaped_by: None,
                 frame_wire_ns: draw.one_of(&[100, 1_000, 4_000]),
             }),
             ..QueueSpec::new(irq_cpu)
