@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 #[cfg(not(loom))]
 use lull_nic::own::kept_apart;
+#[cfg(not(loom))]
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 #[cfg(not(loom))]
 use rustix::io::Errno;
