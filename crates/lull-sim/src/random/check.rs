@@ -4,6 +4,7 @@
 //! and the state in which a step leaves every instance (I2, I3, I4, and that every timer has an alarm). I6 needs no
 //! check: the timer is one word.
 
+mod followed;
 mod groups;
 mod transmit;
 
@@ -16,11 +17,9 @@ use crate::engine::nic::Queue;
 use crate::engine::recorder::{Packed, Recorder, is_of_group};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
+use crate::random::check::followed::{Followed, Said};
 use crate::random::check::groups::GroupChecker;
 use crate::random::script::Script;
-
-/// Timers are kept in units of 16 ns, rounded up.
-const TIMER_UNIT_NS: u64 = 16;
 
 /// An invariant that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,30 +37,6 @@ impl std::fmt::Display for Violation {
         let Violation { rule, at_ns, found } = self;
         write!(f, "{rule}: {found}, at {}.{:06} ms", at_ns / 1_000_000, at_ns % 1_000_000)
     }
-}
-
-/// Deferral rounds since the last productive poll, while nothing but the timer drives them.
-#[derive(Clone, Copy, Debug)]
-struct Rounds {
-    expected: u32,
-    done: u32,
-    writes: u32,
-}
-
-/// What is known of one instance from its events.
-#[derive(Clone, Copy, Debug, Default)]
-struct Followed {
-    polling: Option<u32>,
-    /// The last poll took its whole budget, and nobody asked to yield.
-    full: bool,
-    productive: bool,
-    by_timer: bool,
-    timer_pending: bool,
-    rounds: Option<Rounds>,
-    thread_busy: bool,
-    yielding: bool,
-    /// It was released with its interrupt unmasked, so a timer that settling starts is for GRO alone.
-    unmasking: bool,
 }
 
 /// See the [module](self).
@@ -124,166 +99,14 @@ impl Checker {
         napi: u32,
         kind: EventKind,
     ) -> Result<(), Violation> {
-        let broken = |rule, found: String| Err(Violation { rule, at_ns, found });
-        let covered = &mut sim.env.tally.covered;
-        match kind {
-            EventKind::TimeSqueeze => {
-                covered.add(Transition::SoftirqSqueeze);
-                return Ok(());
-            }
-            EventKind::Ksoftirqd => {
-                covered.add(Transition::Ksoftirqd);
-                return Ok(());
-            }
-            _ => {}
-        }
-        let it = &mut self.followed[QueueId::new(napi)];
         let transition = match kind {
-            EventKind::Schedule { missed } => {
-                it.rounds = None;
-                it.by_timer = false;
-                if missed { Transition::ScheduleMissed } else { Transition::ScheduleOwned }
-            }
-            EventKind::Refused => Transition::ScheduleRefused,
-            EventKind::PollBegin { budget } => {
-                if budget == 0 {
-                    return broken("I5", format!("queue {napi} is polled with a budget of 0"));
-                }
-                if let Some(other) = it.polling.replace(budget) {
-                    return broken("I1", format!("queue {napi} is polled while a poll of {other} packets goes on"));
-                }
-                return Ok(());
-            }
-            EventKind::PollEnd { work } => {
-                let Some(budget) = it.polling.take() else {
-                    return broken("I1", format!("a poll of queue {napi} ends that never began"));
-                };
-                it.yielding = false;
-                it.full = work == budget;
-                it.productive = work > 0;
-                match &mut it.rounds {
-                    Some(rounds) if work == 0 && it.by_timer => rounds.done += 1,
-                    other => *other = None,
-                }
-                it.by_timer = false;
-                if it.full {
-                    Transition::PollFull
-                } else if work > 0 {
-                    Transition::PollSome
-                } else {
-                    Transition::PollEmpty
-                }
-            }
-            EventKind::Repoll => Transition::Repoll,
-            EventKind::Yield => {
-                it.full = false;
-                it.rounds = None;
-                it.yielding = true;
-                Transition::Yield
-            }
-            EventKind::YieldToDisable => {
-                it.full = false;
-                Transition::YieldToDisable
-            }
-            EventKind::Kept => Transition::CompleteKept,
-            EventKind::Again => {
-                if it.full {
-                    return broken("I5", format!("queue {napi} was completed after a full budget"));
-                }
-                it.rounds = None;
-                Transition::CompleteAgain
-            }
-            EventKind::Complete { rearm } => {
-                if it.full {
-                    return broken("I5", format!("queue {napi} was completed after a full budget"));
-                }
-                if std::mem::take(&mut it.yielding) {
-                    covered.add(if rearm { Transition::YieldAgain } else { Transition::YieldParked });
-                }
-                it.unmasking = rearm;
-                let productive = std::mem::take(&mut it.productive);
-                if let Some(rounds) = it.rounds
-                    && rounds.writes == script.writes
-                    && (rounds.done >= rounds.expected) != rearm
-                {
-                    let Rounds { expected, done, .. } = rounds;
-                    return broken(
-                        "I7",
-                        format!("queue {napi} unmasks: {rearm}, after {done} of {expected} deferral rounds"),
-                    );
-                }
-                let expected = sim.nic.queues[QueueId::new(napi)].napi.settings().defer_hard_irqs;
-                if rearm {
-                    it.rounds = None;
-                } else if productive {
-                    it.rounds = Some(Rounds { expected, done: 0, writes: script.writes });
-                }
-                if rearm { Transition::CompleteUnmask } else { Transition::CompleteDefer }
-            }
-            EventKind::TimerArm { deadline_ns } => {
-                let longest_ns = script.timeout_max_ns[QueueId::new(napi)];
-                if deadline_ns > at_ns + longest_ns + TIMER_UNIT_NS {
-                    return broken(
-                        "I8",
-                        format!(
-                            "queue {napi} starts a timer of {} ns, at most {longest_ns} may be",
-                            deadline_ns - at_ns
-                        ),
-                    );
-                }
-                if std::mem::take(&mut it.unmasking) {
-                    covered.add(Transition::TimerForGro);
-                }
-                let replaced = std::mem::replace(&mut it.timer_pending, true);
-                if replaced { Transition::TimerReplaced } else { Transition::TimerStarted }
-            }
-            EventKind::TimerFire { swallowed, .. } => {
-                it.timer_pending = false;
-                it.by_timer = !swallowed;
-                if swallowed { Transition::WatchdogSwallowed } else { Transition::WatchdogTaken }
-            }
-            EventKind::Suspend => {
-                it.rounds = None;
-                it.unmasking = false;
-                Transition::Suspend
-            }
-            EventKind::Resume { scheduled } => {
-                if scheduled {
-                    Transition::ResumeScheduled
-                } else {
-                    Transition::ResumeNot
-                }
-            }
-            EventKind::BusyAcquire { owned, prefer } => {
-                it.rounds = None;
-                match (owned, prefer) {
-                    (true, _) => Transition::BusyOwned,
-                    (false, true) => Transition::BusyLostPrefer,
-                    (false, false) => Transition::BusyLost,
-                }
-            }
-            EventKind::Park => {
-                it.full = false;
-                it.rounds = None;
-                Transition::BusyParked
-            }
-            EventKind::HandOver => Transition::BusyHandOver,
-            EventKind::ThreadWake => Transition::RouteThread,
-            EventKind::ThreadRound { busy } => {
-                let before = std::mem::replace(&mut it.thread_busy, busy);
-                match (before, busy) {
-                    (false, true) => Transition::ThreadBusy,
-                    (true, false) => Transition::ThreadBusyOver,
-                    _ => Transition::ThreadRound,
-                }
-            }
-            EventKind::Disable => {
-                *it = Followed { thread_busy: it.thread_busy, ..Followed::default() };
-                return Ok(());
-            }
-            _ => return Ok(()),
+            EventKind::TimeSqueeze => Some(Transition::SoftirqSqueeze),
+            EventKind::Ksoftirqd => Some(Transition::Ksoftirqd),
+            _ => self.followed[QueueId::new(napi)].follow(&mut Said { sim, script, at_ns, napi }, kind)?,
         };
-        sim.env.tally.covered.add(transition);
+        if let Some(transition) = transition {
+            sim.env.tally.covered.add(transition);
+        }
         Ok(())
     }
 }
