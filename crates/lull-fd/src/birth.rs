@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use libc::c_int;
 use lull_core::zero_timeout::ZERO_TIMEOUT_SHARE;
 
-use crate::config::Socket;
-use crate::linux::{self, KeptError, Refused};
+use crate::linux::{self, KeptError, Refused, Socket};
 use crate::{Config, Table, say};
 
 /// A context that the kernel has just made, or an error of its.

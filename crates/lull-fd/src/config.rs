@@ -29,6 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use libc::c_int;
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX};
 
+use crate::linux::Socket;
 use crate::steer::Steering;
 
 /// The longest time that the kernel is let poll for at once, in milliseconds: signals wait for it.
@@ -56,17 +57,6 @@ pub struct Config {
     socket_prefer: AtomicBool,
     /// What chooses among listeners that share an address.
     steering: Steering,
-}
-
-/// What sockets get.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Socket {
-    /// SO_BUSY_POLL, microseconds.
-    pub usecs: i32,
-    /// SO_BUSY_POLL_BUDGET, packets; 0: not set.
-    pub budget: i32,
-    /// SO_PREFER_BUSY_POLL.
-    pub prefer: bool,
 }
 
 /// A variable that is not what it may be.

@@ -8,13 +8,23 @@ use core::ptr::{null, null_mut};
 use libc::{c_int, c_long, epoll_event, sigset_t, socklen_t, timespec};
 use lull_cbpf::Instruction;
 
-use crate::config::Socket;
 use crate::wait::Round;
 
 /// Bytes of the kernel's signal set, of which the C library's `sigset_t` is a longer one.
 const KERNEL_SIGSET_BYTES: usize = 8;
 /// Signals that come of what a thread itself does wrong. Blocked, they would end the program without its handlers.
 const OWN_FAULTS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// What sockets get.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// SO_BUSY_POLL, microseconds.
+    pub usecs: i32,
+    /// SO_BUSY_POLL_BUDGET, packets; 0: not set.
+    pub budget: i32,
+    /// SO_PREFER_BUSY_POLL.
+    pub prefer: bool,
+}
 
 /// An epoll context that polls one round (`busy_poll_usecs` 0 and `prefer_busy_poll`).
 pub struct Poller(c_int);
