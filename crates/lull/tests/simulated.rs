@@ -172,7 +172,7 @@ fn the_examples_that_ship_are_listed_printed_and_predicted() {
     let listed = lull(&["sim", "example"]);
     let names: Vec<String> =
         text(&listed.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(names, ["af_xdp", "group", "memcached", "proxy"]);
+    assert_eq!(names, ["af_xdp", "group", "memcached", "proxy", "transmit"]);
     let directory = Directory::new("examples");
     let printed = lull(&["sim", "example", "af_xdp"]);
     let world = directory.write("mine.toml", &text(&printed.stdout));
