@@ -10,7 +10,8 @@ pub struct Costs {
     pub irq_ns: u32,
     /// A timer interrupt: entry, handler, exit.
     pub timer_irq_ns: u32,
-    /// Starting the timer of a NAPI (`hrtimer_start`, with the write to the clock event device).
+    /// Starting the timer of a NAPI (`hrtimer_start`, with the write to the clock event device); on lull's own host
+    /// that of the interrupt thread, since timers of NAPIs are kept in the loop there.
     pub timer_start_ns: u32,
     /// How much later than asked for a kernel timer wakes a thread that sleeps ([`UserHost`](crate::UserHost) alone).
     pub timer_late_ns: u32,

@@ -60,7 +60,7 @@ pub const KEYS: [Key; 25] = [
     ns("service.request_cost_own", [50.0, 50_000.0], 500.0, Both, "the application's part of a request"),
     ns("costs.irq", [0.0, 60_000.0], 6_000.0, Both, "an interrupt that breaks into a worker"),
     ns("costs.timer_irq", [0.0, 60_000.0], 6_000.0, Both, "a timer that does"),
-    ns("costs.timer_start", [0.0, 10_000.0], 100.0, Kernel, "starting a timer"),
+    ns("costs.timer_start", [0.0, 10_000.0], 100.0, Both, "starting a timer"),
     ns("costs.timer_late", [0.0, 500_000.0], 15_000.0, User, "how late a timer wakes a worker that sleeps"),
     ns("costs.softirq", [10.0, 5_000.0], 100.0, Kernel, "entering softirq"),
     ns("costs.poll", [5.0, 5_000.0], 60.0, Both, "a poll, whatever it finds"),

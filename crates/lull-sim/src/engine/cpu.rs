@@ -15,6 +15,8 @@ pub(crate) enum Irq {
     Device(QueueId),
     /// The timer of this queue's NAPI.
     NapiTimer(QueueId),
+    /// The kernel timer of the interrupt thread, on lull's own host.
+    Backstop,
     /// The timeout of a sleeping thread.
     Sleeper(ThreadId),
     /// Another CPU woke a thread here.
@@ -89,6 +91,8 @@ pub(crate) struct Cpu {
     pub(super) in_effects: bool,
     /// Its worker is in `epoll_wait`, awake: on lull's own host it looks for interrupts itself.
     pub(crate) in_turn: bool,
+    /// When the kernel timer of its interrupt thread fires, on lull's own host.
+    pub(super) backstop_ns: Option<u64>,
     /// Its next inter-processor interrupt takes this much longer: something else has the CPU.
     pub(crate) stolen_ns: u64,
     /// Costs that effects incurred: the next segment bears them.
@@ -119,6 +123,7 @@ impl Cpu {
             broken_into: false,
             in_effects: false,
             in_turn: false,
+            backstop_ns: None,
             stolen_ns: 0,
             debt_ns: 0,
             used: CpuUse::default(),

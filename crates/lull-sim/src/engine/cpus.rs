@@ -257,7 +257,8 @@ impl Cpus {
         let cost_ns = u64::from(match irq {
             Irq::Device(_) => env.world.costs.irq_ns,
             Irq::NapiTimer(_) | Irq::Sleeper(_) => env.world.costs.timer_irq_ns,
-            Irq::Resched | Irq::Call(_) => env.world.costs.ipi_ns,
+            // Only lull's own host has such a thread.
+            Irq::Resched | Irq::Call(_) | Irq::Backstop => env.world.costs.ipi_ns,
         });
         cost_ns + if was_idle { self.leave_idle(env, cpu) } else { 0 }
     }
@@ -340,7 +341,7 @@ impl Cpus {
     }
 
     /// When the next timer of this CPU fires, if one is pending.
-    fn next_timer_ns(&self, cpu: CpuId) -> Option<u64> {
+    pub(super) fn next_timer_ns(&self, cpu: CpuId) -> Option<u64> {
         let napi = self.napi_timers.iter().flatten().filter(|&&(_, on)| on == cpu);
         napi.map(|&(at_ns, _)| at_ns).min()
     }
@@ -354,7 +355,7 @@ impl Cpus {
             return;
         };
         let at_ns = deadline_ns.max(env.now_ns).saturating_add(env.faults.timer_late_ns());
-        if env.world.costs.timer_start_ns != 0 && env.agenda.slot_ns(slot) != Some(at_ns) {
+        if env.world.host.is_none() && env.world.costs.timer_start_ns != 0 && env.agenda.slot_ns(slot) != Some(at_ns) {
             self.cpus[cpu].debt_ns += u64::from(env.world.costs.timer_start_ns);
         }
         env.agenda.set(slot, at_ns);

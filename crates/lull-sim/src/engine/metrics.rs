@@ -69,6 +69,8 @@ pub struct Counts {
     pub moderation_changes: u64,
     /// Timer interrupts of NAPIs.
     pub timer_irqs: u64,
+    /// Times that the kernel timer of an interrupt thread woke it, on lull's own host.
+    pub backstops: u64,
     /// Calls of `epoll_wait` that returned events.
     pub epoll_calls: u64,
     /// Events that they returned.

@@ -38,6 +38,7 @@ impl Sim {
                 env.tally.counts.timer_irqs += 1;
                 self.nic.timer_expired(env, cpus, queue, cpu);
             }
+            Irq::Backstop => self.backstop_fired(cpu),
             Irq::Sleeper(thread) => cpus.sleeper_expired(env, thread),
             Irq::Resched => {}
             Irq::Call(step) => self.operator_acts(step, cpu),

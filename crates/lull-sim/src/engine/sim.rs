@@ -242,15 +242,19 @@ impl Sim {
         match self.env.slots.owner(slot) {
             SlotOwner::Cpu(cpu) => self.segment_ended(cpu),
             SlotOwner::NapiTimer(queue) => {
-                if let Some((deadline_ns, cpu)) = self.nic.queues[queue].napi.timer().pending() {
+                if let Some((_, cpu)) = self.nic.queues[queue].napi.timer().pending() {
                     let cpu = CpuId::new(cpu);
-                    if !self.timer_waits(queue, (deadline_ns, cpu)) {
+                    if !self.timer_waits(cpu) {
                         self.cpus.interrupt(&mut self.env, cpu, Irq::NapiTimer(queue));
                     }
                 }
             }
             SlotOwner::Moderation(queue, side) => {
                 self.nic.moderation_expired(&mut self.env, &mut self.cpus, queue, side)
+            }
+            SlotOwner::Backstop(cpu) => {
+                self.cpus[cpu].backstop_ns = None;
+                self.cpus.interrupt(&mut self.env, cpu, Irq::Backstop);
             }
             SlotOwner::Thread(thread) => {
                 let cpu = self.cpus.threads[thread].cpu;

@@ -1,4 +1,5 @@
-//! The slots of the agenda: an alarm for each CPU, NAPI timer, moderation timer and thread.
+//! The slots of the agenda: an alarm for each CPU, NAPI timer, moderation timer, thread, and kernel timer of an interrupt
+//! thread.
 
 use crate::engine::id::{CpuId, QueueId, Side, ThreadId};
 
@@ -16,6 +17,7 @@ pub(super) enum SlotOwner {
     NapiTimer(QueueId),
     Moderation(QueueId, Side),
     Thread(ThreadId),
+    Backstop(CpuId),
 }
 
 impl Slots {
@@ -24,26 +26,34 @@ impl Slots {
     }
 
     pub(crate) fn napi_timer(self, queue: QueueId) -> u32 {
-        self.cpus + queue.raw()
+        2 * self.cpus + queue.raw()
     }
 
     pub(crate) fn moderation(self, queue: QueueId, side: Side) -> u32 {
-        self.cpus + self.queues * if side == Side::Rx { 1 } else { 2 } + queue.raw()
+        2 * self.cpus + self.queues * if side == Side::Rx { 1 } else { 2 } + queue.raw()
     }
 
     pub(crate) fn thread(self, thread: ThreadId) -> u32 {
-        self.cpus + 3 * self.queues + thread.raw()
+        2 * self.cpus + 3 * self.queues + thread.raw()
+    }
+
+    /// The kernel timer of the interrupt thread of this CPU, on lull's own host.
+    pub(crate) fn backstop(self, cpu: CpuId) -> u32 {
+        self.cpus + u32::from(cpu.raw())
     }
 
     pub(super) fn count(self) -> usize {
-        (self.cpus + 3 * self.queues + self.threads) as usize
+        (2 * self.cpus + 3 * self.queues + self.threads) as usize
     }
 
     pub(super) fn owner(self, slot: u32) -> SlotOwner {
         if slot < self.cpus {
             return SlotOwner::Cpu(CpuId::new(slot as u16));
         }
-        let slot = slot - self.cpus;
+        if slot < 2 * self.cpus {
+            return SlotOwner::Backstop(CpuId::new((slot - self.cpus) as u16));
+        }
+        let slot = slot - 2 * self.cpus;
         match slot / self.queues.max(1) {
             0 if self.queues > 0 => SlotOwner::NapiTimer(QueueId::new(slot)),
             1 if self.queues > 0 => SlotOwner::Moderation(QueueId::new(slot - self.queues), Side::Rx),

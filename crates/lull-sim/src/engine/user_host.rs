@@ -3,7 +3,7 @@
 use crate::engine::cpu::{Irq, Level};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
-use crate::engine::id::{CpuId, QueueId};
+use crate::engine::id::CpuId;
 use crate::engine::sim::Sim;
 use crate::world::UserHost;
 
@@ -14,17 +14,21 @@ impl Cpus {
         if was_idle {
             let exit_ns = self.leave_idle(env, cpu);
             // A thread that sleeps until a deadline is woken by its own kernel timer.
-            let is_timer = matches!(irq, Irq::NapiTimer(_) | Irq::Sleeper(_));
+            let is_timer = matches!(irq, Irq::NapiTimer(_) | Irq::Sleeper(_) | Irq::Backstop);
+            if irq == Irq::Backstop {
+                // The worker sleeps in the seat: the interrupt thread wakes beside it for nothing, and sleeps again.
+                self.cpus[cpu].owed_ns += u64::from(costs.epoll_sleep_ns);
+            }
             return if is_timer { u64::from(costs.timer_late_ns) } else { exit_ns };
         }
-        let held = match irq {
-            Irq::NapiTimer(queue) => self.is_timer_held(env, queue),
-            _ => self.cpus[cpu].in_turn,
-        };
         match irq {
-            _ if held => 0,
+            // A worker has looked, or is about to: no thread wakes for it.
+            Irq::NapiTimer(_) => 0,
+            // The thread wakes whoever has the seat.
+            Irq::Backstop => u64::from(costs.timer_irq_ns),
+            _ if self.cpus[cpu].in_turn => 0,
             Irq::Device(_) => u64::from(costs.irq_ns),
-            Irq::NapiTimer(_) | Irq::Sleeper(_) => u64::from(costs.timer_irq_ns),
+            Irq::Sleeper(_) => u64::from(costs.timer_irq_ns),
             Irq::Resched | Irq::Call(_) => u64::from(costs.ipi_ns),
         }
     }
@@ -33,25 +37,48 @@ impl Cpus {
     pub(super) fn woken_itself(&self, env: &Env, cpu: CpuId) -> bool {
         env.world.host.is_some() && self.cpus[cpu].from_idle
     }
-
-    /// Whether the timer of this queue's NAPI waits for a look of its CPU's worker, and no kernel timer has fired for it.
-    fn is_timer_held(&self, env: &Env, queue: QueueId) -> bool {
-        let (Some(host), Some((deadline_ns, _))) = (env.world.host, self.napi_timers[queue]) else { return false };
-        env.now_ns < deadline_ns + u64::from(host.timer_slack_ns)
-    }
 }
 
 impl Sim {
     /// A timer of a NAPI is due. Where a worker computes it waits until that looks, or until the kernel timer fires.
-    pub(super) fn timer_waits(&mut self, queue: QueueId, (deadline_ns, cpu): (u64, CpuId)) -> bool {
-        let Some(UserHost { timer_slack_ns, .. }) = self.env.world.host else { return false };
-        let backstop_ns = deadline_ns + u64::from(timer_slack_ns);
+    pub(super) fn timer_waits(&mut self, cpu: CpuId) -> bool {
         let computes = self.cpus[cpu].level != Level::Idle && !self.cpus[cpu].in_turn;
-        if !computes || self.env.now_ns >= backstop_ns {
+        if self.env.world.host.is_none() || !computes {
             return false;
         }
-        self.env.agenda.set(self.env.slots.napi_timer(queue), backstop_ns);
+        self.cover(cpu);
         true
+    }
+
+    /// A worker leaves lull's calls: the kernel timer of the interrupt thread has to fire for the earliest deadline, at most the
+    /// slack later. It is moved to earlier times only and never cancelled, so that a deadline that is met by a look of the
+    /// worker's takes no system call; the thread then wakes for nothing.
+    pub(crate) fn cover(&mut self, cpu: CpuId) {
+        let Some(UserHost { timer_slack_ns, .. }) = self.env.world.host else { return };
+        let Some(deadline_ns) = self.cpus.next_timer_ns(cpu) else { return };
+        let target_ns = deadline_ns.max(self.env.now_ns) + u64::from(timer_slack_ns);
+        if self.cpus[cpu].backstop_ns.is_some_and(|at_ns| at_ns <= target_ns) {
+            return;
+        }
+        self.cpus[cpu].backstop_ns = Some(target_ns);
+        self.cpus[cpu].debt_ns += u64::from(self.env.world.costs.timer_start_ns);
+        self.env.agenda.set(self.env.slots.backstop(cpu), target_ns);
+    }
+
+    /// The kernel timer of the interrupt thread has fired: the thread looks.
+    pub(super) fn backstop_fired(&mut self, cpu: CpuId) {
+        self.env.tally.counts.backstops += 1;
+        for queue in self.nic.queues.ids() {
+            let pending = self.nic.queues[queue].napi.timer().pending();
+            if pending.is_some_and(|(deadline_ns, on)| CpuId::new(on) == cpu && deadline_ns <= self.env.now_ns) {
+                self.env.tally.counts.timer_irqs += 1;
+                self.nic.timer_expired(&mut self.env, &mut self.cpus, queue, cpu);
+            }
+        }
+        // A worker that sleeps wakes for the next deadline itself.
+        if self.cpus[cpu].current.is_some() {
+            self.cover(cpu);
+        }
     }
 
     /// A worker is in a call of lull's: it looks whether a timer of its CPU is due.

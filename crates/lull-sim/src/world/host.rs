@@ -8,9 +8,10 @@ use lull_core::AfterResume;
 ///   with what it found, without a wake-up and a switch of its own. While the worker computes it is the CPU's
 ///   interrupt thread, which takes the core from it ([`Costs::irq_ns`](crate::Costs::irq_ns)). While the worker is in
 ///   `epoll_wait` and awake, it looks itself, at no cost.
-/// - Timers are kept in the loop: one that falls due while the worker computes waits for its next call of `epoll_wait`, or
-///   for the interrupt thread's kernel timer, [`timer_slack_ns`](UserHost::timer_slack_ns) later. One that falls due
-///   while it sleeps wakes it as late as kernel timers do
+/// - Timers are kept in the loop: one that falls due while the worker computes waits for its next call of lull's, or for
+///   the interrupt thread's kernel timer, [`timer_slack_ns`](UserHost::timer_slack_ns) later. That timer is set when the
+///   worker leaves, moved to earlier times only, and never cancelled: it wakes the thread also where the worker has looked
+///   by itself. A NAPI's timer that falls due while the worker sleeps wakes it as late as kernel timers do
 ///   ([`Costs::timer_late_ns`](crate::Costs::timer_late_ns)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserHost {

@@ -120,6 +120,7 @@ impl EpollWorker {
                 WaitStep::Done(0) => {
                     self.wait = None;
                     sim.cpus[self.cpu].in_turn = false;
+                    sim.cover(self.cpu);
                     sim.contexts[self.context].inside -= 1;
                     let zero = self.timeout_ns == Some(0);
                     self.note(sim, if zero { Transition::EpollZero } else { Transition::EpollTimeout });
@@ -130,6 +131,7 @@ impl EpollWorker {
                 WaitStep::Done(events) => {
                     self.wait = None;
                     sim.cpus[self.cpu].in_turn = false;
+                    sim.cover(self.cpu);
                     sim.contexts[self.context].inside -= 1;
                     sim.env.tally.counts.epoll_calls += 1;
                     sim.env.tally.counts.epoll_events += events as u64;
@@ -234,6 +236,8 @@ impl Program for EpollWorker {
             Stage::Call => self.call(sim),
             Stage::Entered => {
                 sim.cpus[self.cpu].in_turn = true;
+                // What fell due on the way here waits for nobody else.
+                sim.look_at_timers(self.cpu);
                 let available = self.is_available(sim);
                 sim.contexts[self.context].inside += 1;
                 let ep = &sim.contexts[self.context].ep;
