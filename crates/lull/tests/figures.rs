@@ -183,8 +183,10 @@ fn top_draws_a_service_and_ends_at_q() {
     }
     let _ended = Terminal(&server);
     let service = Service::with(&["--slo", "p99<10s"]);
-    let command = format!("{LULL} top {} --interval 200ms", service.0.id());
-    let started = tmux(&["new-session", "-d", "-x", "170", "-y", "20", &command]).unwrap();
+    // Word by word, so that no shell runs it: the user's may be one that refuses to.
+    let pid = service.0.id().to_string();
+    let top = [LULL, "top", &pid, "--interval", "200ms"];
+    let started = tmux(&[&["new-session", "-d", "-x", "170", "-y", "20"][..], &top].concat()).unwrap();
     assert!(started.status.success(), "{started:?}");
     let mut screen = String::new();
     until("the service's NAPI has a row", || {
