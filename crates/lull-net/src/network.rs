@@ -299,11 +299,12 @@ impl Network {
         self.0.queues.iter().map(undelivered).sum()
     }
 
-    /// Resets the connections that [`Network::undelivered`] counts: their peers are told that the rest does not come.
-    pub fn reset_undelivered(&self) {
+    /// Tells all peers that this is the end, for a process that ends at once: connections that a socket still has are closed, and
+    /// what nobody has accepted is reset, as are those that [`Network::undelivered`] counts. No listener takes any more.
+    pub fn end_all(&self) {
         for queue in &self.0.queues {
             queue.with(&self.0.delivery, |inside, now_ns| {
-                inside.call(now_ns, |stack, io| stack.reset_undelivered(io));
+                inside.call(now_ns, |stack, io| stack.end_all(io));
             });
         }
     }

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use lull_fd::say;
+use lull_net::Network;
 
 use crate::files::File;
 use crate::{engine, files, fork, signals, socket};
@@ -23,15 +24,27 @@ const LOOKS_APART_MAX: Duration = Duration::from_millis(20);
 pub fn at_exit() {
     // What a child has of this is its parent's.
     let Some(engine) = engine::running().filter(|_| fork::is_engines_process()) else { return };
-    socket::outstay();
     lull_net::about_to_wait();
     signals::section(close_all);
+    loop {
+        socket::outstay();
+        stay_for_undelivered(&engine.network);
+        // Meanwhile more may have come for others.
+        if !socket::is_used() {
+            break;
+        }
+    }
+    // What a thread of the program's still waits at, what nobody has accepted, and what was not delivered.
+    engine.network.end_all();
+}
+
+fn stay_for_undelivered(network: &Network) {
     let (began, mut last_progress) = (Instant::now(), Instant::now());
-    let (mut left, mut apart) = (engine.network.undelivered(), Duration::from_micros(100));
+    let (mut left, mut apart) = (network.undelivered(), Duration::from_micros(100));
     while left > 0 && last_progress.elapsed() < NO_PROGRESS && began.elapsed() < AT_MOST {
         std::thread::sleep(apart);
         apart = (apart * 2).min(LOOKS_APART_MAX);
-        let now = engine.network.undelivered();
+        let now = network.undelivered();
         if now != left {
             (left, last_progress) = (now, Instant::now());
         }
@@ -41,7 +54,6 @@ pub fn at_exit() {
             "process {} ends, and peers have not taken the last {left} bytes: they are reset",
             std::process::id()
         ));
-        engine.network.reset_undelivered();
     }
 }
 

@@ -10,6 +10,7 @@ use super::half_open_input::INVALID_INTERVAL_NS;
 use super::options::Offer;
 use super::paws::Timestamps;
 use super::segment::Segment;
+use super::socket::{Shutdown, SocketId, SocketKind};
 use super::stack::{Io, Stack};
 use super::time_wait::TimeWait;
 use super::wire::{self, ACK, BareSegment, FIN, RST, seq_lt};
@@ -113,12 +114,26 @@ impl Stack {
         self.leaving().map(|(_, connection)| connection.socket().send_queue() as u64 + 1).sum()
     }
 
-    /// Resets them: nobody will be here to go on.
-    pub(crate) fn reset_undelivered(&mut self, io: &mut Io<'_>) {
-        let leaving: Vec<u32> = self.leaving().map(|(index, _)| index).collect();
-        for index in leaving {
-            self.send_reset(index, io);
-            self.free(index);
+    /// Tells every peer that this is the end: nobody will be here to go on. What a socket still holds is closed as its owner would
+    /// have closed it; what was accepted by nobody, or was closed and not delivered, is reset.
+    pub(crate) fn end_all(&mut self, io: &mut Io<'_>) {
+        let listeners: Vec<u32> = self.listeners.iter().map(|(index, _)| index).collect();
+        for index in listeners {
+            let id = SocketId::new(SocketKind::Listener, index, self.listeners.generation(index));
+            // One that was shut down already has nothing to lose.
+            let _ = self.shutdown(id, Shutdown::Both, io);
+        }
+        let open = |(_, connection): &(u32, &Connection)| connection.phase == Phase::Open;
+        let connections: Vec<u32> = self.connections.iter().filter(open).map(|(index, _)| index).collect();
+        for index in connections {
+            let Some(connection) = self.connections.get(index) else { continue };
+            let held = connection.flags.contains(Flags::HELD);
+            if held && !connection.outstanding() && !connection.socket().can_recv() {
+                let _ = self.shutdown(self.connection_id(index), Shutdown::Write, io);
+            } else if held || connection.outstanding() {
+                self.send_reset(index, io);
+                self.over(index, Some(NetError::ConnectionReset), io);
+            }
         }
     }
 
@@ -193,6 +208,21 @@ impl Stack {
         let index = self.time_waits.records.insert(record);
         self.time_waits.order.push_back((until_ns, index, self.time_waits.records.generation(index)));
         self.flows.insert(flow, Owner::TimeWait(index));
+    }
+
+    /// Whether a segment shows that another stack with the same addresses has a later connection of this 4-tuple, or is to have it: the
+    /// peer sends nothing behind its own end, and a new SYN finds no listener here. TIME-WAIT must not answer for that connection.
+    pub(super) fn is_of_a_later_connection(
+        &self,
+        index: u32,
+        frame: &Frame,
+        packet: &Packet,
+        segment: &Segment,
+    ) -> bool {
+        let is_alone = self.config.elsewhere.is_none() && self.siblings.is_none();
+        let Some(record) = self.time_waits.records.get(index).filter(|_| !is_alone) else { return false };
+        let is_behind = segment.flags & wire::RST == 0 && seq_lt(record.rcv_nxt, segment.seq);
+        is_behind && (segment.flags & wire::SYN == 0 || self.listener_for(frame, packet, &record.flow).is_none())
     }
 
     /// A segment for a connection in TIME-WAIT (RFC 9293 section 3.10.7.4, `tcp_timewait_state_process`). `Ok`: it

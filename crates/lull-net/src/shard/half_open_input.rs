@@ -102,6 +102,10 @@ impl Stack {
             return Err(REFUSED);
         }
         if segment.flags & ACK != 0 && segment.ack != handshake.isn.wrapping_add(1) {
+            // The SYN may have come to another stack as well, which has the connection by now.
+            if segment.flags & RST == 0 && self.is_elsewhere(None, frame) {
+                return Ok(());
+            }
             self.reset_stranger(packet, &segment, io);
             return Err(REFUSED);
         }

@@ -42,6 +42,9 @@ impl Stack {
             }
             Some(&Owner::Connection(index)) => return self.connection_input(index, frame, packet, segment, io),
             Some(&Owner::HalfOpen(index)) => return self.half_open_input(index, frame, packet, segment, io),
+            Some(&Owner::TimeWait(index)) if self.is_of_a_later_connection(index, frame, packet, &segment) => {
+                self.time_waits.forget(index, &mut self.flows);
+            }
             Some(&Owner::TimeWait(index)) => {
                 let (listener, isn) = self.time_wait_input(index, frame, packet, &segment, io)?;
                 return self.accept_syn(listener, flow, frame, packet, segment, Some(isn), io);

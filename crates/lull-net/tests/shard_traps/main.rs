@@ -1,6 +1,7 @@
 //! What smoltcp does not do for a server with many connections: one test per trap, named for it.
 
 mod addresses;
+mod beside;
 mod life;
 mod segments;
 #[path = "../shard_harness/mod.rs"]
@@ -9,6 +10,6 @@ mod shard_harness;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use lull_net::shard::{ConnectOptions, ListenOptions, Neighbours, NetError, Ready, Shutdown};
+use lull_net::shard::{ConnectOptions, ListenOptions, Neighbours, NetError, Ready, Shutdown, SocketId};
 use lull_nic::Checksum;
 use shard_harness::*;

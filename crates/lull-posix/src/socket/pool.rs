@@ -30,9 +30,9 @@ use crate::files::Open;
 use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
 
-pub(crate) use owner::outstay;
 pub(super) use owner::serve;
 pub(crate) use owner::serve_a_child;
+pub(crate) use owner::{is_used, outstay};
 
 /// Queues that processes may share (`seen_by` of a frame has a bit for each).
 const QUEUES: u32 = 32;

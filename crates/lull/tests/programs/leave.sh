@@ -93,4 +93,113 @@ options=(--queues 2)
 on_lull python3 server.py 10.0.2.2
 timeout 240 python3 peers.py 10.0.2.2 || fail "a peer was told of no end: $(cat said)"
 stop
+
+# The process that has the only queue exits: it stays for a peer that takes nothing just now, and meanwhile passes on what comes to
+# the one that has none. It stays for that one's connection, too, when the slow peer has everything.
+cat >shared.py <<'END'
+import ctypes, os, signal, socket, sys
+
+def owner(listener):
+    connection, _ = listener.accept()
+    open("owner_has_one", "w").close()
+    connection.recv(1)
+    connection.sendall(b"y" * 60_000)
+    ctypes.CDLL(None).exit(0)
+
+def other(listener):
+    while not os.path.exists("owner_has_one"):
+        signal.sigtimedwait([], 0.01)
+    open("other_asks", "w").close()
+    while True:
+        connection, _ = listener.accept()
+        while asked := connection.recv(1):
+            connection.sendall(asked)
+
+listener = socket.create_server((sys.argv[1], 7003))
+for each in owner, other:
+    if os.fork() == 0:
+        each(listener)
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+while True:
+    signal.pause()
+END
+cat >slow.py <<'END'
+import os, socket, sys, time
+
+def connect(window=None):
+    for attempt in range(600):
+        connection = socket.socket()
+        if window:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        connection.settimeout(60)
+        try:
+            connection.connect((sys.argv[1], 7003))
+            return connection
+        except OSError:
+            connection.close()
+            time.sleep(0.1)
+    raise SystemExit("no connection")
+
+def asks(connection):
+    connection.sendall(b"a")
+    assert connection.recv(1) == b"a"
+
+slow = connect(32768)
+while not os.path.exists("other_asks"):
+    time.sleep(0.05)
+time.sleep(0.3)
+slow.sendall(b"x")
+served = connect()
+asks(served)
+got = 0
+while chunk := slow.recv(65536):
+    got += len(chunk)
+assert got == 60_000, got
+time.sleep(0.5)
+asks(served)
+served.close()
+# The owner ends, and the other one takes its queue.
+asks(connect())
+END
+nic=(--nic tap:lull3 --addr 10.0.3.2/24 --peer-addr 10.0.3.1/24)
+options=()
+on_lull setsid python3 shared.py 10.0.3.2
+timeout 240 python3 slow.py 10.0.3.2 || fail "a connection that was passed on ended with the process that did: $(cat said)"
+stop
+
+# A thread waits at a connection as its process exits: the connection's peer is told, as by Linux's kernel.
+cat >threads.py <<'END'
+import ctypes, os, signal, socket, sys, threading
+
+listener = socket.create_server((sys.argv[1], 7004))
+if os.fork() == 0:
+    waits, _ = listener.accept()
+    threading.Thread(target=waits.recv, args=(1,)).start()
+    ends, _ = listener.accept()
+    ends.recv(1)
+    ctypes.CDLL(None).exit(0)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while True:
+    signal.pause()
+END
+cat >told.py <<'END'
+import socket, sys, time
+
+def connect():
+    for attempt in range(600):
+        try:
+            return socket.create_connection((sys.argv[1], 7004), 60)
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("no connection")
+
+waited_at, ends = connect(), connect()
+time.sleep(0.3)
+ends.sendall(b"x")
+assert waited_at.recv(1) == b"", "there was nothing to send"
+END
+nic=(--nic tap:lull4 --addr 10.0.4.2/24 --peer-addr 10.0.4.1/24)
+on_lull python3 threads.py 10.0.4.2
+timeout 240 python3 told.py 10.0.4.2 || fail "the peer of a connection that a thread waited at was told nothing: $(cat said)"
+stop
 echo done

@@ -67,6 +67,11 @@ pub(crate) fn outstay() {
     }
 }
 
+/// Whether other processes use connections of this process's.
+pub(crate) fn is_used() -> bool {
+    *locked(&COUNT) > 0
+}
+
 /// Gives what comes to `real` to the listener's pool from when a process asks that has no queue. It goes on when this process closes
 /// the listener, for as long as another one has it.
 pub(in crate::socket) fn serve(listener: &Listener, real: &Arc<TcpListener>) {
@@ -127,17 +132,22 @@ impl Owner {
     /// Until nobody is left to give a connection to.
     fn pass_on(&self, real: &TcpListener) {
         loop {
+            // Counted before it is taken, so that a process that ends never does so between the two.
+            let passed_on = PassedOn::begin();
             match real.accept() {
                 Ok((stream, peer)) => {
-                    if let Err(error) = self.give(stream, peer) {
+                    if let Err(error) = self.give(stream, peer, passed_on) {
                         say::line(format_args!("a connection of {peer} cannot be passed on: {error}"));
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.wait(real) {
-                    Ok(false) => {}
-                    // No process has it any more, or there is no engine.
-                    Ok(true) | Err(_) => break,
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    drop(passed_on);
+                    match self.wait(real) {
+                        Ok(false) => {}
+                        // No process has it any more, or there is no engine.
+                        Ok(true) | Err(_) => break,
+                    }
+                }
                 // Its peer has reset it meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 // It was shut down.
@@ -182,7 +192,7 @@ impl Owner {
         }
     }
 
-    fn give(&self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
+    fn give(&self, stream: TcpStream, peer: SocketAddr, passed_on: PassedOn) -> io::Result<()> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         let file = accept::file(self.domain, self.options.inherited(), stream, peer, 0).map_err(to_io)?;
@@ -190,7 +200,6 @@ impl Owner {
         let (mine, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let (mine, theirs) = (own::kept_apart(mine), own::kept_apart(theirs));
         locked(&GIVEN).get_or_insert_default().insert(connection, file);
-        let passed_on = PassedOn::begin();
         inherit::offer(mine, move || taken_back(connection).map(|file| (file, passed_on)))?;
         // While every process is busy it waits here, and later connections in the stack.
         let sent = Message { process: std::process::id(), connection }.send(&self.gives, &theirs);
