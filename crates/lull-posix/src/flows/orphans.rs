@@ -131,6 +131,10 @@ mod tests {
                 flows.take_over(1)
             });
             flows.begins_with(0);
+            // Who would sleep for ever is woken.
+            let said = flows.times_orphaned() != seen;
+            flows.ended(&[0]);
+            assert!(said, "nobody said so");
             assert_eq!(addresses(&heard.join().unwrap()), [flow(1)]);
         });
         let seen = flows.times_orphaned();
