@@ -209,7 +209,7 @@ taken_over! {
         if !is_ours(fd) {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
-        socket::recvmmsg(messages, count, flags, timeout.as_mut(), |message, flags| recvmsg(fd, message, flags))
+        socket::recvmmsg(fd, messages, count, flags, timeout.as_mut(), |message, flags| recvmsg(fd, message, flags))
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {

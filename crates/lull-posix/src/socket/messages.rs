@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::{Message, Receive, Room, Send, recv_message, send_message, sends_by_lull};
-use crate::{Errno, Result, files, inherit, is_engaged, memory};
+use lull_fd::linux::set_error;
+use lull_net::Ready;
+
+use super::{Message, Receive, Room, Send, getsockopt, recv_message, send_message, sends_by_lull};
+use crate::files::File;
+use crate::{Errno, Result, files, inherit, is_engaged, memory, signals};
 
 /// As in the kernel, no more messages of a call are sent (`__sys_sendmmsg`). Receiving has no such limit (`do_recvmmsg`).
 const SENT_MAX: c_uint = 1024;
@@ -101,17 +105,52 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
     }
 }
 
-/// `recvmmsg`, which is `recvmsg` again and again.
+/// An error of a socket of lull's that waits to be told (`sk_err`).
+fn has_error(file: &File) -> bool {
+    match file {
+        File::Stream(stream) => stream.stream.ready().contains(Ready::ERR),
+        File::Datagram(_) => true,
+        File::Listener(_) | File::Epoll(_) => false,
+    }
+}
+
+/// Takes it (`sock_error`).
+fn take_error(fd: c_int) -> Option<c_int> {
+    signals::section(|| {
+        files::get(fd).filter(|file| has_error(file))?;
+        let mut error = [0; size_of::<c_int>()];
+        getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error)?.ok()?;
+        Some(c_int::from_ne_bytes(error)).filter(|error| *error != 0)
+    })
+}
+
+/// Whether a connection has nothing left to be received but its error, which stays for the next call (`do_recvmmsg`).
+fn has_error_alone(fd: c_int) -> bool {
+    let is_so = |file: &File| match file {
+        File::Stream(stream) => has_error(file) && stream.stream.unread().is_ok_and(|unread| unread == 0),
+        _ => false,
+    };
+    signals::section(|| files::get(fd).is_some_and(|file| is_so(&file)))
+}
+
+/// `recvmmsg`, which is `recvmsg` again and again, but tells an error first, also where there is something to be received.
 ///
 /// # Safety
 /// The program vouches for the messages.
 pub unsafe fn recvmmsg(
+    fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
     timeout: Option<&mut timespec>,
     mut receive: impl FnMut(*mut msghdr, c_int) -> ssize_t,
 ) -> c_int {
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = take_error(fd)
+    {
+        set_error(error);
+        return -1;
+    }
     // After the first message the rest are taken as far as they are there.
     let rest = if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
     let flags = flags & !libc::MSG_WAITFORONE;
@@ -120,10 +159,10 @@ pub unsafe fn recvmmsg(
         Instant::now().checked_add(timeout)
     });
     // As in the kernel, the time is looked at between messages and ends no wait for one (recvmmsg(2), BUGS).
-    let in_time = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until);
+    let goes_on = |nth| nth == 0 || until.is_none_or(|until| Instant::now() < until) && !has_error_alone(fd);
     // SAFETY: as above.
     let done = unsafe {
-        each(messages, count, in_time, |nth, message| receive(message, if nth == 0 { flags } else { flags | rest }))
+        each(messages, count, goes_on, |nth, message| receive(message, if nth == 0 { flags } else { flags | rest }))
     };
     if let (Some(timeout), Some(until)) = (timeout, until) {
         let left = until.saturating_duration_since(Instant::now());
@@ -196,7 +235,7 @@ mod tests {
         let mut messages: Vec<mmsghdr> = (0..1030).map(|_| unsafe { std::mem::zeroed() }).collect();
         // SAFETY: as many messages as it says.
         unsafe {
-            assert_eq!(recvmmsg(messages.as_mut_ptr(), 1030, 0, None, |_, _| 1), 1030);
+            assert_eq!(recvmmsg(-1, messages.as_mut_ptr(), 1030, 0, None, |_, _| 1), 1030);
             assert_eq!(sendmmsg(messages.as_mut_ptr(), 1030, |_| 1), 1024);
         }
     }
@@ -210,7 +249,7 @@ mod tests {
         };
         let flags = libc::MSG_WAITFORONE | libc::MSG_PEEK;
         // SAFETY: as many messages as it says.
-        assert_eq!(unsafe { recvmmsg(messages().as_mut_ptr(), 3, flags, None, receive) }, 3);
+        assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, flags, None, receive) }, 3);
         let rest = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         assert_eq!(flags_of_each, [libc::MSG_PEEK, rest, rest]);
     }
@@ -219,7 +258,7 @@ mod tests {
     fn time_that_is_over_leaves_the_messages_behind_the_first() {
         let mut timeout = timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: as many messages as it says.
-        let told = unsafe { recvmmsg(messages().as_mut_ptr(), 3, 0, Some(&mut timeout), |_, _| 5) };
+        let told = unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), |_, _| 5) };
         assert_eq!((told, timeout.tv_sec, timeout.tv_nsec), (1, 0, 0));
     }
 }
