@@ -14,29 +14,111 @@ pub type Slot = usize;
 /// A call, as both machines make it.
 #[derive(Clone, PartialEq)]
 pub enum Call {
-    Socket { flags: c_int },
-    Bind { slot: Slot, at: String },
-    Listen { slot: Slot, backlog: c_int },
-    Connect { slot: Slot, to: String },
-    Accept { slot: Slot, flags: c_int },
-    Recv { slot: Slot, sizes: Vec<usize>, flags: Option<c_int> },
-    Send { slot: Slot, data: Vec<Vec<u8>>, flags: Option<c_int> },
-    Shutdown { slot: Slot, how: c_int },
-    Close { slot: Slot },
-    Dup { slot: Slot },
-    Dup2 { slot: Slot, to: Slot },
-    GetFlags { slot: Slot },
-    SetFlags { slot: Slot, flags: c_int },
-    Fionbio { slot: Slot, on: bool },
-    SetOption { slot: Slot, level: c_int, name: c_int, value: Vec<u8> },
-    GetOption { slot: Slot, level: c_int, name: c_int, room: usize },
-    Name { slot: Slot, of_peer: bool },
+    Socket {
+        flags: c_int,
+    },
+    Bind {
+        slot: Slot,
+        at: String,
+    },
+    Listen {
+        slot: Slot,
+        backlog: c_int,
+    },
+    Connect {
+        slot: Slot,
+        to: String,
+    },
+    Accept {
+        slot: Slot,
+        flags: c_int,
+    },
+    Recv {
+        slot: Slot,
+        sizes: Vec<usize>,
+        flags: Option<c_int>,
+    },
+    Send {
+        slot: Slot,
+        data: Vec<Vec<u8>>,
+        flags: Option<c_int>,
+    },
+    RecvMany {
+        slot: Slot,
+        sizes: Vec<usize>,
+        flags: c_int,
+    },
+    SendMany {
+        slot: Slot,
+        data: Vec<Vec<u8>>,
+        flags: c_int,
+    },
+    Shutdown {
+        slot: Slot,
+        how: c_int,
+    },
+    Close {
+        slot: Slot,
+    },
+    Dup {
+        slot: Slot,
+    },
+    Dup2 {
+        slot: Slot,
+        to: Slot,
+    },
+    GetFlags {
+        slot: Slot,
+    },
+    SetFlags {
+        slot: Slot,
+        flags: c_int,
+    },
+    Fionbio {
+        slot: Slot,
+        on: bool,
+    },
+    SetOption {
+        slot: Slot,
+        level: c_int,
+        name: c_int,
+        value: Vec<u8>,
+    },
+    GetOption {
+        slot: Slot,
+        level: c_int,
+        name: c_int,
+        room: usize,
+    },
+    Name {
+        slot: Slot,
+        of_peer: bool,
+    },
     EpollCreate,
-    EpollCtl { slot: Slot, what: c_int, member: Slot, events: u32 },
-    EpollWait { slot: Slot, max: usize, timeout_ms: c_int },
-    Poll { members: Vec<(Slot, i16)>, timeout_ms: c_int },
+    EpollCtl {
+        slot: Slot,
+        what: c_int,
+        member: Slot,
+        events: u32,
+    },
+    EpollWait {
+        slot: Slot,
+        max: usize,
+        timeout_ms: c_int,
+    },
+    Poll {
+        members: Vec<(Slot, i16)>,
+        timeout_ms: c_int,
+    },
+    /// As `Poll`; which sets a number is in is told by the events.
+    Select {
+        members: Vec<(Slot, i16)>,
+        timeout_ms: c_int,
+    },
     Eventfd,
-    Fork { closes: Vec<Slot> },
+    Fork {
+        closes: Vec<Slot>,
+    },
 }
 
 impl fmt::Debug for Call {
@@ -52,6 +134,11 @@ impl fmt::Debug for Call {
             Call::Send { slot, data, flags } => {
                 let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
                 write!(f, "send(s{slot}, {sizes:?}{})", flags_or_none(flags))
+            }
+            Call::RecvMany { slot, sizes, flags } => write!(f, "recvmmsg(s{slot}, {sizes:?}, {flags:#x})"),
+            Call::SendMany { slot, data, flags } => {
+                let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
+                write!(f, "sendmmsg(s{slot}, {sizes:?}, {flags:#x})")
             }
             Call::Shutdown { slot, how } => write!(f, "shutdown(s{slot}, {how})"),
             Call::Close { slot } => write!(f, "close(s{slot})"),
@@ -71,10 +158,11 @@ impl fmt::Debug for Call {
                 write!(f, "epoll_ctl(s{slot}, {what}, s{member}, {events:#x})")
             }
             Call::EpollWait { slot, max, timeout_ms } => write!(f, "epoll_wait(s{slot}, {max}, {timeout_ms})"),
-            Call::Poll { members, timeout_ms } => {
+            Call::Poll { members, timeout_ms } | Call::Select { members, timeout_ms } => {
+                let name = if matches!(self, Call::Poll { .. }) { "poll" } else { "select" };
                 let members: Vec<String> =
                     members.iter().map(|(slot, events)| format!("s{slot}: {events:#x}")).collect();
-                write!(f, "poll({members:?}, {timeout_ms})")
+                write!(f, "{name}({members:?}, {timeout_ms})")
             }
             Call::Eventfd => write!(f, "eventfd()"),
             Call::Fork { closes } => write!(f, "fork(), the child closes {closes:?} and ends"),
@@ -96,6 +184,9 @@ pub enum Outcome {
     Value(Vec<u8>),
     Events(Vec<(u64, u32)>),
     Ready(Vec<i16>),
+    /// What each message brought.
+    Messages(Vec<Vec<u8>>),
+    Lengths(Vec<usize>),
     Child(bool),
 }
 
@@ -142,6 +233,19 @@ impl Given {
                 let slices: Vec<IoSlice<'_>> = data.iter().map(|part| IoSlice::new(part)).collect();
                 Outcome::Count(machine.send(fd(slot), &slices, *flags)?)
             }
+            Call::RecvMany { slot, sizes, flags } => {
+                let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+                let lengths = machine.recv_many(fd(slot), &mut buffers, *flags)?;
+                if flags & libc::MSG_TRUNC != 0 {
+                    return Ok(Outcome::Lengths(lengths));
+                }
+                let brought = buffers.into_iter().zip(lengths).map(|(mut buffer, length)| {
+                    buffer.truncate(length);
+                    buffer
+                });
+                Outcome::Messages(brought.collect())
+            }
+            Call::SendMany { slot, data, flags } => Outcome::Lengths(machine.send_many(fd(slot), data, *flags)?),
             Call::Shutdown { slot, how } => done(machine.shutdown(fd(slot), *how))?,
             Call::Close { slot } => done(machine.close(fd(slot)))?,
             Call::Dup { slot } => new(machine.dup(fd(slot))?),
@@ -172,6 +276,10 @@ impl Given {
                 let mut polled: Vec<pollfd> = members.iter().map(member).collect();
                 machine.poll(&mut polled, *timeout_ms)?;
                 Outcome::Ready(polled.iter().map(|polled| polled.revents).collect())
+            }
+            Call::Select { members, timeout_ms } => {
+                let members: Vec<(c_int, i16)> = members.iter().map(|(slot, events)| (fd(slot), *events)).collect();
+                Outcome::Ready(machine.select(&members, *timeout_ms)?)
             }
             Call::Eventfd => new(machine.eventfd()?),
             Call::Fork { closes } => {

@@ -1,17 +1,20 @@
 //! The socket calls on numbers: of the kernel alone, and of a program that has the preload library.
 
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, epoll_event, pollfd, socklen_t};
+use libc::{c_int, c_uint, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
 use lull_posix::signals::section;
 use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
 
 use super::peers::{Peer, PeerListener};
 use super::world;
+
+const WORD_BITS: usize = u64::BITS as usize;
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -306,6 +309,74 @@ impl Machine {
         checked(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) } as isize)
     }
 
+    /// `select`: a number is in the sets for reading, writing and exceptions by POLLIN, POLLOUT and POLLPRI. What comes back are the
+    /// sets that it is in afterwards.
+    pub fn select(self, members: &[(c_int, i16)], timeout_ms: c_int) -> Result<Vec<i16>> {
+        const BITS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        let mut words = BITS.map(|_| [0_u64; libc::FD_SETSIZE / WORD_BITS]);
+        let count = members.iter().map(|(fd, _)| *fd as usize + 1).max().unwrap_or(0);
+        if count > libc::FD_SETSIZE {
+            return Err(Errno::new(libc::EBADF));
+        }
+        for (fd, events) in members {
+            for (set, _) in words.iter_mut().zip(BITS).filter(|(_, bit)| events & bit != 0) {
+                set[*fd as usize / WORD_BITS] |= 1 << (*fd as usize % WORD_BITS);
+            }
+        }
+        let mut sets = words.each_mut().map(|set| Some(&mut set[..]));
+        if self == Machine::Lull && poll::concerns_sets(count, &sets) {
+            section(|| poll::select(count, &mut sets, timeout(timeout_ms)))?;
+        } else {
+            let mut time = libc::timeval { tv_sec: 0, tv_usec: i64::from(timeout_ms) * 1000 };
+            let time = if timeout_ms < 0 { std::ptr::null_mut() } else { &raw mut time };
+            let [read, write, except] = sets.map(|set| set.map_or(std::ptr::null_mut(), |set| set.as_mut_ptr().cast()));
+            // SAFETY: sets of FD_SETSIZE bits, and a time or none.
+            number(unsafe { libc::select(count as c_int, read, write, except, time) })?;
+        }
+        let is_in = |set: usize, fd: c_int| words[set][fd as usize / WORD_BITS] >> (fd as usize % WORD_BITS) & 1 != 0;
+        let told = |(fd, _): &(c_int, i16)| (0..3).filter(|set| is_in(*set, *fd)).fold(0, |all, set| all | BITS[set]);
+        Ok(members.iter().map(told).collect())
+    }
+
+    /// `recvmmsg`: how much each message brought.
+    pub fn recv_many(self, fd: c_int, buffers: &mut [Vec<u8>], flags: c_int) -> Result<Vec<usize>> {
+        let mut parts: Vec<iovec> = buffers.iter_mut().map(|buffer| part(buffer.as_mut_ptr(), buffer.len())).collect();
+        let mut messages = messages(&mut parts);
+        let (at, count) = (messages.as_mut_ptr(), messages.len() as c_uint);
+        let failure = Cell::new(None);
+        let done = if self.is_lulls(fd) {
+            // SAFETY: as many messages as it is told, with room for what they bring.
+            unsafe {
+                socket::recvmmsg(fd, at, count, flags, None, |message, flags| {
+                    told(section(|| socket::recvmsg(fd, message, flags)), &failure)
+                })
+            }
+        } else {
+            // SAFETY: as above.
+            told(checked(unsafe { libc::recvmmsg(fd, at, count, flags, std::ptr::null_mut()) } as isize), &failure)
+                as c_int
+        };
+        lengths(&messages, done, &failure)
+    }
+
+    /// `sendmmsg`: how much of each message was taken.
+    pub fn send_many(self, fd: c_int, data: &[Vec<u8>], flags: c_int) -> Result<Vec<usize>> {
+        let mut parts: Vec<iovec> = data.iter().map(|data| part(data.as_ptr().cast_mut(), data.len())).collect();
+        let mut messages = messages(&mut parts);
+        let (at, count) = (messages.as_mut_ptr(), messages.len() as c_uint);
+        let failure = Cell::new(None);
+        let done = if self.is_lulls(fd) {
+            // SAFETY: as many messages as it is told.
+            unsafe {
+                socket::sendmmsg(at, count, |message| told(section(|| socket::sendmsg(fd, &*message, flags)), &failure))
+            }
+        } else {
+            // SAFETY: as above.
+            told(checked(unsafe { libc::sendmmsg(fd, at, count, flags) } as isize), &failure) as c_int
+        };
+        lengths(&messages, done, &failure)
+    }
+
     pub fn eventfd(self) -> Result<c_int> {
         // SAFETY: numbers only.
         self.given_out(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK) })
@@ -364,6 +435,39 @@ impl Machine {
         };
         let (peers_before, own) = (frames(world::peers()), frames(&engine.network));
         peers_before == (own.1, own.0) && peers_before == frames(world::peers())
+    }
+}
+
+fn part(at: *mut u8, length: usize) -> iovec {
+    iovec { iov_base: at.cast(), iov_len: length }
+}
+
+/// A message of each part.
+fn messages(parts: &mut [iovec]) -> Vec<mmsghdr> {
+    let message = |part: &mut iovec| {
+        // SAFETY: plain data.
+        let mut message: mmsghdr = unsafe { std::mem::zeroed() };
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        message
+    };
+    parts.iter_mut().map(message).collect()
+}
+
+/// As C has it: -1 for a failure, which is kept.
+fn told(result: Result<usize>, failure: &Cell<Option<Errno>>) -> isize {
+    result.map_or_else(
+        |error| {
+            failure.set(Some(error));
+            -1
+        },
+        |count| count as isize,
+    )
+}
+
+fn lengths(messages: &[mmsghdr], done: c_int, failure: &Cell<Option<Errno>>) -> Result<Vec<usize>> {
+    match usize::try_from(done) {
+        Ok(done) => Ok(messages[..done].iter().map(|message| message.msg_len as usize).collect()),
+        Err(_) => Err(failure.get().unwrap_or_else(Errno::last)),
     }
 }
 

@@ -17,10 +17,11 @@ mod words;
 mod world;
 
 use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use machine::Machine;
-use program::Step;
+use program::{Op, Pick, Step};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use run::{Run, Threads};
 
@@ -106,14 +107,69 @@ fn run_seed(seed: u64, threads: &RefCell<Threads>, counts: &RefCell<Counts>) -> 
     }
 }
 
+/// The sides settle by what the whole process has sent: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    world::peers();
+    world::signals_that_interrupt();
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What was sent just before makes the peer put off its acknowledgement of the FIN, which is a second edge.
+#[test]
+fn an_edge_is_not_looked_for_before_the_fin_is_acknowledged() {
+    let _alone = alone();
+    let nth = Pick { nth: 0, any: false };
+    let events = (libc::EPOLLOUT | libc::EPOLLET) as u32;
+    let wait = Op::EpollWait { pick: nth, timeout_ms: 0 };
+    let ops = [
+        Op::Depart { nonblocking: true, in_kernel: false },
+        Op::EpollCreate,
+        Op::EpollCtl { context: nth, pick: nth, what: libc::EPOLL_CTL_ADD, events },
+        wait.clone(),
+        Op::Send { pick: nth, sizes: vec![100], flags: None },
+        Op::Shutdown { pick: nth, how: libc::SHUT_WR },
+        wait.clone(),
+        wait,
+    ];
+    does_the_same(&ops, 20);
+}
+
+/// What was received stays for the next call.
+#[test]
+fn recvmmsg_tells_of_a_reset_before_what_came() {
+    let _alone = alone();
+    let nth = Pick { nth: 0, any: false };
+    let receive = Op::RecvMany { pick: nth, sizes: vec![30; 4], flags: libc::MSG_DONTWAIT };
+    let ops = [
+        Op::Depart { nonblocking: true, in_kernel: false },
+        Op::PeerSend { nth: 0, size: 100 },
+        Op::RecvMany { pick: nth, sizes: vec![30], flags: libc::MSG_DONTWAIT },
+        Op::PeerClose { nth: 0, reset: true },
+        receive.clone(),
+        receive.clone(),
+        receive,
+    ];
+    does_the_same(&ops, 1);
+}
+
+fn does_the_same(ops: &[Op], times: usize) {
+    let step = |op: &Op| Step { is_done: true, by_second: false, op: op.clone() };
+    let program: Vec<Step> = ops.iter().map(step).collect();
+    let mut threads = run::new_threads();
+    for _ in 0..times {
+        assert_eq!(run(&program, [Machine::Kernel, Machine::Lull], &mut threads, LOST), None);
+    }
+}
+
 #[test]
 fn random_programs_do_the_same_on_the_kernel_and_on_lull() {
     let first = number("LULL_SEED").unwrap_or(1);
     let count = number("LULL_PROGRAMS").unwrap_or(300);
     let findings_max = number("LULL_FINDINGS").unwrap_or(1);
     println!("LULL_SEED={first} LULL_PROGRAMS={count}");
-    world::peers();
-    world::signals_that_interrupt();
+    let _alone = alone();
     let threads = RefCell::new(run::new_threads());
     let counts = RefCell::new(Counts { calls: 0, open: 0 });
     let start = Instant::now();

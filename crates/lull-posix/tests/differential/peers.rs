@@ -80,6 +80,16 @@ impl Peer {
         }
     }
 
+    /// As [`awaits_last_ack`].
+    pub fn awaits_last_ack(&self) -> bool {
+        match self {
+            Peer::Kernels(fd) => awaits_last_ack(Machine::Kernel, fd.as_raw_fd()),
+            Peer::Lulls(stream) => {
+                stream.info().is_ok_and(|info| matches!(info.state, "FIN-WAIT-1" | "LAST-ACK" | "CLOSING"))
+            }
+        }
+    }
+
     /// What it is connected to, while it is.
     pub fn remote(&self) -> Option<SocketAddr> {
         match self {
@@ -201,14 +211,11 @@ pub fn state(machine: Machine, fd: c_int) -> (u32, usize) {
     (ready as u16 as u32, machine.unread(fd))
 }
 
-/// Whether the kernel's connection has sent a FIN that its peer has not acknowledged (`TCP_FIN_WAIT1`, `TCP_LAST_ACK`,
-/// `TCP_CLOSING`).
-pub fn awaits_last_ack(fd: c_int) -> bool {
-    let mut state = [0_u8; 1];
-    let mut length: socklen_t = 1;
-    // SAFETY: room for the first field, and its size. What is no TCP socket has none.
-    unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, state.as_mut_ptr().cast(), &raw mut length) };
-    matches!(state, [4] | [9] | [11])
+/// Whether a connection has sent a FIN that its peer has not acknowledged (`TCP_FIN_WAIT1`, `TCP_LAST_ACK`, `TCP_CLOSING`). What is no
+/// TCP socket has not.
+pub fn awaits_last_ack(machine: Machine, fd: c_int) -> bool {
+    let info = machine.getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 1);
+    info.is_ok_and(|state| matches!(state[..], [4] | [9] | [11]))
 }
 
 /// Bytes that the kernel's TCP has not sent yet, for Nagle's algorithm or want of room.

@@ -81,6 +81,18 @@ pub enum Op {
         sizes: Vec<usize>,
         flags: Option<c_int>,
     },
+    /// `recvmmsg`.
+    RecvMany {
+        pick: Pick,
+        sizes: Vec<usize>,
+        flags: c_int,
+    },
+    /// `sendmmsg`.
+    SendMany {
+        pick: Pick,
+        sizes: Vec<usize>,
+        flags: c_int,
+    },
     Shutdown {
         pick: Pick,
         how: c_int,
@@ -114,6 +126,12 @@ pub enum Op {
         name: c_int,
         us: i64,
     },
+    /// SO_LINGER.
+    SetLinger {
+        pick: Pick,
+        on: bool,
+        seconds: c_int,
+    },
     GetOption {
         pick: Pick,
         option: (c_int, c_int),
@@ -136,6 +154,7 @@ pub enum Op {
     Poll {
         members: Vec<(Pick, i16)>,
         timeout_ms: c_int,
+        by_select: bool,
     },
     Eventfd,
     Fork {
@@ -267,6 +286,11 @@ fn recv_flags() -> impl Strategy<Value = Option<c_int>> {
     ]
 }
 
+fn many_flags() -> impl Strategy<Value = c_int> {
+    let waits = libc::MSG_DONTWAIT;
+    select(vec![0, waits, waits, waits | libc::MSG_PEEK, libc::MSG_WAITFORONE, waits | libc::MSG_TRUNC])
+}
+
 fn send_flags() -> impl Strategy<Value = Option<c_int>> {
     prop_oneof![
         4 => Just(None),
@@ -321,6 +345,10 @@ fn data() -> impl Strategy<Value = Op> {
     prop_oneof![
         14 => (pick(), sizes(), recv_flags()).prop_map(|(pick, sizes, flags)| Op::Recv { pick, sizes, flags }),
         14 => (pick(), sizes(), send_flags()).prop_map(|(pick, sizes, flags)| Op::Send { pick, sizes, flags }),
+        3 => (pick(), prop::collection::vec(size(), 0..4), many_flags())
+            .prop_map(|(pick, sizes, flags)| Op::RecvMany { pick, sizes, flags }),
+        3 => (pick(), prop::collection::vec(size(), 0..4), select(vec![0, libc::MSG_NOSIGNAL, libc::MSG_DONTWAIT]))
+            .prop_map(|(pick, sizes, flags)| Op::SendMany { pick, sizes, flags }),
         5 => (pick(), how()).prop_map(|(pick, how)| Op::Shutdown { pick, how }),
         2 => pick().prop_map(|pick| Op::GetFlags { pick }),
         4 => (pick(), any::<bool>(), any::<bool>())
@@ -329,6 +357,8 @@ fn data() -> impl Strategy<Value = Op> {
             .prop_map(|(pick, option, value, bytes)| Op::SetOption { pick, option, value, bytes }),
         1 => (pick(), select(vec![libc::SO_RCVTIMEO, libc::SO_SNDTIMEO]), select(vec![0_i64, 1_000, 2_000]))
             .prop_map(|(pick, name, us)| Op::SetTimeout { pick, name, us }),
+        2 => (pick(), any::<bool>(), select(vec![0, 0, 1, 60, -1]))
+            .prop_map(|(pick, on, seconds)| Op::SetLinger { pick, on, seconds }),
         6 => (pick(), select(OPTIONS.to_vec())).prop_map(|(pick, option)| Op::GetOption { pick, option }),
         3 => (pick(), any::<bool>()).prop_map(|(pick, of_peer)| Op::Name { pick, of_peer }),
     ]
@@ -345,8 +375,8 @@ fn readiness() -> impl Strategy<Value = Op> {
         12 => (pick(), pick(), add_or_else(), epoll_events())
             .prop_map(|(context, pick, what, events)| Op::EpollCtl { context, pick, what, events }),
         14 => (pick(), timeout()).prop_map(|(pick, timeout_ms)| Op::EpollWait { pick, timeout_ms }),
-        6 => (prop::collection::vec((pick(), poll_events()), 0..5), timeout())
-            .prop_map(|(members, timeout_ms)| Op::Poll { members, timeout_ms }),
+        9 => (prop::collection::vec((pick(), poll_events()), 0..5), timeout(), prop::bool::weighted(0.33))
+            .prop_map(|(members, timeout_ms, by_select)| Op::Poll { members, timeout_ms, by_select }),
     ]
 }
 

@@ -126,7 +126,9 @@ impl<'t> Run<'t> {
     /// Whether a thread waits in `poll` for a number.
     pub fn is_polled(&self, slot: Slot) -> bool {
         self.pending.iter().flatten().any(|call| match call {
-            Call::Poll { members, .. } => members.iter().any(|(member, _)| *member == slot),
+            Call::Poll { members, .. } | Call::Select { members, .. } => {
+                members.iter().any(|(member, _)| *member == slot)
+            }
             _ => false,
         })
     }
@@ -212,13 +214,20 @@ impl<'t> Run<'t> {
         const NEVER: c_int = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
         match call {
             Call::Recv { flags, .. } | Call::Send { flags, .. } if flags.unwrap_or(0) & NEVER != 0 => Waits::Never,
-            Call::Recv { slot, .. } | Call::Accept { slot, .. } => on_file(*slot, libc::SO_RCVTIMEO),
-            Call::Send { slot, .. } | Call::Connect { slot, .. } => on_file(*slot, libc::SO_SNDTIMEO),
-            Call::EpollWait { timeout_ms, .. } | Call::Poll { timeout_ms, .. } => match timeout_ms {
-                0 => Waits::Never,
-                1.. => Waits::ForATime,
-                _ => Waits::ForEver,
-            },
+            Call::RecvMany { flags, .. } | Call::SendMany { flags, .. } if flags & NEVER != 0 => Waits::Never,
+            Call::Recv { slot, .. } | Call::RecvMany { slot, .. } | Call::Accept { slot, .. } => {
+                on_file(*slot, libc::SO_RCVTIMEO)
+            }
+            Call::Send { slot, .. } | Call::SendMany { slot, .. } | Call::Connect { slot, .. } => {
+                on_file(*slot, libc::SO_SNDTIMEO)
+            }
+            Call::EpollWait { timeout_ms, .. } | Call::Poll { timeout_ms, .. } | Call::Select { timeout_ms, .. } => {
+                match timeout_ms {
+                    0 => Waits::Never,
+                    1.. => Waits::ForATime,
+                    _ => Waits::ForEver,
+                }
+            }
             _ => Waits::Never,
         }
     }
@@ -237,8 +246,10 @@ impl<'t> Run<'t> {
     fn waits_on(&self, call: &Call) -> Option<usize> {
         match call {
             Call::Recv { slot, .. }
+            | Call::RecvMany { slot, .. }
             | Call::Accept { slot, .. }
             | Call::Send { slot, .. }
+            | Call::SendMany { slot, .. }
             | Call::Connect { slot, .. } => Some(self.slots[*slot].file),
             _ => None,
         }
@@ -316,10 +327,12 @@ impl<'t> Run<'t> {
                 self.file_mut(*slot).kind = Kind::Stream;
             }
             Call::EpollCtl { member, .. } if succeeded => self.file_mut(*member).is_member = true,
-            Call::Send { slot, .. } => {
-                if let Outcome::Count(count) = outcomes[0] {
-                    self.file_mut(*slot).sent += count;
-                }
+            Call::Send { slot, .. } | Call::SendMany { slot, .. } => {
+                self.file_mut(*slot).sent += match &outcomes[0] {
+                    Outcome::Count(count) => *count,
+                    Outcome::Lengths(lengths) => lengths.iter().sum(),
+                    _ => 0,
+                };
             }
             _ => {}
         }
@@ -455,16 +468,13 @@ impl<'t> Run<'t> {
             .sum()
     }
 
-    /// Whether the acknowledgement of a FIN is on its way on the kernel's side: it may be delayed, and is an edge.
+    /// Whether the acknowledgement of a FIN is on its way: on either side it may be delayed, and it is an edge.
     fn has_fin_on_its_way(&self) -> bool {
-        let kernels = (0..2).filter(|side| self.sides[*side].machine == Machine::Kernel);
-        kernels.into_iter().any(|side| {
+        (0..2).any(|side| {
             let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
-            let peers = self.peers.iter().flatten().filter_map(|peer| match &peer.sides[side] {
-                Peer::Kernels(fd) => Some(fd.as_raw_fd()),
-                Peer::Lulls(_) => None,
-            });
-            streams.map(|slot| slot.fds[side]).chain(peers).any(peers::awaits_last_ack)
+            let mut own = streams.map(|slot| peers::awaits_last_ack(self.machine(side), slot.fds[side]));
+            let mut peers = self.peers.iter().flatten().map(|peer| peer.sides[side].awaits_last_ack());
+            own.any(|awaits| awaits) || peers.any(|awaits| awaits)
         })
     }
 

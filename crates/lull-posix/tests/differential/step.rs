@@ -4,6 +4,8 @@
 //! - "one waiter" and "contexts in poll": see `run`.
 //! - "room": no more is on its way in a direction of a connection than the smallest buffers hold, and less than half of lull's,
 //!   which SO_RCVLOWAT is cut to (docs/user_plane.md, Limits). How much a full buffer takes is each system's own affair.
+//! - "answers between messages": `sendmmsg` has one message for a peer that has closed. On loopback that one's reset comes before the
+//!   second message, and on a network when it comes.
 //! - "backlog": no peer connects beyond a listener's backlog. The SYN is dropped then, and comes again a second later.
 //! - "one queue": at a listener in both worlds one connection waits at a time, as each world has a queue of its own.
 //! - "own address": a program does not connect to its own address of lull's (docs/user_plane.md, Limits).
@@ -14,7 +16,10 @@
 //! - "ports of connections": a port is asked for a second time only while its listener is open. Connections that it left hold
 //!   the port on Linux, and here they do not.
 //! - "worlds": a socket that is bound to an address of one world is not connected to the other, which no route leads to.
-//! - "nothing": who asks for no bytes does not wait. On Linux whatever wakes such a call ends it.
+//! - "nothing": who asks for no bytes does not wait. On Linux whatever wakes such a call ends it. Who gives no
+//!   messages gives them to a socket: at another number lull does not look.
+//! - "several messages": `recvmmsg` waits for its first message alone. What fails while it waits for a later one, be it a signal,
+//!   is the socket's error afterwards on Linux.
 //! - "what is left": a socket whose connection or listening has ended is not asked for its name, and a connection that is over
 //!   is not bound.
 //! - "one-shot moves": a one-shot member is a socket that is connected or listens: which the kernel has reported already is not
@@ -34,7 +39,7 @@ use lull_posix::address;
 
 use super::call::{Call, Slot};
 use super::machine::KERNELS_PEER;
-use super::peers::Peer;
+use super::peers::{Peer, state};
 use super::program::{At, Op, Pick, ROOM_BYTES, Step, To};
 use super::run::{Kind, PeerPair, Result, Run, address_of};
 
@@ -117,7 +122,11 @@ impl Run<'_> {
                     _ => Ok(None),
                 }
             }
-            Op::Poll { members, timeout_ms } => self.poll(by, members, *timeout_ms),
+            Op::SendMany { pick, sizes, flags } => match self.pick(*pick, &[Stream]) {
+                Some(slot) if !sizes.is_empty() || self.kind(slot) == Stream => self.send_many(by, slot, sizes, *flags),
+                _ => Ok(None),
+            },
+            Op::Poll { members, timeout_ms, by_select } => self.poll(by, members, *timeout_ms, *by_select),
             Op::Fork { picks } => {
                 let mut closes: Vec<Slot> =
                     picks.iter().filter_map(|pick| self.pick(*pick, &[Stream, Listener])).collect();
@@ -164,6 +173,18 @@ impl Run<'_> {
                     flags => flags,
                 };
                 Call::Recv { slot, sizes: sizes.clone(), flags }
+            }
+            Op::RecvMany { pick, ref sizes, flags } => {
+                let slot = self.pick(pick, &[Stream]).filter(|slot| !sizes.is_empty() || self.kind(*slot) == Stream)?;
+                // Rule "nothing".
+                let flags = if sizes.contains(&0) { flags | libc::MSG_DONTWAIT } else { flags };
+                // Rule "several messages".
+                let flags = if sizes.len() > 1 { flags | libc::MSG_WAITFORONE } else { flags };
+                Call::RecvMany { slot, sizes: sizes.clone(), flags }
+            }
+            Op::SetLinger { pick, on, seconds } => {
+                let value = [c_int::from(on), seconds].map(c_int::to_ne_bytes).concat();
+                Call::SetOption { slot: self.to_be_set(pick)?, level: libc::SOL_SOCKET, name: libc::SO_LINGER, value }
             }
             Op::Shutdown { pick, how } => Call::Shutdown { slot: self.not_fresh(pick, &[Stream, Listener])?, how },
             Op::Close { pick } => Call::Close { slot: self.pick(pick, FILES)? },
@@ -306,13 +327,31 @@ impl Run<'_> {
     }
 
     fn send(&mut self, by: bool, slot: Slot, sizes: &[usize], flags: Option<c_int>) -> Result<Option<Slot>> {
+        match self.data(slot, sizes) {
+            Some(data) => self.call(by, Call::Send { slot, data, flags }),
+            None => Ok(None),
+        }
+    }
+
+    fn send_many(&mut self, by: bool, slot: Slot, sizes: &[usize], flags: c_int) -> Result<Option<Slot>> {
+        // Rule "answers between messages".
+        let has_ended = state(self.machine(0), self.fd(0, slot)).0 & libc::EPOLLRDHUP as u32 != 0;
+        let sizes = if has_ended { &sizes[..sizes.len().min(1)] } else { sizes };
+        match self.data(slot, sizes) {
+            Some(data) => self.call(by, Call::SendMany { slot, data, flags }),
+            None => Ok(None),
+        }
+    }
+
+    /// Rule "room": data of these sizes, if there is room for it.
+    fn data(&self, slot: Slot, sizes: &[usize]) -> Option<Vec<Vec<u8>>> {
         let wanted: usize = sizes.iter().sum();
         let unread = match self.peer_of(slot) {
             Some(peer) => self.peers[peer].as_ref().map_or(0, |peer| peer.sides[0].state().1),
             None => self.files[self.slots[slot].file].sent,
         };
         if unread + wanted > ROOM_BYTES {
-            return Ok(None);
+            return None;
         }
         let mut next = self.steps() as u8;
         let mut data = |size: usize| {
@@ -323,11 +362,10 @@ impl Run<'_> {
                 })
                 .collect::<Vec<u8>>()
         };
-        let data = sizes.iter().map(|size| data(*size)).collect();
-        self.call(by, Call::Send { slot, data, flags })
+        Some(sizes.iter().map(|size| data(*size)).collect())
     }
 
-    fn poll(&mut self, by: bool, members: &[(Pick, i16)], timeout_ms: c_int) -> Result<Option<Slot>> {
+    fn poll(&mut self, by: bool, members: &[(Pick, i16)], timeout_ms: c_int, by_select: bool) -> Result<Option<Slot>> {
         use Kind::{Eventfd, Fresh, Listener, Stream};
         let member = |(pick, events): &(Pick, i16)| {
             Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd])?, *events))
@@ -335,6 +373,11 @@ impl Run<'_> {
         let mut members: Vec<(Slot, i16)> = members.iter().filter_map(member).collect();
         // Rule "contexts in poll".
         members.retain(|(slot, _)| self.kind(*slot) != Kind::Epoll);
+        if by_select {
+            // A set has a number once, and none that is not open.
+            members.retain(|(slot, _)| self.slots[*slot].open);
+            return self.call(by, Call::Select { members, timeout_ms });
+        }
         self.call(by, Call::Poll { members, timeout_ms })
     }
 
