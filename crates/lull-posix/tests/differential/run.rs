@@ -123,12 +123,13 @@ impl<'t> Run<'t> {
         self.pending.iter().any(Option::is_some)
     }
 
-    /// Whether a thread waits in `poll` for a number.
+    /// Whether a thread waits in `poll` for a number, or at it for several messages.
     pub fn is_polled(&self, slot: Slot) -> bool {
         self.pending.iter().flatten().any(|call| match call {
             Call::Poll { members, .. } | Call::Select { members, .. } => {
                 members.iter().any(|(member, _)| *member == slot)
             }
+            Call::RecvMany { slot: received, sizes, .. } => *received == slot && sizes.len() > 1,
             _ => false,
         })
     }

@@ -12,7 +12,9 @@
 //! - "nested contexts": a context is no member of a context.
 //! - "fresh": a socket that neither listens nor is connected is not duplicated, nor shut down (docs/user_plane.md, Limits).
 //! - "one number": a file with several numbers is no member of a context.
-//! - "polled": a number that a thread waits for in `poll` is not closed meanwhile: "the result is unspecified" (select(2)).
+//! - "polled": a number that a thread waits for in `poll` is not closed meanwhile: "the result is unspecified" (select(2)). Nor is
+//!   one at which it waits for several messages: Linux takes all of them from the file that the number was, and here the number
+//!   is looked up for each.
 //! - "ports of connections": a port is asked for a second time only while its listener is open. Connections that it left hold
 //!   the port on Linux, and here they do not.
 //! - "worlds": a socket that is bound to an address of one world is not connected to the other, which no route leads to.
