@@ -213,14 +213,17 @@ fn on_the_user_plane_a_resume_that_finds_nothing_gives_the_queue_back_to_its_int
 fn timers_of_the_user_plane_wait_for_the_next_call_while_a_worker_computes() {
     // Requests of 30 us, one behind another: a timer of 10 us falls due while one is served.
     let slow = USER.replace("\"2us\"\n[run]", "\"30us\"\n[costs]\ntimer_irq = \"90us\"\n[run]");
-    let out = run(&slow, "defer10", Traffic::Open { per_s: 30_000.0 });
+    let traffic = Traffic::Open { per_s: 30_000.0 };
+    let mut world = parse(&slow).world(&mode("defer10"), traffic, 200_000_000);
+    // The kernel timer behind them comes late enough to be met by a look each time.
+    world.host.as_mut().unwrap().timer_slack_ns = 1_000_000_000;
+    let out = Sim::new(&world, 3).run().unwrap();
     assert!(out.counts.timer_irqs > 1_000);
     // None of them broke in: that would have cost 90 us each.
     assert!((out.qps() - 30_000.0).abs() < 1_000.0, "{}", out.qps());
-    // Beyond the slack of 50 us the kernel timer fires, and breaks in.
-    let slower = slow.replace("\"30us\"\n[costs]", "\"300us\"\n[costs]");
-    let out = run(&slower, "defer10", Traffic::Open { per_s: 3_000.0 });
-    assert!(out.qps() < 2_800.0, "{}", out.qps());
+    // With the slack of 50 us that one fires, and breaks in.
+    let out = run(&slow, "defer10", traffic);
+    assert!(out.counts.backstops > 500 && out.qps() < 28_000.0, "{} {}", out.counts.backstops, out.qps());
 }
 
 #[test]
