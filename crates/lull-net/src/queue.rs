@@ -219,7 +219,9 @@ impl Queue {
             self.tell_and_ring(host, inside);
             self.wait_for_room(inside);
             kick = inside.sending.take_kick().or(kick.take());
-            wakes.extend(inside.watchers.take_wakes());
+            if let Some(more) = inside.watchers.take_wakes() {
+                wakes.get_or_insert_default().extend(more);
+            }
             work
         });
         // Whoever runs the discipline does so without the shard's lock: others may push meanwhile.

@@ -42,6 +42,12 @@ impl Wakes {
         self.0.push(Woken::Worker(waker));
     }
 
+    /// Nobody is to be woken.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds the threads of `others`.
     pub(crate) fn extend(&mut self, mut others: Wakes) {
         self.0.append(&mut others.0);
@@ -49,7 +55,6 @@ impl Wakes {
 }
 
 impl Drop for Wakes {
-    #[inline]
     fn drop(&mut self) {
         for woken in self.0.drain(..) {
             match woken {

@@ -18,13 +18,22 @@ pub(super) struct Watchers {
     wakes: Wakes,
 }
 
+#[inline]
+fn list<'a>(
+    tcp: &'a mut [Option<WaitList>],
+    others: &'a mut HashMap<u64, WaitList>,
+    id: SocketId,
+) -> Option<&'a mut WaitList> {
+    match id.kind() {
+        SocketKind::Tcp => tcp.get_mut(id.slot())?.as_mut(),
+        _ => others.get_mut(&id.to_bits()),
+    }
+}
+
 impl Watchers {
     #[inline]
     pub(super) fn list(&mut self, id: SocketId) -> Option<&mut WaitList> {
-        match id.kind() {
-            SocketKind::Tcp => self.tcp.get_mut(id.slot())?.as_mut(),
-            _ => self.others.get_mut(&id.to_bits()),
-        }
+        list(&mut self.tcp, &mut self.others, id)
     }
 
     /// Makes the wait list of a socket on which `ready` is ready.
@@ -60,10 +69,10 @@ impl Watchers {
         }
     }
 
-    /// Who is to be woken for what was told, once the lock is given back.
+    /// Who is to be woken for what was told, once the lock is given back. Most calls tell nobody who sleeps.
     #[inline]
-    pub(super) fn take_wakes(&mut self) -> Wakes {
-        std::mem::take(&mut self.wakes)
+    pub(super) fn take_wakes(&mut self) -> Option<Wakes> {
+        if self.wakes.is_empty() { None } else { Some(std::mem::take(&mut self.wakes)) }
     }
 
     /// Tells of the changes, and leaves none.
@@ -75,21 +84,20 @@ impl Watchers {
                 }
             }
         }
-        let mut wakes = self.take_wakes();
+        let Watchers { tcp, others, wakes } = self;
         for change in changes.drain(..) {
             // A connection that nobody accepted yet has no list.
-            if let Some(list) = self.list(change.socket) {
-                list.tell(change.ready, change.edges, napi_id, &mut wakes);
+            if let Some(list) = list(tcp, others, change.socket) {
+                list.tell(change.ready, change.edges, napi_id, wakes);
             }
         }
-        self.wakes = wakes;
     }
 
     /// Everything is ready: every call returns at once, with the error.
     pub(super) fn tell_of_the_end(&mut self) {
         let ready = Ready::READABLE | Ready::WRITABLE | Ready::RDHUP | Ready::HUP | Ready::ERR;
         // They are woken under the lock: what comes after a panic need not see to them.
-        let mut wakes = self.take_wakes();
+        let mut wakes = std::mem::take(&mut self.wakes);
         let lists = self.tcp.iter_mut().flatten().chain(self.others.values_mut());
         lists.for_each(|list| list.tell(ready, ready, 0, &mut wakes));
     }
