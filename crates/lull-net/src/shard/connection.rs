@@ -245,7 +245,7 @@ impl Connection {
     }
 
     /// `tcp_poll`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn readiness(&self) -> Ready {
         let socket = self.socket();
         let mut ready = if self.error.is_some() { Ready::ERR } else { Ready::empty() };
