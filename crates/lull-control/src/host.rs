@@ -11,7 +11,9 @@ use lull_slo::Decided;
 use crate::change::{Former, Planned, apply};
 use crate::group;
 use crate::schema::{Answer, Change, Cpu, EpollContext, Napi, Request, Set, Shown, Sockets};
-use crate::server::ListSockets;
+
+/// Lists the sockets of a process.
+pub type ListSockets = Box<dyn Fn() -> Option<Sockets> + Send>;
 
 /// Answers requests about one host.
 pub(crate) struct Answers {

@@ -14,10 +14,10 @@ use lull_host::Host;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::error::Error;
-use crate::host::Answers;
+use crate::host::{Answers, ListSockets};
 use crate::peer;
 use crate::place::{Places, file_name};
-use crate::schema::{Answer, REQUEST_BYTES_MAX, Request, Sockets};
+use crate::schema::{Answer, REQUEST_BYTES_MAX, Request};
 
 /// How long a client may take for its request, and for reading the answer. Clients are served one after the other, and one
 /// that is stopped must not keep the others waiting for long.
@@ -25,9 +25,6 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a controller is still there.
 const CONTROLLER_LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Lists the sockets of a process.
-pub type ListSockets = Box<dyn Fn() -> Option<Sockets> + Send>;
 
 /// A control socket that is offered. Dropping it ends the thread and removes the file.
 ///

@@ -29,6 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use libc::c_int;
 use lull_core::settings::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_USECS_MAX};
 
+use crate::decimal::decimal;
 use crate::linux::Socket;
 use crate::steer::Steering;
 
@@ -200,16 +201,6 @@ impl Config {
     pub fn socket_off(&self) {
         self.socket_usecs.store(0, Relaxed);
     }
-}
-
-/// A decimal number of at most ten digits and nothing else.
-pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || digits.len() > 10 {
-        return None;
-    }
-    digits.iter().try_fold(0_u64, |number, digit| {
-        digit.is_ascii_digit().then(|| number.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0'))))
-    })
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@
 //! | [`birth`] | new contexts and sockets get their parameters |
 //! | [`calls`] | a call of the program's, waited for so |
 //! | [`next`] | the C library's function of a name that is taken over |
+//! | `decimal` | numbers as the environment has them |
 //! | `steer` | listeners that share an address get a program that chooses among them |
 //! | [`say`] | one line on stderr, at most once a process |
 //! | [`linux`] | one poll of a queue, NAPI ids, signals blocked: plain system calls |
@@ -47,6 +48,7 @@
 pub mod birth;
 pub mod calls;
 pub mod config;
+mod decimal;
 pub mod files;
 pub mod linux;
 #[cfg(all(test, loom))]

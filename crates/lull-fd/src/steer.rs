@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 use libc::c_int;
 use lull_cbpf::{INSTRUCTIONS_MAX, Instruction, steer};
 
+use crate::decimal::decimal;
 use crate::linux;
 
 /// What is asked for, in one byte.
@@ -109,7 +110,7 @@ fn bytes(it: Instruction) -> u64 {
 }
 
 fn number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
-    T::try_from(crate::config::decimal(digits)?).ok()
+    T::try_from(decimal(digits)?).ok()
 }
 
 /// The text by which a local address stands in the table, such as `0100007F:1F90 `.

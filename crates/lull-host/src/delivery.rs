@@ -21,7 +21,7 @@ use crate::contexts::Contexts;
 use crate::cpu::Cpu;
 use crate::deadlines::NEVER;
 use crate::devices::{DeviceId, Devices};
-use crate::group::HostGroup;
+use crate::group::parts::HostGroup;
 use crate::holder::Seated;
 use crate::lateness::Lateness;
 use crate::or_end::SinkOrEnd;
@@ -238,7 +238,7 @@ pub(crate) struct Instance {
     pub(crate) cpu: AtomicU16,
     pub(crate) receiver_deadline_ns: AtomicU64,
     pub(crate) thread: OnceLock<NapiThreadHandle>,
-    /// Where it is a member ([`crate::group::membership`]). Written under the control lock.
+    /// Where it is a member ([`crate::group::parts::membership`]). Written under the control lock.
     pub(crate) group: AtomicU64,
     /// Whether the last of `napi_enable` and `napi_disable` was an enable. Read and written under the control lock.
     pub(crate) enabled: AtomicBool,

@@ -16,11 +16,11 @@ use lull_lab::plan::MODES_DEFAULT;
 use lull_sim::calibration::{Interrupts, Setup};
 
 use crate::benches::{Nic, Over, Plane, Service};
-use crate::compare::command_line;
 use crate::device_args::StateArgs;
 use crate::failure::Failure;
 use crate::output::{out, say};
 use crate::outputs::writable;
+use crate::typed::command_line;
 use crate::units;
 
 /// Arguments of `lull calibrate`.

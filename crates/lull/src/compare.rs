@@ -30,6 +30,7 @@ use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
 use crate::predict::threads;
+use crate::typed::command_line;
 use crate::units;
 
 /// Which NAPIs an epoll context attends to.
@@ -351,14 +352,4 @@ fn fits_a_program(args: &Compare) -> Result<(), Failure> {
         .into()),
         None => Ok(()),
     }
-}
-
-/// The command that was typed.
-pub fn command_line() -> String {
-    let quote = |word: String| {
-        let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "-_=,.%/:".contains(c));
-        if plain { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
-    };
-    let words = std::env::args().skip(1).map(quote);
-    std::iter::once("lull".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -11,10 +11,10 @@ use lull_lab::plan::WARM_UP_DEFAULT;
 use lull_lab::progress::ProgressMode;
 use lull_lab::table::TableStyle;
 
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::output::out;
 use crate::outputs::Outputs;
+use crate::typed::command_line;
 
 /// Options of `flood` and `forward`.
 #[derive(Args)]

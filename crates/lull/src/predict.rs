@@ -14,11 +14,11 @@ use lull_lab::simulated::{Prediction, predict};
 use lull_lab::table::{self, TableStyle};
 use lull_sim::WorldFile;
 
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::modes;
 use crate::output::out;
 use crate::outputs::Outputs;
+use crate::typed::command_line;
 use crate::units;
 
 /// Arguments of `lull predict`.

@@ -16,7 +16,7 @@ use lull_linux::sched::shown_ns;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::group;
+use crate::group_rows;
 use crate::output::{WriteError, out, outln};
 use crate::rows::{ROW_HEAD, Row, print_rows, thread_cell};
 
@@ -68,7 +68,7 @@ impl Process {
         if let Some(decided) = &self.shown.controller {
             outln!("  controller: {}", decided.words())?;
         }
-        self.shown.groups.iter().try_for_each(group::print)
+        self.shown.groups.iter().try_for_each(group_rows::print)
     }
 
     fn row(&self, napi: &Napi, mode: &Recognised) -> Row {

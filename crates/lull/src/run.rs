@@ -6,6 +6,7 @@ mod nic;
 mod peers;
 mod queues;
 mod user;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -10,11 +10,11 @@ use lull_lab::control::{Proof, Proving, phases, prove, timeline};
 use lull_sim::{Job, Offered, WorldFile, predict};
 use lull_slo::Slo;
 
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::output::{outln, say};
 use crate::outputs::Outputs;
 use crate::predict::threads;
+use crate::typed::command_line;
 
 /// Arguments of `lull sim control`.
 #[derive(Args)]

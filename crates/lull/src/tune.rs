@@ -22,11 +22,11 @@ use lull_slo::Slo;
 use lull_units::share_permille;
 
 use crate::benches::{Nic, Over, Service};
-use crate::compare::command_line;
 use crate::failure::Failure;
 use crate::output::{out, say};
 use crate::outputs::Outputs;
 use crate::predict::threads;
+use crate::typed::command_line;
 use crate::units;
 
 /// Arguments of `lull tune`.

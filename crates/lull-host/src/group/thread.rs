@@ -12,7 +12,7 @@ use lull_core::{GroupPoller, GroupStep};
 use crate::contain::within;
 use crate::cpu::Cpu;
 use crate::delivery::{Delivery, Instance};
-use crate::group::HostGroup;
+use crate::group::parts::HostGroup;
 use crate::holder;
 use crate::parker::Parker;
 use crate::seat::GROUP_POLLER;

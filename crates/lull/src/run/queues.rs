@@ -7,21 +7,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use lull_control::Program;
+use lull_nic::Device;
 use lull_nic::tap::{self, Tap};
-use lull_nic::{Device, EventFdSink, IrqSink};
 use lull_posix::Flows;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::depot::Depot;
-use super::ended::Ended;
 use crate::failure::Failure;
-
-/// How often a look is taken at which process has which queue; the end of one that is known is seen at once.
-const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The queues that are shared.
 pub(super) enum Queues {
@@ -35,7 +28,7 @@ pub(super) enum Queues {
 
 impl Queues {
     /// Sees to what processes have that ended. Returns those that have queues.
-    fn look(&mut self, flows: &Flows) -> Vec<i32> {
+    pub(super) fn look(&mut self, flows: &Flows) -> Vec<i32> {
         match self {
             Queues::Unshared(queues) => (0..queues.len() as u32).filter_map(|queue| flows.holder(queue)).collect(),
             Queues::Tap(attached) => attached.look(flows),
@@ -43,14 +36,14 @@ impl Queues {
         }
     }
 
-    fn awaited(&self) -> Vec<BorrowedFd<'_>> {
+    pub(super) fn awaited(&self) -> Vec<BorrowedFd<'_>> {
         match self {
             Queues::Unshared(_) | Queues::Tap(_) => Vec::new(),
             Queues::Xdp(depot) => depot.awaited().collect(),
         }
     }
 
-    fn attend(&mut self) {
+    pub(super) fn attend(&mut self) {
         if let Queues::Xdp(depot) = self {
             depot.attend();
         }
@@ -84,53 +77,6 @@ pub(super) fn processes(flows: &Flows, queues: usize) -> std::io::Result<Program
     let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
     let holder = move |queue| flows.holder(queue).and_then(|pid| u32::try_from(pid).ok());
     Ok(Program::new(move || (0..queues as u32).filter_map(&holder).collect()))
-}
-
-/// Sees to the queues until it is dropped.
-pub(super) struct Watch {
-    end: Arc<EventFdSink>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    /// Looks after the queues from now on; nobody has one yet. The thread takes the signals that its maker lets it: start it
-    /// where none of the launcher's own is left to it.
-    pub(super) fn start(mut queues: Queues, mut ended: Ended, flows: &Flows) -> std::io::Result<Watch> {
-        let end = Arc::new(EventFdSink::new()?);
-        let flows = Flows::open(flows.as_fd().try_clone_to_owned()?)?;
-        let watched = end.clone();
-        let look_after = move || {
-            loop {
-                let holders = queues.look(&flows);
-                ended.look(&flows, &mut queues);
-                let ends =
-                    holders.into_iter().filter_map(|pid| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok());
-                let ends: Vec<OwnedFd> = ends.collect();
-                let mut awaited = vec![PollFd::from_borrowed_fd(watched.as_fd(), PollFlags::IN)];
-                awaited.extend(ends.iter().map(|end| PollFd::new(end, PollFlags::IN)));
-                awaited.extend(queues.awaited().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-                // Cut short by a signal, it looks sooner.
-                let _ = poll(&mut awaited, Some(&LOOK_EVERY));
-                drop(awaited);
-                if watched.clear() {
-                    return;
-                }
-                queues.attend();
-            }
-        };
-        let thread = std::thread::Builder::new().name("lull-queues".to_owned()).spawn(look_after)?;
-        Ok(Watch { end, thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.end.raise();
-        if let Some(thread) = self.thread.take() {
-            // It has no panic of its own to tell of.
-            let _ = thread.join();
-        }
-    }
 }
 
 /// The queues of a TAP: those that the kernel sends frames to are attached.

@@ -21,7 +21,7 @@ use lull_posix::handover::{self, HandOver};
 use lull_posix::{Flows, handover::inheritable};
 
 use super::ended::Ended;
-use super::{RunArgs, nic, peers, queues};
+use super::{RunArgs, nic, peers, queues, watch};
 use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::keeper::Keeper;
@@ -278,17 +278,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         controller.map(|controller| Keeper::start(Whom::Program(processes), controller, &mode, log)).transpose()?;
     let network = NetworkConfig { qdisc: None, ..asked.network };
     let ended = Ended::new(asked.nic.clone(), network.clone(), queues);
-    let mut watch = None;
+    let mut watching = None;
     let started = || {
-        watch = Some(queues::Watch::start(shared, ended, &flows));
+        watching = Some(watch::Watch::start(shared, ended, &flows));
         // The program has its own of them by now.
         drop(handed_on);
     };
     let status = program.run(&variables, started, &mut |line| args.say(line))?;
-    if let Some(Err(error)) = &watch {
+    if let Some(Err(error)) = &watching {
         args.say(&format!("queues of processes that ended were not taken out: {error}"));
     }
-    drop((watch, keeper));
+    drop((watching, keeper));
     let left_open = flows.all();
     if !left_open.is_empty() {
         let network = NetworkConfig { neighbours: asked.nic.neighbours(), ..network };
