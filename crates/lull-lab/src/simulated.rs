@@ -68,7 +68,7 @@ pub enum SimulatedError {
 /// # Errors
 /// See [`SimulatedError`].
 pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
-    let Prediction { file, modes, loads, runs, seed, window_ns, .. } = *prediction;
+    let Prediction { file, modes, loads, runs, window_ns, .. } = *prediction;
     for mode in modes {
         let refused = |why| SimulatedError::Run { cell: file.name.clone(), error: PredictError::Mode(why) };
         file.can_run(mode).map_err(refused)?;
@@ -81,20 +81,7 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
             predict::fits_wire(file, per_s).map_err(refused)?;
         }
     }
-    let mut asked = Vec::new();
-    for run in 0..runs {
-        for &load in loads {
-            for mode in modes {
-                let job = Job {
-                    mode: mode.clone(),
-                    offered: offered(load),
-                    seed: seed.wrapping_add(u64::from(run)),
-                    window_ns,
-                };
-                asked.push((load, run, job));
-            }
-        }
-    }
+    let asked = asked(prediction, offered);
     let jobs: Vec<Job> = asked.iter().map(|(.., job)| job.clone()).collect();
     let outcomes = run_all(file, &jobs, prediction.threads, prediction.stop);
     let interrupted = outcomes.iter().any(Option::is_none);
@@ -146,6 +133,25 @@ pub fn predict(prediction: &Prediction<'_>) -> Result<Report, SimulatedError> {
         notes,
         cells: summarise(results),
     })
+}
+
+/// Every run of every cell: rounds of all loads, and of all modes at each.
+fn asked(prediction: &Prediction<'_>, offered: impl Fn(Load) -> Offered) -> Vec<(Load, u32, Job)> {
+    let mut asked = Vec::new();
+    for run in 0..prediction.runs {
+        for &load in prediction.loads {
+            for mode in prediction.modes {
+                let job = Job {
+                    mode: mode.clone(),
+                    offered: offered(load),
+                    seed: prediction.seed.wrapping_add(u64::from(run)),
+                    window_ns: prediction.window_ns,
+                };
+                asked.push((load, run, job));
+            }
+        }
+    }
+    asked
 }
 
 /// What the second application's clients see beside each cell, if the world has one: means of the runs.

@@ -1,6 +1,7 @@
 //! The kernel's half of each call: typed system calls on placeholders and on what is not lull's.
 #![allow(unsafe_code)]
 
+mod blocked;
 pub(crate) mod pipe;
 
 use core::ffi::CStr;
@@ -11,6 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use libc::{c_int, c_uint, epoll_event, socklen_t};
 
 use lull_net::lull_nic::own;
+
+pub use self::blocked::NoSignals;
 
 use crate::Result;
 use crate::raw::raw;
@@ -214,37 +217,6 @@ pub fn signal_self(signal: c_int) {
         let process = raw!(SYS_getpid).unwrap_or_default();
         let thread = raw!(SYS_gettid).unwrap_or_default();
         let _ = raw!(SYS_tgkill, process, thread, signal);
-    }
-}
-
-/// Blocks every signal of the calling thread until the value is dropped: threads that are made meanwhile never run the
-/// program's handlers.
-pub struct NoSignals(u64);
-
-impl NoSignals {
-    /// Blocks them.
-    pub fn begin() -> NoSignals {
-        NoSignals::blocking(u64::MAX)
-    }
-
-    /// Blocks all but SIGCHLD, around a fork. The end of a child is no signal to a program that ignores it; blocked in the thread
-    /// that forked it is queued instead, and ends whatever another thread waits in (`sig_ignored`, `complete_signal`).
-    pub fn but_of_children() -> NoSignals {
-        NoSignals::blocking(!(1 << (libc::SIGCHLD - 1)))
-    }
-
-    fn blocking(set: u64) -> NoSignals {
-        let mut before = 0_u64;
-        // SAFETY: sets of the kernel's size, 64 signals.
-        let _ = unsafe { raw!(SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const set, &raw mut before, 8) };
-        NoSignals(before)
-    }
-}
-
-impl Drop for NoSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set as it was.
-        let _ = unsafe { raw!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.0, 0, 8) };
     }
 }
 
@@ -468,24 +440,4 @@ pub fn position(fd: c_int) -> Result<libc::off_t> {
 pub fn set_position(fd: c_int, at: libc::off_t) -> Result<()> {
     // SAFETY: numbers only.
     unsafe { raw!(SYS_lseek, fd, at, libc::SEEK_SET) }.map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn blocked() -> u64 {
-        NoSignals::blocking(0).0
-    }
-
-    #[test]
-    fn around_a_fork_every_signal_is_blocked_but_that_of_a_child() {
-        let before = blocked();
-        let begun = NoSignals::but_of_children();
-        // SIGKILL and SIGSTOP cannot be.
-        let never = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
-        assert_eq!(blocked(), !(1 << (libc::SIGCHLD - 1) | never) | before);
-        drop(begun);
-        assert_eq!(blocked(), before);
-    }
 }

@@ -44,6 +44,31 @@ impl Sim {
             let _ = ep.set_params(&spec.params, true);
             self.contexts.push(Context::new(ep));
         }
+        self.build_connections(seed);
+        self.build_sockets();
+        for queue in self.nic.queues.ids() {
+            self.nic.unmask(&mut self.env, &mut self.cpus, queue);
+            if self.nic.queues[queue].spec.napi.threaded == Threaded::BusyPoll {
+                self.start_busy_thread(queue);
+            }
+        }
+        self.build_groups();
+        self.build_applications();
+        self.build_flood(seed);
+        for spec in self.env.world.xsk_threads.clone() {
+            self.start(CpuId::new(spec.cpu), Box::new(XskResponder::new(spec)));
+        }
+        for cpu in self.cpus.ids() {
+            self.cpus.dispatch(&mut self.env, cpu);
+        }
+        self.clients.start(&mut self.env);
+        if let Some(flood) = &self.flood {
+            flood.start(&mut self.env);
+        }
+    }
+
+    /// Connections of the load, each on its queue and with its context.
+    fn build_connections(&mut self, seed: u64) {
         for (index, spec) in self.env.world.connections.clone().iter().enumerate() {
             let first = self.clients.connections.next();
             let (queue, context) = (QueueId::new(spec.queue), ContextId::new(spec.context));
@@ -62,6 +87,10 @@ impl Sim {
                 let _ = self.contexts[context].ep.note_napi(self.nic.queues[queue].napi.id());
             }
         }
+    }
+
+    /// Sockets of single receivers, and those for whole frames.
+    fn build_sockets(&mut self) {
         self.ends.first_socket = self.clients.connections.next();
         for spec in &self.env.world.sockets {
             self.clients.connections.push(Connection::new(QueueId::new(spec.queue), None, None));
@@ -78,13 +107,10 @@ impl Sim {
             let xsk = self.ends.xsks.push(Xsk::new(&spec, &self.env.world.sysctl));
             self.nic.queues[queue].xsk = Some(xsk);
         }
-        for queue in self.nic.queues.ids() {
-            self.nic.unmask(&mut self.env, &mut self.cpus, queue);
-            if self.nic.queues[queue].spec.napi.threaded == Threaded::BusyPoll {
-                self.start_busy_thread(queue);
-            }
-        }
-        self.build_groups();
+    }
+
+    /// Who waits on contexts, and the ends of pairs.
+    fn build_applications(&mut self) {
         for spec in self.env.world.workers.clone() {
             let (context, cpu) = (ContextId::new(spec.context), CpuId::new(spec.cpu));
             let worker = EpollWorker::new(context, cpu, spec.timeout_ns, spec.events_max);
@@ -93,17 +119,6 @@ impl Sim {
         }
         for spec in self.env.world.peers.clone() {
             self.start(CpuId::new(spec.cpu), Box::new(Peer::new(&spec)));
-        }
-        self.build_flood(seed);
-        for spec in self.env.world.xsk_threads.clone() {
-            self.start(CpuId::new(spec.cpu), Box::new(XskResponder::new(spec)));
-        }
-        for cpu in self.cpus.ids() {
-            self.cpus.dispatch(&mut self.env, cpu);
-        }
-        self.clients.start(&mut self.env);
-        if let Some(flood) = &self.flood {
-            flood.start(&mut self.env);
         }
     }
 

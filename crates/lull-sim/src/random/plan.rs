@@ -1,22 +1,19 @@
 //! A random world, drawn from a seed: machine, applications, load, faults and the script of what is done to it.
 
+mod draw;
 mod transmit;
 
-use lull_core::epoll::TimeoutZero;
-use lull_core::group::{Budget, Thresholds};
-use lull_core::{EpollOptions, EpollParams, GroupConfig, NapiSettings, Sysctl, Threaded};
+use lull_core::{EpollOptions, Sysctl, Threaded};
 
-use crate::engine::dim::Moderation;
+use self::draw::Draw;
 use crate::engine::rng::{Component, Stream};
 use crate::random::Shape;
 use crate::random::action::Action;
 use crate::random::script::Step;
 use crate::random::words::{params, settings};
 use crate::world::{
-    ConnectionsSpec, ContextSpec, GroupMemberSpec, GroupSpec, Masking, ModerationSpec, NetSpec, Period, QueueSpec,
-    Traffic, WorkerSpec, World,
+    ConnectionsSpec, ContextSpec, GroupMemberSpec, GroupSpec, Masking, NetSpec, QueueSpec, Traffic, WorkerSpec, World,
 };
-use crate::{Costs, FaultSpec};
 
 /// Transitions of the core that a world takes before its load ends.
 pub const TRANSITIONS_GOAL: u64 = 10_000;
@@ -63,139 +60,6 @@ pub struct Plan {
     pub transitions_goal: u64,
 }
 
-struct Draw(Stream);
-
-impl Draw {
-    fn chance(&mut self, percent: u32) -> bool {
-        self.0.below(100) < percent
-    }
-
-    /// From `low` to `high`, both included.
-    fn between(&mut self, low: u32, high: u32) -> u32 {
-        low + self.0.below(high - low + 1)
-    }
-
-    fn one_of<T: Copy>(&mut self, these: &[T]) -> T {
-        these[self.0.below(these.len() as u32) as usize]
-    }
-
-    fn settings(&mut self, threaded: Threaded) -> NapiSettings {
-        let defer_hard_irqs = self.one_of(&[0, 0, 1, 1, 2, 3, 5, 20, 100]);
-        let gro_us = self.one_of(&[0, 0, 5, 10, 20, 50, 100, 200]);
-        let suspend_us = self.one_of(&[0, 0, 50, 200, 500, 1_000, 3_000, 20_000]);
-        NapiSettings {
-            defer_hard_irqs,
-            gro_flush_timeout_ns: gro_us * 1_000,
-            irq_suspend_timeout_ns: suspend_us * 1_000,
-            threaded,
-        }
-    }
-
-    fn params(&mut self) -> EpollParams {
-        EpollParams {
-            busy_poll_usecs: self.one_of(&[0, 0, 0, 5, 20, 64]),
-            busy_poll_budget: self.one_of(&[0, 1, 2, 4, 8, 16, 64]),
-            prefer_busy_poll: self.chance(65),
-        }
-    }
-
-    fn threaded(&mut self) -> Threaded {
-        self.one_of(&[Threaded::Off, Threaded::Off, Threaded::Off, Threaded::On, Threaded::On, Threaded::BusyPoll])
-    }
-
-    fn moderation(&mut self) -> ModerationSpec {
-        match self.between(0, 4) {
-            0 => ModerationSpec::Adaptive,
-            1 => ModerationSpec::Fixed(Moderation { usecs: self.between(1, 40), frames: self.between(1, 64) }),
-            _ => ModerationSpec::Off,
-        }
-    }
-
-    fn period(&mut self) -> Period {
-        self.one_of(&[Period::Completion, Period::First, Period::Interrupt])
-    }
-
-    fn options(&mut self) -> EpollOptions {
-        if self.chance(60) {
-            return EpollOptions::strict_linux();
-        }
-        EpollOptions {
-            resume_on_id_change: self.chance(60),
-            poll_after_returns: self.one_of(&[0, 1, 3, 8]),
-            timeout_zero: if self.chance(60) { TimeoutZero::PollOnce } else { TimeoutZero::Return },
-            every_napi: self.chance(60),
-        }
-    }
-
-    fn weight(&mut self) -> u32 {
-        self.one_of(&[1, 4, 16, 64, 64])
-    }
-
-    fn group_config(&mut self) -> GroupConfig {
-        let percent = |draw: &mut Draw| draw.one_of(&[None, None, None, Some(5), Some(30), Some(100)]);
-        GroupConfig {
-            rest_ns: self.one_of(&[None, Some(0), Some(5_000), Some(50_000)]),
-            budget: Budget { empty_percent: percent(self), total_percent: percent(self) },
-            thresholds: self.one_of(&[
-                Thresholds::default(),
-                Thresholds { wake_above: 20, park_below: 10 },
-                Thresholds { wake_above: 100, park_below: 99 },
-            ]),
-        }
-    }
-
-    fn costs(&mut self) -> Costs {
-        let mut cost = |low, high| self.between(low, high);
-        Costs {
-            irq_ns: cost(100, 2_000),
-            timer_irq_ns: cost(100, 1_500),
-            ipi_ns: cost(100, 1_000),
-            softirq_ns: cost(50, 500),
-            poll_ns: cost(50, 3_000),
-            rx_request_ns: cost(50, 2_000),
-            rx_ack_ns: cost(50, 800),
-            tx_done_ns: cost(20, 200),
-            wake_ns: cost(50, 1_000),
-            switch_ns: cost(200, 2_000),
-            epoll_call_ns: cost(100, 1_500),
-            epoll_sleep_ns: cost(50, 1_500),
-            epoll_event_ns: cost(20, 200),
-            busy_call_ns: cost(50, 500),
-            busy_round_ns: cost(200, 4_000),
-            request_sys_ns: cost(200, 6_000),
-            request_user_ns: cost(0, 6_000),
-            request_random_ns: if cost(0, 3) == 0 { cost(1, 3_000) } else { 0 },
-            idle_shallow_exit_ns: cost(100, 2_000),
-            idle_deep_exit_ns: cost(2_000, 60_000),
-            idle_deep_residency_ns: cost(10_000, 600_000),
-            ..Costs::default()
-        }
-    }
-
-    fn faults(&mut self) -> FaultSpec {
-        let mut faults = FaultSpec { between_calls_ns: self.between(2_000, 20_000), ..FaultSpec::default() };
-        if self.chance(50) {
-            faults.timer_late_max_ns = self.one_of(&[500, 5_000, 60_000, 400_000]);
-        }
-        if self.chance(50) {
-            faults.slow_poll_share = self.one_of(&[4, 30, 200]);
-            faults.slow_poll_max_ns = self.one_of(&[10_000, 60_000, 300_000]);
-        }
-        if self.chance(50) {
-            faults.tail_max_ns = self.one_of(&[200, 1_000, 8_000]);
-        }
-        if self.chance(40) {
-            faults.settle_late_share = self.one_of(&[4, 30, 300]);
-            faults.settle_late_max_ns = self.one_of(&[500, 5_000, 40_000]);
-        }
-        if self.chance(60) {
-            faults.stall_share = self.one_of(&[1, 4, 20]);
-            faults.stall_max_ns = self.one_of(&[50_000, 500_000, 4_000_000]);
-        }
-        faults
-    }
-}
-
 impl Plan {
     /// The world of this seed.
     pub fn random(seed: u64) -> Plan {
@@ -223,73 +87,18 @@ impl Plan {
         let queues = draw.between(1, 4);
         let contexts = draw.between(1, 4);
         let readers = draw.one_of(&[0, 0, 1, 2]);
-        let mut world = World {
-            cpus: vec![true; cpus as usize],
-            costs: draw.costs(),
-            faults: draw.faults(),
-            sysctl: Sysctl {
-                busy_poll_usecs: draw.one_of(&[0, 0, 0, 0, 10, 50]),
-                busy_read_usecs: 0,
-                netdev_budget: draw.one_of(&[16, 64, 300, 300]),
-                netdev_budget_usecs: Sysctl::default().netdev_budget_usecs,
-            },
-            net: NetSpec {
-                request_ns: draw.between(500, 20_000),
-                answer_ns: draw.between(500, 20_000),
-                ack_ns: draw.between(500, 10_000),
-                tx_done_ns: draw.between(200, 5_000),
-                client_random_ns: draw.one_of(&[0, 0, 2_000]),
-                retransmit_ns: 1_000_000,
-                ..NetSpec::default()
-            },
-            events_max: EVENTS_MAX,
-            ..World::default()
-        };
-        let cpu = |draw: &mut Draw| draw.between(0, cpus - 1) as u16;
+        let mut world = machine(&mut draw, cpus);
         for _ in 0..queues {
-            let threaded = draw.threaded();
-            let napi = draw.settings(threaded);
-            let irq_cpu = cpu(&mut draw);
-            world.queues.push(QueueSpec {
-                napi,
-                thread_cpu: cpu(&mut draw),
-                rx: draw.moderation(),
-                tx: draw.moderation(),
-                rx_period: draw.period(),
-                tx_period: draw.period(),
-                ring_packets: draw.one_of(&[16, 64, 256, 1_024]),
-                gro_holds: draw.chance(40),
-                masking: if draw.chance(50) { Masking::Mask } else { Masking::Disarm },
-                has_thread: true,
-                ..QueueSpec::new(irq_cpu)
-            });
+            let queue = queue(&mut draw, cpus);
+            world.queues.push(queue);
         }
         for context in 0..contexts {
-            world.contexts.push(ContextSpec { params: draw.params(), options: draw.options() });
-            for _ in 0..draw.one_of(&[1, 1, 1, 2, 3]) {
-                let timeout_ns = match draw.between(0, 9) {
-                    0..=5 => None,
-                    6 => Some(0),
-                    _ => Some(u64::from(draw.between(10, 2_000)) * 1_000),
-                };
-                let events_max = draw.one_of(&[1, 4, 64, 1_024]);
-                world.workers.push(WorkerSpec { cpu: cpu(&mut draw), context, timeout_ns, events_max });
-            }
+            workers(&mut draw, &mut world, context);
         }
-        let mut plan_readers = Vec::new();
-        for reader in 0..readers {
-            world.contexts.push(ContextSpec::default());
-            plan_readers.push(ReaderSpec {
-                cpu: cpu(&mut draw),
-                context: contexts + reader,
-                queue: draw.between(0, queues - 1),
-                usecs: draw.one_of(&[1, 10, 50, 100]),
-                budget: draw.one_of(&[0, 1, 8, 64]),
-                prefer: draw.chance(50),
-                nonblocking: draw.chance(40),
-            });
-        }
-        connect(&mut draw, &mut world, &plan_readers, contexts);
+        let readers: Vec<ReaderSpec> =
+            (0..readers).map(|reader| self::reader(&mut draw, cpus, contexts + reader, queues)).collect();
+        world.contexts.extend(readers.iter().map(|_| ContextSpec::default()));
+        connect(&mut draw, &mut world, &readers, contexts);
         let lap_ns = u64::from(draw.between(4, 16)) * 1_000_000;
         let steps = draw.between(4, 40);
         let mut script: Vec<Step> = (0..steps).map(|_| step(&mut draw, lap_ns, (cpus, queues, contexts))).collect();
@@ -302,7 +111,84 @@ impl Plan {
             transmit::draw(&mut draw, &mut world, &mut script, lap_ns);
         }
         leave_time(&mut script, cpus, lap_ns);
-        Plan { seed, world, readers: plan_readers, script, lap_ns, persistent, transitions_goal: TRANSITIONS_GOAL }
+        Plan { seed, world, readers, script, lap_ns, persistent, transitions_goal: TRANSITIONS_GOAL }
+    }
+}
+
+/// CPUs, costs and the wire, without queues and applications.
+fn machine(draw: &mut Draw, cpus: u32) -> World {
+    World {
+        cpus: vec![true; cpus as usize],
+        costs: draw.costs(),
+        faults: draw.faults(),
+        sysctl: Sysctl {
+            busy_poll_usecs: draw.one_of(&[0, 0, 0, 0, 10, 50]),
+            busy_read_usecs: 0,
+            netdev_budget: draw.one_of(&[16, 64, 300, 300]),
+            netdev_budget_usecs: Sysctl::default().netdev_budget_usecs,
+        },
+        net: NetSpec {
+            request_ns: draw.between(500, 20_000),
+            answer_ns: draw.between(500, 20_000),
+            ack_ns: draw.between(500, 10_000),
+            tx_done_ns: draw.between(200, 5_000),
+            client_random_ns: draw.one_of(&[0, 0, 2_000]),
+            retransmit_ns: 1_000_000,
+            ..NetSpec::default()
+        },
+        events_max: EVENTS_MAX,
+        ..World::default()
+    }
+}
+
+fn cpu(draw: &mut Draw, cpus: u32) -> u16 {
+    draw.between(0, cpus - 1) as u16
+}
+
+fn queue(draw: &mut Draw, cpus: u32) -> QueueSpec {
+    let threaded = draw.threaded();
+    let napi = draw.settings(threaded);
+    let irq_cpu = cpu(draw, cpus);
+    QueueSpec {
+        napi,
+        thread_cpu: cpu(draw, cpus),
+        rx: draw.moderation(),
+        tx: draw.moderation(),
+        rx_period: draw.period(),
+        tx_period: draw.period(),
+        ring_packets: draw.one_of(&[16, 64, 256, 1_024]),
+        gro_holds: draw.chance(40),
+        masking: if draw.chance(50) { Masking::Mask } else { Masking::Disarm },
+        has_thread: true,
+        ..QueueSpec::new(irq_cpu)
+    }
+}
+
+/// An epoll context with those who wait on it.
+fn workers(draw: &mut Draw, world: &mut World, context: u32) {
+    let cpus = world.cpus.len() as u32;
+    world.contexts.push(ContextSpec { params: draw.params(), options: draw.options() });
+    for _ in 0..draw.one_of(&[1, 1, 1, 2, 3]) {
+        let timeout_ns = match draw.between(0, 9) {
+            0..=5 => None,
+            6 => Some(0),
+            _ => Some(u64::from(draw.between(10, 2_000)) * 1_000),
+        };
+        let events_max = draw.one_of(&[1, 4, 64, 1_024]);
+        world.workers.push(WorkerSpec { cpu: cpu(draw, cpus), context, timeout_ns, events_max });
+    }
+}
+
+/// Who busy polls on a socket of its own, in a context of its own.
+fn reader(draw: &mut Draw, cpus: u32, context: u32, queues: u32) -> ReaderSpec {
+    ReaderSpec {
+        cpu: cpu(draw, cpus),
+        context,
+        queue: draw.between(0, queues - 1),
+        usecs: draw.one_of(&[1, 10, 50, 100]),
+        budget: draw.one_of(&[0, 1, 8, 64]),
+        prefer: draw.chance(50),
+        nonblocking: draw.chance(40),
     }
 }
 

@@ -1,5 +1,7 @@
 //! One thread of the kernel client.
 
+mod connections;
+
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::KernelConfig;
-use super::link::{self, Link, Pending, State};
+use super::link::{Link, Pending, State};
 use crate::load::clock::{Clock, MonotonicClock};
 use crate::load::dist::{Rng, mix};
 use crate::load::recorder::{Recorder, Window};
@@ -29,10 +31,6 @@ const EVENTS: usize = 128;
 const READ_BYTES: usize = 64 * 1024;
 /// Requests sent before arrivals are looked at again.
 const TX_BATCH: usize = 32;
-/// Connections being opened at a time: what any listener's queue holds.
-const OPENING_MAX: usize = 64;
-/// A lost connection is opened again after this.
-const REOPEN_NS: u64 = 100_000_000;
 /// Longest sleep: how late `stop` is noticed.
 const SLEEP_NS_MAX: u64 = 50_000_000;
 
@@ -287,29 +285,6 @@ impl Worker {
         }
     }
 
-    /// A socket that was connecting has come up, or failed.
-    fn connected(&mut self, index: u32) -> Result<(), LoadError> {
-        let now_ns = self.clock.now_ns();
-        let line = &mut self.links[index as usize];
-        let State::Connecting(fd) = std::mem::replace(&mut line.state, State::Waiting) else {
-            return Ok(());
-        };
-        self.opening -= 1;
-        if let Err(error) = link::connect_result(&fd) {
-            drop(fd);
-            self.lose(index, now_ns, error.to_string());
-            return Ok(());
-        }
-        line.state = State::Up(fd);
-        self.established += 1;
-        self.watch(index, false)?;
-        self.last_progress_ns = now_ns;
-        if self.running {
-            self.schedule.up(index, now_ns);
-        }
-        Ok(())
-    }
-
     fn watch(&mut self, index: u32, write: bool) -> Result<(), LoadError> {
         let line = &mut self.links[index as usize];
         line.watches_write = write;
@@ -417,48 +392,6 @@ impl Worker {
             let now_ns = self.clock.now_ns();
             self.lose(connection, now_ns, "epoll refused".to_owned());
         }
-    }
-
-    /// A connection is gone: books its requests as lost and has it opened again later.
-    fn lose(&mut self, index: u32, now_ns: u64, why: String) {
-        let line = &mut self.links[index as usize];
-        if let State::Up(_) = line.state {
-            self.established -= 1;
-            self.lost_connections += 1;
-            let lost = if self.running { self.schedule.down(index) } else { 0 };
-            self.recorder.lost(lost);
-        }
-        // Closing the descriptor takes it out of the epoll set.
-        *line = Link::new();
-        self.to_reopen.push_back((now_ns + REOPEN_NS, index));
-        self.last_failure = why;
-    }
-
-    /// Opens connections that wait for it, a few at a time.
-    fn open_more(&mut self, now_ns: u64) -> Result<(), LoadError> {
-        while let Some((at_ns, index)) = self.to_reopen.front().copied()
-            && at_ns <= now_ns
-        {
-            self.to_reopen.pop_front();
-            self.to_open.push_back(index);
-        }
-        while self.opening < OPENING_MAX {
-            let Some(index) = self.to_open.pop_front() else { break };
-            match link::open(self.config.server) {
-                Ok(fd) => {
-                    let data = epoll::EventData::new_u64(u64::from(index));
-                    epoll::add(&self.epoll, &fd, data, epoll::EventFlags::OUT)
-                        .map_err(|error| LoadError::Os { what: "watch a socket", source: error.into() })?;
-                    self.links[index as usize].state = State::Connecting(fd);
-                    self.opening += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    self.lose(index, now_ns, error.to_string());
-                }
-                Err(source) => return Err(LoadError::Os { what: "open a connection", source }),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,91 @@
+//! The table of flows, as several processes see it.
+
+use super::*;
+
+fn flow(port: u16) -> (SocketAddr, SocketAddr) {
+    (SocketAddr::new("10.0.0.2".parse().unwrap(), 11211), SocketAddr::new("10.0.0.1".parse().unwrap(), port))
+}
+
+#[test]
+fn who_shares_the_table_sees_what_is_open() {
+    let flows = Flows::create().unwrap();
+    let other = Flows::open(flows.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let v6 = ("[fd00::2]:80".parse().unwrap(), "[fd00::1]:4096".parse().unwrap());
+    let first = flows.opened(flow(1).0, flow(1).1, 0).unwrap();
+    let second = flows.opened(flow(2).0, flow(2).1, 0).unwrap();
+    let _third = flows.opened(v6.0, v6.1, 0).unwrap();
+    assert_eq!(other.all(), [flow(1), flow(2), v6]);
+    flows.closed(first);
+    assert_eq!(other.all(), [flow(2), v6]);
+    flows.closed(second);
+}
+
+#[test]
+fn a_full_table_says_so_and_a_slot_that_is_given_back_is_used_again() {
+    let flows = Flows::create().unwrap();
+    let mut taken: Vec<Taken> =
+        (0..FLOWS_MAX).map(|nth| flows.opened(flow(nth as u16).0, flow(nth as u16).1, 0).unwrap()).collect();
+    assert_eq!(flows.opened(flow(1).0, flow(1).1, 0), None);
+    flows.closed(taken.pop().unwrap());
+    assert!(flows.opened(flow(7).0, flow(7).1, 0).is_some());
+    assert_eq!(flows.all().len(), FLOWS_MAX);
+}
+
+/// Forks: the child's answer is its exit status.
+fn in_a_child(f: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child makes system calls only, and ends without running anything of the parent's.
+    match unsafe { libc::fork() } {
+        // SAFETY: ends the child at once.
+        0 => unsafe { libc::_exit(i32::from(!f())) },
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child that was made here.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+}
+
+#[test]
+fn a_queue_has_one_process_until_that_has_ended() {
+    let flows = Flows::create().unwrap();
+    assert!(in_a_child(|| flows.claim(0).is_ok()), "a child that ends gives it back");
+    flows.claim(0).unwrap();
+    flows.claim(0).unwrap();
+    let me = std::process::id() as libc::pid_t;
+    assert!(
+        in_a_child(|| matches!(flows.claim(0), Err(NotClaimed::Taken { pid }) if pid == me)),
+        "it is not inherited"
+    );
+    assert!(in_a_child(|| flows.claim(1).is_ok()), "each queue by itself");
+    assert!(in_a_child(|| flows.holder(0) == Some(me) && flows.holder(1).is_none()));
+    flows.release(0);
+    assert!(in_a_child(|| flows.claim(0).is_ok()), "given back");
+}
+
+#[test]
+fn of_several_processes_the_last_that_listens_has_the_new_connections() {
+    let flows = Flows::create().unwrap();
+    assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, false));
+    flows.listens(7, 80, 0);
+    flows.listens(8, 81, 0);
+    flows.listens(7, 80, 1);
+    assert_eq!((flows.who_listens(7), flows.who_listens(8)), (Some(1), Some(0)));
+    flows.listens_no_more(7, 0, true);
+    assert_eq!(flows.who_listens(7), Some(1), "the former one ends, and not the last");
+    flows.listens_no_more(7, 1, true);
+    assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, true), "whoever made it has it");
+    flows.closed_for_good(7);
+    assert!(!flows.somebody_will_listen(80));
+    flows.begins_with(0);
+    assert_eq!((flows.who_listens(8), flows.somebody_will_listen(81)), (None, true), "whoever had the queue has died");
+    flows.listens(8, 81, 2);
+    flows.listens_no_more(8, 2, false);
+    assert!(!flows.somebody_will_listen(81));
+}
+
+#[test]
+fn another_file_is_not_taken_for_the_table() {
+    let file = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
+    assert_eq!(Flows::open(file).err().unwrap().kind(), io::ErrorKind::InvalidData);
+}
