@@ -100,12 +100,20 @@ fn a_setting_of_one_napi_is_in_force_and_is_undone() {
     }
 }
 
+/// The nice value of this process: what anybody may give a thread, and take back.
+fn own_nice() -> i32 {
+    match scheduling(std::process::id() as i32).unwrap().policy {
+        ThreadPolicy::Other(nice) | ThreadPolicy::Batch(nice) => nice,
+        _ => 0,
+    }
+}
+
 /// A change of threads that any user may make, and take back.
 fn of_threads() -> Change {
     Change {
         threaded: Some(Threaded::On),
         thread_cpus: Some(vec![lull_host::usable_cores()[0]]),
-        thread_policy: Some(ThreadPolicy::Batch(0)),
+        thread_policy: Some(ThreadPolicy::Batch(own_nice())),
         ..Change::default()
     }
 }
@@ -131,7 +139,7 @@ fn the_threads_of_napis_get_cpus_and_a_policy_and_are_given_back_what_they_had()
     assert_eq!((&after[1].scheduling, &after[1].former_scheduling), (&Some(now), &Some(had.clone())));
     assert_eq!((after[0].thread, &after[0].former), (None, &None));
     // A second change does not become what undo goes back to.
-    let again = Change { thread_policy: Some(ThreadPolicy::Other(0)), ..Change::default() };
+    let again = Change { thread_policy: Some(ThreadPolicy::Other(own_nice())), ..Change::default() };
     client.ask(&Request::Set(Set { napi_ids: vec![ids[1]], change: again })).unwrap();
     assert_eq!(show(&mut client).napis[1].former_scheduling, Some(had.clone()));
     client.ask(&Request::Undo).unwrap();
