@@ -28,6 +28,7 @@ pub(crate) fn no_timer_slack() {
 
 /// CPU time of one thread of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ThreadUse {
     /// The kernel's thread id.
     pub tid: i32,

@@ -18,6 +18,7 @@ use crate::vector::{IrqEpoll, Vector};
 
 /// Counters of one CPU since the host was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CpuStats {
     /// Hard interrupts taken.
     pub interrupts: u64,

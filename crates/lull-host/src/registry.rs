@@ -7,6 +7,7 @@ use lull_core::{NAPI_ID_MIN, NapiSettings, Snapshot, Stats};
 
 /// What is known of an instance.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NapiInfo {
     /// The device's index.
     pub ifindex: u32,

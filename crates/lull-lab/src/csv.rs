@@ -81,6 +81,7 @@ pub struct CsvRow {
 
 /// Why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CsvError {
     /// The file cannot be read, or is no CSV.
     #[error("cannot read the table: {0}")]

@@ -9,6 +9,7 @@ use crate::csv::atomic;
 
 /// Why a report cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JsonError {
     /// The file cannot be read.
     #[error("cannot read the report: {0}")]

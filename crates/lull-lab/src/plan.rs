@@ -67,6 +67,7 @@ impl Default for Asked {
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
     /// No mode was named.
     #[error("no mode given: name at least one, for example base,suspend20")]

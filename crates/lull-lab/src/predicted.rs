@@ -150,6 +150,7 @@ pub struct Judged {
 
 /// Why nothing can be predicted of a report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PredictedError {
     /// The world is another machine's.
     #[error("cannot hold {world} against this: it has {what}; calibrate again with the same options")]

@@ -46,6 +46,7 @@ pub struct Prediction<'a> {
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimulatedError {
     /// A mode that does not exist.
     #[error(transparent)]

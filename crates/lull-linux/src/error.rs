@@ -8,6 +8,7 @@ use lull_core::{ModeError, SettingError};
 
 /// What went wrong, on what, and what to do about it.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// No device has this name in this network namespace.
     #[error("no device '{device}' in this network namespace: there are {}", list(there_are))]

@@ -61,6 +61,7 @@ impl Default for PacketOptions {
 
 /// What a packet socket counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PacketCounters {
     /// Frames put on the receive ring.
     pub received: u64,

@@ -36,6 +36,7 @@ pub const SLOTS_MIN: usize = 5;
 
 /// The rules, as [`crate::device`] counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Rule {
     /// Rule 1: no lost edge.
     NoLostEdge,

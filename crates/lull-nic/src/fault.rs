@@ -108,6 +108,7 @@ pub struct FaultConfig {
 
 /// What was injected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FaultStats {
     /// Frames lost.
     pub dropped: u64,

@@ -31,6 +31,7 @@ pub use summary::Summary;
 
 /// A frame that passes. Displayed, it is one line: time, direction, queue and what the frame is.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct TraceEvent<'a> {
     /// Time since the trace began.
     pub at: Duration,

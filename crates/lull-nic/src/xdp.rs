@@ -85,6 +85,7 @@ pub enum BusyPoll {
 
 /// How the device works.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct XdpReport {
     /// Where the program runs.
     pub mode: XdpMode,

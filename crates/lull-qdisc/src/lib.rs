@@ -81,6 +81,7 @@ pub enum Dequeued<F> {
 
 /// What a discipline counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QdiscStats {
     /// Frames taken.
     pub enqueued: u64,

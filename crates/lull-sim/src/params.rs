@@ -25,6 +25,7 @@ pub struct Params(BTreeMap<String, Param>);
 
 /// What is wrong with a parameter file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParamsError {
     /// It cannot be read as TOML, or a parameter lacks a part.
     #[error("the parameter file cannot be read: {}", .0.trim_end())]

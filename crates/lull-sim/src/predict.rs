@@ -34,6 +34,7 @@ pub struct Job {
 
 /// Why there is no outcome.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PredictError {
     /// The simulated service cannot be run in the mode.
     #[error("{0}")]

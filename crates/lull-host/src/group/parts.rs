@@ -37,6 +37,7 @@ pub struct GroupOptions {
 
 /// A group, as [`Host::groups`](crate::Host::groups) lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupInfo {
     /// Its number.
     pub id: GroupId,
@@ -54,6 +55,7 @@ pub struct GroupInfo {
 
 /// One poller of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GroupPollerInfo {
     /// What the core knows of it.
     pub info: PollerInfo,

@@ -84,6 +84,7 @@ pub struct Outcome {
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A cell could not be measured.
     #[error(transparent)]

@@ -32,6 +32,7 @@ pub enum Load {
 
 /// Why a load cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LoadNameError {
     /// Not one of the three forms.
     #[error(

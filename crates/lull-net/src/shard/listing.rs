@@ -10,6 +10,7 @@ use super::stack::Stack;
 
 /// One socket, or one connection that outlives its socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listed {
     /// Whether it is TCP's; if not, it is UDP's.
     pub is_tcp: bool,

@@ -32,6 +32,7 @@ const NO_NAPI: u32 = u32::MAX;
 
 /// What a transmit queue with a discipline did since it got it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransmitStats {
     /// Frames that reached the ring.
     pub frames: u64,

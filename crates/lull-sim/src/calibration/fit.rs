@@ -112,6 +112,7 @@ pub fn calibrate(
 
 /// Why there is no calibration.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CalibrateError {
     /// The file that was found is refused.
     #[error(transparent)]

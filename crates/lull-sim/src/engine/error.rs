@@ -2,6 +2,7 @@
 
 /// How a run ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RunError {
     /// Whoever asked for it wants it no longer.
     #[error("the simulation was stopped before it was done: start it again")]

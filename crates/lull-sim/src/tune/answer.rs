@@ -146,6 +146,7 @@ impl Answer {
 
 /// Why there is no answer at all.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TuneError {
     /// The network alone takes longer than a bound allows.
     #[error(
