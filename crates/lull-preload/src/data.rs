@@ -217,7 +217,7 @@ taken_over! {
         match messages.as_ref().filter(|_| count > 0).map_or(Ok(takes_data(fd)), goes) {
             Err(error) => answer::refused(error.number()),
             Ok(false) if !netlink::is_one(fd) => real::sendmmsg(fd, messages, count, flags),
-            Ok(_) => socket::sendmmsg(messages, count, |message| sendmsg(fd, message, flags)),
+            Ok(_) => socket::sendmmsg(fd, messages, count, |message| sendmsg(fd, message, flags)),
         }
     }
 

@@ -105,6 +105,11 @@ pub unsafe fn sendmsg(fd: c_int, message: &msghdr, flags: c_int) -> Result<usize
     }
 }
 
+/// Whether a number is a context of lull's: Linux says so also where no message is asked for (`do_recvmmsg`, `__sys_sendmmsg`).
+fn is_no_socket(fd: c_int) -> bool {
+    files::get(fd).is_some_and(|file| matches!(*file, File::Epoll(_)))
+}
+
 /// An error of a socket of lull's that waits to be told (`sk_err`).
 fn has_error(file: &File) -> bool {
     match file {
@@ -145,6 +150,10 @@ pub unsafe fn recvmmsg(
     timeout: Option<&mut timespec>,
     mut receive: impl FnMut(*mut msghdr, c_int) -> ssize_t,
 ) -> c_int {
+    if is_no_socket(fd) {
+        set_error(libc::ENOTSOCK);
+        return -1;
+    }
     if flags & libc::MSG_ERRQUEUE == 0
         && let Some(error) = take_error(fd)
     {
@@ -175,7 +184,16 @@ pub unsafe fn recvmmsg(
 ///
 /// # Safety
 /// The program vouches for the messages.
-pub unsafe fn sendmmsg(messages: *mut mmsghdr, count: c_uint, mut send: impl FnMut(*mut msghdr) -> ssize_t) -> c_int {
+pub unsafe fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    mut send: impl FnMut(*mut msghdr) -> ssize_t,
+) -> c_int {
+    if is_no_socket(fd) {
+        set_error(libc::ENOTSOCK);
+        return -1;
+    }
     // SAFETY: as above.
     unsafe { each(messages, count.min(SENT_MAX), |_| true, |_, message| send(message)) }
 }
@@ -224,7 +242,7 @@ mod tests {
                 if nth > fails_at { -1 } else { nth }
             };
             // SAFETY: as many messages as it says.
-            assert_eq!(unsafe { sendmmsg(messages.as_mut_ptr(), 3, send) }, told);
+            assert_eq!(unsafe { sendmmsg(-1, messages.as_mut_ptr(), 3, send) }, told);
             assert_eq!(messages.map(|message| message.msg_len), lengths);
         }
     }
@@ -236,7 +254,7 @@ mod tests {
         // SAFETY: as many messages as it says.
         unsafe {
             assert_eq!(recvmmsg(-1, messages.as_mut_ptr(), 1030, 0, None, |_, _| 1), 1030);
-            assert_eq!(sendmmsg(messages.as_mut_ptr(), 1030, |_| 1), 1024);
+            assert_eq!(sendmmsg(-1, messages.as_mut_ptr(), 1030, |_| 1), 1024);
         }
     }
 

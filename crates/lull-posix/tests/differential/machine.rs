@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_uint, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
+use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
 use lull_posix::signals::section;
 use lull_posix::socket::{self, Receive, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
@@ -15,6 +15,8 @@ use super::peers::{Peer, PeerListener};
 use super::world;
 
 const WORD_BITS: usize = u64::BITS as usize;
+/// From linux/sockios.h.
+pub const SIOCOUTQNSD: c_ulong = 0x894b;
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
@@ -214,13 +216,22 @@ impl Machine {
 
     /// FIONREAD: bytes that were received and not read; none for what is no connection.
     pub fn unread(self, fd: c_int) -> usize {
+        self.queue(fd, libc::FIONREAD).map_or(0, |bytes| bytes.max(0) as usize)
+    }
+
+    /// Bytes that were written and not sent yet, for Nagle's algorithm or want of room; none for what is no connection.
+    pub fn unsent(self, fd: c_int) -> usize {
+        self.queue(fd, SIOCOUTQNSD).map_or(0, |bytes| bytes.max(0) as usize)
+    }
+
+    /// What an `ioctl` says of a socket's queues.
+    pub fn queue(self, fd: c_int, request: c_ulong) -> Result<c_int> {
         let mut bytes: c_int = 0;
         let at = &raw mut bytes as usize;
         // SAFETY: the request writes an int.
-        let lulls = if self.is_lulls(fd) { section(|| unsafe { flags::ioctl(fd, libc::FIONREAD, at) }) } else { None };
+        let lulls = if self.is_lulls(fd) { section(|| unsafe { flags::ioctl(fd, request, at) }) } else { None };
         // SAFETY: as above.
-        let told = lulls.unwrap_or_else(|| done(unsafe { libc::ioctl(fd, libc::FIONREAD, at) }));
-        if told.is_ok() { bytes.max(0) as usize } else { 0 }
+        lulls.unwrap_or_else(|| done(unsafe { libc::ioctl(fd, request, at) })).map(|()| bytes)
     }
 
     pub fn setsockopt(self, fd: c_int, level: c_int, name: c_int, value: &[u8]) -> Result<()> {
@@ -368,7 +379,9 @@ impl Machine {
         let done = if self.is_lulls(fd) {
             // SAFETY: as many messages as it is told.
             unsafe {
-                socket::sendmmsg(at, count, |message| told(section(|| socket::sendmsg(fd, &*message, flags)), &failure))
+                socket::sendmmsg(fd, at, count, |message| {
+                    told(section(|| socket::sendmsg(fd, &*message, flags)), &failure)
+                })
             }
         } else {
             // SAFETY: as above.

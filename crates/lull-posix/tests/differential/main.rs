@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use machine::Machine;
-use program::{Op, Pick, Step};
+use program::{Op, Pick, Step, To};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use run::{Run, Threads};
 
@@ -134,6 +134,37 @@ fn an_edge_is_not_looked_for_before_the_fin_is_acknowledged() {
         wait,
     ];
     does_the_same(&ops, 20);
+}
+
+/// What Nagle's algorithm holds is not waited for by who closes with a reset, and no peer has it yet whose state would show it.
+#[test]
+fn a_reset_is_not_made_before_what_was_written_is_sent() {
+    let _alone = alone();
+    let nth = Pick { nth: 0, any: false };
+    let send = |size| Op::Send { pick: nth, sizes: vec![size], flags: None };
+    let ops = [
+        Op::PeerListen { in_kernel: false },
+        Op::Socket { flags: libc::SOCK_NONBLOCK },
+        Op::Connect { pick: nth, to: To::Listener(0) },
+        send(49),
+        send(333),
+        Op::SetLinger { pick: nth, on: true, seconds: 0 },
+        Op::Close { pick: nth },
+        Op::PeerAccept { nth: 0 },
+    ];
+    does_the_same(&ops, 1);
+}
+
+#[test]
+fn a_context_is_no_socket_to_who_gives_it_no_messages() {
+    let _alone = alone();
+    let nth = Pick { nth: 0, any: true };
+    let ops = [
+        Op::EpollCreate,
+        Op::RecvMany { pick: nth, sizes: Vec::new(), flags: libc::MSG_DONTWAIT },
+        Op::SendMany { pick: nth, sizes: Vec::new(), flags: libc::MSG_DONTWAIT },
+    ];
+    does_the_same(&ops, 1);
 }
 
 /// What was received stays for the next call.

@@ -217,12 +217,3 @@ pub fn awaits_last_ack(machine: Machine, fd: c_int) -> bool {
     let info = machine.getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, 1);
     info.is_ok_and(|state| matches!(state[..], [4] | [9] | [11]))
 }
-
-/// Bytes that the kernel's TCP has not sent yet, for Nagle's algorithm or want of room.
-pub fn unsent(fd: c_int) -> usize {
-    /// From linux/sockios.h.
-    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
-    let mut bytes: c_int = 0;
-    // SAFETY: the request writes an int. What is no connection has none.
-    if unsafe { libc::ioctl(fd, SIOCOUTQNSD, &raw mut bytes) } == 0 { bytes.max(0) as usize } else { 0 }
-}

@@ -455,18 +455,15 @@ impl<'t> Run<'t> {
         format!("readiness: {}", words.collect::<Vec<_>>().join("; "))
     }
 
-    /// Bytes that wait for Nagle's algorithm on the kernel's side.
+    /// Bytes that wait for Nagle's algorithm. For how long they do is each system's own affair, and a close that resets drops them.
     fn unsent(&self) -> usize {
-        let is_open = |fd: c_int| peers::state(Machine::Kernel, fd).0 & libc::POLLHUP as u32 == 0;
-        let sides = self.sides.iter().enumerate().filter(|(_, side)| side.machine == Machine::Kernel);
-        sides
-            .map(|(side, _)| {
-                let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
-                let own: usize =
-                    streams.filter(|slot| is_open(slot.fds[side])).map(|slot| peers::unsent(slot.fds[side])).sum();
-                own
-            })
-            .sum()
+        let of_side = |side: usize| -> usize {
+            let machine = self.machine(side);
+            let is_open = |fd: c_int| peers::state(machine, fd).0 & libc::POLLHUP as u32 == 0;
+            let streams = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind == Kind::Stream);
+            streams.map(|slot| slot.fds[side]).filter(|fd| is_open(*fd)).map(|fd| machine.unsent(fd)).sum()
+        };
+        of_side(0) + of_side(1)
     }
 
     /// Whether the acknowledgement of a FIN is on its way: on either side it may be delayed, and it is an edge.

@@ -18,8 +18,7 @@
 //! - "ports of connections": a port is asked for a second time only while its listener is open. Connections that it left hold
 //!   the port on Linux, and here they do not.
 //! - "worlds": a socket that is bound to an address of one world is not connected to the other, which no route leads to.
-//! - "nothing": who asks for no bytes does not wait. On Linux whatever wakes such a call ends it. Who gives no
-//!   messages gives them to a socket: at another number lull does not look.
+//! - "nothing": who asks for no bytes does not wait. On Linux whatever wakes such a call ends it.
 //! - "several messages": `recvmmsg` waits for its first message alone. What fails while it waits for a later one, be it a signal,
 //!   is the socket's error afterwards on Linux.
 //! - "what is left": a socket whose connection or listening has ended is not asked for its name, and a connection that is over
@@ -125,8 +124,8 @@ impl Run<'_> {
                 }
             }
             Op::SendMany { pick, sizes, flags } => match self.pick(*pick, &[Stream]) {
-                Some(slot) if !sizes.is_empty() || self.kind(slot) == Stream => self.send_many(by, slot, sizes, *flags),
-                _ => Ok(None),
+                Some(slot) => self.send_many(by, slot, sizes, *flags),
+                None => Ok(None),
             },
             Op::Poll { members, timeout_ms, by_select } => self.poll(by, members, *timeout_ms, *by_select),
             Op::Fork { picks } => {
@@ -177,7 +176,7 @@ impl Run<'_> {
                 Call::Recv { slot, sizes: sizes.clone(), flags }
             }
             Op::RecvMany { pick, ref sizes, flags } => {
-                let slot = self.pick(pick, &[Stream]).filter(|slot| !sizes.is_empty() || self.kind(*slot) == Stream)?;
+                let slot = self.pick(pick, &[Stream])?;
                 // Rule "nothing".
                 let flags = if sizes.contains(&0) { flags | libc::MSG_DONTWAIT } else { flags };
                 // Rule "several messages".
