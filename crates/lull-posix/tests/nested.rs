@@ -13,7 +13,7 @@ use libc::{
     pollfd,
 };
 use lull_net::TcpStream;
-use lull_posix::{Errno, Result, epoll, poll, socket};
+use lull_posix::{Errno, Result, epoll, files, poll, socket};
 use world::*;
 
 fn context() -> c_int {
@@ -198,6 +198,28 @@ fn how_contexts_may_stand_inside_one_another_is_linuxs() {
     };
     assert_eq!(refused, error(libc::ELOOP));
     chain[1..].iter().copied().chain([other]).for_each(close);
+}
+
+/// `epoll_ctl`, which has to return.
+fn added(epfd: c_int, fd: c_int) -> Result<()> {
+    let (sender, returned) = std::sync::mpsc::channel();
+    thread::spawn(move || sender.send(ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN)));
+    returned.recv_timeout(LOST).expect("it returns")
+}
+
+#[test]
+fn a_context_that_was_taken_out_may_hold_the_one_that_held_it() {
+    let (inner, outer, other) = (context(), context(), context());
+    assert_eq!(added(outer, inner), Ok(()));
+    assert_eq!(added(inner, outer), Err(Errno::new(libc::ELOOP)));
+    ctl(outer, EPOLL_CTL_DEL, inner, 0).unwrap();
+    assert_eq!(added(inner, outer), Ok(()));
+    ctl(inner, EPOLL_CTL_DEL, outer, 0).unwrap();
+    // A number that is another context's meanwhile.
+    assert_eq!(added(outer, inner), Ok(()));
+    files::duplicate_to(other, inner, 0).unwrap();
+    assert_eq!(added(other, outer), Ok(()));
+    [inner, outer, other].into_iter().for_each(close);
 }
 
 /// One arrival wakes one of two contexts that have the listener exclusively.

@@ -34,7 +34,11 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
         Some(File::Epoll(inside)) => {
             // The kernel knows how deep contexts may stand, and that none may be inside itself.
             kernel::epoll_ctl(epfd, what, fd, event)?;
-            if what == libc::EPOLL_CTL_DEL { Ok(()) } else { context.has_inside(fd, inside) }
+            if what == libc::EPOLL_CTL_DEL {
+                context.has_no_more_inside(fd);
+                return Ok(());
+            }
+            context.has_inside(fd, inside)
         }
         None => {
             kernel::epoll_ctl(epfd, what, fd, event)?;

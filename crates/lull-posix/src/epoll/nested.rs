@@ -91,8 +91,15 @@ impl EpollFile {
         if !inside.contains(&fd) {
             inside.push(fd);
         }
+        // What is inside that one may be this one, by a number that was used again.
+        drop(inside);
         self.has_inside.store(true, Ordering::Relaxed);
         context.is_watched()
+    }
+
+    /// The context that was added as `fd` is inside no more.
+    pub(super) fn has_no_more_inside(&self, fd: c_int) {
+        lock(&self.inside).retain(|&other| other != fd);
     }
 
     /// Sets the bells of the contexts inside, which the kernel looks at next.

@@ -167,6 +167,29 @@ fn a_context_is_no_socket_to_who_gives_it_no_messages() {
     does_the_same(&ops, 1);
 }
 
+/// The first context is looked for inside the second one, as if it were there still.
+#[test]
+fn contexts_change_places() {
+    let _alone = alone();
+    let (first, second) = (Pick { nth: 0, any: true }, Pick { nth: 1, any: true });
+    let events = libc::EPOLLIN as u32;
+    let ctl = |context, pick, what| Op::EpollCtl { context, pick, what, events };
+    let ops = [
+        Op::EpollCreate,
+        Op::EpollCreate,
+        ctl(second, first, libc::EPOLL_CTL_ADD),
+        ctl(first, second, libc::EPOLL_CTL_ADD),
+        ctl(second, first, libc::EPOLL_CTL_DEL),
+        ctl(first, second, libc::EPOLL_CTL_ADD),
+        Op::Depart { nonblocking: true, in_kernel: false },
+        ctl(second, Pick { nth: 2, any: true }, libc::EPOLL_CTL_ADD),
+        Op::PeerSend { nth: 0, size: 10 },
+        Op::EpollWait { pick: first, timeout_ms: 0 },
+        Op::Poll { members: vec![(first, libc::POLLIN)], timeout_ms: 0, by_select: false },
+    ];
+    does_the_same(&ops, 1);
+}
+
 /// What was received stays for the next call.
 #[test]
 fn recvmmsg_tells_of_a_reset_before_what_came() {

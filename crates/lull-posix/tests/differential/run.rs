@@ -434,11 +434,10 @@ impl<'t> Run<'t> {
         events.sort_unstable();
     }
 
-    /// What is ready and how much could be read, of the program's numbers and of the peers. Rule "contexts in poll": an epoll
-    /// context is not polled itself.
+    /// What is ready and how much could be read, of the program's numbers and of the peers.
     fn states(&self, side: usize) -> Vec<(u32, usize)> {
         let machine = self.sides[side].machine;
-        let open = self.slots.iter().filter(|slot| slot.open && self.files[slot.file].kind != Kind::Epoll);
+        let open = self.slots.iter().filter(|slot| slot.open);
         let own = open.map(|slot| peers::state(machine, slot.fds[side]));
         let theirs = self.peers.iter().map(|peer| peer.as_ref().map_or((0, 0), |peer| peer.sides[side].state()));
         own.chain(theirs).collect()
@@ -446,7 +445,7 @@ impl<'t> Run<'t> {
 
     fn states_in_words(&self, states: &[Vec<(u32, usize)>; 2]) -> String {
         let open = self.slots.iter().enumerate();
-        let open = open.filter(|(_, slot)| slot.open && self.files[slot.file].kind != Kind::Epoll);
+        let open = open.filter(|(_, slot)| slot.open);
         let names = open.map(|(nth, _)| format!("s{nth}"));
         let names = names.chain((0..self.peers.len()).map(|nth| format!("peer {nth}")));
         let state = |(ready, unread): (u32, usize)| format!("{} with {unread} bytes", words::ready(ready));

@@ -1,7 +1,7 @@
 //! From a step of a program to calls: what it means for the files that there are. The first side decides.
 //!
 //! What a program does not do, and why (each rule is named where it stands):
-//! - "one waiter" and "contexts in poll": see `run`.
+//! - "one waiter": see `run`.
 //! - "room": no more is on its way in a direction of a connection than the smallest buffers hold, and less than half of lull's,
 //!   which SO_RCVLOWAT is cut to (docs/user_plane.md, Limits). How much a full buffer takes is each system's own affair.
 //! - "answers between messages": `sendmmsg` has one message for a peer that has closed. On loopback that one's reset comes before the
@@ -9,7 +9,6 @@
 //! - "backlog": no peer connects beyond a listener's backlog. The SYN is dropped then, and comes again a second later.
 //! - "one queue": at a listener in both worlds one connection waits at a time, as each world has a queue of its own.
 //! - "own address": a program does not connect to its own address of lull's (docs/user_plane.md, Limits).
-//! - "nested contexts": a context is no member of a context.
 //! - "fresh": a socket that neither listens nor is connected is not duplicated, nor shut down (docs/user_plane.md, Limits).
 //! - "one number": a file with several numbers is no member of a context.
 //! - "polled": a number that a thread waits for in `poll` is not closed meanwhile: "the result is unspecified" (select(2)). Nor is
@@ -103,14 +102,10 @@ impl Run<'_> {
             }
             Op::EpollCtl { context, pick, what, events } => {
                 let context = self.pick(*context, &[Kind::Epoll]);
-                let member = self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd]);
+                let member = self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll]);
                 match (context, member) {
-                    // Rules "nested contexts" and "one number".
-                    (Some(slot), Some(member))
-                        if self.kind(member) != Kind::Epoll
-                            && self.file(member).numbers == 1
-                            && !self.file(member).is_spent =>
-                    {
+                    // Rule "one number".
+                    (Some(slot), Some(member)) if self.file(member).numbers == 1 && !self.file(member).is_spent => {
                         let mut events = *events;
                         // Rules "reported twice" and "one-shot moves".
                         if self.bound(member).is_some_and(|(_, ip)| ip.is_unspecified()) {
@@ -369,11 +364,9 @@ impl Run<'_> {
     fn poll(&mut self, by: bool, members: &[(Pick, i16)], timeout_ms: c_int, by_select: bool) -> Result<Option<Slot>> {
         use Kind::{Eventfd, Fresh, Listener, Stream};
         let member = |(pick, events): &(Pick, i16)| {
-            Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd])?, *events))
+            Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll])?, *events))
         };
         let mut members: Vec<(Slot, i16)> = members.iter().filter_map(member).collect();
-        // Rule "contexts in poll".
-        members.retain(|(slot, _)| self.kind(*slot) != Kind::Epoll);
         if by_select {
             // A set has a number once, and none that is not open.
             members.retain(|(slot, _)| self.slots[*slot].open);
