@@ -29,6 +29,9 @@ debian_source() {
     tar xf "$1"_*.orig.tar.* -C source --strip-components=1 || exit 1
 }
 
+# Skips since a build failed that said the file "built": what it said first of an error is the reason, and not its last line.
+does_not_build() { skip "it does not build: $(grep -m 1 -i 'error' built || tail -n 1 built)"; }
+
 # below WAY [NTH]: the words before a program that runs in this way: on the kernel, there with the preload library loaded, or on
 # lull, on the NIC and the address 10.0.NTH.2.
 below() {
@@ -41,9 +44,11 @@ below() {
     esac
 }
 
-# compare_passed WAY: compares the names of passed tests in $directory/WAY.passed with the kernel's, and fails if one is missing.
+# compare_passed WAY: compares the names of passed tests in $directory/WAY.passed with the kernel's, and fails if one is missing, or
+# if the kernel has none: then there was nothing to compare.
 compare_passed() {
     local missing
+    [ -s "$directory/kernel.passed" ] || { echo "no test passes on the kernel: see $directory"; return 1; }
     missing=$(comm -23 "$directory/kernel.passed" "$directory/$1.passed")
     [ -z "$missing" ] && return
     echo "these pass on the kernel and not so: $(tr '\n' ' ' <<<"$missing")"
