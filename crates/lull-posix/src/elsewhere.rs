@@ -254,6 +254,25 @@ mod tests {
         assert!(!others.takes_stranger(Some(HERE.parse().unwrap()), &frame));
     }
 
+    /// Two processes have the listener. The other asks for its connections by now, and the SYN has been at both before it did.
+    #[test]
+    fn a_syn_for_a_listener_that_another_process_has_too_is_not_refused_until_this_one_has_closed_it() {
+        let flows = Arc::new(Flows::create().unwrap());
+        let _other = Other::with_queue_0(&flows);
+        let (others, inbox) = others(&flows);
+        let mut frame = Frame::copy_from(&[1; 60]);
+        frame.set_seen_by(EVERYBODY);
+        let (at, local) = ("0.0.0.0:80".parse().unwrap(), Some(HERE.parse().unwrap()));
+        others.listens(at, 7);
+        flows.listens(7, 80, 0);
+        assert!(others.takes_stranger(local, &frame), "it is dropped, and asked for again");
+        let elsewhere = Some("10.0.0.2:81".parse().unwrap());
+        assert!(!others.takes_stranger(elsewhere, &frame), "nobody listens at that port");
+        others.listens_no_more(at, 7, true);
+        assert!(!others.takes_stranger(local, &frame), "it is nobody's here");
+        assert!(came(&inbox).is_none(), "it does not go round again");
+    }
+
     #[test]
     #[allow(unsafe_code)]
     fn what_finds_the_inbox_of_another_process_full_is_lost_and_not_nobodys() {

@@ -306,23 +306,40 @@ const LOST_MS: c_int = 120_000;
 /// As Python's `ForkingUDPServer`: the parent reads, and the child answers by its parent's socket.
 #[test]
 fn a_child_answers_by_its_parents_datagram_socket_and_leaves_what_comes_to_it() {
+    /// So often that whoever waits for a datagram for the child has taken one by the end.
+    const ANSWERS: usize = 8;
     let _alone = alone();
     let (fd, at, peer) = datagrams(OWN);
     peer.send_to(b"question", at).unwrap();
     let (question, from) = receive(fd, 0).unwrap();
     assert_eq!((question, from), (b"question".to_vec(), Some(peer.local_addr().unwrap())));
-    let (mut reads, mut tells) = std::io::pipe().unwrap();
+    let (mut reads, tells) = std::io::pipe().unwrap();
+    let mut tells = Some(tells);
     let child = in_a_child(|| {
-        let answered = send_to(fd, b"answer", from.unwrap()) == Ok(6);
-        let mut byte = [0];
+        // If its parent fails, it hears the pipe's end.
+        drop(tells.take());
+        let mut told = || reads.read(&mut [0]).is_ok_and(|count| count == 1);
+        let answered = (0..ANSWERS).all(|_| send_to(fd, b"answer", from.unwrap()) == Ok(6) && told());
+        let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor. The kernel's call alone does not ask for a datagram.
+        let was_given = unsafe { libc::poll(&raw mut asked, 1, 0) } != 0;
+        let verdict = if was_given { "was given" } else { "nothing" };
         // It lives on until its parent has read what came meanwhile.
-        let told = reads.read(&mut byte).is_ok_and(|count| count == 1);
-        answered && told && send_to(fd, b"again", from.unwrap()) == Ok(5)
+        let said = send_to(fd, verdict.as_bytes(), from.unwrap()) == Ok(verdict.len()) && told();
+        answered && said && send_to(fd, b"again", from.unwrap()) == Ok(5)
     });
+    let tells = tells.as_mut().unwrap();
     let mut buffer = [0; 64];
-    assert_eq!(peer.recv_from(&mut buffer).unwrap(), (6, at));
-    peer.send_to(b"more", at).unwrap();
-    assert_eq!(receive(fd, 0).unwrap().0, b"more", "the child has not asked for it");
+    for _ in 0..ANSWERS {
+        assert_eq!(peer.recv_from(&mut buffer).unwrap(), (6, at));
+        peer.send_to(b"more", at).unwrap();
+        tells.write_all(b"!").unwrap();
+    }
+    let (bytes, _) = peer.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..bytes], b"nothing", "the child has not asked for it");
+    for _ in 0..ANSWERS {
+        assert_eq!(receive(fd, 0).unwrap().0, b"more");
+    }
     tells.write_all(b"!").unwrap();
     assert_eq!(peer.recv_from(&mut buffer).unwrap(), (5, at));
     ended_well(child);
