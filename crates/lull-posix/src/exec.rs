@@ -1,14 +1,19 @@
 //! The program executes another one in its place.
 //!
-//! Linux keeps what has no FD_CLOEXEC open over `execve`. A socket of lull's is memory of this process, and cannot be kept. So
+//! Linux keeps what has no FD_CLOEXEC open over `execve`. A connection of lull's is memory of this process, and cannot be kept. So
 //! before the call what would be closed anyway is closed, as by `close`: its peers get what was written, and the end of the
 //! stream. What would have stayed open is reset, and named on standard error; its number stands for a socket without a peer. The
 //! queues of the NIC are given back, for the executed program to take.
 //!
+//! A listener does stay open: the executed program finds it (`socket/kept.rs`), also one that a child executes. It is given the
+//! library for that where its environment has none (`environment`).
+//!
 //! A call that fails is one that nothing was done for, as far as that can be known beforehand: most programs that search along
 //! PATH try names that are not there.
 
-use std::ffi::{CStr, CString, OsString};
+pub(crate) mod environment;
+
+use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::time::{Duration, Instant};
 
@@ -16,7 +21,7 @@ use libc::c_int;
 use lull_fd::say;
 
 use crate::files::{self, File, Open};
-use crate::{claimed, engine, fork, kernel};
+use crate::{claimed, engine, fork, kernel, socket};
 
 /// How long what was written may take to be acknowledged. Linux would go on for as long as TCP tries; here nobody is left then.
 const DELIVERY: Duration = Duration::from_secs(1);
@@ -28,37 +33,37 @@ const NAMED_MAX: usize = 8;
 /// What was done for a call that was to execute a program. It returned, so it failed.
 #[must_use = "a call that fails has to be told of"]
 pub struct Executing {
-    closed: usize,
-    program: String,
+    /// How much was closed, and for what, where the process has an engine.
+    closed: Option<(usize, String)>,
+    /// The program has a listener of lull's open.
+    listens: bool,
+    environment: Option<environment::Made>,
 }
 
-/// A program is about to be executed, found by its path as seen from the directory `at`. Nothing is done for one that cannot be, and
-/// in the child of `vfork` or of `fork`: what it has here is its parent's.
+/// A program is about to be executed, found by its path as seen from the directory `at`. Nothing is done for one that cannot be. In
+/// the child of `vfork` or of `fork` nothing is closed: what it has here is its parent's.
 pub fn begins(at: c_int, path: &CStr) -> Option<Executing> {
     let has_engine = engine::running().is_some() && fork::is_engines_process();
-    if !has_engine && !listens() || !kernel::is_executable(at, path) {
+    if !has_engine && files::numbers().next().is_none() || !kernel::is_executable(at, path) {
         return None;
     }
-    let program = match path.is_empty() {
-        true => format!("the program behind descriptor {at}"),
-        false => path.to_string_lossy().into_owned(),
-    };
-    if !has_engine {
-        // A server's first process never asks for connections: it has nothing but listeners.
-        say_all_lost(&program, &all_open());
-        return None;
-    }
-    lull_net::about_to_wait();
-    let closed = close_all(&program);
-    claimed::give_back();
-    Some(Executing { closed, program })
+    let listens = socket::hand_on();
+    let closed = has_engine.then(|| {
+        let program = match path.is_empty() {
+            true => format!("the program behind descriptor {at}"),
+            false => path.to_string_lossy().into_owned(),
+        };
+        lull_net::about_to_wait();
+        let closed = close_all(&program);
+        claimed::give_back();
+        (closed, program)
+    });
+    (listens || has_engine).then_some(Executing { closed, listens, environment: None })
 }
 
 /// As [`begins`], for a name that is searched along PATH unless it has a slash (`execvp`).
 pub fn begins_along_path(name: &CStr) -> Option<Executing> {
-    if !listens() {
-        engine::running().filter(|_| fork::is_engines_process())?;
-    }
+    files::numbers().next()?;
     if name.to_bytes().contains(&b'/') {
         return begins(libc::AT_FDCWD, name);
     }
@@ -73,22 +78,28 @@ pub fn begins_along_path(name: &CStr) -> Option<Executing> {
 }
 
 impl Executing {
-    /// The call has failed: this process goes on, without those sockets.
+    /// The environment for the call: what the program has given, with what the executed one takes to have its listeners.
+    pub fn environment(&mut self, given: *const *const c_char) -> *const *const c_char {
+        if self.listens {
+            self.environment = environment::Made::of(given);
+        }
+        self.environment.as_ref().map_or(given, environment::Made::as_ptr)
+    }
+
+    /// The call has failed: this process goes on, without what was closed.
     pub fn failed(self) {
-        claimed::take_again();
-        if self.closed > 0 {
+        if self.closed.is_some() {
+            claimed::take_again();
+        }
+        if self.listens {
+            socket::keep_here();
+        }
+        if let Some((closed, program)) = self.closed.filter(|(closed, _)| *closed > 0) {
             say::line(format_args!(
-                "{} could not be executed after {} of lull's sockets were closed for it",
-                self.program, self.closed
+                "{program} could not be executed after {closed} of lull's sockets were closed for it"
             ));
         }
     }
-}
-
-/// Whether this process has called `listen` for a socket of lull's.
-fn listens() -> bool {
-    let is_its_own = |file: &Open| matches!(&**file, File::Listener(listener) if !listener.is_inherited());
-    !fork::is_husk() && files::numbers().filter_map(files::get).any(|file| is_its_own(&file))
 }
 
 /// What is lull's, each once, with one of its numbers and whether one stays open.
@@ -106,33 +117,32 @@ fn all_open() -> Vec<(Open, c_int, bool)> {
     files
 }
 
-fn say_all_lost(program: &str, files: &[(Open, c_int, bool)]) {
-    let lost: Vec<&(Open, c_int, bool)> = files.iter().filter(|(.., stays)| *stays).collect();
-    for (file, number, _) in lost.iter().take(NAMED_MAX) {
-        say_lost(program, file, *number);
-    }
-    if lost.len() > NAMED_MAX {
-        let more = lost.len() - NAMED_MAX;
-        say::line(format_args!("{more} more sockets of lull's end with the exec of {program}"));
-    }
-}
-
-/// Closes lull's half of everything; how much there was.
+/// Closes lull's half of everything; how much there was that does not listen on.
 fn close_all(program: &str) -> usize {
     let files = all_open();
-    say_all_lost(program, &files);
-    for (file, _, stays) in &files {
-        if let File::Stream(stream) = &**file {
+    let stays_open = |file: &File| matches!(file, File::Listener(_));
+    let mut lost = 0;
+    for (file, number, stays) in &files {
+        match &**file {
+            File::Listener(listener) if *stays => listener.is_closed_for_exec(),
             // One that cannot be is over already.
-            let _ = match stays {
-                true => stream.stream.set_reset_on_close(true),
-                false => stream.stream.shutdown(lull_net::Shutdown::Write),
-            };
+            File::Stream(stream) if *stays => drop(stream.stream.set_reset_on_close(true)),
+            File::Stream(stream) => drop(stream.stream.shutdown(lull_net::Shutdown::Write)),
+            _ => {}
         }
+        if *stays && !stays_open(file) {
+            lost += 1;
+            if lost <= NAMED_MAX {
+                say_lost(program, file, *number);
+            }
+        }
+    }
+    if lost > NAMED_MAX {
+        say::line(format_args!("{} more sockets of lull's end with the exec of {program}", lost - NAMED_MAX));
     }
     deliver(&files);
     files::forget_all();
-    files.len()
+    files.iter().filter(|(file, _, stays)| !(*stays && stays_open(file))).count()
 }
 
 fn say_lost(program: &str, file: &File, number: c_int) {
@@ -145,11 +155,6 @@ fn say_lost(program: &str, file: &File, number: c_int) {
                 "descriptor {number}, a socket of lull's, cannot stay open over the exec of {program}: it is closed"
             )),
         },
-        File::Listener(listener) => say::line(format_args!(
-            "descriptor {number}, which listens at {}, cannot stay lull's over the exec of {program}: it is closed until that \
-             program calls listen",
-            listener.bound()
-        )),
         _ => say::line(format_args!(
             "descriptor {number}, a datagram socket of lull's, cannot stay lull's over the exec of {program}: it is closed"
         )),

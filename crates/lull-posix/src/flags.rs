@@ -30,6 +30,14 @@ fn nonblocking(file: &Open) -> Option<&AtomicBool> {
     }
 }
 
+fn set_nonblocking(fd: c_int, file: &Open, on: bool) {
+    nonblocking(file).inspect(|flag| flag.store(on, Ordering::Relaxed));
+    if let File::Listener(_) = **file {
+        // The placeholder is its own: a program that is executed may find it.
+        put_nonblocking(fd, on);
+    }
+}
+
 /// `fcntl` on a number that is lull's; nothing where it is the placeholder's, whose number has the flags that belong to the
 /// number.
 pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>> {
@@ -46,18 +54,18 @@ pub fn fcntl(fd: c_int, command: c_int, argument: usize) -> Option<Result<c_int>
             Some(Ok(libc::O_RDWR | flag))
         }
         libc::F_SETFL => {
-            let nonblocking = nonblocking(&file)?;
+            let flag = nonblocking(&file)?;
             if let File::Datagram(_) = *file {
                 // The placeholder is its own: it sends what is the kernel's.
                 return Some(kernel::fcntl(fd, command, argument).inspect(|_| {
-                    nonblocking.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+                    flag.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
                 }));
             }
             // SIGIO is raised by nobody here.
             if argument as c_int & libc::O_ASYNC != 0 {
                 return Some(Err(Errno::new(libc::EINVAL)));
             }
-            nonblocking.store(argument as c_int & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+            set_nonblocking(fd, &file, argument as c_int & libc::O_NONBLOCK != 0);
             Some(Ok(0))
         }
         _ => None,
@@ -81,8 +89,8 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> Option<Resu
     let int = || unsafe { memory::int_at(argument) }.ok_or(FAULT);
     Some(match (request, &*file) {
         (libc::FIONBIO, _) => {
-            let flag = nonblocking(&file)?;
-            int().map(|value| flag.store(*value != 0, Ordering::Relaxed))
+            nonblocking(&file)?;
+            int().map(|value| set_nonblocking(fd, &file, *value != 0))
         }
         (libc::FIOASYNC, _) => int().and_then(|value| if *value == 0 { Ok(()) } else { Err(Errno::new(libc::EINVAL)) }),
         (libc::FIONREAD | libc::TIOCOUTQ | SIOCOUTQNSD | SIOCATMARK, File::Stream(stream)) => {

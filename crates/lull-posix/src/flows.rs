@@ -9,8 +9,11 @@
 //! byte, which a child of `fork` does not inherit and which goes with its process, however that ends. Whoever takes a queue, or
 //! sees to one that nobody has, holds another lock meanwhile ([`Flows::alone`]).
 //!
-//! And it says which process listens last on a listener that several have inherited.
+//! And it says which process listens last on a listener that several have inherited (`listeners`), and which listeners a program that
+//! is executed may find open (`kept`).
 
+mod kept;
+mod listeners;
 mod orphans;
 
 use std::io;
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+pub(crate) use kept::{End, Kept};
 pub use orphans::{LAUNCHER, Orphan};
 
 /// Connections that are remembered, at most: those beyond are served as well, but nobody is told of their end.
@@ -34,9 +38,6 @@ const LISTENERS_MAX: usize = 1024;
 const ALONE: u32 = 1 << 20;
 /// The byte of whoever records the frames.
 pub const RECORD: u32 = ALONE + 1;
-
-/// A listener that is open in the process that made it, and whose connections nobody asks for just now.
-const NOBODY: u64 = u16::MAX as u64;
 
 const FREE: u32 = 0;
 const BEING_WRITTEN: u32 = 1;
@@ -64,8 +65,9 @@ struct Shared {
     orphaned: AtomicU32,
     slots: [Slot; FLOWS_MAX],
     /// A listener's inode, below it its port, and below that the queue, plus one, of the process that began to ask for its
-    /// connections last, or [`NOBODY`]. 0 is free.
+    /// connections last, or [`listeners::NOBODY`]. 0 is free.
     listeners: [AtomicU64; LISTENERS_MAX],
+    kept: kept::Table,
 }
 
 /// The table, mapped. Processes that map the same file share it.
@@ -220,69 +222,6 @@ impl Flows {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The process that has `queue` asks for the connections of a listener from now on: new ones are its own, and not those of
-    /// others that inherited it. Of more listeners than are remembered, each process takes what comes to its queue.
-    pub fn listens(&self, listener: u32, port: u16, queue: u32) {
-        let wanted = word(listener, port, u64::from(queue + 1));
-        let of_it = |now: u64| (now >> 32 == u64::from(listener)).then_some(wanted);
-        let listeners = &self.shared().listeners;
-        let known = listeners.iter().any(|word| word.fetch_update(Ordering::AcqRel, Ordering::Acquire, of_it).is_ok());
-        let free = |word: &AtomicU64| word.compare_exchange(0, wanted, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let _ = known || listeners.iter().any(free);
-    }
-
-    /// The process that has `queue` does not listen there any more. `inherited`: another one may, soon.
-    pub fn listens_no_more(&self, listener: u32, queue: u32, inherited: bool) {
-        let its_own = |now: u64| {
-            let is_it = now >> 32 == u64::from(listener) && now & NOBODY == u64::from(queue + 1);
-            // Another process may listen by now.
-            is_it.then_some(if inherited { now | NOBODY } else { 0 })
-        };
-        self.change_listeners(its_own);
-    }
-
-    /// The process that made a listener has closed it without ever asking for its connections.
-    pub fn closed_for_good(&self, listener: u32) {
-        self.change_listeners(|now| (now >> 32 == u64::from(listener) && now & NOBODY == NOBODY).then_some(0));
-    }
-
-    /// A process has just taken `queue`: what is still noted of the one before is over.
-    pub(crate) fn begins_with(&self, queue: u32) {
-        self.change_listeners(|now| (now & NOBODY == u64::from(queue + 1)).then_some(now | NOBODY));
-        self.ended(&[queue]);
-    }
-
-    fn change_listeners(&self, change: impl Fn(u64) -> Option<u64>) {
-        for word in &self.shared().listeners {
-            // What is not to be changed stays.
-            let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, &change);
-        }
-    }
-
-    fn listeners(&self) -> impl Iterator<Item = u64> + '_ {
-        self.shared().listeners.iter().map(|word| word.load(Ordering::Acquire)).filter(|word| *word != 0)
-    }
-
-    /// The queue of the process that began last to listen, if it has not ceased to.
-    pub fn who_listens(&self, listener: u32) -> Option<u32> {
-        let word = self.listeners().find(|word| word >> 32 == u64::from(listener))?;
-        (word & NOBODY != NOBODY).then_some((word & NOBODY) as u32 - 1)
-    }
-
-    /// The queues of the processes that listen at a port.
-    pub(crate) fn listening_at(&self, port: u16) -> impl Iterator<Item = u32> + '_ {
-        let at_it = self.listeners().filter(move |word| (word >> 16) as u16 == port && word & NOBODY != NOBODY);
-        at_it.map(|word| (word & NOBODY) as u32 - 1)
-    }
-
-    /// Whether there is a listener at a port whose connections nobody asks for just now, or whose process has just ended.
-    pub fn somebody_will_listen(&self, port: u16) -> bool {
-        let of_the_port = |word: &u64| (word >> 16) as u16 == port;
-        self.listeners()
-            .filter(of_the_port)
-            .any(|word| word & NOBODY == NOBODY || self.holder((word & NOBODY) as u32 - 1).is_none())
-    }
-
     /// The connections that are open: local and remote address.
     pub fn all(&self) -> Vec<(SocketAddr, SocketAddr)> {
         self.open_slots().map(|(_, slot)| slot.addresses()).collect()
@@ -347,10 +286,6 @@ fn lock_of(kind: libc::c_int, queue: u32) -> libc::flock {
         l_len: 1,
         l_pid: 0,
     }
-}
-
-fn word(listener: u32, port: u16, who: u64) -> u64 {
-    u64::from(listener) << 32 | u64::from(port) << 16 | who
 }
 
 fn write(words: &[AtomicU64; 2], ip: IpAddr) {

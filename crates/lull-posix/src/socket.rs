@@ -9,6 +9,7 @@ mod accept;
 mod connect;
 mod data;
 pub(crate) mod datagram;
+mod kept;
 mod linger;
 mod listen;
 mod messages;
@@ -38,6 +39,7 @@ pub use connect::{connect, connects, is_destination, sends_by_lull};
 pub use data::{Receive, Send, read, recv, recv_message, send, send_message, write, writev};
 pub(crate) use datagram::{Datagram, World};
 pub use datagram::{Message, Room};
+pub(crate) use kept::{adopt_kept, hand_on, keep_here};
 pub(crate) use listen::{asked, bind_own};
 pub use listen::{bind, listen};
 pub use messages::{goes_by_lull, recvfrom, recvmmsg, recvmsg, sendmmsg, sendmsg, sendto};
@@ -91,6 +93,8 @@ pub(crate) struct Listener {
     pool: Option<pool::Pool>,
     /// What chooses among the listeners of its address, until lull's half has it.
     program: Mutex<Option<Arc<Program>>>,
+    /// A program that is executed has it open: it is closed here, and not for good.
+    handed_on: AtomicBool,
 }
 
 /// A TCP connection.

@@ -25,7 +25,7 @@ use crate::flows::{Flows, NotClaimed, RECORD};
 use crate::fork;
 use crate::handover::{HandOver, Nic};
 use crate::routing::Routing;
-use crate::{claimed, depot, inherit, kernel, left_open, listing, netlink};
+use crate::{claimed, depot, exec, inherit, kernel, left_open, listing, netlink, socket};
 
 /// Where the contexts of unmodified programs differ from Linux's: they attend to the queues of all their sockets; a call with
 /// timeout 0 polls them for one round, and never for longer; and a program whose events never run out polls once in so many
@@ -60,7 +60,10 @@ pub fn engage_with(hand_over: HandOver, say: fn(&StartError)) -> bool {
         Ok(flows) => start(&hand_over, flows.clone(), share, say),
         Err(error) => Err(StartError(format!("cannot share open connections: {error}"))),
     };
-    engage_each(routing, Box::new(start), say)
+    let engaged = engage_each(routing, Box::new(start), say);
+    exec::environment::remember();
+    socket::adopt_kept();
+    engaged
 }
 
 static FLOWS: OnceLock<Arc<Flows>> = OnceLock::new();

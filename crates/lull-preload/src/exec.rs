@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_char, c_void};
 use libc::{c_int, pid_t};
 use lull_posix::exec::{self, Executing};
 use lull_posix::signals::section;
-use lull_posix::{fork, is_engaged};
+use lull_posix::{fork, is_engaged, is_involved};
 
 use crate::taken_over::taken_over;
 use crate::{Errno, real};
@@ -24,13 +24,15 @@ unsafe extern "C" {
 /// The program vouches for its path.
 unsafe fn executed(
     path: *const c_char,
+    environment: Strings,
     begins: impl FnOnce(&CStr) -> Option<Executing>,
-    call: impl FnOnce() -> c_int,
+    call: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     // SAFETY: as above.
-    let path = (is_engaged() && !path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
-    let executing = path.and_then(|path| section(|| begins(path)));
-    let failed = call();
+    let path = (is_involved() && !path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let mut executing = path.and_then(|path| section(|| begins(path)));
+    let given = executing.as_mut().map_or(environment, |executing| section(|| executing.environment(environment)));
+    let failed = call(given);
     if let Some(executing) = executing {
         let _errno = Errno::keep();
         section(|| executing.failed());
@@ -40,27 +42,27 @@ unsafe fn executed(
 
 taken_over! {
     fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-        executed(path, |path| exec::begins(libc::AT_FDCWD, path), || real::execve(path, arguments, environment))
+        let call = |environment: Strings| real::execve(path, arguments, environment);
+        executed(path, environment, |path| exec::begins(libc::AT_FDCWD, path), call)
     }
 
     fn execv(path: *const c_char, arguments: Strings) -> c_int { execve(path, arguments, environ) }
 
-    fn execvp(name: *const c_char, arguments: Strings) -> c_int {
-        executed(name, exec::begins_along_path, || real::execvp(name, arguments))
-    }
+    fn execvp(name: *const c_char, arguments: Strings) -> c_int { execvpe(name, arguments, environ) }
 
     fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int {
-        executed(name, exec::begins_along_path, || real::execvpe(name, arguments, environment))
+        let call = |environment: Strings| real::execvpe(name, arguments, environment);
+        executed(name, environment, exec::begins_along_path, call)
     }
 
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-        let call = || real::fexecve(fd, arguments, environment);
-        executed(c"".as_ptr(), |path| exec::begins(fd, path), call)
+        let call = |environment: Strings| real::fexecve(fd, arguments, environment);
+        executed(c"".as_ptr(), environment, |path| exec::begins(fd, path), call)
     }
 
     fn execveat(at: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int {
-        let call = || real::execveat(at, path, arguments, environment, flags);
-        executed(path, |path| exec::begins(at, path), call)
+        let call = |environment: Strings| real::execveat(at, path, arguments, environment, flags);
+        executed(path, environment, |path| exec::begins(at, path), call)
     }
 
     /// It calls no handlers of `pthread_atfork`.

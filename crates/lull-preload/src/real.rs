@@ -204,7 +204,6 @@ next! {
     fn splice(from: c_int, at: *mut loff_t, to: c_int, there: *mut loff_t, count: size_t, flags: c_uint) -> ssize_t,
         else SYS_splice;
     fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int, else SYS_execve;
-    fn execvp(name: *const c_char, arguments: Strings) -> c_int, else SYS_execve(name, arguments, 0);
     fn execvpe(name: *const c_char, arguments: Strings, environment: Strings) -> c_int, else SYS_execve;
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int,
         else SYS_execveat(fd, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH);

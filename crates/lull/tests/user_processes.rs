@@ -162,9 +162,37 @@ fn socat_has_a_child_with_a_connected_udp_socket_for_each_client() {
     }
 }
 
+/// The second program has the first one's listeners, with their options, and serves.
 #[test]
-fn a_listener_that_cannot_stay_open_over_an_exec_is_named_though_nobody_asked_for_its_connections() {
-    user::run("reexec", "command -v python3 && command -v ip", "base", "");
+fn listeners_stay_open_to_what_is_executed() {
+    const NEEDS: &str = "command -v python3 && command -v cc && command -v ip";
+    for (mode, how) in [
+        ("base", "place idle"),
+        ("suspend20", "place serving"),
+        ("base", "child idle"),
+        ("suspend20", "vfork idle"),
+        ("base", "spawn idle"),
+        ("base", "static idle"),
+        ("base", "emptied idle"),
+    ] {
+        user::run("reexec", NEEDS, mode, how);
+    }
+}
+
+#[test]
+fn nginx_is_upgraded_under_load_without_a_failed_request() {
+    for (mode, how) in
+        [("suspend20", "2 shared 10.0.0.2 6"), ("base", "2 reuseport 10.0.0.2 6"), ("suspend20", "1 shared 0.0.0.0 4")]
+    {
+        user::run("upgrade", &format!("command -v pgrep && {NGINX_AND_PYTHON}"), mode, how);
+    }
+}
+
+#[test]
+fn php_fpm_and_uwsgi_reload_by_executing_themselves() {
+    const TOOLS: &str = "command -v python3 && command -v pgrep && command -v ip";
+    user::run("fpm", &format!("ls /usr/sbin/php-fpm* && {TOOLS}"), "suspend20", "");
+    user::run("uwsgi", &format!("uwsgi --plugin python3 --version && command -v curl && {TOOLS}"), "base", "");
 }
 
 /// The NIC is their parent's, whose stack has them.

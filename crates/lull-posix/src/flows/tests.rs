@@ -64,27 +64,6 @@ fn a_queue_has_one_process_until_that_has_ended() {
 }
 
 #[test]
-fn of_several_processes_the_last_that_listens_has_the_new_connections() {
-    let flows = Flows::create().unwrap();
-    assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, false));
-    flows.listens(7, 80, 0);
-    flows.listens(8, 81, 0);
-    flows.listens(7, 80, 1);
-    assert_eq!((flows.who_listens(7), flows.who_listens(8)), (Some(1), Some(0)));
-    flows.listens_no_more(7, 0, true);
-    assert_eq!(flows.who_listens(7), Some(1), "the former one ends, and not the last");
-    flows.listens_no_more(7, 1, true);
-    assert_eq!((flows.who_listens(7), flows.somebody_will_listen(80)), (None, true), "whoever made it has it");
-    flows.closed_for_good(7);
-    assert!(!flows.somebody_will_listen(80));
-    flows.begins_with(0);
-    assert_eq!((flows.who_listens(8), flows.somebody_will_listen(81)), (None, true), "whoever had the queue has died");
-    flows.listens(8, 81, 2);
-    flows.listens_no_more(8, 2, false);
-    assert!(!flows.somebody_will_listen(81));
-}
-
-#[test]
 fn another_file_is_not_taken_for_the_table() {
     let file = rustix::fs::memfd_create(c"other", MemfdFlags::CLOEXEC).unwrap();
     assert_eq!(Flows::open(file).err().unwrap().kind(), io::ErrorKind::InvalidData);

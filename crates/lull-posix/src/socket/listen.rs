@@ -125,46 +125,42 @@ pub fn listen(fd: c_int, backlog: c_int) -> Result<()> {
         return listen_again(fd, backlog);
     }
     let Some(bound) = bound_stream(fd) else { return kernel::listen(fd, backlog) };
-    let own = engine::is_own(bound.ip());
-    let v6_only = bound.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1);
-    let wildcard = bound.ip().is_unspecified() && engine::has_family(bound.ip(), v6_only);
-    if !own && !wildcard || !engine::takes(bound.port()) {
-        return kernel::listen(fd, backlog);
-    }
+    let Some(worlds) = worlds(fd, bound) else { return kernel::listen(fd, backlog) };
     // With an option that lull has not, one on a wildcard stays the kernel's.
     if refused::is_set(fd) {
-        return if own { refused::check(fd) } else { kernel::listen(fd, backlog) };
+        return if worlds == Worlds::Lulls { refused::check(fd) } else { kernel::listen(fd, backlog) };
     }
-    if wildcard {
-        kernel::listen(fd, backlog)?;
-    } else {
-        has_a_port(fd, bound)?;
+    match worlds {
+        Worlds::Both => kernel::listen(fd, backlog)?,
+        Worlds::Lulls => has_a_port(fd, bound)?,
     }
     // Port 0 has become one when the kernel listens.
     let bound = bound_stream(fd).unwrap_or(bound);
-    static IDS: AtomicU64 = AtomicU64::new(0);
-    let inode = kernel::inode(fd)?;
-    let file = Listener {
-        id: IDS.fetch_add(1, Ordering::Relaxed),
-        inode,
-        bound,
-        asked: asked(fd, backlog, v6_only),
-        backlog: AtomicUsize::new(limited(backlog)),
-        called_in: std::process::id(),
-        real: OnceLock::new(),
-        pool: if engine::listens_lazily() { pool::Pool::new().ok() } else { None },
-        becoming: Mutex::new(()),
-        stopped: AtomicBool::new(false),
-        both_worlds: wildcard,
-        domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
-        nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
-        options: Options::of_listener(fd),
-        program: Mutex::new(steer::take_remembered(inode, bound)),
-    };
+    let pool = if engine::listens_lazily() { pool::Pool::new().ok() } else { None };
+    let listener = Listener::new(fd, bound, worlds, limited(backlog), std::process::id(), pool)?;
+    listener.keep(fd, None);
     if !engine::listens_lazily() {
-        file.real()?;
+        listener.real()?;
     }
-    crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(file)))
+    crate::epoll::becomes_lulls(fd, || files::put(fd, File::Listener(listener)))
+}
+
+/// Whose the connections are that a listener hears of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worlds {
+    Lulls,
+    Both,
+}
+
+fn is_v6_only(fd: c_int, bound: SocketAddr) -> bool {
+    bound.is_ipv6() && kernel::int_option(fd, libc::SOL_IPV6, libc::IPV6_V6ONLY) == Ok(1)
+}
+
+/// What a socket that is bound there hears of; nothing of lull's if it is none.
+pub(super) fn worlds(fd: c_int, bound: SocketAddr) -> Option<Worlds> {
+    let wildcard = || bound.ip().is_unspecified() && engine::has_family(bound.ip(), is_v6_only(fd, bound));
+    let worlds = if engine::is_own(bound.ip()) { Some(Worlds::Lulls) } else { wildcard().then_some(Worlds::Both) };
+    worlds.filter(|_| engine::takes(bound.port()))
 }
 
 /// The connection of a socket has failed: a port that the kernel had chosen for it is free again (`tcp_done`, `inet_put_port`). Its
@@ -189,6 +185,37 @@ fn has_a_port(fd: c_int, bound: SocketAddr) -> Result<()> {
 }
 
 impl Listener {
+    /// The one behind a number, for which the process `called_in` has called `listen`.
+    pub(super) fn new(
+        fd: c_int,
+        bound: SocketAddr,
+        worlds: Worlds,
+        backlog: usize,
+        called_in: u32,
+        pool: Option<pool::Pool>,
+    ) -> Result<Listener> {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        let inode = kernel::inode(fd)?;
+        Ok(Listener {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            inode,
+            bound,
+            asked: asked(fd, 0, is_v6_only(fd, bound)),
+            backlog: AtomicUsize::new(backlog),
+            called_in,
+            real: OnceLock::new(),
+            pool,
+            becoming: Mutex::new(()),
+            stopped: AtomicBool::new(false),
+            both_worlds: worlds == Worlds::Both,
+            domain: if bound.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET },
+            nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
+            options: Options::of_listener(fd),
+            program: Mutex::new(steer::take_remembered(inode, bound)),
+            handed_on: AtomicBool::new(false),
+        })
+    }
+
     /// lull's half, if it listens.
     pub(crate) fn if_real(&self) -> Option<&TcpListener> {
         self.real.get().map(Arc::as_ref)
@@ -220,11 +247,6 @@ impl Listener {
         Ok(real)
     }
 
-    /// Where it listens.
-    pub(crate) fn bound(&self) -> SocketAddr {
-        self.bound
-    }
-
     /// Whether this process has called `listen` for it, and it hears those who connect to this address.
     pub(crate) fn is_ours_at(&self, to: SocketAddr) -> bool {
         let ip = self.bound.ip();
@@ -245,7 +267,7 @@ impl Listener {
 }
 
 /// The address of a bound TCP socket of the kernel's; nothing if it is anything else.
-fn bound_stream(fd: c_int) -> Option<SocketAddr> {
+pub(super) fn bound_stream(fd: c_int) -> Option<SocketAddr> {
     if !engine::is_engaged() || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return None;
     }
@@ -254,16 +276,22 @@ fn bound_stream(fd: c_int) -> Option<SocketAddr> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let inherited = self.is_inherited();
+        // Others have it.
+        let handed_on = *self.handed_on.get_mut();
+        let stays = self.is_inherited() || handed_on;
+        if handed_on {
+            // Its ends stay open.
+            std::mem::forget(self.pool.take());
+        }
         // Closed first: a connection that came between the two would be reset. One that serves others through the pool goes on.
         match (self.real.take().map(Arc::try_unwrap), elsewhere::others()) {
             (Some(Ok(closed)), others) => {
                 drop(closed);
-                others.inspect(|others| others.listens_no_more(self.bound, self.inode, inherited));
+                others.inspect(|others| others.listens_no_more(self.bound, self.inode, stays));
             }
             (Some(Err(_serves_on)), _) => {}
             // Whoever made it leaves it to those who inherit it, until now.
-            (None, _) if !inherited => {
+            (None, _) if !stays => {
                 start::flows().inspect(|flows| flows.closed_for_good(self.inode));
             }
             _ => {}

@@ -27,6 +27,7 @@ use rustix::net::{
 
 use super::Listener;
 use crate::files::Open;
+use crate::flows::End;
 use crate::signals::{INTERRUPTED, restarts};
 use crate::{Errno, Result, cancel, engine, inherit, kernel, start};
 
@@ -110,6 +111,42 @@ impl Pool {
         let ends = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (takes, gives) = ends.map_err(errno)?;
         Ok(Pool { takes: own::kept_apart(takes), gives: own::kept_apart(gives), watch: OnceLock::new() })
+    }
+
+    /// Its ends, which a program that is executed has open from now on.
+    pub(super) fn hand_on(&self) -> Option<[End; 2]> {
+        let end = |end: &OwnedFd| {
+            let number = end.as_raw_fd();
+            kernel::fcntl(number, libc::F_SETFD, 0).ok()?;
+            Some(End { number, inode: kernel::inode(number).ok()? })
+        };
+        Some([end(&self.takes)?, end(&self.gives)?])
+    }
+
+    /// No program was executed after all.
+    pub(super) fn keep_here(&self) {
+        for end in [&self.takes, &self.gives] {
+            // It is open, and takes the flag.
+            let _ = kernel::fcntl(end.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC as usize);
+        }
+    }
+
+    /// The one that the process before has handed on, if its ends are open.
+    pub(super) fn handed_on(ends: [End; 2]) -> Option<Pool> {
+        if ends.iter().any(|end| kernel::inode(end.number) != Ok(end.inode)) {
+            return None;
+        }
+        let [takes, gives] = ends.map(|end| {
+            own::mark(end.number);
+            // It is open, and takes the flag.
+            let _ = kernel::fcntl(end.number, libc::F_SETFD, libc::FD_CLOEXEC as usize);
+            // SAFETY: it is the end that was handed on, and nobody in this process has it yet.
+            #[allow(unsafe_code)]
+            unsafe {
+                OwnedFd::from_raw_fd(end.number)
+            }
+        });
+        Some(Pool { takes, gives, watch: OnceLock::new() })
     }
 
     fn watch(&self) -> Result<&Watch> {

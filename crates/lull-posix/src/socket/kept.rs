@@ -1,0 +1,108 @@
+//! Listeners that stay open over `execve`, and in what a child executes.
+//!
+//! The number, its socket with name and options, and who else has it are the kernel's to keep. That the socket listens in lull is noted
+//! in the memory that the program's processes share (`flows/kept.rs`), where the library of the executed program finds it. To that
+//! program it is as if it had been forked: of the processes that ask for its connections the last has the new ones, on a queue of its
+//! own or by the pool. One that executes itself in its own place takes all free queues again.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::Listener;
+use super::listen::{Worlds, bound_stream, worlds};
+use super::options::refused;
+use super::pool::Pool;
+use crate::files::{self, File, Open};
+use crate::flows::{End, Kept};
+use crate::{fork, kernel, start};
+
+/// A program is about to be executed: the listeners that it has open, by these numbers, become known to it. Whether there are any.
+pub(crate) fn hand_on() -> bool {
+    let mut any = false;
+    for number in files::numbers() {
+        // What its parent has is in the table of a child as well.
+        let Some(file) = files::inherited(number) else { continue };
+        if let File::Listener(listener) = &*file
+            && listener.stays_open_as(number)
+        {
+            listener.hand_on(number);
+            any = true;
+        }
+        if fork::is_husk() {
+            // The count of who has it is the parent's.
+            std::mem::forget(file);
+        }
+    }
+    any
+}
+
+/// The library is loaded: what this process has open that listens in lull does so here.
+pub(crate) fn adopt_kept() {
+    for kept in start::flows().into_iter().flat_map(|flows| flows.kept()) {
+        if !files::is_known(kept.number) && kernel::inode(kept.number) == Ok(kept.inode) {
+            // It is the kernel's otherwise.
+            let _ = adopt(&kept);
+        }
+    }
+}
+
+fn adopt(kept: &Kept) -> Option<()> {
+    let is_it = |file: &Open| matches!(&**file, File::Listener(listener) if listener.inode == kept.inode);
+    if let Some(open) = files::numbers().filter_map(files::get).find(is_it) {
+        return files::put_open(kept.number, open).ok();
+    }
+    let bound = bound_stream(kept.number)?;
+    let worlds = worlds(kept.number, bound)?;
+    let listens = kernel::int_option(kept.number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1);
+    let is_placeholder = match worlds {
+        Worlds::Both => listens,
+        Worlds::Lulls => !listens && !kernel::is_in_use(kept.number),
+    };
+    if !is_placeholder || refused::is_set(kept.number) {
+        return None;
+    }
+    let pool = kept.pool.and_then(Pool::handed_on);
+    let listener = Listener::new(kept.number, bound, worlds, kept.backlog as usize, kept.called_in, pool).ok()?;
+    files::put(kept.number, File::Listener(listener)).ok()
+}
+
+impl Listener {
+    /// Notes it under a number, with the pool that whoever is executed has open.
+    pub(super) fn keep(&self, number: c_int, pool: Option<[End; 2]>) {
+        let backlog = self.backlog.load(Ordering::Relaxed) as u32;
+        if let Some(flows) = start::flows() {
+            flows.keep(&Kept { inode: self.inode, number, called_in: self.called_in, backlog, pool });
+        }
+    }
+
+    /// Whether a program that is executed has it open under this number: it was not shut down, nor closed unseen.
+    fn stays_open_as(&self, number: c_int) -> bool {
+        let cloexec = kernel::fcntl(number, libc::F_GETFD, 0).map(|flags| flags & libc::FD_CLOEXEC);
+        cloexec == Ok(0) && kernel::inode(number) == Ok(self.inode) && !self.stopped.load(Ordering::Relaxed)
+    }
+
+    fn hand_on(&self, number: c_int) {
+        self.keep(number, self.pool.as_ref().and_then(Pool::hand_on));
+    }
+
+    /// It is closed here, and not for good: the program that is executed in this process's place has it open.
+    pub(crate) fn is_closed_for_exec(&self) {
+        self.handed_on.store(true, Ordering::Relaxed);
+    }
+}
+
+/// No program was executed after all. What was closed for it listens again.
+pub(crate) fn keep_here() {
+    for file in files::numbers().filter_map(files::inherited) {
+        if let File::Listener(Listener { pool: Some(pool), .. }) = &*file {
+            pool.keep_here();
+        }
+        if fork::is_husk() {
+            std::mem::forget(file);
+        }
+    }
+    if !fork::is_husk() {
+        adopt_kept();
+    }
+}
