@@ -124,6 +124,8 @@ pub enum EventKind {
         /// For how many nanoseconds.
         age_ns: u64,
     },
+    /// A poller of the group walks the receive path of the instance without a packet.
+    DryRun,
     /// The doorbell of a transmit queue rings that a poller of a group held back.
     Doorbell {
         /// Frames that it rings for.

@@ -160,6 +160,9 @@ pub trait Receiver: Send + Sync {
         false
     }
 
+    /// Touches what the next poll with a packet will touch, and changes nothing that can be seen. Must not wait for a lock.
+    fn dry_run(&self, _host: &Delivery) {}
+
     /// Runs the receiver's own timers (TCP's), and says with [`Delivery::set_receiver_deadline`] when to call again. False
     /// if the lock is held: it is asked again shortly.
     fn timers(&self, host: &Delivery, now_ns: u64) -> bool;

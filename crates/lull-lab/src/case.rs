@@ -13,12 +13,14 @@
 //! | [`tcp_rr`] | one connection, a byte each way: interrupts with coalescing against busy polling |
 //! | [`many_queues`] | the same load on more and more queues |
 //! | [`after_idle`] | what a service costs that has nothing to do, and what a request pays that comes then |
+//! | [`first_packet`] | the first packet after a pause, with and without dry runs of a group |
 //! | [`tx_trap`] | two workers of one transmit queue, of whom one floods: who drains it for the other |
 
 pub mod after_idle;
 pub mod batch_limit;
 pub mod cores;
 mod files;
+pub mod first_packet;
 pub mod many_queues;
 pub mod run;
 pub mod tcp_rr;

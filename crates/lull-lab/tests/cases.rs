@@ -9,6 +9,7 @@ use lull_core::mode::Plane;
 use lull_lab::bench::{BenchConfig, GroupSetup};
 use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::first_packet::FirstPacket;
 use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::{CaseTable, Effort};
@@ -141,6 +142,21 @@ fn a_group_that_rests_and_interrupts_answer_after_a_pause() {
         assert!(ours(&table, 1, "wake_us") > 0.0);
         let note = table.notes.iter().find(|note| note.contains("In group50 a request after a pause"));
         assert!(note.is_some_and(|note| note.contains("wake-ups")), "{:?}", table.notes);
+    }
+    is_written_in_every_form(&table);
+}
+
+#[test]
+fn the_first_packet_after_a_pause_is_timed_without_dry_runs_and_with_them() {
+    let case = FirstPacket { gaps: vec![Duration::from_millis(1)], cores: Vec::new() };
+    let table =
+        shown::table(&["without_p50_ns", "with_p50_ns", "dry_runs_per_datagram"], |effort| case.run(effort).unwrap());
+    for row in &table.rows {
+        assert!(shown::is_shown(row), "{row:?}");
+    }
+    for row in 0..2 {
+        let saved = ours(&table, row, "without_p50_ns") - ours(&table, row, "with_p50_ns");
+        assert_eq!(ours(&table, row, "saved_ns"), saved, "of one run");
     }
     is_written_in_every_form(&table);
 }

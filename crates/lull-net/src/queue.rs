@@ -297,6 +297,12 @@ impl Receiver for Queue {
             && !self.gro_held.load(Ordering::Relaxed)
     }
 
+    fn dry_run(&self, host: &Delivery) {
+        let Some(mut guard) = self.lock.try_lock() else { return };
+        guard.walk();
+        self.finish(host, guard, false);
+    }
+
     fn poll(&self, host: &Delivery, budget: u32) -> u32 {
         let mut guard = self.lock.lock();
         let work = self.poll_inside(host, &mut guard, budget);

@@ -75,6 +75,8 @@ pub struct Costs {
     pub group_pass_ns: u32,
     /// Taking and giving back a member's claim.
     pub group_claim_ns: u32,
+    /// A walk of a member's receive path without a packet.
+    pub dry_run_ns: u32,
     /// Leaving a shallow idle state, with what going there cost.
     pub idle_shallow_exit_ns: u32,
     /// Leaving a deep idle state.
@@ -124,6 +126,7 @@ impl Default for Costs {
             group_look_ns: 5,
             group_pass_ns: 50,
             group_claim_ns: 40,
+            dry_run_ns: 300,
             idle_shallow_exit_ns: 1_000,
             idle_deep_exit_ns: 40_000,
             idle_deep_residency_ns: 400_000,

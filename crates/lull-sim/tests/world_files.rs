@@ -228,7 +228,7 @@ fn contradictions_are_named() {
         "[costs]\nirqs = \"1us\"\n[run]",
         "small.toml:13: costs.irqs: unknown; the keys of [costs] are profile, cache_requests, irq, timer_irq, \
          timer_start, timer_late, ipi, softirq, poll, rx_request, rx_ack, tx_done, wake, switch, epoll_call, epoll_sleep, epoll_event, busy_call, busy_round, \
-         recv_call, cold_busy, tx_frame, doorbell, spin, group_look, group_pass, group_claim, idle_shallow_exit, idle_deep_exit, idle_deep_residency, \
+         recv_call, cold_busy, tx_frame, doorbell, spin, group_look, group_pass, group_claim, dry_run, idle_shallow_exit, idle_deep_exit, idle_deep_residency, \
          cold_packet, cold_request, broken_packet, broken_thread, cross_packet, cross_request",
     );
     refused(

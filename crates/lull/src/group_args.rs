@@ -34,6 +34,10 @@ pub struct GroupArgs {
     /// Let pollers have every core, so that they and the application wait for one another.
     #[arg(long)]
     oversubscribe: bool,
+    /// Let pollers without packets walk the receive path now and then, so that the first packet after a pause finds it in the
+    /// caches.
+    #[arg(long)]
+    group_dry_run: bool,
 }
 
 impl GroupArgs {
@@ -63,6 +67,7 @@ impl GroupArgs {
                 wake_above: self.wake_above.unwrap_or(thresholds.wake_above),
                 park_below: self.park_below.unwrap_or(thresholds.park_below),
             },
+            dry_run: self.group_dry_run,
         };
         config.check()?;
         check_cores(cores)?;
@@ -80,6 +85,7 @@ impl GroupArgs {
             ("--park-below", self.park_below.is_some()),
             ("--any-node", self.any_node),
             ("--oversubscribe", self.oversubscribe),
+            ("--group-dry-run", self.group_dry_run),
         ];
         all.into_iter().filter(|(_, given)| *given).map(|(option, _)| option).collect()
     }

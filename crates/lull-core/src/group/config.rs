@@ -12,6 +12,8 @@ pub struct GroupConfig {
     pub budget: Budget,
     /// When pollers are woken and parked.
     pub thresholds: Thresholds,
+    /// Pollers without packets walk their members' receive path now and then ([`super::poller::dry_run`]).
+    pub dry_run: bool,
 }
 
 /// Why a group was not made.

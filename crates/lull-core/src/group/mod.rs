@@ -26,7 +26,7 @@ pub use census::Census;
 pub use config::{GroupConfig, GroupConfigError};
 pub use governor::Thresholds;
 pub use outcome::{AttachRefused, EnterRefused, Entered, GroupMember, GroupWake, PollerInfo, Removal};
-pub use poller::{GroupPoller, GroupStep, Ring, Transmitted, Visit};
+pub use poller::{GroupPoller, GroupStep, Ring, Transmitted, Visit, Walk};
 pub use slots::PollerStats;
 
 use crate::busy::BusyStop;

@@ -14,6 +14,7 @@
 //! longer than [`STEAL_AFTER_NS`] has a home that is held up, and is visited from here.
 
 mod between;
+pub mod dry_run;
 mod pass;
 mod spin;
 mod step;
@@ -21,6 +22,7 @@ mod transmit;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+pub use dry_run::Walk;
 pub use step::{GroupStep, Ring, Transmitted, Visit};
 
 use crate::busy::BusyStop;
@@ -93,6 +95,9 @@ pub struct GroupPoller {
     held: Option<Held>,
     /// Doorbells that it answers for.
     doorbells: HeldDoorbells,
+    /// When it walked a path without packets last, and which of `homes` that was.
+    dry_ran_ns: u64,
+    dry_run_at: usize,
     /// What it does once they have rung.
     after_doorbells: Option<GroupStep>,
 }
@@ -117,6 +122,8 @@ impl GroupPoller {
             stall: (0, 0),
             held: None,
             doorbells: HeldDoorbells::default(),
+            dry_ran_ns: now_ns,
+            dry_run_at: 0,
             after_doorbells: None,
         }
     }

@@ -59,6 +59,8 @@ poller_stats! {
     tx_frames,
     /// Doorbells that it rang.
     doorbells,
+    /// Walks of a receive path without a packet.
+    dry_runs,
 }
 
 /// One poller's place in the group, on a cache line of its own.

@@ -97,6 +97,7 @@ impl World {
             GroupStep::Spin | GroupStep::Yield => {}
             GroupStep::Softirqs | GroupStep::Sleep { .. } => panic!("nothing is due and nothing is spent"),
             GroupStep::Transmit(_) | GroupStep::Doorbell(_) => panic!("the member receives"),
+            GroupStep::DryRun(_) => panic!("the path is walked only if that is asked for"),
         }
         true
     }

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod transmit;
+pub mod walks;
 
 use lull_core::group::{EnterRefused, GroupConfig, GroupWake, Removal, Visit};
 use lull_core::{
@@ -30,6 +31,8 @@ pub struct Queue {
     pub slot: Option<u16>,
     /// Who polled it: the time, the poller's CPU (or none: its last poll), packets.
     pub polls: Vec<(u64, Option<u16>, u32)>,
+    /// When its path was walked without a packet.
+    pub walks: Vec<u64>,
     /// Handed to softirq when it left.
     pub softirq: Vec<Owner>,
     /// It is a transmit queue: `ring` is what its room interrupt is for.
@@ -79,9 +82,9 @@ impl World {
         let queue = |index: usize| {
             let napi = Napi::new(index as u32);
             napi.enable(NAPI_ID_MIN + index as u32, Some(&settings));
-            let (polls, softirq) = (Vec::new(), Vec::new());
+            let (polls, walks, softirq) = (Vec::new(), Vec::new(), Vec::new());
             let (ring, masked, latched, hints, slot, tx) = (0, false, false, true, None, None);
-            Queue { napi, ring, masked, latched, hints, slot, polls, softirq, tx }
+            Queue { napi, ring, masked, latched, hints, slot, polls, walks, softirq, tx }
         };
         let group = Group::new(0, config).unwrap();
         World { group, queues: (0..queues).map(queue).collect(), pollers: Vec::new(), now_ns: 16 * MS, halts: false }
@@ -159,7 +162,7 @@ impl World {
         true
     }
 
-    fn leave(&mut self, queue: usize, stop: BusyStop) {
+    pub(super) fn leave(&mut self, queue: usize, stop: BusyStop) {
         let cx = self.cx(0);
         if self.queues[queue].tx.is_some() {
             self.leave_transmit(queue);
@@ -248,7 +251,7 @@ impl World {
         if poller.asleep { poller.asleep = false } else { poller.kept = true }
     }
 
-    fn ask(&mut self, index: usize, due: bool, need_resched: bool) -> GroupStep {
+    pub(super) fn ask(&mut self, index: usize, due: bool, need_resched: bool) -> GroupStep {
         let cx = Cx::new(self.pollers[index].cpu, self.now_ns);
         let queues = &self.queues;
         let hint = |_, napi: u32| {
@@ -288,6 +291,7 @@ impl World {
                 if self.halts { Did::Other } else { self.finish(index) }
             }
             GroupStep::Doorbell(ring) => self.doorbell(index, &ring),
+            GroupStep::DryRun(walk) => self.walk(index, &walk),
             GroupStep::Spin => {
                 self.now_ns += PASS_NS;
                 Did::Spun

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use lull_core::group::{Ring, Transmitted, Visit};
+use lull_core::group::{Ring, Transmitted, Visit, Walk};
 use lull_core::tx::TxLeft;
 use lull_core::{GroupPoller, GroupStep};
 
@@ -94,6 +94,7 @@ impl Loop<'_> {
                 GroupStep::Poll(visit) => self.visit(&mut poller, &visit),
                 GroupStep::Transmit(visit) => self.transmit(&mut poller, &visit),
                 GroupStep::Doorbell(ring) => self.doorbell(&mut poller, &ring),
+                GroupStep::DryRun(walk) => self.walk(&mut poller, &walk),
                 GroupStep::Spin => std::hint::spin_loop(),
                 GroupStep::Softirqs => holder::pass_by(&host.on(cpu), GROUP_POLLER, &mut self.in_seat),
                 GroupStep::Yield => cpu.let_others_run(),
@@ -162,6 +163,16 @@ impl Loop<'_> {
         });
         let cx = host.cx(cpu.index, host.clock.now_ns());
         if let Some(stop) = poller.rung(&group.group, &instance.napi, &cx) {
+            host.leave_group(&instance, stop);
+        }
+    }
+
+    fn walk(&mut self, poller: &mut GroupPoller, walk: &Walk) {
+        let Loop { host, group, cpu, .. } = *self;
+        let instance = self.members.instance(host, walk.member, walk.napi);
+        host.contain(&instance, "a group's poller", |receiver| receiver.dry_run(host));
+        let cx = host.cx(cpu.index, host.clock.now_ns());
+        if let Some(stop) = poller.dry_ran(&group.group, &instance.napi, &cx) {
             host.leave_group(&instance, stop);
         }
     }

@@ -1,5 +1,6 @@
 //! Reception: a poll takes frames off the ring, passes them through GRO, and up into the stack.
 
+use std::hint::black_box;
 use std::sync::atomic::Ordering;
 
 use lull_core::GroFlush;
@@ -39,6 +40,16 @@ impl Reception {
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.gro = self.gro.take().map(|_| Gro::default());
+    }
+}
+
+impl Inside {
+    /// Walks the way of a segment and its answer without one: a buffer of the pool, the stack, the transmit ring.
+    pub(super) fn walk(&mut self) {
+        let mut frame = self.pool.alloc();
+        self.stack.walk(&mut frame);
+        self.pool.recycle(frame);
+        black_box((self.sending.tx.free_slots(), &self.watchers, &self.changes));
     }
 }
 

@@ -11,6 +11,7 @@ use lull_nic::Frame;
 use lull_nic::prefetch::prefetch_bytes;
 use smoltcp::socket::tcp::Socket;
 
+use super::demux::{self, Local};
 use super::flow::{FlowKey, Owner};
 use super::stack::Stack;
 use super::wire::{self, be16};
@@ -33,7 +34,24 @@ const SOCKET_TAIL_BYTES: usize = 88;
 /// What smoltcp's set keeps behind the socket.
 const META_BYTES: usize = 40;
 
+/// A segment of nobody's, for [`Stack::walk`]: from a documentation address (RFC 5737), and between ports that no flow has.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const NO_PORT: u16 = 0;
+
 impl Stack {
+    /// Touches what [`Stack::receive`] touches for a TCP segment, by means of a frame that holds one for a flow that is never
+    /// there. It changes nothing but the frame's content.
+    pub fn walk(&self, frame: &mut Frame) {
+        let v4 = |local: &Local| if let IpAddr::V4(ip) = local.ip { Some(ip) } else { None };
+        let Some(own) = self.locals.iter().find_map(v4) else { return };
+        frame.set_len(HEADERS);
+        segment_of_nobody(frame.data_mut(), self.port.mac, own);
+        black_box(demux::classify(frame, self.port.mac, &self.locals, false).is_ok());
+        let flow = FlowKey::new(wire::PROTOCOL_TCP, own.into(), NO_PORT, STRANGER.into(), NO_PORT);
+        black_box((self.flows.get(&flow), self.counters.rx_frames));
+        frame.set_len(0);
+    }
+
     /// Touches what [`Stack::receive`] will touch for these frames.
     #[inline]
     pub fn warm(&mut self, frames: &[Frame]) {
@@ -93,6 +111,22 @@ impl Stack {
 
 /// The 4-tuple of an ordinary TCP segment over IPv4; anything else is not looked ahead.
 #[inline]
+/// Writes a bare TCP segment from [`STRANGER`].
+fn segment_of_nobody(data: &mut [u8], mac: wire::Mac, own: Ipv4Addr) {
+    data.fill(0);
+    data[..6].copy_from_slice(&mac);
+    wire::put16(data, 12, wire::ETHERTYPE_IPV4);
+    let ip = &mut data[wire::ETHERNET..];
+    ip[0] = 0x45;
+    wire::put16(ip, 2, (HEADERS - wire::ETHERNET) as u16);
+    ip[8] = wire::HOP_LIMIT;
+    ip[9] = wire::PROTOCOL_TCP;
+    ip[12..16].copy_from_slice(&STRANGER.octets());
+    ip[16..20].copy_from_slice(&own.octets());
+    wire::put_checksum(&mut ip[..wire::IPV4], 10, 0);
+    ip[wire::IPV4 + 12] = 0x50;
+}
+
 fn flow_of(frame: &Frame) -> Option<FlowKey> {
     let data = frame.data();
     if data.len() < 54 || data[12..15] != [8, 0, 0x45] || data[23] != wire::PROTOCOL_TCP {
@@ -100,4 +134,21 @@ fn flow_of(frame: &Frame) -> Option<FlowKey> {
     }
     let ip = |at: usize| IpAddr::V4(Ipv4Addr::new(data[at], data[at + 1], data[at + 2], data[at + 3]));
     Some(FlowKey::new(wire::PROTOCOL_TCP, ip(30), be16(data, 36), ip(26), be16(data, 34)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::demux::Inbound;
+
+    #[test]
+    fn what_walks_the_path_is_a_segment_for_this_host_that_the_way_in_does_not_refuse() {
+        let (mac, own) = ([2, 0, 0, 0, 0, 7], Ipv4Addr::new(10, 0, 0, 2));
+        let locals = [Local { ip: own.into(), prefix: 24, broadcast: None }];
+        let mut frame = Frame::with_capacity(HEADERS);
+        frame.set_len(HEADERS);
+        segment_of_nobody(frame.data_mut(), mac, own);
+        let Ok(Inbound::Ip(packet)) = demux::classify(&frame, mac, &locals, false) else { panic!("refused") };
+        assert_eq!((packet.protocol, packet.source), (wire::PROTOCOL_TCP, IpAddr::V4(STRANGER)));
+    }
 }

@@ -159,6 +159,7 @@ codes! {
     34 GroupPark,
     35 GroupRest,
     36 GroupRestEnd,
+    37 DryRun,
 }
 
 /// What the core said in one step of a world; the checker empties it after every step.

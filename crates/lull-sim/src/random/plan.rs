@@ -216,6 +216,7 @@ fn groups(draw: &mut Draw, world: &mut World, script: &mut Vec<Step>, lap_ns: u6
     world.costs.group_look_ns = draw.between(1, 60);
     world.costs.group_pass_ns = draw.between(20, 300);
     world.costs.group_claim_ns = draw.between(10, 200);
+    world.costs.dry_run_ns = draw.between(50, 2_000);
     for _ in 0..count {
         let mut spec = GroupSpec { config: draw.group_config(), ..GroupSpec::default() };
         for _ in 0..draw.one_of(&[1, 1, 2, 3]) {

@@ -129,6 +129,7 @@ fn event(kind: EventKind) -> String {
         EventKind::GroupLeave => "leaves its group",
         EventKind::GroupClaim { stray: false } => "a poller of the group visits it",
         EventKind::GroupClaim { stray: true } => "a poller visits it that is not its home",
+        EventKind::DryRun => "a poller walks its path without a packet",
         EventKind::GroupRelease => "the visit ends",
         EventKind::GroupStalled { age_ns } => return format!("a visit is seen to last for {age_ns} ns"),
         EventKind::GroupWake { cpu } => return format!("wakes its poller on cpu {cpu}"),

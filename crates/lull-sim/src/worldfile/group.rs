@@ -34,6 +34,8 @@ pub struct PollingGroup {
     pub budget: Budget,
     /// When one more is woken and when one parks (`group.wake_above`, `group.park_below`).
     pub thresholds: Thresholds,
+    /// Whether pollers without packets walk the receive path (`group.dry_run`; default: they do not).
+    pub dry_run: bool,
 }
 
 impl PollingGroup {
@@ -49,7 +51,8 @@ impl PollingGroup {
 
     /// The group in a mode. Transmit queues, if there are any, are as many as `queues` and come after these.
     pub(super) fn spec(&self, mode: GroupPolling, transmit: Option<&TransmitQueues>, queues: u16) -> GroupSpec {
-        let config = GroupConfig { rest_ns: mode.rest_ns, budget: self.budget, thresholds: self.thresholds };
+        let (budget, thresholds, dry_run) = (self.budget, self.thresholds, self.dry_run);
+        let config = GroupConfig { rest_ns: mode.rest_ns, budget, thresholds, dry_run };
         let sends = transmit.is_some() && mode.transmit;
         let beside = self.queues.iter().filter(|_| sends).map(|queue| queue + u32::from(queues));
         GroupSpec::new(self.cpus.clone(), self.queues.iter().copied().chain(beside), config)
@@ -95,6 +98,7 @@ pub(super) fn resolve(
             total_percent: percent(check, "group.cycles_total", &group.cycles_total, &CYCLES)?,
         },
         thresholds: thresholds(check, group)?,
+        dry_run: group.dry_run.unwrap_or(false),
     }))
 }
 

@@ -123,6 +123,7 @@ pub(super) struct Group {
     pub(super) cycles_total: Option<Spanned<Share>>,
     pub(super) wake_above: Option<Spanned<Share>>,
     pub(super) park_below: Option<Spanned<Share>>,
+    pub(super) dry_run: Option<bool>,
 }
 
 /// `[transmit]`.
@@ -224,6 +225,7 @@ costs! {
     group_look => costs.group_look_ns,
     group_pass => costs.group_pass_ns,
     group_claim => costs.group_claim_ns,
+    dry_run => costs.dry_run_ns,
     idle_shallow_exit => costs.idle_shallow_exit_ns,
     idle_deep_exit => costs.idle_deep_exit_ns,
     idle_deep_residency => costs.idle_deep_residency_ns,

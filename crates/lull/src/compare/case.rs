@@ -8,6 +8,7 @@ use lull_core::{Mode, ModeError, mode};
 use lull_lab::bench::BenchConfig;
 use lull_lab::case::after_idle::AfterIdle;
 use lull_lab::case::batch_limit::BatchLimit;
+use lull_lab::case::first_packet::{FirstPacket, GAPS_DEFAULT};
 use lull_lab::case::many_queues::ManyQueues;
 use lull_lab::case::tcp_rr::TcpRr;
 use lull_lab::case::tx_trap::TxTrap;
@@ -35,6 +36,9 @@ pub enum Case {
     /// A service without load, and requests that each come after a pause: its CPU meanwhile, and what a request pays, beside
     /// a measured wake-up.
     AfterIdle,
+    /// The first datagram after a pause of 10 us to 10 ms, delivered by a group of one CPU without and with dry runs
+    /// (--group-dry-run), alone on its core and beside somebody who walks memory.
+    FirstPacket,
 }
 
 /// Options of single cases.
@@ -64,6 +68,7 @@ impl Case {
             Case::BatchLimit => &["events_max", "second_load", "connections"],
             Case::TcpRr => &["rx_usecs", "plane"],
             Case::TxTrap => &["qdisc"],
+            Case::FirstPacket => &[],
             Case::AfterIdle => &[
                 "workers",
                 "connections",
@@ -75,6 +80,7 @@ impl Case {
                 "park_below",
                 "any_node",
                 "oversubscribe",
+                "group_dry_run",
             ],
             Case::ManyQueues => &[
                 "queues",
@@ -92,6 +98,7 @@ impl Case {
                 "park_below",
                 "any_node",
                 "oversubscribe",
+                "group_dry_run",
             ],
         }
     }
@@ -198,6 +205,7 @@ pub fn run(case: Case, args: &Compare, given: &[String], stop: &AtomicBool) -> R
             Case::TcpRr => tcp_rr(args, cores)?.run(effort)?,
             Case::AfterIdle => after_idle(args, cores)?.run(effort)?,
             Case::ManyQueues => many_queues(args, cores)?.run(effort)?,
+            Case::FirstPacket => FirstPacket { gaps: GAPS_DEFAULT.to_vec(), cores }.run(effort)?,
             Case::TxTrap => {
                 let qdiscs = args.case_args.qdisc.clone().unwrap_or_else(|| lull_net::lull_qdisc::Kind::ALL.to_vec());
                 TxTrap { qdiscs, modes: modes(args, &["base", "group-rx", "group"])?, cores }.run(effort)?

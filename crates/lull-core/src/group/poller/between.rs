@@ -80,7 +80,10 @@ impl GroupPoller {
             self.count(group, |counters| &counters.yields);
             return GroupStep::Yield;
         }
-        GroupStep::Spin
+        match self.dry_run(group, cx) {
+            Some(walk) => GroupStep::DryRun(walk),
+            None => GroupStep::Spin,
+        }
     }
 
     /// Whether there is to be one poller more or one fewer.

@@ -45,6 +45,9 @@ impl GroupPoller {
         if let (Some(rest_ns), 1) = (group.config.rest_ns, awake) {
             until_ns = until_ns.min(self.idle_since_ns.saturating_add(rest_ns));
         }
+        if group.config.dry_run && !self.homes.is_empty() {
+            until_ns = until_ns.min(self.dry_run_due_ns());
+        }
         if let Some(suspect) = self.suspect {
             until_ns = until_ns.min(suspect.seen_ns + STEAL_AFTER_NS);
         }

@@ -1,6 +1,7 @@
 //! What a poller tells its executor to do, and what it hears back.
 
 use crate::group::GroupWake;
+use crate::group::poller::dry_run::Walk;
 use crate::tx::TxLeft;
 use crate::tx::doorbell::Why;
 
@@ -16,6 +17,8 @@ pub enum GroupStep {
     Transmit(Visit),
     /// Ring the doorbell of this member, then call [`super::GroupPoller::rung`].
     Doorbell(Ring),
+    /// Walk the receive path of this member without a packet, changing nothing, then call [`super::GroupPoller::dry_ran`].
+    DryRun(Walk),
     /// No member at home has anything: pause, and ask again with a new time.
     Spin,
     /// Run the CPU's pending softirqs and timers, and ask again.

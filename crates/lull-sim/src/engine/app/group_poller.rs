@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lull_core::group::budget::BUDGET_PERIOD_NS;
-use lull_core::group::{Ring, Transmitted, Visit};
+use lull_core::group::{Ring, Transmitted, Visit, Walk};
 use lull_core::{BusyStop, GroupPoller, GroupStep};
 
 use crate::engine::id::{CpuId, GroupId, QueueId, ThreadId};
@@ -18,6 +18,7 @@ enum Stage {
     Visit(Visit),
     Transmit(Visit, Transmitted),
     Doorbell(Ring),
+    DryRun(Walk),
     LastPoll(QueueId, BusyStop),
     /// Empty passes; whether those awake beside it did not run as they began.
     Spinning {
@@ -77,6 +78,10 @@ impl GroupPollerProgram {
                 GroupStep::Doorbell(ring) => {
                     self.stage = Some(Stage::Doorbell(ring));
                     return Next::Run(Segment::bottom_halves_off(u64::from(sim.env.world.costs.doorbell_ns)));
+                }
+                GroupStep::DryRun(walk) => {
+                    self.stage = Some(Stage::DryRun(walk));
+                    return Next::Run(Segment::bottom_halves_off(u64::from(sim.env.world.costs.dry_run_ns)));
                 }
                 GroupStep::Rest { until_ns } => {
                     sim.nic.groups.table[id].seat(cpu).settles = true;
@@ -145,6 +150,14 @@ impl GroupPollerProgram {
         assert_eq!(frames, ring.frames, "I15: a group counts what was not rung for");
         let group = &sim.nic.groups.table[self.group].group;
         let stop = self.poller.as_mut()?.rung(group, &sim.nic.queues[queue].napi, &sim.env.cx(cpu));
+        self.given_back(sim, queue, stop)
+    }
+
+    fn walked(&mut self, sim: &mut Sim, walk: Walk) -> Option<Next> {
+        let (cpu, queue) = (self.cpu, QueueId::new(walk.napi));
+        sim.env.tally.transitions += 1;
+        let group = &sim.nic.groups.table[self.group].group;
+        let stop = self.poller.as_mut()?.dry_ran(group, &sim.nic.queues[queue].napi, &sim.env.cx(cpu));
         self.given_back(sim, queue, stop)
     }
 
@@ -256,6 +269,7 @@ impl Program for GroupPollerProgram {
             },
             Some(Stage::Transmit(visit, sent)) => self.transmitted(sim, visit, &sent),
             Some(Stage::Doorbell(ring)) => self.rung(sim, ring),
+            Some(Stage::DryRun(walk)) => self.walked(sim, walk),
             Some(Stage::LastPoll(queue, stop)) => match sim.poll_goes_on(queue, cpu) {
                 Some(cost_ns) => {
                     self.stage = Some(Stage::LastPoll(queue, stop));

@@ -126,6 +126,13 @@ impl GroupChecker {
                 (it.claimed, it.answers) = (Some(cpu), Some(cpu));
                 Transition::TxDoorbell
             }
+            EventKind::DryRun => {
+                if !it.grouped || it.claimed.is_some() {
+                    return broken("I9", "is walked while another serves it, or as no member");
+                }
+                it.claimed = Some(cpu);
+                return Ok(None);
+            }
             EventKind::GroupRelease => {
                 if it.claimed.take() != Some(cpu) {
                     return broken("I9", "is given back by somebody who does not serve it");

@@ -87,6 +87,7 @@ impl Draw {
                 Thresholds { wake_above: 20, park_below: 10 },
                 Thresholds { wake_above: 100, park_below: 99 },
             ]),
+            dry_run: self.one_of(&[false, false, true]),
         }
     }
 
