@@ -281,14 +281,14 @@ fn virtio_interrupts(device: &str, roots: &Roots) -> BTreeMap<u32, u32> {
     of_queue.collect()
 }
 
-/// The kernel gives the number of the initial pid namespace; elsewhere it may be some other thread, which has to be
-/// left alone.
+/// Whether a number that the kernel gave as that of a NAPI's thread is one here. The kernel gives the number of the
+/// initial PID namespace; elsewhere it may be some other thread, which has to be left alone.
+pub fn is_napi_thread(pid: i32, roots: &Roots) -> bool {
+    roots.read_proc(&format!("{pid}/comm")).is_ok_and(|name| name.starts_with("napi/"))
+}
+
 fn thread_scheduling(pid: i32, roots: &Roots) -> Option<Scheduling> {
-    let name = roots.read_proc(&format!("{pid}/comm")).ok()?;
-    if !name.starts_with("napi/") {
-        return None;
-    }
-    scheduling(pid).ok()
+    if is_napi_thread(pid, roots) { scheduling(pid).ok() } else { None }
 }
 
 #[cfg(test)]

@@ -177,6 +177,25 @@ fn taps_and_the_kernels_sockets_answer_as_well_and_say_what_was_in_force() {
     refused(&["--nic", "veth", "--mode", "group", "--oversubscribe"], "Linux has no busy-polling groups");
 }
 
+/// The kernel names a NAPI's thread by its number in the initial PID namespace, which is some other thread's or nobody's in
+/// a container. None is moved.
+#[test]
+fn in_another_pid_namespace_no_thread_is_taken_for_a_napis() {
+    if !is_root() {
+        println!("SKIP: no root, which makes veth pairs and PID namespaces");
+        return;
+    }
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", env!("CARGO_BIN_EXE_lull"), "xsk-rr"])
+        .args(["--nic", "veth", "--mode", "threaded", "-P", "5ms"])
+        .args(SHORT)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{error}");
+    assert!(error.contains("its number is that of the initial PID namespace, and this is another"), "{error}");
+}
+
 /// A program that ends with the test, whatever comes of it.
 struct Ends(Child);
 

@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | [`pair`] | two network namespaces with a veth pair between them |
 //! | [`device`] | a device of the user's, and what it was set to |
+//! | `napi_threads` | the threads of NAPIs on the cores of the service |
 //! | `peer` | `lull load` at its other end |
 //! | [`program`] | memcached, or our service over kernel sockets, and its half of a mode |
 //! | `traced` | what the trace of a window shows |
 //! | `usage` | what `/proc` counts around a window |
 
 pub mod device;
+pub(crate) mod napi_threads;
 pub mod pair;
 mod peer;
 pub mod program;
@@ -20,7 +22,7 @@ pub(crate) mod usage;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lull_core::{Mode, Threaded};
 use lull_host::pin_thread;
@@ -46,8 +48,6 @@ use crate::load::{Summary, Workload};
 
 /// How often the trace is read during a window.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
-/// How long a NAPI thread may take to appear.
-const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ring buffer of the trace, in KiB for each CPU: a second of the fastest busy polling.
 const TRACE_KIB: u32 = 64 * 1024;
 
@@ -234,28 +234,13 @@ impl KernelBench {
     /// program's.
     fn set_mode(&mut self, mode: &Mode) -> Result<(), BenchError> {
         self.place.set(mode)?;
-        self.napi_threads = if mode.napi.threaded == Threaded::Off { Vec::new() } else { self.threads()? };
-        for tid in &self.napi_threads {
-            lull_linux::sched::set_cpus(*tid, &self.cores.service)?;
-        }
+        self.napi_threads = if mode.napi.threaded == Threaded::Off {
+            Vec::new()
+        } else {
+            let (netdev, ifindex) = self.place.netdev();
+            napi_threads::pin(netdev, ifindex, &self.cores.service)?
+        };
         self.program.set_mode(mode)
-    }
-
-    /// The NAPIs' threads, one for each.
-    fn threads(&mut self) -> Result<Vec<i32>, BenchError> {
-        let until = Instant::now() + THREAD_TIMEOUT;
-        let (netdev, ifindex) = self.place.netdev();
-        loop {
-            let napis = netdev.napis(ifindex).map_err(linux)?;
-            let threads: Vec<i32> = napis.iter().filter_map(|napi| napi.thread_pid).collect();
-            if threads.len() == napis.len() {
-                return Ok(threads);
-            }
-            if Instant::now() > until {
-                return Err(BenchError::Invalid("the kernel started no NAPI thread".to_owned()));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     fn measure(&mut self, run: &Run<'_>) -> Result<RunResult, BenchError> {

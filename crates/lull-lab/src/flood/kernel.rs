@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lull_core::{Mode, Threaded};
 use lull_host::pin_thread;
@@ -21,12 +21,10 @@ use super::sinks::{BUFFER_BYTES, LOOK_INTERVAL, Sinks};
 use super::{Cell, Flood, Marks, PORT_FIRST, observed, senders};
 use crate::bench::BenchError;
 use crate::bench::kernel::ksoftirqds;
+use crate::bench::kernel::napi_threads;
 use crate::bench::kernel::pair::{Pair, ServerStack, Side, linux};
 use crate::case::{Effort, Observed};
 use crate::cell::Enforcement;
-
-/// How long a NAPI thread may take to appear.
-const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a mode cannot be here.
 pub fn refusal(mode: &FloodMode) -> Option<String> {
@@ -167,25 +165,9 @@ pub fn set_napis(side: &Side, mode: &Mode, core: usize) -> Result<Vec<i32>, Benc
         if mode.napi.threaded == Threaded::Off {
             return Ok(Vec::new());
         }
-        let until = Instant::now() + THREAD_TIMEOUT;
-        loop {
-            let napis = netdev.napis(ifindex).map_err(linux)?;
-            let threads: Vec<i32> = napis.iter().filter_map(|napi| napi.thread_pid).collect();
-            let all = napis.iter().all(|napi| napi.settings.threaded != Threaded::Off);
-            if all && !threads.is_empty() && threads.len() == napis.len() {
-                return Ok(threads);
-            }
-            if Instant::now() > until {
-                return Err(BenchError::Invalid("the kernel started no NAPI thread".to_owned()));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        napi_threads::pin(&mut netdev, ifindex, &[core])
     };
-    let threads = side.within(work)??;
-    for thread in &threads {
-        linux_sched::set_cpus(*thread, &[core])?;
-    }
-    Ok(threads)
+    side.within(work)?
 }
 
 /// Receive packet steering of the server's device to one core. `/sys` shows the devices of the namespace in which it was

@@ -24,12 +24,10 @@ use super::{BUSY_POLL_BUDGET, Ends, Placement, RawSocket, Settings, run};
 use crate::bench::BenchError;
 use crate::bench::kernel::pair::{Pair, ServerStack, Side, linux};
 use crate::bench::kernel::traced::Traced;
-use crate::bench::kernel::usage;
+use crate::bench::kernel::{napi_threads, usage};
 use crate::cell::Enforcement;
 use crate::check::enforcement;
 
-/// How long a NAPI thread may take to appear.
-const THREAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a link may take to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the trace is read.
@@ -305,19 +303,7 @@ fn set_mode(device: &str, mode: &Mode, core: usize) -> Result<Vec<i32>, BenchErr
     if mode.napi.threaded == Threaded::Off {
         return Ok(Vec::new());
     }
-    let until = Instant::now() + THREAD_TIMEOUT;
-    loop {
-        let napis = netdev.napis(device.ifindex).map_err(linux)?;
-        let threads: Vec<i32> = napis.iter().filter_map(|napi| napi.thread_pid).collect();
-        if !threads.is_empty() && threads.len() == napis.len() {
-            threads.iter().try_for_each(|tid| lull_linux::sched::set_cpus(*tid, &[core]))?;
-            return Ok(threads);
-        }
-        if Instant::now() > until {
-            return Err(BenchError::Invalid("the kernel started no NAPI thread".to_owned()));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    napi_threads::pin(&mut netdev, device.ifindex, &[core])
 }
 
 fn trace_error(error: lull_linux::polls::PollsError) -> BenchError {
