@@ -27,6 +27,7 @@ mod metrics;
 mod modes;
 mod output;
 mod outputs;
+mod own_addresses;
 mod predict;
 mod prepare;
 mod process;

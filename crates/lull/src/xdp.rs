@@ -38,6 +38,11 @@ impl XdpArgs {
         ]
     }
 
+    /// Whether addresses are taken for some ports alone.
+    pub fn has_ports(&self) -> bool {
+        self.ports.is_some()
+    }
+
     /// The device's settings: `spec` is `DEV[:QUEUES]`.
     pub fn config(&self, spec: &str, addresses: &[(IpAddr, u8)]) -> Result<XdpConfig, Failure> {
         let (name, queues) = named(spec)?;

@@ -26,6 +26,7 @@ use crate::after_resume::AfterResume;
 use crate::failure::Failure;
 use crate::keeper::Keeper;
 use crate::output::{outln, say};
+use crate::own_addresses::OwnAddresses;
 use crate::serve::{address, gateways, refuse as refuse_nic};
 use crate::xdp::XdpArgs;
 
@@ -249,6 +250,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let nic = asked.nic.open()?;
     nic.notes().iter().for_each(|note| args.say(note));
+    let _addresses = (asked.nic.ports().is_empty()).then(|| {
+        let name = args.user.nic.as_deref().unwrap_or_default();
+        OwnAddresses::take(&asked.network.addresses, name, |line| args.say(line))
+    });
     let pcap = asked.pcap.as_ref().map(|path| {
         let remedy = "name a file in a directory that you may write to";
         File::create(path).map_err(|error| format!("cannot write the capture {}: {error}; {remedy}", path.display()))

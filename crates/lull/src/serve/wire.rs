@@ -20,6 +20,7 @@ use lull_nic::xdp::Xdp;
 use super::{Offloads, Serve, address, decorated, offer, refuse};
 use crate::failure::Failure;
 use crate::output::{outln, say};
+use crate::own_addresses::OwnAddresses;
 use crate::xdp;
 
 /// memcached's defaults: memory for items (`-m`), and connections (`-c`).
@@ -39,6 +40,15 @@ pub(super) enum Wire<'a> {
 }
 
 impl Wire<'_> {
+    /// As `--nic` has it.
+    fn name(&self) -> String {
+        match self {
+            Wire::Tap(name) => format!("tap:{name}"),
+            Wire::Xdp(spec) => format!("xdp:{spec}"),
+            Wire::Packet(name) => format!("packet:{name}"),
+        }
+    }
+
     /// Refuses the options of other NICs.
     fn check(&self, args: &Serve) -> Result<(), Failure> {
         let load = [("--load", args.load.is_some()), ("--connections", args.connections.is_some())];
@@ -124,6 +134,8 @@ pub(super) fn run(args: &Serve, wire: &Wire<'_>, mode: &Mode, stop: &AtomicBool)
     let config = configured(args, mode)?;
     let (addresses, port) = (config.network.addresses.clone(), config.address.port());
     let Opened { device, words: name, xdp } = wire.open(args, &addresses, port)?;
+    let _addresses =
+        (!args.xdp.has_ports()).then(|| OwnAddresses::take(&addresses, &wire.name(), |line| say!("lull: {line}")));
     let server = Server::start(decorated(args, device)?, config)?;
     server.set_mode(mode)?;
     for note in server.notes() {

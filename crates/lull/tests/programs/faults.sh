@@ -47,6 +47,9 @@ second)
     serve
     "$lull" run "${nic[@]}" --mode base -- true >second 2>&1 && fail "a second launcher got the NIC"
     grep -q "lull0.*\(use\|busy\)" second || fail "it does not say why: $(cat second)"
+    # Another NIC may have the address of this one for a reason; whoever gives it hears of it.
+    "$lull" run --nic tap:lull9 --addr "$own/24" --mode base -- true >third 2>&1 || fail "it does not run: $(cat third)"
+    grep -q "$own is the address of process $launcher on tap:lull0, too" third || fail "it is silent: $(cat third)"
     until_it memcached_answers 4
     clean
     ;;
