@@ -164,6 +164,11 @@ impl Switch {
     }
 }
 
+/// `PROC_PID_INIT_INO` (`proc_ns.h`).
+fn is_initial_pid_namespace() -> bool {
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|target| target.as_os_str() == "pid:[4026531836]")
+}
+
 struct Formats {
     poll: PollFormat,
     /// Id and place of the NAPI id in each of [`PACKET_EVENTS`].
@@ -187,11 +192,14 @@ impl Polls {
     /// Begins to record the polls of `device`, in whatever network namespace it is.
     ///
     /// # Errors
-    /// No right to trace, a kernel without event tracing, or a name that is none.
+    /// No right to trace, a kernel without event tracing, another PID namespace than the initial one, or a name that is none.
     pub fn open(device: &str, options: Options) -> Result<Polls, PollsError> {
         let bad = |c: char| c == '"' || c == '\\' || c.is_whitespace() || c.is_control();
         if device.is_empty() || device.len() > DEVICE_NAME_BYTES_MAX || device.contains(bad) {
             return Err(PollsError::Name(device.to_owned()));
+        }
+        if !is_initial_pid_namespace() {
+            return Err(PollsError::PidNamespace);
         }
         let instance = Instance::new()?;
         instance.write("trace_clock", "mono")?;

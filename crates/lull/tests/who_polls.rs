@@ -155,6 +155,26 @@ fn polls(sample: &Value, kind: &str, of: impl Fn(&Value) -> bool) -> f64 {
     by.filter(|by| by["kind"] == kind && of(by)).map(|by| number(&by["polls_per_s"])).sum()
 }
 
+/// The trace has the thread numbers of the initial PID namespace, which are other threads' in a container.
+#[test]
+fn in_another_pid_namespace_nobody_is_named_and_stat_says_why() {
+    let Some(world) = World::new("in_another_pid_namespace_nobody_is_named_and_stat_says_why") else { return };
+    world.set("base");
+    let sampled = world.pair.server.within(|| {
+        Command::new("unshare")
+            .args(["--pid", "--fork", "--kill-child", "--mount-proc", LULL, "stat", world.pair.server.device()])
+            .args(["--interval", "300ms", "--count", "1", "--json"])
+            .output()
+            .unwrap()
+    });
+    let output = sampled.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let sample: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let missing = sample["missing"][0].as_str().unwrap_or_default();
+    assert!(missing.contains("this process is in another one; run lull in the initial one"), "{sample:#}");
+    assert_eq!(sample["napis"], Value::Array(Vec::new()), "{sample:#}");
+}
+
 #[test]
 fn stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls() {
     let Some(world) = World::new("stat_names_the_program_that_busy_polls_and_the_napi_that_it_polls") else { return };

@@ -15,6 +15,9 @@ pub enum PollsError {
          blank"
     )]
     Name(String),
+    /// The thread numbers of the trace mean other threads here, or none.
+    #[error("cannot trace polls: {ELSEWHERE}; {INITIAL}")]
+    PidNamespace,
     /// tracefs is not mounted and cannot be.
     #[error(
         "cannot trace polls: tracefs is not mounted and this process may not mount it ({0}); run as root (CAP_SYS_ADMIN)"
@@ -33,6 +36,10 @@ pub enum PollsError {
     Format(String),
 }
 
+const ELSEWHERE: &str =
+    "the trace names threads by their numbers in the initial PID namespace, and this process is in another one";
+const INITIAL: &str = "run lull in the initial one (a container: with the host's PID namespace)";
+
 pub(super) fn os(what: impl Into<String>) -> impl FnOnce(io::Error) -> PollsError {
     move |source| PollsError::Os { what: what.into(), source }
 }
@@ -50,6 +57,11 @@ impl From<PollsError> for crate::Error {
             PollsError::Name(name) => crate::Error::Input {
                 what: format!("cannot trace the polls of '{name}'"),
                 remedy: "name a device, as `lull show` lists them".to_owned(),
+            },
+            PollsError::PidNamespace => crate::Error::Unsupported {
+                what: "trace polls".to_owned(),
+                reason: ELSEWHERE.to_owned(),
+                remedy: INITIAL.to_owned(),
             },
             PollsError::Format(reason) => crate::Error::Unsupported {
                 what: "trace polls".to_owned(),
