@@ -175,6 +175,13 @@ fn what_cannot_be_sent_is_an_error() {
     assert_eq!(host.call(|stack, io| stack.shutdown(id, Shutdown::Both, io)), Err(NetError::NotConnected));
     assert!(host.ready(id).contains(Ready::HUP));
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::BrokenPipe));
+    assert_eq!(host.call(|stack, io| stack.udp_send(id, b"x", io)), Err(NetError::DestinationRequired));
+    // What comes is taken all the same.
+    let mut buffer = [0; 8];
+    let received = host.call(|stack, io| stack.udp_recv_from(id, &mut buffer, io)).unwrap();
+    assert!(received.is_end && received.bytes == 0);
+    host.receive(udp_frame(at(CLIENT, 9), at(SERVER, 53), b"late"));
+    assert_eq!(recv(&mut host, id).unwrap().0, b"late");
     host.close(id);
     assert_eq!(send_to(&mut host, id, b"x", at(CLIENT, 9)), Err(NetError::InvalidSocket));
 }

@@ -39,6 +39,8 @@ pub(crate) struct EpollFile {
     mixed: OnceLock<Mixed>,
     /// The kernel's members, as the program added them: one that becomes lull's later has to move.
     kernels: Mutex<HashMap<c_int, Added>>,
+    /// Whether a datagram socket in both worlds was ever a member: each world tells of its half.
+    has_halves: AtomicBool,
     /// Listeners that were added while another process had the NIC, by [`Listener::id`](crate::socket::Listener).
     idle: Mutex<HashSet<u64>>,
     /// What the program has set by EPIOCSPARAMS; otherwise lull's half has the mode's.
@@ -89,6 +91,7 @@ pub fn epoll_create(flags: c_int) -> Result<c_int> {
     let file = EpollFile {
         mixed: OnceLock::new(),
         kernels: Mutex::default(),
+        has_halves: AtomicBool::new(false),
         idle: Mutex::default(),
         params: Mutex::new(None),
         inside: Mutex::default(),

@@ -316,10 +316,16 @@ pub fn epoll_params(epfd: c_int) -> Result<libc::epoll_params> {
 /// or a number of the program's never looks like this.
 pub const IGNORED_DATA: u64 = 0xa96c_756c_6c00_0001;
 
-/// The data of an event that the kernel has written.
+/// The data of an event that the kernel has written, or lull.
 pub fn event_data(event: &MaybeUninit<epoll_event>) -> u64 {
     // SAFETY: the caller looks only at events that were written; the struct is plain data.
     unsafe { event.assume_init() }.u64
+}
+
+/// What an event that the kernel has written, or lull, says is ready.
+pub fn event_ready(event: &MaybeUninit<epoll_event>) -> u32 {
+    // SAFETY: as in `event_data`.
+    unsafe { event.assume_init() }.events
 }
 
 /// `connect` with an address in the kernel's form.

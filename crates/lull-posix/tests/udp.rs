@@ -371,11 +371,84 @@ fn shut_down_without_a_peer_is_an_error_and_wakes_readers() {
     assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN));
     assert_eq!(recv(fd, 0).unwrap(), b"");
     close(fd);
+    let (fd, _) = bound(OWN);
+    let reader = asleep(move || recv(fd, 0));
+    assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN));
+    assert_eq!(reader.join().unwrap(), Ok(Vec::new()));
+    close(fd);
     let fd = udp();
     socket::connect(fd, &bytes(&peer().local_addr().unwrap().to_string())).unwrap();
     assert_eq!(socket::shutdown(fd, libc::SHUT_WR), Ok(()));
     assert_eq!(send(fd, b"x", 0), error(libc::EPIPE));
     close(fd);
+}
+
+#[test]
+fn after_the_end_of_reading_who_does_not_wait_would_block_and_who_waits_is_told() {
+    for ip in [OWN, "0.0.0.0"] {
+        let ((fd, at), peer) = (bound(ip), peer());
+        assert_eq!(socket::shutdown(fd, libc::SHUT_RD), error(libc::ENOTCONN));
+        assert_eq!(recv(fd, libc::MSG_DONTWAIT), Err(WOULD_BLOCK));
+        let mut buffer = [0; 8];
+        let room = Room { buffers: &mut [IoSliceMut::new(&mut buffer)], control: &mut [] };
+        let told = socket::recv_message(fd, room, Receive::default()).unwrap();
+        assert_eq!((told.bytes, told.from.as_bytes(), told.flags), (0, &[][..], 0), "and nobody has sent it");
+        // What comes is taken all the same (`__udp_enqueue_schedule_skb`).
+        peer.send_to(b"late", SocketAddr::new(OWN.parse().unwrap(), at.port())).unwrap();
+        until("the datagram", || recv(fd, libc::MSG_DONTWAIT) == Ok(b"late".to_vec()));
+        assert_eq!(recv(fd, 0).unwrap(), b"");
+        nonblocking(fd);
+        assert_eq!(recv(fd, 0), Err(WOULD_BLOCK));
+        close(fd);
+    }
+}
+
+/// `udp_sendmsg` looks for a destination, and only what has one finds the socket shut down.
+#[test]
+fn without_a_destination_it_is_not_told_that_writing_is_shut_down() {
+    for ip in [OWN, "0.0.0.0"] {
+        let ((fd, _), peer) = (bound(ip), peer());
+        assert_eq!(socket::shutdown(fd, libc::SHUT_RDWR), error(libc::ENOTCONN));
+        let at = peer.local_addr().unwrap();
+        assert_eq!(send(fd, b"x", 0), error(libc::EDESTADDRREQ));
+        assert_eq!(send_to(fd, b"x", SocketAddr::new(at.ip(), 0)), error(libc::EINVAL));
+        assert_eq!(send_to(fd, &[0; 70_000], at), error(libc::EMSGSIZE));
+        assert_eq!(send(fd, &[0; 70_000], 0), error(libc::EMSGSIZE));
+        assert_eq!(send_to(fd, b"x", at), error(libc::EPIPE));
+        close(fd);
+    }
+}
+
+#[test]
+fn an_error_that_waits_is_told_to_who_has_a_destination() {
+    let gone = peer();
+    let at = gone.local_addr().unwrap();
+    drop(gone);
+    let fd = udp();
+    socket::connect(fd, &bytes(&at.to_string())).unwrap();
+    assert_eq!(send(fd, b"x", 0), Ok(1));
+    let mut fds = [pollfd { fd, events: 0, revents: 0 }];
+    assert_eq!(poll::poll(&mut fds, Some(LOST)), Ok(1));
+    assert_eq!(send_to(fd, b"x", SocketAddr::new(at.ip(), 0)), error(libc::EINVAL));
+    assert_eq!(send(fd, b"x", 0), error(libc::ECONNREFUSED));
+    close(fd);
+}
+
+#[test]
+fn epoll_tells_once_of_a_socket_in_both_worlds() {
+    let (fd, at) = bound("0.0.0.0");
+    let (mine, other) = (epoll::epoll_create(0).unwrap(), udp());
+    ctl(mine, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT).unwrap();
+    // One that is the kernel's alone, with the same data, is told of by itself.
+    let kernels = kernels_peer();
+    socket::bind(other, &bytes("127.0.0.1:0")).unwrap();
+    kernels.send_to(b"kernel", on_loopback(at)).unwrap();
+    until("both halves are told of", || wait(mine, 8, NOW) == [(fd, EPOLLIN | EPOLLOUT)]);
+    kernels.send_to(b"kernel", name(other)).unwrap();
+    let event = libc::epoll_event { events: EPOLLIN as u32, u64: fd as u64 };
+    epoll::epoll_ctl(mine, EPOLL_CTL_ADD, other, Some(event)).unwrap();
+    until("both sockets are told of", || wait(mine, 8, NOW).len() >= 2);
+    [fd, mine, other].into_iter().for_each(close);
 }
 
 #[test]

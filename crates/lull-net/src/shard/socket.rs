@@ -184,4 +184,6 @@ pub struct Received {
     pub to: std::net::IpAddr,
     /// It is several datagrams of one flow that were joined: how many bytes each has but the last, which may have fewer.
     pub each_bytes: Option<u16>,
+    /// There was none: reading is shut down, which is what whoever would have waited for one is told.
+    pub is_end: bool,
 }

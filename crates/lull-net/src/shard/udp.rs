@@ -123,7 +123,7 @@ impl Stack {
     }
 
     /// Takes the oldest datagram into several buffers in turn; `peek` leaves it where it is. After reading is shut
-    /// down and the last datagram taken, an empty one comes from the socket's own address.
+    /// down and the last datagram taken, [`Received::is_end`] says so, until another one comes.
     ///
     /// # Errors
     /// Those of [`Stack::udp_recv_from`].
@@ -141,7 +141,8 @@ impl Stack {
         let Some(datagram) = socket.datagrams.front() else {
             if socket.read_shut {
                 let local = socket.local;
-                return Ok(Received { bytes: 0, datagram_bytes: 0, from: local, to: local.ip(), each_bytes: None });
+                let (from, to) = (local, local.ip());
+                return Ok(Received { bytes: 0, datagram_bytes: 0, from, to, each_bytes: None, is_end: true });
             }
             return Err(NetError::WouldBlock);
         };
@@ -158,6 +159,7 @@ impl Stack {
             from: datagram.from,
             to: datagram.to,
             each_bytes: datagram.each_bytes().filter(|_| socket.joins),
+            is_end: false,
         };
         if !peek && let Some(datagram) = socket.datagrams.pop_front() {
             socket.held_bytes -= datagram.held_bytes();

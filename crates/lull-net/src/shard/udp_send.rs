@@ -80,13 +80,7 @@ impl Stack {
         (to, from): (Option<SocketAddr>, Option<IpAddr>),
         io: &mut Io<'_>,
     ) -> Result<usize, NetError> {
-        let socket = self.udp_mut(id)?;
-        if let Some(error) = socket.error.take() {
-            return Err(error);
-        }
-        if socket.write_shut {
-            return Err(NetError::BrokenPipe);
-        }
+        let socket = self.udp(id)?;
         let to = to.or(socket.peer).ok_or(NetError::DestinationRequired)?;
         let (local, waits) = (socket.local, !socket.unsent.is_empty());
         let length: usize = data.iter().map(|part| part.len()).sum();
@@ -105,6 +99,14 @@ impl Stack {
         let everyone = to.ip().is_multicast() || self.is_broadcast(to.ip());
         if !everyone && self.route(to.ip()).is_none() {
             return Err(NetError::NetworkUnreachable);
+        }
+        // As in `sock_alloc_send_pskb`, where the datagram is known to have somewhere to go.
+        let socket = self.udp_mut(id)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.write_shut {
+            return Err(NetError::BrokenPipe);
         }
         let sender = self.udp_sender(id);
         let loops = self.is_local(to.ip());

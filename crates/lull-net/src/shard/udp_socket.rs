@@ -58,9 +58,10 @@ pub(super) struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Takes a datagram, or gives it back: as in `__udp_enqueue_schedule_skb` it may exceed the limit, another may not follow.
+    /// Takes a datagram, or gives it back: as in `__udp_enqueue_schedule_skb` it may exceed the limit, another may not follow, and
+    /// whether reading was shut down is not asked.
     pub(super) fn enqueue(&mut self, datagram: Datagram) -> Result<(), Datagram> {
-        if self.read_shut || self.held_bytes >= self.held_bytes_max {
+        if self.held_bytes >= self.held_bytes_max {
             return Err(datagram);
         }
         self.held_bytes += datagram.held_bytes();

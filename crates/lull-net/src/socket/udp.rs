@@ -13,7 +13,7 @@ use super::addresses;
 use super::open::{Open, Part, Source, ns_to_timeout, timeout_to_ns};
 use super::options::socket_options;
 use crate::network::Network;
-use crate::shard::{Io, NetError, Ready, Received, Shutdown, Stack, UdpOptions};
+use crate::shard::{Io, NetError, Ready, Received, Shutdown, SocketId, Stack, UdpOptions};
 
 /// A UDP socket on one shard.
 #[derive(Clone)]
@@ -137,11 +137,25 @@ impl UdpSocket {
     /// Takes a datagram: its bytes and who sent it. What does not fit `buffer` is lost; [`UdpSocket::recv_msg`] tells.
     ///
     /// # Errors
-    /// `WouldBlock`, or an error that a router or the peer reported.
+    /// `WouldBlock`, also of a socket that does not block and is shut down for reading; an error that a router or the peer
+    /// reported.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let open = &self.0;
         let take = |stack: &mut Stack, id, io: &mut Io<'_>| stack.udp_recv_from(id, buffer, io);
-        open.retry(Ready::READABLE, &open.read_timeout_ns, take).map(|received| (received.bytes, received.from))
+        self.receive(take).map(|received| (received.bytes, received.from))
+    }
+
+    /// Takes one, or waits for it. The end of reading ends the wait, with nothing; who does not wait is not told of it
+    /// (`__skb_wait_for_more_packets`).
+    fn receive(
+        &self,
+        take: impl FnMut(&mut Stack, SocketId, &mut Io<'_>) -> Result<Received, NetError>,
+    ) -> io::Result<Received> {
+        let open = &self.0;
+        let received = open.retry(Ready::READABLE, &open.read_timeout_ns, take)?;
+        if received.is_end && open.nonblocking.load(Ordering::Relaxed) {
+            return Err(NetError::WouldBlock.into());
+        }
+        Ok(received)
     }
 
     /// Takes a datagram of the peer that was set by [`UdpSocket::connect`], or of anybody if none was.
@@ -175,9 +189,6 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::recv_from`].
     pub fn recv_msg(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Received> {
-        let open = &self.0;
-        open.retry(Ready::READABLE, &open.read_timeout_ns, |stack, id, io| {
-            stack.udp_recv_vectored(id, buffers, peek, io)
-        })
+        self.receive(|stack, id, io| stack.udp_recv_vectored(id, buffers, peek, io))
     }
 }

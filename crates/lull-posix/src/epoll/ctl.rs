@@ -28,6 +28,7 @@ pub fn epoll_ctl(epfd: c_int, what: c_int, fd: c_int, event: Option<epoll_event>
             if datagram.wildcard {
                 kernel::epoll_ctl(epfd, what, fd, event.map(but_for_writing))?;
                 context.note(what, fd, event);
+                context.has_halves.store(true, Ordering::Release);
             }
             context.ctl(epfd, what, &datagram.sockets, event)
         }

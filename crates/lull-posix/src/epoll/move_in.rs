@@ -1,5 +1,7 @@
 //! A socket of the kernel's that becomes lull's moves from the kernel's contexts to lull's.
 
+use std::sync::atomic::Ordering;
+
 use libc::{c_int, epoll_event};
 
 use super::{Added, CONTEXTS, ctl, lock};
@@ -51,6 +53,7 @@ fn moved(epfd: c_int, context: &Open, fd: c_int, member: &Open, added: Added) ->
         }
         File::Datagram(datagram) if datagram.wildcard => {
             lock(&context.kernels).insert(fd, added);
+            context.has_halves.store(true, Ordering::Release);
             kernel::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, event.map(ctl::but_for_writing))?;
             context.ctl(epfd, libc::EPOLL_CTL_ADD, &datagram.sockets, event)
         }

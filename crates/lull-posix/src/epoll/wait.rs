@@ -11,7 +11,7 @@ use lull_net::lull_core::POLLED_AFTER_EVENT_NS;
 use lull_net::{Event, Ready};
 
 use super::nested::INSIDE_A_CALL;
-use super::{CALL, EpollFile, Mixed};
+use super::{CALL, EpollFile, Mixed, lock};
 use crate::engine::{self, Engine};
 use crate::files::{self, File};
 use crate::{Errno, Result, cancel, kernel, signals};
@@ -33,7 +33,7 @@ pub fn epoll_wait(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) ->
     }
     context.look_inside(INSIDE_A_CALL);
     if let Some(mixed) = context.mixed.get() {
-        return mixed.wait(events, timeout);
+        return mixed.wait(context, events, timeout);
     }
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -43,7 +43,7 @@ pub fn epoll_wait(epfd: c_int, events: Events<'_>, timeout: Option<Duration>) ->
             There::Over(count) => return Ok(count),
             There::CalledOut => {
                 let mixed = context.mixed.get().ok_or(Errno::new(libc::EINVAL))?;
-                return mixed.wait(events, left());
+                return mixed.wait(context, events, left());
             }
             There::NothingOfTheProgram => waits = left(),
         }
@@ -104,12 +104,46 @@ fn without_call(events: Events<'_>, count: usize) -> usize {
     kept
 }
 
+impl EpollFile {
+    /// Tells once of a datagram socket in both worlds of which both halves have something to tell: lull's among the first `lulls`
+    /// events, the kernel's among the `kernels` behind them. Returns how many events are left.
+    #[cold]
+    fn join_halves(&self, events: Events<'_>, lulls: usize, kernels: usize) -> usize {
+        let (lulls, rest) = events.split_at_mut(lulls);
+        let mut kept = 0;
+        for nth in 0..kernels {
+            let (data, ready) = (kernel::event_data(&rest[nth]), kernel::event_ready(&rest[nth]));
+            match lulls.iter_mut().find(|event| kernel::event_data(event) == data).filter(|_| self.is_in_halves(data)) {
+                Some(half) => {
+                    let ready = ready | kernel::event_ready(half);
+                    half.write(epoll_event { events: ready, u64: data });
+                }
+                None => {
+                    rest.swap(kept, nth);
+                    kept += 1;
+                }
+            }
+        }
+        lulls.len() + kept
+    }
+
+    /// Whether a member with this data is a datagram socket in both worlds, and none of the kernel's alone has the same.
+    fn is_in_halves(&self, data: u64) -> bool {
+        let in_both = |fd: &c_int| {
+            files::get(*fd).is_some_and(|file| matches!(&*file, File::Datagram(datagram) if datagram.wildcard))
+        };
+        let members = lock(&self.kernels);
+        let mut with_it = members.iter().filter(|(_, added)| added.data == data).map(|(fd, _)| fd).peekable();
+        with_it.peek().is_some() && with_it.all(in_both)
+    }
+}
+
 impl Mixed {
-    fn wait(&self, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
+    fn wait(&self, context: &EpollFile, events: Events<'_>, timeout: Option<Duration>) -> Result<usize> {
         let engine = engine::engine()?;
         let kept = BATCHES.try_with(|batches| batches.try_borrow_mut().ok()?.pop()).ok().flatten();
         let mut batch = kept.unwrap_or_default();
-        let waited = self.wait_with(engine, &mut batch, events, timeout);
+        let waited = self.wait_with(engine, context, &mut batch, events, timeout);
         batch.clear();
         let _ = BATCHES.try_with(|batches| batches.try_borrow_mut().map(|mut batches| batches.push(batch)));
         waited
@@ -118,6 +152,7 @@ impl Mixed {
     fn wait_with(
         &self,
         engine: &Engine,
+        context: &EpollFile,
         batch: &mut Vec<Event>,
         events: Events<'_>,
         timeout: Option<Duration>,
@@ -135,7 +170,7 @@ impl Mixed {
             engine.with_worker(cpu, |worker| {
                 self.epoll.wait_unless(worker, batch, events.len(), slice, &signals::is_interrupted)
             })??;
-            let count = self.hand_out(batch, events)?;
+            let count = self.hand_out(context, batch, events)?;
             self.set_bell();
             if count != 0 {
                 if engine.mode.app.timeout().is_some() {
@@ -160,7 +195,7 @@ impl Mixed {
     }
 
     /// Writes lull's events, and then of the kernel's as many as there is room for.
-    fn hand_out(&self, batch: &mut Vec<Event>, events: Events<'_>) -> Result<usize> {
+    fn hand_out(&self, context: &EpollFile, batch: &mut Vec<Event>, events: Events<'_>) -> Result<usize> {
         let kernel_key = self.kernel_key.load(Ordering::Acquire);
         let (mut count, mut kernels) = (0, false);
         for event in batch.drain(..) {
@@ -175,7 +210,12 @@ impl Mixed {
             let room = &mut events[count..];
             // A signal that comes just now ends the next wait.
             let got = kernel::epoll_wait(self.kernel.as_raw_fd(), room, 0).unwrap_or(0);
-            count += without_call(room, got);
+            let got = without_call(room, got);
+            count = if context.has_halves.load(Ordering::Acquire) && count > 0 && got > 0 {
+                context.join_halves(events, count, got)
+            } else {
+                count + got
+            };
         }
         Ok(count)
     }

@@ -138,6 +138,11 @@ fn has_error_alone(fd: c_int) -> bool {
     signals::section(|| files::get(fd).is_some_and(|file| is_so(&file)))
 }
 
+/// `timespec64_valid`.
+fn is_valid(time: &timespec) -> bool {
+    time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec)
+}
+
 /// `recvmmsg`, which is `recvmsg` again and again, but tells an error first, also where there is something to be received.
 ///
 /// # Safety
@@ -150,6 +155,10 @@ pub unsafe fn recvmmsg(
     timeout: Option<&mut timespec>,
     mut receive: impl FnMut(*mut msghdr, c_int) -> ssize_t,
 ) -> c_int {
+    if timeout.as_ref().is_some_and(|timeout| !is_valid(timeout)) {
+        set_error(libc::EINVAL);
+        return -1;
+    }
     if is_no_socket(fd) {
         set_error(libc::ENOTSOCK);
         return -1;
@@ -270,6 +279,17 @@ mod tests {
         assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, flags, None, receive) }, 3);
         let rest = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         assert_eq!(flags_of_each, [libc::MSG_PEEK, rest, rest]);
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_refused_before_anything_is_received() {
+        for (tv_sec, tv_nsec) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
+            let mut timeout = timespec { tv_sec, tv_nsec };
+            let receive = |_: *mut msghdr, _| unreachable!("nothing is received");
+            // SAFETY: as many messages as it says.
+            assert_eq!(unsafe { recvmmsg(-1, messages().as_mut_ptr(), 3, 0, Some(&mut timeout), receive) }, -1);
+            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+        }
     }
 
     #[test]

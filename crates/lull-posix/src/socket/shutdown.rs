@@ -39,8 +39,10 @@ pub fn shutdown(fd: c_int, how: c_int) -> Result<()> {
         }
         File::Datagram(datagram) => {
             let shut = datagram.sockets.shutdown(how_in_words);
-            // Its kernel's half has no peer either while lull's has none, and says so.
-            if datagram.is_kernels_too() { kernel::shutdown(fd, how) } else { shut }
+            // Its kernel's half has no peer either while lull's has none, and says so. While lull's has one, the kernel's is shut
+            // down for when it has none any more.
+            let kernels = kernel::shutdown(fd, how);
+            if datagram.is_kernels_too() { kernels } else { shut }
         }
         File::Listener(listener) => {
             if listener.stopped.load(Ordering::Acquire) {

@@ -13,7 +13,7 @@ use super::{CONTROL_BYTES, HEADER_BYTES, Header, Kind, peer};
 use crate::block::{self, Wait};
 use crate::files::{File, Open};
 use crate::inherit::{NOBODY, names_bytes, parent};
-use crate::socket::{Datagram, Room, World, datagram};
+use crate::socket::{Datagram, Message, Room, World, datagram};
 use crate::{Errno, Result, address, kernel};
 
 const WOULD_BLOCK: Errno = Errno::new(libc::EAGAIN);
@@ -144,7 +144,11 @@ impl Relay {
         let mut room = Room { buffers: &mut [IoSliceMut::new(data)], control: &mut control };
         let kernels = self.kernels.as_raw_fd();
         let received = match self.datagram() {
-            Some(datagram) => datagram.receive(kernels, room, libc::MSG_DONTWAIT),
+            Some(datagram) => match datagram.receive(kernels, room, libc::MSG_DONTWAIT) {
+                // A child that waits is told so; whether this one does is not known here.
+                Err(WOULD_BLOCK) if datagram.reads_no_more() => Ok(Message::default()),
+                received => received,
+            },
             None => datagram::kernels(kernels, &mut room, 0),
         };
         match received {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use libc::c_int;
-use lull_net::Interest;
+use lull_net::{Interest, Ready};
 
 use super::Datagram;
 use crate::socket::name::Name;
@@ -48,6 +48,10 @@ impl Datagram {
                 Err(WOULD_BLOCK) if !dont_wait => {}
                 received => return received,
             }
+            // Who would wait is told that nothing is to come; who would not wait never is (`__skb_wait_for_more_packets`).
+            if self.reads_no_more() {
+                return Ok(Message::default());
+            }
             let timeout = self.options.receive_timeout();
             let until = *until.get_or_insert_with(|| timeout.map(|timeout| Instant::now() + timeout));
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -56,6 +60,11 @@ impl Datagram {
                 return Err(WOULD_BLOCK);
             }
         }
+    }
+
+    /// Whether reading is shut down.
+    pub(crate) fn reads_no_more(&self) -> bool {
+        self.sockets.ready().contains(Ready::RDHUP)
     }
 
     fn receive_now(&self, fd: c_int, room: &mut Room<'_, '_>, flags: c_int) -> Result<Message> {

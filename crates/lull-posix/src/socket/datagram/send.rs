@@ -23,6 +23,9 @@ impl Datagram {
         ancillary: &[u8],
         flags: c_int,
     ) -> Result<usize> {
+        if data.iter().map(|part| part.len()).sum::<usize>() > usize::from(u16::MAX) {
+            return Err(Errno::new(libc::EMSGSIZE));
+        }
         if flags & libc::MSG_OOB != 0 {
             return Err(Errno::new(libc::EOPNOTSUPP));
         }
