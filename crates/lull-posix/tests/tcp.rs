@@ -320,7 +320,7 @@ fn options_that_change_data_or_security_are_refused_and_never_stored() {
 fn a_range_of_numbers_is_closed_with_what_is_lulls_in_it() {
     let (fd, mut peer) = connected();
     assert_eq!(files::close_range(fd as u32, fd as u32, 0, |_, _| 0), 0);
-    assert!(!is_lull(fd));
+    // The number may be another test's socket by now, so it is the peer that shows the close.
     assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the peer is told");
 }
 

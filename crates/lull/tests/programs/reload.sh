@@ -30,7 +30,8 @@ for _ in $(seq 10); do
     kill -HUP "$(cat pid)"
     until_it eval "[ \$(grep -c 'gracefully shutting down' errors) -ge $((generation * workers)) ]"
     until_it eval "[ \$(grep -c ': exit\$' errors) -ge $((generation * workers)) ]"
-    until_it eval "[ \$(cat done) -gt \$(($before + ${LULL_TEST_REQUESTS:-1000} / 10)) ]"
+    # A client that has ended says why, above or at the end.
+    until_it eval "! kill -0 $client || [ \$(cat done) -gt \$(($before + ${LULL_TEST_REQUESTS:-1000} / 10)) ]"
 done
 touch stop
 wait "$client" || fail "the client: $(cat client)"
