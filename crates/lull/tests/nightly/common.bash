@@ -22,11 +22,30 @@ skip() {
     exit 0
 }
 
-# debian_source PACKAGE: unpacks Debian's source package in source/.
+# list_sources SUITE: reads the list of Debian's source packages of a release into apt/: the machine's lists are left alone, which
+# seldom have any. The others take it from there.
+list_sources() {
+    local keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    command -v apt-get >/dev/null && [ -e "$keys" ] || return 1
+    mkdir -p apt/lists/partial apt/cache/archives/partial
+    echo "deb-src [signed-by=$keys] http://deb.debian.org/debian $1 main" >apt/sources.list
+    sources=(-o "Dir::Etc::SourceList=$PWD/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
+        -o "Dir::State::Lists=$PWD/apt/lists" -o "Dir::Cache=$PWD/apt/cache" -o APT::Sandbox::User=root)
+    apt-get "${sources[@]}" -qq update >fetched 2>&1
+}
+
+# debian_source PACKAGE: unpacks the source package of Debian's release in source/. One that was fetched before is taken again, so
+# that no network is needed.
 debian_source() {
-    apt-get source -qq --download-only "$1" >fetched 2>&1 || skip "no source package: $(tail -1 fetched)"
+    local archive=("$1"_*.orig.tar.*)
+    if [ ! -e "${archive[0]}" ]; then
+        list_sources bookworm && apt-get "${sources[@]}" source -qq --download-only "$1" >fetched 2>&1 ||
+            skip "no source package of $1: $(tail -n 1 fetched 2>/dev/null || echo "there is no apt-get, or none of Debian's keys")"
+        archive=("$1"_*.orig.tar.*)
+    fi
     rm -rf source && mkdir source
-    tar xf "$1"_*.orig.tar.* -C source --strip-components=1 || exit 1
+    # One that is cut off fails here, and is fetched anew by the next run.
+    tar xf "${archive[0]}" -C source --strip-components=1 || { rm -rf source "${archive[0]}"; skip "${archive[0]} does not unpack"; }
 }
 
 # Skips since a build failed that said the file "built": what it said first of an error is the reason, and not its last line.

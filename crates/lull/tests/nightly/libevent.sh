@@ -5,10 +5,10 @@
 #
 #   libevent.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; regress's arguments
 #
-# It takes root, apt with deb-src, a C compiler and make, and says so where it skips.
+# It takes root, the source package or apt to fetch it, a C compiler and make, and says so where it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
-suite "libevent's own tests" "$1" "$2" apt-get cc make perl ip unshare
+suite "libevent's own tests" "$1" "$2" cc make perl ip unshare
 shift 2
 if [ ! -x source/test/regress ]; then
     debian_source libevent

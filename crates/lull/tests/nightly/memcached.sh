@@ -4,10 +4,10 @@
 #
 #   memcached.sh LULL DIRECTORY [TEST...]     the command; where to build and to keep results; t/NAME.t, all if absent
 #
-# It takes root, apt with deb-src, a C compiler, make, perl and libevent-dev, and says so where it skips.
+# It takes root, the source package or apt to fetch it, a C compiler, make, perl and libevent-dev, and says so where it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
-suite "memcached's own tests" "$1" "$2" apt-get cc make perl ip unshare
+suite "memcached's own tests" "$1" "$2" cc make perl ip unshare
 shift 2
 if [ ! -x source/memcached-debug ]; then
     debian_source memcached

@@ -12,18 +12,13 @@ scripts=$(realpath "$(dirname "$0")/../programs")
 suite "Linux's users of netdev" "$1" "$2" cc make python3 ip unshare
 python3 -c 'import yaml, jsonschema' 2>/dev/null || skip "python3 has no yaml or no jsonschema"
 
-# Downloads Debian's newest kernel source, with lists of packages of its own: the machine's are left alone.
+# Downloads Debian's newest kernel source.
 download() {
-    local keys=/usr/share/keyrings/debian-archive-keyring.gpg version
-    command -v apt-get >/dev/null && [ -e "$keys" ] || skip "no source of Linux: name one with LULL_KERNEL_SOURCE"
-    mkdir -p apt/lists/partial apt/cache/archives/partial
-    echo "deb-src [signed-by=$keys] http://deb.debian.org/debian sid main" >apt/sources.list
-    local options=(-o "Dir::Etc::SourceList=$PWD/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$PWD/apt/lists" -o "Dir::Cache=$PWD/apt/cache" -o APT::Sandbox::User=root)
-    apt-get "${options[@]}" -qq update >fetched 2>&1 || skip "Debian's list of sources: $(tail -1 fetched)"
+    local version
+    list_sources sid || skip "Debian's list of sources: $(tail -n 1 fetched 2>/dev/null || echo "name a source of Linux with LULL_KERNEL_SOURCE")"
     # The newest that the mirror still has.
-    for version in $(apt-cache "${options[@]}" showsrc linux | sed -n 's/^Version: //p' | sort -rV); do
-        apt-get "${options[@]}" source -qq --download-only "linux=$version" >fetched 2>&1 && break
+    for version in $(apt-cache "${sources[@]}" showsrc linux | sed -n 's/^Version: //p' | sort -rV); do
+        apt-get "${sources[@]}" source -qq --download-only "linux=$version" >fetched 2>&1 && break
     done
     ls linux_*.orig.tar.xz >/dev/null 2>&1 || skip "no source of Linux: $(tail -1 fetched)"
     mkdir -p source

@@ -7,10 +7,10 @@
 #
 # LULL_TEST_WAYS names some of the ways: kernel, library, lull, lull-io-threads.
 #
-# It takes root, apt with deb-src, a C compiler, make and tclsh, and says so where it skips.
+# It takes root, the source package or apt to fetch it, a C compiler, make and tclsh, and says so where it skips.
 set -uo pipefail
 . "$(dirname "$0")/common.bash"
-suite "redis's own tests" "$1" "$2" apt-get cc make tclsh ip unshare
+suite "redis's own tests" "$1" "$2" cc make tclsh ip unshare
 shift 2
 if [ ! -x source/src/redis-server ]; then
     debian_source redis
