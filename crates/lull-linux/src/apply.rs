@@ -8,55 +8,21 @@
 //! - what a state file already holds stays: it is the original, whatever was applied since;
 //! - a failure part-way gives back what was in force before this call.
 
+mod step;
 mod undo;
-
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Serialize;
 
 pub use undo::{Undone, undo, undo_and_forget, undo_and_forget_diff, undo_diff};
 
-use crate::device::{Device, Snapshot};
+use crate::device::Snapshot;
 use crate::error::{Error, Result};
-use crate::identity::Node;
 use crate::machine;
-use crate::netdev::{Netdev, Policy};
+pub use crate::options::Options;
 use crate::plan::{self, Change, DeviceRequest, Step};
-use crate::roots::Roots;
-use crate::sched::{self, Scheduling};
-use crate::state::{Former, Lock, STATE_DIR, State, Store, Term};
-
-/// Where a session reads and keeps things.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The directory of state files and locks.
-    pub state_dir: PathBuf,
-    /// `/sys` and `/proc`.
-    pub roots: Roots,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { state_dir: STATE_DIR.into(), roots: Roots::default() }
-    }
-}
-
-impl Options {
-    /// Options with the state files in `state_dir`.
-    pub fn in_dir(state_dir: &Path) -> Options {
-        Options { state_dir: state_dir.to_owned(), ..Options::default() }
-    }
-}
-
-/// Work on one device.
-pub struct Session {
-    netdev: Netdev,
-    device: Device,
-    roots: Roots,
-    store: Store,
-    lock: Option<Lock>,
-}
+use crate::sched::Scheduling;
+pub use crate::session::Session;
+use crate::state::{Former, State};
 
 /// What `apply` did.
 #[derive(Clone, Debug, Serialize)]
@@ -66,108 +32,6 @@ pub struct Applied {
 }
 
 impl Session {
-    /// Looks the device up in the network namespace of this thread.
-    ///
-    /// # Errors
-    /// [`Error::UnknownDevice`].
-    pub fn open(device: &str, options: &Options) -> Result<Session> {
-        let mut netdev = Netdev::new();
-        let roots = options.roots.clone();
-        let device = Device::open(device, &mut netdev, &roots)?;
-        let store = Store::new(&options.state_dir, &device, &roots)?;
-        Ok(Session { netdev, device, roots, store, lock: None })
-    }
-
-    /// The device that the session works on.
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    /// The roots of `/sys` and `/proc`.
-    pub fn roots(&self) -> &Roots {
-        &self.roots
-    }
-
-    /// The netlink socket that the session works with.
-    pub fn netdev(&mut self) -> &mut Netdev {
-        &mut self.netdev
-    }
-
-    /// What is in force on the device now.
-    ///
-    /// # Errors
-    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
-    pub fn snapshot(&mut self) -> Result<Snapshot> {
-        self.device.snapshot(&mut self.netdev, &self.roots)
-    }
-
-    /// What the kernel's `napi-set` takes.
-    ///
-    /// # Errors
-    /// Those of netlink.
-    pub fn policy(&mut self) -> Result<Policy> {
-        self.netdev.policy()
-    }
-
-    /// What was in force before, if anything was applied.
-    ///
-    /// # Errors
-    /// [`Error::StaleState`].
-    pub fn state(&self) -> Result<Option<State>> {
-        self.store.load()
-    }
-
-    /// The state file of the device.
-    pub fn state_file(&self) -> PathBuf {
-        self.store.file()
-    }
-
-    /// Where this device's state is kept.
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// Takes the device until the session ends, instead of for each call.
-    ///
-    /// # Errors
-    /// [`Error::Locked`].
-    pub fn hold(&mut self) -> Result<()> {
-        if self.lock.is_none() {
-            self.lock = Some(self.store.lock(Term::Stay)?);
-        }
-        Ok(())
-    }
-
-    /// Takes the device until the session ends, and waits for another lull that works on it for a moment, which `log`
-    /// is told.
-    ///
-    /// # Errors
-    /// [`Error::Locked`] after `limit`, and at once by a lull that stays.
-    pub fn wait_for_lock(&mut self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<()> {
-        if self.lock.is_none() {
-            self.lock = Some(self.store.wait_for_lock(limit, log)?);
-        }
-        Ok(())
-    }
-
-    /// Forgets what was in force before: for a device that has vanished with it.
-    ///
-    /// # Errors
-    /// The state file cannot be removed. A device that is in another network namespace now has not vanished: it keeps
-    /// its state, and this says so.
-    pub fn forget(&mut self) -> Result<()> {
-        if self.device.node.as_ref().is_some_and(Node::is_there) {
-            return Err(Error::Moved { device: self.device.name.clone() });
-        }
-        let _lock = self.locked()?;
-        self.store.remove()
-    }
-
-    /// The lock for one call, unless the session has it anyway.
-    pub(crate) fn locked(&self) -> Result<Option<Lock>> {
-        if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }
-    }
-
     fn steps(&mut self, request: &DeviceRequest) -> Result<(Vec<Step>, Snapshot)> {
         // What needs no kernel comes first: a wrong value is told as such.
         request.settings()?;
@@ -261,40 +125,6 @@ fn remember(mut state: State, steps: &[Step], snapshot: &Snapshot, name: &dyn Fn
 }
 
 impl Session {
-    fn carry_out(&mut self, step: &Step) -> Result<()> {
-        let change = step.napi_change();
-        if !change.is_empty() {
-            self.netdev.set(step.napi_id, &change).map_err(|error| self.on_device(error, step))?;
-        }
-        // A thread that this step has ended needs nothing.
-        if step.to.threaded == lull_core::Threaded::Off {
-            return Ok(());
-        }
-        let (cpus, policy) = (step.cpus_to_set(), step.policy_to_set());
-        if cpus.is_none() && policy.is_none() {
-            return Ok(());
-        }
-        let pid = self.thread_of(step)?;
-        sched::set(pid, cpus, policy).map_err(|source| Error::Os {
-            what: format!("schedule the thread {pid} of {} queue {}", self.device.name, step.key),
-            remedy: sched::remedy(&source).to_owned(),
-            source,
-            said: None,
-        })
-    }
-
-    fn thread_of(&mut self, step: &Step) -> Result<i32> {
-        let missing = || Error::Unsupported {
-            what: format!("schedule the thread of {} queue {}", self.device.name, step.key),
-            reason: format!("NAPI {} shows no thread to this process", step.napi_id),
-            remedy: "run lull in the initial pid namespace, or leave CPUs and policy out".to_owned(),
-        };
-        let snapshot = self.device.snapshot(&mut self.netdev, &self.roots)?;
-        let napi = snapshot.napis.into_iter().find(|napi| napi.id == step.napi_id);
-        let thread = napi.and_then(|napi| napi.thread).filter(|thread| thread.scheduling.is_some());
-        thread.map(|thread| thread.pid).ok_or_else(missing)
-    }
-
     /// Gives back what was in force before the steps, the last first.
     fn restore(&mut self, steps: &[Step]) -> Result<()> {
         let snapshot = self.snapshot()?;
@@ -307,14 +137,5 @@ impl Session {
             first_refusal = first_refusal.and(done);
         }
         first_refusal
-    }
-
-    fn on_device(&self, error: Error, step: &Step) -> Error {
-        match error {
-            Error::Os { what, remedy, source, said } => {
-                Error::Os { what: format!("{what} ({} queue {})", self.device.name, step.key), remedy, source, said }
-            }
-            other => other,
-        }
     }
 }

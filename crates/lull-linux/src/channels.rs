@@ -7,9 +7,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::apply::Session;
 use crate::error::{Error, Result};
 use crate::ethtool::{Ethtool, Knob};
+use crate::session::Session;
 use crate::state::{FormerQueues, State};
 
 /// A change of a number of queues.

@@ -8,10 +8,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::apply::Session;
 use crate::channels::receive_queues;
 use crate::error::{Error, Result};
 use crate::os;
+use crate::session::Session;
 use crate::state::{FormerTable, State};
 
 /// A change of the queues that flows are spread over.

@@ -19,6 +19,7 @@
 //! | `namespaces` | the network namespaces of the machine, and what keeps each alive |
 //! | [`plan`] | what has to change; everything that can be refused is refused here |
 //! | [`state`] | what was in force before, and the lock |
+//! | `session`, `options` | work on one device, and where it reads and keeps things |
 //! | [`apply`](mod@apply) | apply, diff, undo: all or nothing |
 //! | [`mod@set`] | single settings of single NAPIs, by the same rules |
 //! | [`sched`] | NAPI threads: CPUs and policy |
@@ -78,6 +79,7 @@ pub mod machine;
 mod namespaces;
 pub mod netdev;
 pub mod offload;
+mod options;
 pub mod os;
 mod overwritten;
 pub mod plan;
@@ -89,6 +91,7 @@ mod report;
 pub mod roots;
 pub mod run;
 pub mod sched;
+mod session;
 pub mod set;
 pub mod show;
 pub mod spans;

@@ -15,11 +15,11 @@ use step::Step;
 pub use step::{Outcome, StepReport};
 use steps::{device_steps, machine_steps, queue_steps};
 
-use crate::apply::Session;
 use crate::error::Result;
 use crate::ethtool::Ethtool;
 pub use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
+use crate::session::Session;
 use crate::state::{State, Store, Term};
 
 /// Does the steps of a profile.

@@ -3,13 +3,13 @@
 use lull_slo::Decided;
 use serde::Serialize;
 
-use crate::apply::Session;
 use crate::device::{NapiState, Snapshot};
 use crate::error::Result;
 use crate::machine::core_sysctl;
 use crate::programs::{self, EpollContext, Polling};
 use crate::recognise::{Programs, Recognised, recognise};
 use crate::roots::Roots;
+use crate::session::Session;
 use crate::spans::{SpanningProgram, spanning};
 
 /// A device as `lull show` has it.

@@ -11,12 +11,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::apply::Session;
 use crate::device::NapiState;
 use crate::error::Result;
 use crate::programs::{EpollContext, name_of, polling};
 use crate::roots::Roots;
 use crate::sched::shown_ns;
+use crate::session::Session;
 use crate::values::Values;
 
 /// `irq_suspend_timeout` for contexts on several NAPIs: long enough for a batch of 64 requests of 10 us, and a twentieth

@@ -21,6 +21,7 @@ use crate::durable;
 use crate::error::{Error, Result};
 use crate::ethtool::Knob;
 use crate::identity::Node;
+pub use crate::options::STATE_DIR;
 use crate::overwritten::{Overwritten, Target};
 use crate::roots::Roots;
 use crate::sched::Scheduling;
@@ -30,8 +31,6 @@ pub use elsewhere::{Elsewhere, Whereabouts, elsewhere};
 pub use lock::Lock;
 pub(crate) use lock::Term;
 
-/// Where state files are kept unless somewhere else is named. `/run` is empty after a boot, as the settings are.
-pub const STATE_DIR: &str = "/run/lull";
 /// The version of the file's shape.
 const VERSION: u32 = 1;
 

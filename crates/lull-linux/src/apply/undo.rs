@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Session;
 use crate::channels::{self, QueuesChange};
 use crate::device::{Device, NapiState, QueueKey, Snapshot};
 use crate::error::{Error, Result};
 use crate::flows::{self, FlowsChange};
 use crate::plan::{self, Change, Step};
+use crate::session::Session;
 use crate::state::{Former, State};
 
 /// What `undo` did.

@@ -14,8 +14,8 @@ use super::params::{Params, set_params};
 use super::record::{Holder, Known, Opened, Record, Role};
 use super::steer;
 use super::tree::{Member, start_of};
-use crate::apply::Options;
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::roots::Roots;
 
 /// How long a `lull attach` that was told to end is waited for.

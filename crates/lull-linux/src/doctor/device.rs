@@ -2,12 +2,12 @@
 
 use super::check::Check;
 use super::timers;
-use crate::apply::Session;
 use crate::device::Snapshot;
 use crate::error::Error;
 use crate::ethtool::{Ethtool, Knob};
 use crate::machine::version;
 use crate::plan::no_napi;
+use crate::session::Session;
 
 /// Drivers whose NAPIs keep their settings over a reset (`napi_config`), with the kernel since which they do.
 const KEEPING: [(&str, (u32, u32)); 13] = [
@@ -151,7 +151,7 @@ fn peer_segmentation(session: &mut Session, snapshot: &Snapshot) -> Check {
             "there: ethtool -K PEER tso off",
         );
     };
-    let on = Session::open(&peer, &crate::apply::Options::default())
+    let on = Session::open(&peer, &crate::options::Options::default())
         .and_then(|session| Ethtool::new(session.device()).features())
         .map(|features| features.contains("tx-tcp-segmentation"));
     match on {

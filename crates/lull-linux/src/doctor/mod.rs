@@ -11,11 +11,12 @@ mod timers;
 
 use serde::Serialize;
 
-use crate::apply::{Options, Session};
 use crate::error::Result;
 use crate::machine::kernel_release;
 use crate::netdev::Netdev;
+use crate::options::Options;
 use crate::programs::Process;
+use crate::session::Session;
 
 pub use check::{Check, Verdict};
 pub use modes::ModeVerdict;

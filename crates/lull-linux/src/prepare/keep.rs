@@ -7,9 +7,9 @@ use std::fs::File;
 use std::io::Write;
 
 use super::step::{Outcome, Step};
-use crate::apply::Session;
 use crate::ethtool::Ethtool;
 use crate::overwritten::{Overwritten, Target};
+use crate::session::Session;
 use crate::state::{Store, Term};
 
 /// What a watcher holds of a preparation.

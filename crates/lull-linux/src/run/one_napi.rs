@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::apply::Session;
 use crate::attach::Event;
 use crate::channels::{receive_queues, set_receive_queues};
 use crate::error::Result;
 use crate::flows::{queues_with_flows, steer};
+use crate::session::Session;
 
 /// Looks during which no context has come, before the queues are changed.
 const QUIET_LOOKS: u32 = 2;

@@ -15,11 +15,12 @@ use super::one_napi::Queues;
 use super::signals::{self, Signals};
 use super::supervisor::Supervisor;
 use super::way::{Run, Way};
-use crate::apply::{Options, Session};
 use crate::attach::{self, Event, Follower, LOOK_EVERY, Role, Which};
 use crate::control::Controlling;
 use crate::error::{Error, Result};
+use crate::options::Options;
 use crate::plan::DeviceRequest;
+use crate::session::Session;
 use crate::watch::Again;
 
 /// What is kept in force on the device.

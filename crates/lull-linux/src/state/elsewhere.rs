@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{State, Store, lock, lock_name};
-use crate::apply::Options;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::namespaces::{Namespaces, Way};
 use crate::netdev::Netdev;
+use crate::options::Options;
 use crate::roots::Roots;
 use crate::state::Term;
 

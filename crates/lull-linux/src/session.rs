@@ -1,0 +1,125 @@
+//! Work on one named device: the device, where its state is kept, and the lock.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::device::{Device, Snapshot};
+use crate::error::{Error, Result};
+use crate::identity::Node;
+use crate::netdev::{Netdev, Policy};
+use crate::options::Options;
+use crate::roots::Roots;
+use crate::state::{Lock, State, Store, Term};
+
+/// Work on one device.
+pub struct Session {
+    pub(crate) netdev: Netdev,
+    pub(crate) device: Device,
+    pub(crate) roots: Roots,
+    pub(crate) store: Store,
+    lock: Option<Lock>,
+}
+
+impl Session {
+    /// Looks the device up in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn open(device: &str, options: &Options) -> Result<Session> {
+        let mut netdev = Netdev::new();
+        let roots = options.roots.clone();
+        let device = Device::open(device, &mut netdev, &roots)?;
+        let store = Store::new(&options.state_dir, &device, &roots)?;
+        Ok(Session { netdev, device, roots, store, lock: None })
+    }
+
+    /// The device that the session works on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The roots of `/sys` and `/proc`.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
+    }
+
+    /// The netlink socket that the session works with.
+    pub fn netdev(&mut self) -> &mut Netdev {
+        &mut self.netdev
+    }
+
+    /// What is in force on the device now.
+    ///
+    /// # Errors
+    /// Those of netlink; [`Error::UnknownDevice`] if it has vanished.
+    pub fn snapshot(&mut self) -> Result<Snapshot> {
+        self.device.snapshot(&mut self.netdev, &self.roots)
+    }
+
+    /// What the kernel's `napi-set` takes.
+    ///
+    /// # Errors
+    /// Those of netlink.
+    pub fn policy(&mut self) -> Result<Policy> {
+        self.netdev.policy()
+    }
+
+    /// What was in force before, if anything was applied.
+    ///
+    /// # Errors
+    /// [`Error::StaleState`].
+    pub fn state(&self) -> Result<Option<State>> {
+        self.store.load()
+    }
+
+    /// The state file of the device.
+    pub fn state_file(&self) -> PathBuf {
+        self.store.file()
+    }
+
+    /// Where this device's state is kept.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Takes the device until the session ends, instead of for each call.
+    ///
+    /// # Errors
+    /// [`Error::Locked`].
+    pub fn hold(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(self.store.lock(Term::Stay)?);
+        }
+        Ok(())
+    }
+
+    /// Takes the device until the session ends, and waits for another lull that works on it for a moment, which `log`
+    /// is told.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] after `limit`, and at once by a lull that stays.
+    pub fn wait_for_lock(&mut self, limit: Duration, log: &mut dyn FnMut(&str)) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(self.store.wait_for_lock(limit, log)?);
+        }
+        Ok(())
+    }
+
+    /// Forgets what was in force before: for a device that has vanished with it.
+    ///
+    /// # Errors
+    /// The state file cannot be removed. A device that is in another network namespace now has not vanished: it keeps
+    /// its state, and this says so.
+    pub fn forget(&mut self) -> Result<()> {
+        if self.device.node.as_ref().is_some_and(Node::is_there) {
+            return Err(Error::Moved { device: self.device.name.clone() });
+        }
+        let _lock = self.locked()?;
+        self.store.remove()
+    }
+
+    /// The lock for one call, unless the session has it anyway.
+    pub(crate) fn locked(&self) -> Result<Option<Lock>> {
+        if self.lock.is_some() { Ok(None) } else { self.store.lock(Term::Moment).map(Some) }
+    }
+}
