@@ -374,41 +374,6 @@ fn run_says_whether_the_mode_is_in_force_and_why_not() {
 }
 
 #[test]
-fn what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends() {
-    const TEST: &str = "what_a_program_leaves_in_the_background_keeps_the_mode_until_it_ends";
-    if lacks(TEST, &["memcached", "python3"]) {
-        return;
-    }
-    let (scratch, Some(world)) = (Scratch::new("background"), World::new(TEST, 2)) else { return };
-    let pid_of =
-        |line: &str| -> u32 { line.split_once("(process ").unwrap().1.split_once(')').unwrap().0.parse().unwrap() };
-    let mut run = world.start("run --dev va --mode suspend20 -- memcached -d -u nobody -l 10.99.0.1 -t 2");
-    let pid = pid_of(&run.wait_for("is left in the background"));
-    wait_until("the daemon has its contexts", || have(pid, 3, SUSPEND));
-    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
-    // A signal to lull is the daemon's, and its end is lull's.
-    run.signal("-TERM");
-    assert_eq!(run.end().0, Some(0));
-    assert!(!Path::new(&format!("/proc/{pid}")).exists());
-    assert_eq!(world.values(), [BASE, BASE]);
-
-    // One that will not end is left alone at the second signal.
-    let script = scratch.0.join("stubborn");
-    std::fs::write(&script, "trap '' TERM\nsleep 600 >/dev/null 2>&1 &\n").unwrap();
-    let mut run = world.start(&format!("run --dev va --mode suspend20 -- sh {}", script.display()));
-    let pid = pid_of(&run.wait_for("is left in the background"));
-    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
-    run.signal("-TERM");
-    run.wait_for("once more");
-    assert_eq!(world.values(), [SUSPEND20, SUSPEND20]);
-    run.signal("-TERM");
-    assert_eq!(run.end().0, Some(0));
-    assert!(Path::new(&format!("/proc/{pid}")).exists());
-    assert_eq!(world.values(), [BASE, BASE]);
-    signal(pid, "-KILL");
-}
-
-#[test]
 fn a_killed_run_is_undone_and_its_program_goes_on() {
     const TEST: &str = "a_killed_run_is_undone_and_its_program_goes_on";
     let scratch = Scratch::new("killed-run");

@@ -1,6 +1,6 @@
 //! One look over a program after the other: contexts that do not have the parameters get them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lull_cbpf::steer::Steer;
@@ -45,6 +45,9 @@ pub struct Follower {
     steering: Option<Steering>,
     /// Nothing while nothing may be changed (`--dry-run`).
     record: Option<Record>,
+    /// What contexts had that processes have left to those forked from them, by descriptor: a process that has ended
+    /// cannot be asked any more which context was its.
+    handed_down: BTreeMap<i32, Params>,
     /// Contexts that need no second word: process, start time, descriptor.
     told: BTreeSet<(i32, u64, i32)>,
     in_force: Vec<SetContext>,
@@ -65,6 +68,8 @@ struct SetContext {
 struct Found {
     key: (i32, u64, i32),
     now: EpollParams,
+    /// Its process was not there at the last look.
+    is_new: bool,
 }
 
 impl Follower {
@@ -107,6 +112,7 @@ impl Follower {
             which,
             steering: None,
             record: None,
+            handed_down: BTreeMap::new(),
             told: BTreeSet::new(),
             in_force: Vec::new(),
             warned: BTreeSet::new(),
@@ -119,6 +125,20 @@ impl Follower {
     pub fn without_children(mut self) -> Follower {
         self.tree.leave_children_out();
         self
+    }
+
+    /// It was forked by a process with these contexts, which may have ended since: [`Follower::handed_down`] of that one.
+    #[must_use]
+    pub fn inheriting(mut self, handed_down: BTreeMap<i32, Params>) -> Follower {
+        self.handed_down.extend(handed_down);
+        self
+    }
+
+    /// What contexts had before they were set, by descriptor: whoever is forked has them under the same numbers.
+    pub fn handed_down(&self) -> BTreeMap<i32, Params> {
+        let recorded = self.record.as_ref().map_or(&[][..], Record::contexts);
+        let formers = recorded.iter().map(|entry| (entry.fd, entry.former));
+        self.handed_down.clone().into_iter().chain(formers).collect()
     }
 
     /// Its listeners are steered, too, and `only_tells` whether that is done by somebody else and only looked at here.
@@ -163,13 +183,16 @@ impl Follower {
         let mut events: Vec<Event> =
             changes.started.iter().map(|&pid| Event::Child { pid, name: name_of(pid, &self.roots) }).collect();
         events.extend(changes.ended.iter().map(|&pid| Event::Ended { pid }));
+        if !changes.ended.is_empty() {
+            self.handed_down = self.handed_down();
+        }
         if let Some(record) = &mut self.record {
             record.forget(&changes.ended);
         }
         if self.is_over() && !self.looked {
             return Err(Error::NoProcess { pid: self.pid });
         }
-        let found = self.find(&mut events)?;
+        let found = self.find(&changes.started, &mut events)?;
         let before = self.record.as_ref().map(Record::known).unwrap_or_default();
         self.steer(&before, &mut events)?;
         self.told.retain(|key| found.iter().any(|it| it.key == *key));
@@ -215,8 +238,8 @@ impl Follower {
         record.put_back(before.clone())
     }
 
-    /// All contexts of the program that there are now.
-    fn find(&mut self, events: &mut Vec<Event>) -> Result<Vec<Found>> {
+    /// All contexts of the program that there are now, in processes of which these were started since the last look.
+    fn find(&mut self, started: &[i32], events: &mut Vec<Event>) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         if self.which == Which::None {
             return Ok(found);
@@ -231,9 +254,10 @@ impl Follower {
                     continue;
                 }
             };
+            let is_new = !self.looked || started.contains(&member.pid);
             for fd in descriptors {
                 match member.process.epoll_params(fd) {
-                    Ok(now) => found.push(Found { key: (member.pid, member.start, fd), now }),
+                    Ok(now) => found.push(Found { key: (member.pid, member.start, fd), now, is_new }),
                     // Closed since it was listed, or the whole process has ended.
                     Err(_) if member.has_ended() => break,
                     Err(error) if error.errno() == Some(libc::EBADF) => {}
@@ -255,12 +279,8 @@ impl Follower {
             let entry = |former, set_earlier| Entry { pid, start, fd, former, set: self.wanted.into(), set_earlier };
             if it.now == self.wanted {
                 if self.told.insert(it.key) {
-                    // The same open file under another number, in this process or in one forked from it: whichever of
-                    // the two is left at the end gives the parameters back.
-                    let same = |other: &&Entry| os::same_file((other.pid, other.fd), (pid, fd)).unwrap_or(false);
-                    let known = self.record.as_ref().map_or(&[][..], Record::contexts);
-                    if let (None, Some(other)) = (recorded, known.iter().find(same)) {
-                        entries.push(entry(other.former, None));
+                    if let (None, Some(former)) = (recorded, self.set_elsewhere(it)) {
+                        entries.push(entry(former, None));
                     } else {
                         events.push(Event::Had { pid, name: name_of(pid, &self.roots), fd, now });
                     }
@@ -316,6 +336,16 @@ impl Follower {
             }
         }
         Ok(())
+    }
+
+    /// What a context had that was set under another number, in this process or in one that it was forked from:
+    /// whichever of the two is left at the end gives the parameters back.
+    fn set_elsewhere(&self, found: &Found) -> Option<Params> {
+        let (pid, _, fd) = found.key;
+        let same = |other: &&Entry| os::same_file((other.pid, other.fd), (pid, fd)).unwrap_or(false);
+        let known = self.record.as_ref().map_or(&[][..], Record::contexts);
+        let former = known.iter().find(same).map(|other| other.former);
+        former.or_else(|| self.handed_down.get(&fd).copied().filter(|_| found.is_new))
     }
 
     /// Sets one context; false if it has gone meanwhile.

@@ -141,6 +141,8 @@ impl<'a> Serving<'a> {
         let request = attach::ProgramRequest { mode: Some(mode.clone()), params: mode.epoll };
         match Follower::open(pid, &request, which, Role::Run, self.options) {
             Ok(follower) => {
+                let handed_down = self.followed.iter().flat_map(|it| it.follower.handed_down()).collect();
+                let follower = follower.inheriting(handed_down);
                 // The preload library steers each group from its birth.
                 let follower = follower.with_steering(self.run.steer.clone(), matches!(self.way, Way::Preload { .. }));
                 self.followed.push(Followed { follower, looks: true });

@@ -1,5 +1,6 @@
-/* Makes epoll contexts on demand, for tests: a line "epoll" makes another one, "fork" a child that makes one; it ends with
- * its standard input. Prints "made FD" and "child PID". */
+/* Makes epoll contexts on demand, for tests: a line "epoll" makes another one, "fork" a child that makes one,
+ * "daemon" a child that goes on in its place; it ends with its standard input. Prints "made FD", "child PID" and "daemon
+ * PID". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,11 @@ int main(void) {
 			}
 			close(to_child[0]);
 			printf("child %d\n", (int)child);
+			fflush(stdout);
+		} else if (!strcmp(line, "daemon\n")) {
+			if (fork())
+				_exit(0);
+			printf("daemon %d\n", (int)getpid());
 			fflush(stdout);
 		}
 	}
