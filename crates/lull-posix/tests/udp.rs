@@ -228,6 +228,56 @@ fn a_port_that_the_kernel_chose_is_lost_with_the_peer() {
     }
 }
 
+/// `__udp_disconnect`.
+#[test]
+fn what_came_is_read_after_the_peer_and_the_port_are_lost() {
+    for ip in [OWN, "0.0.0.0"] {
+        let ((fd, at), peer) = (bound(ip), peer());
+        let epfd = epoll::epoll_create(0).unwrap();
+        ctl(epfd, EPOLL_CTL_ADD, fd, EPOLLIN).unwrap();
+        let (own, peers) = (SocketAddr::new(OWN.parse().unwrap(), at.port()), peer.local_addr().unwrap());
+        socket::connect(fd, &bytes(&peers.to_string())).unwrap();
+        for data in [&b"first"[..], b"second"] {
+            peer.send_to(data, own).unwrap();
+        }
+        // What is sent later comes later.
+        let (last, last_at) = bound(OWN);
+        peer.send_to(b"last", last_at).unwrap();
+        assert_eq!(received(last).0, b"last");
+        close(last);
+        socket::connect(fd, &[0; 16]).unwrap();
+        assert_eq!(name(fd), SocketAddr::new(ip.parse().unwrap(), 0));
+        assert_eq!(wait(epfd, 8, NOW), [(fd, EPOLLIN)]);
+        assert_eq!(received(fd), (b"first".to_vec(), peers));
+        // What is sent to its former port is nobody's.
+        peer.send_to(b"late", own).unwrap();
+        assert_eq!(send_to(fd, b"x", peers), Ok(1));
+        let (_, from) = peer.recv_from(&mut [0; 16]).unwrap();
+        assert_eq!(from, SocketAddr::new(own.ip(), name(fd).port()));
+        peer.send_to(b"third", from).unwrap();
+        assert_eq!([received(fd).0, received(fd).0], [b"second".to_vec(), b"third".to_vec()]);
+        close(epfd);
+        close(fd);
+    }
+}
+
+#[test]
+fn a_socket_that_has_lost_its_port_is_bound_anew() {
+    let ((fd, _), (other, at), peer) = (bound(OWN), bound(OWN), peer());
+    close(other);
+    socket::connect(fd, &bytes(&peer.local_addr().unwrap().to_string())).unwrap();
+    socket::connect(fd, &[0; 16]).unwrap();
+    socket::bind(fd, &bytes(&at.to_string())).unwrap();
+    peer.send_to(b"x", at).unwrap();
+    assert_eq!(received(fd).0, b"x");
+    // The program chose this one, which stays.
+    socket::connect(fd, &bytes(&peer.local_addr().unwrap().to_string())).unwrap();
+    socket::connect(fd, &[0; 16]).unwrap();
+    assert_eq!(name(fd), at);
+    socket::bind(fd, &bytes(&format!("{OWN}:0"))).unwrap_err();
+    close(fd);
+}
+
 #[test]
 fn a_port_where_nobody_is_refuses_and_says_so_once() {
     let gone = peer();

@@ -46,13 +46,43 @@ impl Stack {
             unsent: VecDeque::new(),
             egress: Egress::default(),
         });
-        let sharing = Sharing { spread: options.reuse_port, last: options.reuse_address };
-        let binding = Binding { index, ip: local.ip(), sharing, v6_only: options.v6_only, connected: false };
-        if let Err(error) = self.udp_ports.bind(port, binding) {
+        if let Err(error) = self.udp_ports.bind(port, binding(index, local, options)) {
             self.udps.remove(index);
             return Err(error);
         }
         Ok(self.udp_id(index))
+    }
+
+    /// Takes the socket's port away, and its peer: nothing comes to it any more, and what came stays (`__udp_disconnect` of one whose
+    /// port nobody asked for).
+    ///
+    /// # Errors
+    /// [`NetError::InvalidSocket`].
+    pub fn udp_lose_port(&mut self, id: SocketId) -> Result<(), NetError> {
+        self.udp(id)?;
+        self.udp_disconnect(id.index());
+        let socket = self.udp_mut(id)?;
+        let port = socket.bound.port();
+        socket.bound.set_port(0);
+        socket.local = socket.bound;
+        self.udp_ports.unbind(port, id.index());
+        Ok(())
+    }
+
+    /// Gives a socket that has lost its port another one, with the options that it has by now.
+    ///
+    /// # Errors
+    /// [`NetError::Invalid`]: it has one. [`NetError::AddressInUse`].
+    pub fn udp_find_port(&mut self, id: SocketId, port: u16, options: UdpOptions) -> Result<(), NetError> {
+        let bound = self.udp(id)?.bound;
+        if bound.port() != 0 || port == 0 {
+            return Err(NetError::Invalid);
+        }
+        self.udp_ports.bind(port, binding(id.index(), bound, options))?;
+        let socket = self.udp_mut(id)?;
+        socket.bound.set_port(port);
+        socket.local = socket.bound;
+        Ok(())
     }
 
     fn free_udp_port(&mut self) -> Result<u16, NetError> {
@@ -278,6 +308,11 @@ impl Stack {
         }
         self.udps.get_mut(id.index()).ok_or(NetError::InvalidSocket)
     }
+}
+
+fn binding(index: u32, at: SocketAddr, options: UdpOptions) -> Binding {
+    let sharing = Sharing { spread: options.reuse_port, last: options.reuse_address };
+    Binding { index, ip: at.ip(), sharing, v6_only: options.v6_only, connected: false }
 }
 
 const SOCKET_FULL: Reason = |counters| &mut counters.drop_socket_full;

@@ -60,6 +60,22 @@ impl UdpSocket {
         Ok(self.0.part.call(|stack, id, _| stack.udp_connect(id, None))?)
     }
 
+    /// Takes the socket's port away, and its peer: nothing comes any more, and what came stays to be read.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn lose_port(&self) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_lose_port(id))?)
+    }
+
+    /// Gives a socket that has lost its port this one. Where a peer's datagrams are kept stays as it is.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it has a port; `AddrInUse`.
+    pub fn find_port(&self, port: u16, options: UdpOptions) -> io::Result<()> {
+        Ok(self.0.part.call(|stack, id, _| stack.udp_find_port(id, port, options))?)
+    }
+
     /// Attaches a classic BPF program to the socket's reuseport group, which chooses among its members on this shard for each
     /// datagram, as [`TcpListener::set_reuseport_program`](crate::TcpListener::set_reuseport_program) does for connections.
     ///

@@ -128,7 +128,7 @@ fn is_placeholder(fd: c_int, file: &Open) -> bool {
     match &**file {
         File::Datagram(datagram) => {
             let name = kernel::getsockname(fd).ok().and_then(|name| address::parse(name.as_bytes()));
-            protocol == Ok(libc::IPPROTO_UDP) && name.is_some_and(|name| name.port() == datagram.port)
+            protocol == Ok(libc::IPPROTO_UDP) && name.is_some_and(|name| name.port() == datagram.port())
         }
         _ => protocol == Ok(libc::IPPROTO_TCP) && !kernel::is_in_use(fd),
     }

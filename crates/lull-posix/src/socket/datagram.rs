@@ -35,11 +35,12 @@ pub(crate) struct Datagram {
     pub(crate) options: Options,
     /// The ancillary data that it was asked for.
     wanted: Wanted,
-    pub(crate) port: u16,
+    /// Its port; [`ANY_PORT`] once it has lost the one that the kernel chose.
+    port: AtomicU16,
     /// It is bound to a wildcard, so the kernel has a half of it: a member of epoll contexts beside lull's.
     pub(crate) wildcard: bool,
     /// The program chose its port. One that the kernel chose is lost with the peer (SOCK_BINDPORT_LOCK).
-    keeps_port: bool,
+    keeps_port: AtomicBool,
     /// What waits for more of a datagram (MSG_MORE, UDP_CORK).
     cork: cork::Cork,
     /// How long each of several datagrams is that one call sends (UDP_SEGMENT); 0: a call sends one.
@@ -83,6 +84,8 @@ impl Datagram {
         if address::family(bytes) == Some(libc::AF_UNSPEC) {
             return self.disconnect(fd);
         }
+        // Whatever is wrong with the address (`inet_dgram_connect`).
+        self.find_port(fd)?;
         let to = address::parse_or_refuse(bytes, self.domain)?;
         if engine::reaches(to.ip()) || !self.wildcard {
             self.sockets.connect(to)?;
@@ -101,10 +104,38 @@ impl Datagram {
         if self.connected.swap(false, Relaxed) {
             kernel::hear_again(fd);
         }
-        if self.keeps_port {
+        if self.keeps_port.load(Relaxed) {
             return self.sockets.disconnect().map(|()| World::Lulls);
         }
-        kernel::disconnect(fd).map(|()| World::Kernels)
+        kernel::disconnect(fd)?;
+        // What came is there to be read still.
+        self.port.store(ANY_PORT, Relaxed);
+        self.sockets.lose_port().map(|()| World::Lulls)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port.load(Relaxed)
+    }
+
+    /// A socket that has lost its port gets another one by the next call that needs one.
+    #[inline]
+    pub(super) fn find_port(&self, fd: c_int) -> Result<()> {
+        if self.port() == ANY_PORT { self.autobind(fd) } else { Ok(()) }
+    }
+
+    /// `inet_autobind`.
+    #[cold]
+    fn autobind(&self, fd: c_int) -> Result<()> {
+        let local = local_of(fd).ok_or(Errno::new(libc::EBADF))?;
+        bind_own(fd, &address::Bytes::new(local, self.domain))?;
+        self.found_port(fd, local_of(fd).ok_or(Errno::new(libc::EBADF))?)
+    }
+
+    /// The placeholder has a port, at the address that it had.
+    fn found_port(&self, fd: c_int, local: SocketAddr) -> Result<()> {
+        self.sockets.find_port(local.port(), udp_options(fd, local))?;
+        self.port.store(local.port(), Relaxed);
+        Ok(())
     }
 }
 
@@ -145,6 +176,9 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
     let Some(local) = local_of(fd).filter(|local| local.port() != ANY_PORT && engine::takes(local.port())) else {
         return Ok(());
     };
+    if let Some(file) = files::get(fd) {
+        return bound_again(fd, &file, local, keeps_port);
+    }
     if engine::is_own(local.ip()) {
         return adopt(fd, domain, local, keeps_port);
     }
@@ -153,6 +187,17 @@ pub(super) fn bound(fd: c_int, keeps_port: bool) -> Result<()> {
         let _ = adopt(fd, domain, local, keeps_port);
     }
     Ok(())
+}
+
+/// One that had lost its port was bound. What came to it is lost if that is to another address.
+fn bound_again(fd: c_int, file: &File, local: SocketAddr, keeps_port: bool) -> Result<()> {
+    let File::Datagram(datagram) = file else { return Ok(()) };
+    if datagram.sockets.first().local_addr()?.ip() == local.ip() {
+        datagram.keeps_port.store(keeps_port, Relaxed);
+        return datagram.found_port(fd, local);
+    }
+    leave(fd)?;
+    bound(fd, keeps_port)
 }
 
 fn local_of(fd: c_int) -> Option<SocketAddr> {
@@ -182,26 +227,30 @@ pub(super) fn reach(fd: c_int, to: &[u8]) -> Result<bool> {
     adopt(fd, domain, local, false).map(|()| true)
 }
 
-fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Result<()> {
-    let engine = engine::engine()?;
+/// What lull's half has of the placeholder.
+fn udp_options(fd: c_int, local: SocketAddr) -> UdpOptions {
     let flag = |name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|value| value != 0);
-    let options = UdpOptions {
+    UdpOptions {
         reuse_port: flag(libc::SO_REUSEPORT),
         reuse_address: flag(libc::SO_REUSEADDR),
         v6_only: is_v6_only(fd, local),
         rx_bytes: kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize,
-    };
+    }
+}
+
+fn adopt(fd: c_int, domain: c_int, local: SocketAddr, keeps_port: bool) -> Result<()> {
+    let engine = engine::engine()?;
     let wanted = Wanted::default();
     wanted.renew(fd);
     let datagram = Datagram {
-        sockets: Sockets::open(&engine.network, local, options)?,
+        sockets: Sockets::open(&engine.network, local, udp_options(fd, local))?,
         domain,
         nonblocking: AtomicBool::new(flags::is_nonblocking(fd)),
         options: Options::of_placeholder(fd),
         wanted,
-        port: local.port(),
+        port: AtomicU16::new(local.port()),
         wildcard: local.ip().is_unspecified(),
-        keeps_port,
+        keeps_port: AtomicBool::new(keeps_port),
         cork: cork::Cork::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_CORK) == Ok(1)),
         each_bytes: AtomicU16::new(kernel::int_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT).unwrap_or(0) as u16),
         connected: AtomicBool::new(false),

@@ -23,6 +23,8 @@ impl Datagram {
         ancillary: &[u8],
         flags: c_int,
     ) -> Result<usize> {
+        // Whatever else is wrong with the call (`inet_send_prepare`).
+        self.find_port(fd)?;
         if data.iter().map(|part| part.len()).sum::<usize>() > usize::from(u16::MAX) {
             return Err(Errno::new(libc::EMSGSIZE));
         }

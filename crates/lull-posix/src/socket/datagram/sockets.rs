@@ -40,6 +40,15 @@ impl Sockets {
         Ok(self.0.iter().try_for_each(UdpSocket::disconnect)?)
     }
 
+    /// Nothing comes any more, until there is a port again.
+    pub(super) fn lose_port(&self) -> Result<()> {
+        Ok(self.0.iter().try_for_each(UdpSocket::lose_port)?)
+    }
+
+    pub(super) fn find_port(&self, port: u16, options: UdpOptions) -> Result<()> {
+        Ok(self.0.iter().try_for_each(|socket| socket.find_port(port, options))?)
+    }
+
     pub(crate) fn shutdown(&self, how: Shutdown) -> Result<()> {
         // All are shut down, and say the same of it.
         self.0.iter().map(|socket| socket.shutdown(how).map_err(Errno::from)).fold(Ok(()), Result::and)
