@@ -17,6 +17,10 @@ pub enum Call {
     Socket {
         flags: c_int,
     },
+    /// `socket`, of datagrams.
+    Datagram {
+        flags: c_int,
+    },
     Bind {
         slot: Slot,
         at: String,
@@ -42,6 +46,27 @@ pub enum Call {
         slot: Slot,
         data: Vec<Vec<u8>>,
         flags: Option<c_int>,
+    },
+    /// `connect` to AF_UNSPEC.
+    Disconnect {
+        slot: Slot,
+    },
+    /// `recvmsg`, with who sent it.
+    RecvFrom {
+        slot: Slot,
+        sizes: Vec<usize>,
+        flags: c_int,
+    },
+    /// `sendmsg` to an address.
+    SendTo {
+        slot: Slot,
+        to: String,
+        data: Vec<Vec<u8>>,
+        flags: c_int,
+    },
+    /// FIONREAD.
+    Unread {
+        slot: Slot,
     },
     RecvMany {
         slot: Slot,
@@ -126,6 +151,14 @@ impl fmt::Debug for Call {
         let flags_or_none = |flags: &Option<c_int>| flags.map_or("".to_owned(), |flags| format!(", {flags:#x}"));
         match self {
             Call::Socket { flags } => write!(f, "socket({flags:#x})"),
+            Call::Datagram { flags } => write!(f, "socket(SOCK_DGRAM, {flags:#x})"),
+            Call::Disconnect { slot } => write!(f, "connect(s{slot}, AF_UNSPEC)"),
+            Call::RecvFrom { slot, sizes, flags } => write!(f, "recvmsg(s{slot}, {sizes:?}, {flags:#x}), with a name"),
+            Call::SendTo { slot, to, data, flags } => {
+                let sizes: Vec<usize> = data.iter().map(Vec::len).collect();
+                write!(f, "sendmsg(s{slot}, {sizes:?}, {flags:#x}) to {to}")
+            }
+            Call::Unread { slot } => write!(f, "ioctl(s{slot}, FIONREAD)"),
             Call::Bind { slot, at } => write!(f, "bind(s{slot}, {at})"),
             Call::Listen { slot, backlog } => write!(f, "listen(s{slot}, {backlog})"),
             Call::Connect { slot, to } => write!(f, "connect(s{slot}, {to})"),
@@ -179,6 +212,8 @@ pub enum Outcome {
     Number(c_int, Vec<u8>),
     Count(usize),
     Data(Vec<u8>),
+    /// What the call returned, the bytes, who sent them, and MSG_TRUNC.
+    Message(usize, Vec<u8>, Vec<u8>, c_int),
     Flags(c_int),
     Name(Vec<u8>),
     Value(Vec<u8>),
@@ -210,6 +245,22 @@ impl Given {
         let new = |fd: c_int| Outcome::Number(fd, Vec::new());
         Ok(match &self.call {
             Call::Socket { flags } => new(machine.socket(libc::AF_INET, libc::SOCK_STREAM | flags)?),
+            Call::Datagram { flags } => new(machine.socket(libc::AF_INET, libc::SOCK_DGRAM | flags)?),
+            Call::Disconnect { slot } => done(machine.connect(fd(slot), &self.address))?,
+            Call::RecvFrom { slot, sizes, flags } => {
+                let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+                let mut slices: Vec<IoSliceMut<'_>> =
+                    buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+                let (count, from, told) = machine.recv_from(fd(slot), &mut slices, *flags)?;
+                let mut data = buffers.concat();
+                data.truncate(count);
+                Outcome::Message(count, data, from, told)
+            }
+            Call::SendTo { slot, data, flags, .. } => {
+                let slices: Vec<IoSlice<'_>> = data.iter().map(|part| IoSlice::new(part)).collect();
+                Outcome::Count(machine.send_to(fd(slot), &slices, &self.address, *flags)?)
+            }
+            Call::Unread { slot } => Outcome::Count(machine.queue(fd(slot), libc::FIONREAD)?.max(0) as usize),
             Call::Bind { slot, .. } => done(machine.bind(fd(slot), &self.address))?,
             Call::Listen { slot, backlog } => done(machine.listen(fd(slot), *backlog))?,
             Call::Connect { slot, .. } => done(machine.connect(fd(slot), &self.address))?,

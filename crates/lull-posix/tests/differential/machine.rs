@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_ulong, epoll_event, iovec, mmsghdr, pollfd, socklen_t};
 use lull_posix::signals::section;
-use lull_posix::socket::{self, Receive, Send};
+use lull_posix::socket::{self, Receive, Room, Send};
 use lull_posix::{Errno, epoll, files, flags, is_lull, poll};
 
 use super::peers::{Peer, PeerListener};
@@ -96,7 +96,7 @@ impl Machine {
     }
 
     pub fn connect(self, fd: c_int, address: &[u8]) -> Result<()> {
-        if self.is_lulls(fd) || self == Machine::Lull && socket::is_destination(address) {
+        if self == Machine::Lull && socket::connects(fd, address) {
             return section(|| socket::connect(fd, address));
         }
         // SAFETY: an address, and its size.
@@ -158,6 +158,38 @@ impl Machine {
                     libc::sendmsg(fd, &raw const message, flags)
                 }
             }
+        })
+    }
+
+    /// `recvmsg` with a name: what it returns, who sent it, and what flags it tells.
+    pub fn recv_from(self, fd: c_int, buffers: &mut [IoSliceMut<'_>], flags: c_int) -> Result<(usize, Vec<u8>, c_int)> {
+        if self.is_lulls(fd) {
+            let room = Room { buffers, control: &mut [] };
+            let told = section(|| socket::recv_message(fd, room, Receive { flags }))?;
+            return Ok((told.bytes, told.from.as_bytes().to_vec(), told.flags));
+        }
+        let mut name = [0_u8; 128];
+        // SAFETY: room for a name and for as many buffers as the kernel is told; a message is plain data.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_name, message.msg_namelen) = (name.as_mut_ptr().cast(), 128);
+            (message.msg_iov, message.msg_iovlen) = (buffers.as_mut_ptr().cast(), buffers.len());
+            let count = checked(libc::recvmsg(fd, &raw mut message, flags))?;
+            Ok((count, name[..message.msg_namelen as usize].to_vec(), message.msg_flags))
+        }
+    }
+
+    /// `sendmsg` to an address.
+    pub fn send_to(self, fd: c_int, buffers: &[IoSlice<'_>], to: &[u8], flags: c_int) -> Result<usize> {
+        if self.is_lulls(fd) || self == Machine::Lull && section(|| socket::sends_by_lull(fd, to))? {
+            return section(|| socket::send_message(fd, buffers, to, &[], Send { flags }));
+        }
+        // SAFETY: the kernel reads as many buffers as it is told; a message is plain data.
+        checked(unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_name, message.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.len() as socklen_t);
+            (message.msg_iov, message.msg_iovlen) = (buffers.as_ptr().cast_mut().cast(), buffers.len());
+            libc::sendmsg(fd, &raw const message, flags)
         })
     }
 

@@ -5,12 +5,15 @@
 //! the run, `LULL_SHRINK` how many tries are made to shrink one, `LULL_LOST_MS` how long a side may take to come to rest.
 
 mod call;
+mod datagram_ops;
+mod datagrams;
 mod machine;
 mod peers;
 mod program;
 mod run;
 mod step;
 mod thread;
+mod udp_peers;
 mod watch;
 mod words;
 #[path = "../world/mod.rs"]

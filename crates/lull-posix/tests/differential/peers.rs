@@ -190,7 +190,7 @@ impl PeerListener {
     }
 }
 
-fn bits(ready: Ready) -> u32 {
+pub fn bits(ready: Ready) -> u32 {
     const MAP: [(Ready, c_int); 6] = [
         (Ready::READABLE, libc::EPOLLIN),
         (Ready::WRITABLE, libc::EPOLLOUT),

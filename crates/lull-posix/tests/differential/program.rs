@@ -4,6 +4,8 @@ use libc::c_int;
 use proptest::prelude::*;
 use proptest::sample::select;
 
+use super::datagram_ops;
+
 /// Which of the program's numbers: one of those that suit, or now and then any at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Pick {
@@ -186,6 +188,7 @@ pub enum Op {
         nth: u8,
         reset: bool,
     },
+    Datagrams(datagram_ops::Op),
 }
 
 /// One step of a program.
@@ -222,11 +225,11 @@ pub const OPTIONS: [(c_int, c_int); 17] = [
     (libc::SOL_IP, libc::IP_TTL),
 ];
 
-fn pick() -> impl Strategy<Value = Pick> {
+pub fn pick() -> impl Strategy<Value = Pick> {
     (any::<u8>(), prop::bool::weighted(0.06)).prop_map(|(nth, any)| Pick { nth, any })
 }
 
-fn at() -> impl Strategy<Value = At> {
+pub fn at() -> impl Strategy<Value = At> {
     prop_oneof![
         8 => Just(At::Own),
         2 => Just(At::Wildcard),
@@ -236,7 +239,7 @@ fn at() -> impl Strategy<Value = At> {
     ]
 }
 
-fn to() -> impl Strategy<Value = To> {
+pub fn to() -> impl Strategy<Value = To> {
     prop_oneof![
         8 => any::<u8>().prop_map(To::Listener),
         2 => prop::bool::weighted(0.2).prop_map(|in_kernel| To::Refused { in_kernel }),
@@ -244,7 +247,7 @@ fn to() -> impl Strategy<Value = To> {
     ]
 }
 
-fn kernels() -> impl Strategy<Value = bool> {
+pub fn kernels() -> impl Strategy<Value = bool> {
     prop::bool::weighted(0.15)
 }
 
@@ -252,7 +255,7 @@ fn backlog() -> impl Strategy<Value = c_int> {
     select(vec![0, 1, 4, 4, 16, -1])
 }
 
-fn new_flags() -> impl Strategy<Value = c_int> {
+pub fn new_flags() -> impl Strategy<Value = c_int> {
     select(vec![0, libc::SOCK_NONBLOCK, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC])
 }
 
@@ -394,7 +397,8 @@ fn peers() -> impl Strategy<Value = Op> {
 
 fn op() -> impl Strategy<Value = Op> {
     let fork = prop::collection::vec(pick(), 0..4).prop_map(|picks| Op::Fork { picks });
-    prop_oneof![60 => files(), 56 => data(), 40 => readiness(), 46 => peers(), 1 => fork]
+    let datagrams = datagram_ops::ops().prop_map(Op::Datagrams);
+    prop_oneof![60 => files(), 56 => data(), 40 => readiness(), 46 => peers(), 50 => datagrams, 1 => fork]
 }
 
 /// A program of at least this many steps.

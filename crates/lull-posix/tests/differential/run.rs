@@ -16,6 +16,7 @@ use super::call::{Call, Given, Outcome, Slot};
 use super::machine::Machine;
 use super::peers::{self, Peer, PeerListener};
 use super::thread::Thread;
+use super::udp_peers::DatagramPair;
 use super::watch;
 use super::words::{self, Side};
 
@@ -31,6 +32,7 @@ pub enum Kind {
     Stream,
     Epoll,
     Eventfd,
+    Datagram,
 }
 
 /// An open file of the program's.
@@ -44,6 +46,15 @@ pub struct File {
     pub is_member: bool,
     /// It listened or was connected, and is no more.
     pub is_spent: bool,
+    /// Datagrams that came to it, and whether the last one was of the kernel's world.
+    pub came: usize,
+    pub heard_in: Option<bool>,
+}
+
+impl File {
+    fn new(kind: Kind) -> File {
+        File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false, came: 0, heard_in: None }
+    }
 }
 
 pub struct Named {
@@ -84,6 +95,9 @@ pub struct Run<'t> {
     pub files: Vec<File>,
     pub peers: Vec<Option<PeerPair>>,
     pub listeners: Vec<([PeerListener; 2], bool)>,
+    pub datagram_peers: Vec<DatagramPair>,
+    /// Datagrams that the program has sent.
+    pub datagrams_sent: usize,
     /// The calls that have not returned, by thread.
     pending: [Option<Call>; 2],
     newest: Option<Slot>,
@@ -100,6 +114,8 @@ impl<'t> Run<'t> {
             files: Vec::new(),
             peers: Vec::new(),
             listeners: Vec::new(),
+            datagram_peers: Vec::new(),
+            datagrams_sent: 0,
             pending: [None, None],
             newest: None,
             log: Vec::new(),
@@ -130,8 +146,18 @@ impl<'t> Run<'t> {
                 members.iter().any(|(member, _)| *member == slot)
             }
             Call::RecvMany { slot: received, sizes, .. } => *received == slot && sizes.len() > 1,
+            // One in both worlds is looked up by its number.
+            Call::Recv { slot: received, .. } | Call::RecvFrom { slot: received, .. } => {
+                *received == slot && self.kind(slot) == Kind::Datagram
+            }
             _ => false,
         })
+    }
+
+    /// Whether a thread waits at the file of a number, or for it in `poll`.
+    pub fn is_waited_at(&self, slot: Slot) -> bool {
+        let file = Some(self.slots[slot].file);
+        self.is_polled(slot) || self.pending.iter().flatten().any(|call| self.waits_on(call) == file)
     }
 
     /// A call of the program's; what comes back is the number that it made.
@@ -215,13 +241,17 @@ impl<'t> Run<'t> {
         const NEVER: c_int = libc::MSG_DONTWAIT | libc::MSG_OOB | libc::MSG_ERRQUEUE;
         match call {
             Call::Recv { flags, .. } | Call::Send { flags, .. } if flags.unwrap_or(0) & NEVER != 0 => Waits::Never,
+            Call::RecvFrom { flags, .. } | Call::SendTo { flags, .. } if flags & NEVER != 0 => Waits::Never,
+            Call::Connect { slot, .. } if self.kind(*slot) == Kind::Datagram => Waits::Never,
             Call::RecvMany { flags, .. } | Call::SendMany { flags, .. } if flags & NEVER != 0 => Waits::Never,
-            Call::Recv { slot, .. } | Call::RecvMany { slot, .. } | Call::Accept { slot, .. } => {
-                on_file(*slot, libc::SO_RCVTIMEO)
-            }
-            Call::Send { slot, .. } | Call::SendMany { slot, .. } | Call::Connect { slot, .. } => {
-                on_file(*slot, libc::SO_SNDTIMEO)
-            }
+            Call::Recv { slot, .. }
+            | Call::RecvFrom { slot, .. }
+            | Call::RecvMany { slot, .. }
+            | Call::Accept { slot, .. } => on_file(*slot, libc::SO_RCVTIMEO),
+            Call::Send { slot, .. }
+            | Call::SendTo { slot, .. }
+            | Call::SendMany { slot, .. }
+            | Call::Connect { slot, .. } => on_file(*slot, libc::SO_SNDTIMEO),
             Call::EpollWait { timeout_ms, .. } | Call::Poll { timeout_ms, .. } | Call::Select { timeout_ms, .. } => {
                 match timeout_ms {
                     0 => Waits::Never,
@@ -247,6 +277,8 @@ impl<'t> Run<'t> {
     fn waits_on(&self, call: &Call) -> Option<usize> {
         match call {
             Call::Recv { slot, .. }
+            | Call::RecvFrom { slot, .. }
+            | Call::SendTo { slot, .. }
             | Call::RecvMany { slot, .. }
             | Call::Accept { slot, .. }
             | Call::Send { slot, .. }
@@ -282,9 +314,10 @@ impl<'t> Run<'t> {
                         Call::Accept { .. } => Kind::Stream,
                         Call::EpollCreate => Kind::Epoll,
                         Call::Eventfd => Kind::Eventfd,
+                        Call::Datagram { .. } => Kind::Datagram,
                         _ => Kind::Fresh,
                     };
-                    self.files.push(File { kind, sent: 0, numbers: 0, is_member: false, is_spent: false });
+                    self.files.push(File::new(kind));
                     self.files.len() - 1
                 }
             };
@@ -308,10 +341,11 @@ impl<'t> Run<'t> {
                 self.file_mut(*slot).is_spent = true;
             }
             Call::Connect { slot, .. }
-                if [libc::ECONNREFUSED, libc::ECONNABORTED, libc::ECONNRESET, libc::EPIPE]
-                    .map(Errno::new)
-                    .map(Outcome::Failed)
-                    .contains(&outcomes[0]) =>
+                if self.kind(*slot) != Kind::Datagram
+                    && [libc::ECONNREFUSED, libc::ECONNABORTED, libc::ECONNRESET, libc::EPIPE]
+                        .map(Errno::new)
+                        .map(Outcome::Failed)
+                        .contains(&outcomes[0]) =>
             {
                 self.file_mut(*slot).kind = Kind::Fresh;
                 self.file_mut(*slot).is_spent = true;
@@ -328,7 +362,14 @@ impl<'t> Run<'t> {
                 self.file_mut(*slot).kind = Kind::Stream;
             }
             Call::EpollCtl { member, .. } if succeeded => self.file_mut(*member).is_member = true,
+            Call::SendTo { .. } => self.datagrams_sent += 1,
             Call::Send { slot, .. } | Call::SendMany { slot, .. } => {
+                if self.kind(*slot) == Kind::Datagram {
+                    self.datagrams_sent += match &outcomes[0] {
+                        Outcome::Lengths(lengths) => lengths.len(),
+                        _ => 1,
+                    };
+                }
                 self.file_mut(*slot).sent += match &outcomes[0] {
                     Outcome::Count(count) => *count,
                     Outcome::Lengths(lengths) => lengths.iter().sum(),
@@ -343,7 +384,7 @@ impl<'t> Run<'t> {
         &self.files[self.slots[slot].file]
     }
 
-    fn file_mut(&mut self, slot: Slot) -> &mut File {
+    pub fn file_mut(&mut self, slot: Slot) -> &mut File {
         &mut self.files[self.slots[slot].file]
     }
 
@@ -356,6 +397,13 @@ impl<'t> Run<'t> {
                 Some(nth) => format!("a number, from peer {nth}"),
                 None => "a number, from a peer that is gone".to_owned(),
             },
+            Outcome::Message(count, data, from, flags) => {
+                let from = address::parse(from).map_or("nobody".to_owned(), |from| self.datagram_name(side, from));
+                format!("{count} bytes from {from}, {flags:#x}: {}", words::brief(data))
+            }
+            Outcome::Name(name) if matches!(call, Call::Name { slot, .. } if self.kind(*slot) == Kind::Datagram) => {
+                address::parse(name).map_or(words::brief(name), |name| self.datagram_name(side, name))
+            }
             Outcome::Name(name) => {
                 let peer = match call {
                     Call::Name { slot, of_peer: true } => self.peer_at(side, name, self.fd(side, *slot)),
@@ -440,7 +488,7 @@ impl<'t> Run<'t> {
         let open = self.slots.iter().filter(|slot| slot.open);
         let own = open.map(|slot| peers::state(machine, slot.fds[side]));
         let theirs = self.peers.iter().map(|peer| peer.as_ref().map_or((0, 0), |peer| peer.sides[side].state()));
-        own.chain(theirs).collect()
+        own.chain(theirs).chain(self.datagram_peers.iter().map(|peer| peer.state(side))).collect()
     }
 
     fn states_in_words(&self, states: &[Vec<(u32, usize)>; 2]) -> String {
@@ -448,6 +496,7 @@ impl<'t> Run<'t> {
         let open = open.filter(|(_, slot)| slot.open);
         let names = open.map(|(nth, _)| format!("s{nth}"));
         let names = names.chain((0..self.peers.len()).map(|nth| format!("peer {nth}")));
+        let names = names.chain((0..self.datagram_peers.len()).map(|nth| format!("peer d{nth}")));
         let state = |(ready, unread): (u32, usize)| format!("{} with {unread} bytes", words::ready(ready));
         let differs = names.zip(states[0].iter().zip(&states[1])).filter(|(_, (left, right))| left != right);
         let words = differs.map(|(name, (left, right))| format!("{name} is {} and {}", state(*left), state(*right)));

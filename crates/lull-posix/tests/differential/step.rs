@@ -1,6 +1,6 @@
 //! From a step of a program to calls: what it means for the files that there are. The first side decides.
 //!
-//! What a program does not do, and why (each rule is named where it stands):
+//! What a program does not do, and why (each rule is named where it stands; `datagrams` has those of UDP):
 //! - "one waiter": see `run`.
 //! - "room": no more is on its way in a direction of a connection than the smallest buffers hold, and less than half of lull's,
 //!   which SO_RCVLOWAT is cut to (docs/user_plane.md, Limits). How much a full buffer takes is each system's own affair.
@@ -46,12 +46,12 @@ use super::run::{Kind, PeerPair, Result, Run, address_of};
 /// Rule "one segment".
 const SEGMENT_BYTES: usize = 1000;
 /// A port at which nobody listens.
-const REFUSING_PORT: u16 = 1;
+pub const REFUSING_PORT: u16 = 1;
 /// An address that is nobody's (RFC 5737).
 const FOREIGN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-const SOCKETS: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh];
-const FILES: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh, Kind::Eventfd];
+const SOCKETS: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh, Kind::Datagram];
+const FILES: &[Kind] = &[Kind::Listener, Kind::Stream, Kind::Stream, Kind::Fresh, Kind::Eventfd, Kind::Datagram];
 
 impl Run<'_> {
     /// Does a step, if there is what it needs.
@@ -102,11 +102,11 @@ impl Run<'_> {
             }
             Op::EpollCtl { context, pick, what, events } => {
                 let context = self.pick(*context, &[Kind::Epoll]);
-                let member = self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll]);
+                let member = self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll, Kind::Datagram]);
                 match (context, member) {
                     // Rule "one number".
                     (Some(slot), Some(member)) if self.file(member).numbers == 1 && !self.file(member).is_spent => {
-                        let mut events = *events;
+                        let mut events = self.watched_for(member, *events);
                         // Rules "reported twice" and "one-shot moves".
                         if self.bound(member).is_some_and(|(_, ip)| ip.is_unspecified()) {
                             events &= !(libc::EPOLLET | libc::EPOLLONESHOT) as u32;
@@ -142,6 +142,7 @@ impl Run<'_> {
             | Op::PeerRecv { .. }
             | Op::PeerShutdown { .. }
             | Op::PeerClose { .. } => self.peers_step(op).map(|()| None),
+            Op::Datagrams(op) => self.datagram_step(by, op),
             Op::Close { pick } if self.pick(*pick, FILES).is_some_and(|slot| self.is_polled(slot)) => Ok(None),
             _ => match self.plain(op) {
                 Some(call) => self.call(by, call),
@@ -215,9 +216,11 @@ impl Run<'_> {
         })
     }
 
-    fn pick(&self, pick: Pick, kinds: &[Kind]) -> Option<Slot> {
+    pub fn pick(&self, pick: Pick, kinds: &[Kind]) -> Option<Slot> {
         let all = 0..self.slots.len();
         let suits = |slot: &Slot| self.slots[*slot].open && kinds.contains(&self.kind(*slot));
+        // What is done to datagram sockets has rules of its own.
+        let all = all.filter(|slot| self.kind(*slot) != Kind::Datagram || kinds.contains(&Kind::Datagram));
         let of = |slots: Vec<Slot>| slots.get(usize::from(pick.nth) % slots.len().max(1)).copied();
         if pick.any { of(all.collect()) } else { of(all.filter(suits).collect()) }
     }
@@ -230,7 +233,7 @@ impl Run<'_> {
 
     /// Rule "fresh".
     fn not_fresh(&self, pick: Pick, kinds: &[Kind]) -> Option<Slot> {
-        self.pick(pick, kinds).filter(|slot| self.kind(*slot) != Kind::Fresh)
+        self.pick(pick, kinds).filter(|slot| self.kind(*slot) != Kind::Fresh && !self.is_bare(*slot))
     }
 
     /// Rule "fresh", for what was a listener.
@@ -255,7 +258,7 @@ impl Run<'_> {
         self.call(false, Call::SetOption { slot, level, name, value }).map(drop)
     }
 
-    fn bind(&mut self, by: bool, slot: Slot, at: &At) -> Result<Option<Slot>> {
+    pub fn bind(&mut self, by: bool, slot: Slot, at: &At) -> Result<Option<Slot>> {
         let own = [0, 1].map(|side| self.machine(side).own());
         let same = |ip: Ipv4Addr| [address_of(ip, 0), address_of(ip, 0)];
         let (words, addresses) = match at {
@@ -364,7 +367,7 @@ impl Run<'_> {
     fn poll(&mut self, by: bool, members: &[(Pick, i16)], timeout_ms: c_int, by_select: bool) -> Result<Option<Slot>> {
         use Kind::{Eventfd, Fresh, Listener, Stream};
         let member = |(pick, events): &(Pick, i16)| {
-            Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll])?, *events))
+            Some((self.pick(*pick, &[Listener, Stream, Stream, Fresh, Eventfd, Kind::Epoll, Kind::Datagram])?, *events))
         };
         let mut members: Vec<(Slot, i16)> = members.iter().filter_map(member).collect();
         if by_select {
@@ -483,7 +486,7 @@ impl Run<'_> {
     }
 }
 
-fn wrong_family() -> Vec<u8> {
+pub fn wrong_family() -> Vec<u8> {
     address::Bytes::new("[::1]:9".parse().unwrap(), libc::AF_INET6).to_vec()
 }
 
