@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::text::{quantity, render};
+use super::found::Found;
+use super::text::render;
 use super::values::{KEYS, Key};
 use super::{Cell, Column, Measured, Setup};
 use crate::RunError;
@@ -25,37 +26,6 @@ const NAME: &str = "MACHINE.toml";
 const LOOSE: f64 = 1.6;
 /// The seed of the search's runs. All evaluations have the same, so that slopes are not noise.
 const SEED: u64 = 1;
-
-/// A value that was found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// Its key.
-    pub key: &'static Key,
-    /// The value, in the key's unit.
-    pub value: f64,
-    /// How far it may be off (95 %): of a fitted value from how the cells depend on it.
-    pub interval: f64,
-    /// What was measured of it alone, if it was.
-    pub measured: Option<f64>,
-}
-
-impl Found {
-    /// Its interval, in words.
-    pub fn interval_text(&self) -> String {
-        match self.key.unit {
-            "share" => format!("± {:.1}%", 100.0 * self.interval),
-            _ => format!("± {}", lull_units::time_text(self.interval.round() as u64)),
-        }
-    }
-
-    /// Where it comes from, in words.
-    pub fn how(&self) -> String {
-        match self.measured {
-            Some(measured) => format!("measured ({}) and fitted", quantity(self.key.unit, measured)),
-            None => "fitted".to_owned(),
-        }
-    }
-}
 
 /// What is told of a search: evaluations so far, and at the most.
 pub type Progress<'a> = &'a mut dyn FnMut(usize, usize);

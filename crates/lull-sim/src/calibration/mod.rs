@@ -10,10 +10,12 @@
 //! Nothing here measures: whoever does (`lull calibrate`) gives a [`Setup`], [`Measured`] values and [`Cell`]s.
 
 mod fit;
+mod found;
 mod text;
 mod values;
 
-pub use fit::{CalibrateError, Calibrated, Found, Progress, calibrate, simulate};
+pub use fit::{CalibrateError, Calibrated, Progress, calibrate, simulate};
+pub use found::Found;
 pub use values::{KEYS, Key};
 
 use lull_core::Mode;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::fit::Found;
+use super::found::{Found, quantity};
 use super::{Interrupts, Setup};
 use crate::instructions::Instructions;
 
@@ -67,12 +67,4 @@ pub(super) fn render(setup: &Setup, found: &[Found], instructions: Option<(Instr
 
 fn profile(setup: &Setup) -> &'static str {
     if setup.user_plane { "lull-user" } else { "round" }
-}
-
-/// A value as the file has it.
-pub(super) fn quantity(unit: &str, value: f64) -> String {
-    match unit {
-        "share" => format!("{:.1}%", 100.0 * value),
-        _ => format!("{}ns", value.round() as u64),
-    }
 }

@@ -5,10 +5,11 @@
 //! overload.
 
 mod arrivals;
+mod asking;
 mod generator;
 
-pub(crate) use self::arrivals::Source;
-use self::generator::Generator;
+use self::asking::Generator;
+pub(crate) use self::asking::Source;
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;

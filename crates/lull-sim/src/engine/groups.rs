@@ -1,91 +1,21 @@
-//! Busy-polling CPU groups: their members, the threads of their pollers, and who is told of what arrives.
+//! Busy-polling CPU groups: what an operator does to them, and who is told of what arrives.
 //!
 //! The rules are the core's ([`lull_core::group`]); a poller's thread runs [`GroupPollerProgram`]. Who makes empty passes makes
 //! them in one segment, which whatever arrives for a member ends with the pass that it falls into.
 
 use std::sync::Arc;
 
-use lull_core::group::{AttachRefused, EnterRefused, GroupWake, Removal};
-use lull_core::{BusyStop, Group, GroupConfig, GroupPoller};
+use lull_core::group::{AttachRefused, EnterRefused, Removal};
+use lull_core::{Group, GroupConfig};
 
 use crate::engine::app::group_leaver::GroupLeaver;
 use crate::engine::app::group_poller::GroupPollerProgram;
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
-use crate::engine::id::{CpuId, GroupId, QueueId, Table, ThreadId};
+use crate::engine::id::{CpuId, GroupId, QueueId};
 use crate::engine::nic::Nic;
+use crate::engine::seats::{Seat, SimGroup};
 use crate::engine::sim::Sim;
-use crate::engine::thread::ThreadState;
-
-/// The thread of one CPU's poller.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    pub(crate) cpu: CpuId,
-    pub(crate) thread: ThreadId,
-    /// A poller that was attached and whose thread has not taken it yet.
-    pub(crate) arriving: Option<GroupPoller>,
-    /// The poller is attached, or drains.
-    pub(crate) taken: bool,
-    /// A wake-up that came while the thread did not sleep: it ends the next sleep.
-    pub(crate) kept: bool,
-    /// The poller has begun to rest and unmasks its members.
-    pub(crate) settles: bool,
-    /// Time spent on empty passes in a period, with the period's number.
-    pub(crate) empty: (u64, u64),
-}
-
-/// One group with its threads.
-#[derive(Debug)]
-pub(crate) struct SimGroup {
-    pub(crate) group: Arc<Group>,
-    pub(crate) seats: Vec<Seat>,
-}
-
-impl SimGroup {
-    /// The seat of this CPU; it is there since the CPU was attached first.
-    pub(crate) fn seat(&mut self, cpu: CpuId) -> &mut Seat {
-        match self.seats.iter_mut().find(|seat| seat.cpu == cpu) {
-            Some(seat) => seat,
-            None => unreachable!("CPU {cpu} was never attached to group {}", self.group.index()),
-        }
-    }
-
-    /// Whether a detached poller has not let go of everything.
-    pub(crate) fn drains(&self) -> bool {
-        let attached = self.group.census().attached as usize;
-        self.seats.iter().filter(|seat| seat.taken).count() > attached
-    }
-}
-
-/// See the [module](self).
-#[derive(Debug)]
-pub(crate) struct Groups {
-    pub(crate) table: Table<GroupId, SimGroup>,
-    /// Members that an operator took out, whose last poll is owed by the thread that is an operator's.
-    pub(crate) leaving: Vec<(QueueId, BusyStop)>,
-    pub(crate) leaver: Option<ThreadId>,
-}
-
-impl Groups {
-    pub(crate) fn new() -> Groups {
-        Groups { table: Table::new(), leaving: Vec::new(), leaver: None }
-    }
-
-    /// Wakes a poller whose bit is set.
-    pub(crate) fn wake(&mut self, env: &mut Env, cpus: &mut Cpus, group: GroupId, wake: &GroupWake, by: CpuId) {
-        let seat = self.table[group].seat(CpuId::new(wake.cpu));
-        if cpus.threads[seat.thread].state == ThreadState::Sleeping {
-            cpus.wake(env, seat.thread, by);
-        } else {
-            seat.kept = true;
-        }
-    }
-
-    /// Whether a wake-up was kept for the poller of this CPU, which was about to sleep.
-    pub(crate) fn take_kept(&mut self, group: GroupId, cpu: CpuId) -> bool {
-        std::mem::take(&mut self.table[group].seat(cpu).kept)
-    }
-}
 
 impl Nic {
     /// A member was scheduled: it is visited, by a poller that rested if need be.

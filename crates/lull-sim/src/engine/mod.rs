@@ -22,7 +22,7 @@
 //! | `napi` | the NIC's NAPI instances: schedule, completion, settling, timers, suspend and resume |
 //! | `cpu`, `cpus`, `idle` | hard interrupt above softirq above thread above idle; accounting; the idle governor |
 //! | `user_host` | CPUs on which lull's own host delivers |
-//! | `groups` | busy-polling CPU groups: their members, their pollers' threads, who is told of what arrives |
+//! | `seats`, `groups` | busy-polling CPU groups: their pollers' threads; what an operator does, who is told of what arrives |
 //! | `transmit` | transmit queues with a discipline, and whoever runs them |
 //! | `guest`, `vcpu` | a guest's CPU, which is a thread of another |
 //! | `softirq`, `poll` | `net_rx_action` and `handle_softirqs`; one poll of a queue, in chunks |
@@ -64,6 +64,7 @@ pub(crate) mod recorder;
 pub(crate) mod relay;
 pub mod rng;
 pub(crate) mod scheduler;
+pub(crate) mod seats;
 pub(crate) mod segment;
 pub mod sim;
 pub(crate) mod slots;

@@ -15,10 +15,10 @@ use crate::engine::cpu::Irq;
 use crate::engine::cpus::Cpus;
 use crate::engine::dim::{Dim, Moderation, RX_CQE, TX_EQE};
 use crate::engine::env::Env;
-use crate::engine::groups::Groups;
 use crate::engine::id::{ConnId, CpuId, GroupId, Id, QueueId, Side, SocketId, Table, ThreadId, XskId};
 use crate::engine::recorder::What;
 use crate::engine::rng::{Component, Stream};
+use crate::engine::seats::Groups;
 use crate::engine::transmit::TransmitQueue;
 use crate::world::{Masking, ModerationSpec, Period, QueueSpec, World};
 

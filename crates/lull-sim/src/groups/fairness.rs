@@ -2,7 +2,7 @@
 
 use lull_core::GroupConfig;
 
-use super::{CaseTable, new_waits, us};
+use super::table::{CaseTable, new_waits, us};
 use crate::costs::Costs;
 use crate::engine::error::RunError;
 use crate::engine::id::QueueId;

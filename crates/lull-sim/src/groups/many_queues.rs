@@ -3,7 +3,7 @@
 
 use lull_core::GroupConfig;
 
-use super::CaseTable;
+use super::table::CaseTable;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::engine::error::RunError;

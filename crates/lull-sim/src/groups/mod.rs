@@ -4,73 +4,9 @@
 mod fairness;
 mod many_queues;
 mod parking;
+mod table;
 
 pub use fairness::fairness;
 pub use many_queues::many_queues;
 pub use parking::parking;
-
-use hdrhistogram::Histogram;
-
-/// A table of figures, with what is claimed of them.
-#[derive(Clone, Debug)]
-pub struct CaseTable {
-    /// What it shows.
-    pub title: String,
-    /// What the figures are, with their units.
-    pub columns: Vec<&'static str>,
-    /// Rows: what each is of, and its figures.
-    pub rows: Vec<(String, Vec<f64>)>,
-    /// What is claimed, and whether it holds.
-    pub statements: Vec<(bool, String)>,
-}
-
-impl CaseTable {
-    /// As it is printed.
-    pub fn text(&self) -> String {
-        let name = self.rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = self.columns.iter().map(|column| column.chars().count().max(9)).collect();
-        let mut text = format!("{}\n\n{:name$}", self.title, "");
-        for (column, width) in self.columns.iter().zip(&widths) {
-            text += &format!("  {column:>width$}");
-        }
-        text += "\n";
-        for (row, values) in &self.rows {
-            text += &format!("{row:name$}");
-            for (value, width) in values.iter().zip(&widths) {
-                text += &format!("  {:>width$}", number(*value));
-            }
-            text += "\n";
-        }
-        text += "\n";
-        for (holds, what) in &self.statements {
-            text += &format!("{}  {what}\n", if *holds { "PASS" } else { "FAIL" });
-        }
-        text
-    }
-
-    /// As comma-separated values.
-    pub fn to_csv(&self) -> String {
-        let mut text = format!("row,{}\n", self.columns.join(",").replace(' ', "_"));
-        for (row, values) in &self.rows {
-            let values: Vec<String> = values.iter().map(|value| value.to_string()).collect();
-            text += &format!("\"{row}\",{}\n", values.join(","));
-        }
-        text
-    }
-}
-
-fn number(value: f64) -> String {
-    if value >= 100.0 || value == value.round() { format!("{value:.0}") } else { format!("{value:.2}") }
-}
-
-/// The waits of packets: how long the first of a ring lay there until a poll looked.
-pub(crate) fn new_waits() -> Histogram<u64> {
-    match Histogram::new_with_bounds(1, 10_000_000_000, 3) {
-        Ok(waits) => waits,
-        Err(_) => unreachable!("constant bounds in order"),
-    }
-}
-
-fn us(waits: &Histogram<u64>, percentile: f64) -> f64 {
-    waits.value_at_percentile(percentile) as f64 / 1_000.0
-}
+pub use table::CaseTable;

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use lull_core::GroupConfig;
 use lull_core::group::{PollerStats, Thresholds};
 
-use super::{CaseTable, new_waits, us};
+use super::table::{CaseTable, new_waits, us};
 use crate::costs::Costs;
 use crate::engine::error::RunError;
 use crate::engine::id::{CpuId, GroupId, SourceId};

@@ -7,37 +7,21 @@
 mod followed;
 mod groups;
 mod transmit;
+mod violation;
 
 use lull_core::event::EventKind;
 use lull_core::state;
 
 use crate::engine::cpu::Irq;
 use crate::engine::id::{QueueId, Side, Table};
-use crate::engine::nic::Queue;
 use crate::engine::recorder::{Packed, Recorder, is_of_group};
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
 use crate::random::check::followed::{Followed, Said};
 use crate::random::check::groups::GroupChecker;
+pub use crate::random::check::violation::Violation;
+use crate::random::check::violation::waits_in_vain;
 use crate::random::script::Script;
-
-/// An invariant that did not hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// The number of the invariant in §14, or the name of another check.
-    pub rule: &'static str,
-    /// When, in nanoseconds of the world.
-    pub at_ns: u64,
-    /// What was found.
-    pub found: String,
-}
-
-impl std::fmt::Display for Violation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Violation { rule, at_ns, found } = self;
-        write!(f, "{rule}: {found}, at {}.{:06} ms", at_ns / 1_000_000, at_ns % 1_000_000)
-    }
-}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -109,11 +93,6 @@ impl Checker {
         }
         Ok(())
     }
-}
-
-/// Whether something lies in a ring and no moderation timer will report it.
-fn waits_in_vain(sim: &Sim, index: QueueId, queue: &Queue, side: Side) -> bool {
-    queue.unpolled(side) > 0 && sim.env.agenda.slot_ns(sim.env.slots.moderation(index, side)).is_none()
 }
 
 /// The state of every instance between two steps.

@@ -25,6 +25,7 @@ pub mod check;
 pub mod plan;
 pub mod run;
 pub mod script;
+mod shape;
 pub mod shrink;
 mod timeline;
 mod words;
@@ -32,6 +33,7 @@ mod words;
 pub use check::Violation;
 pub use plan::Plan;
 pub use run::{Bound, WorldOutcome};
+pub use shape::Shape;
 pub use shrink::Shrunk;
 pub use timeline::Timeline;
 
@@ -39,18 +41,6 @@ use crate::engine::transition::Coverage;
 
 /// Events that a report tells.
 const REPORTED: usize = 60;
-
-/// Which worlds are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shape {
-    /// Three in ten have busy-polling CPU groups.
-    #[default]
-    Any,
-    /// All have.
-    Groups,
-    /// All have, and transmit queues with a discipline.
-    Transmit,
-}
 
 /// A failing world in words: shrunk, with its last events and the command that shows it again. Says so if it does not
 /// fail.

@@ -7,9 +7,9 @@ use lull_core::{EpollOptions, Sysctl, Threaded};
 
 use self::draw::Draw;
 use crate::engine::rng::{Component, Stream};
-use crate::random::Shape;
 use crate::random::action::Action;
 use crate::random::script::Step;
+use crate::random::shape::Shape;
 use crate::random::words::{params, settings};
 use crate::world::{
     ConnectionsSpec, ContextSpec, GroupMemberSpec, GroupSpec, Masking, NetSpec, QueueSpec, Traffic, WorkerSpec, World,

@@ -13,8 +13,8 @@ use toml::Spanned;
 
 use super::check::{Check, LATENCY};
 use super::error::WorldFileError;
-use super::file::RequestCost;
 use super::raw::Raw;
+use super::request_cost::RequestCost;
 use super::responder::{AfXdp, Wait};
 use crate::costs::Costs;
 use crate::units::Time;
@@ -24,15 +24,11 @@ const FRAME: RangeInclusive<u64> = 10..=100_000_000;
 /// Frames at a time: the ring of a socket holds 2048.
 const BATCH: RangeInclusive<u64> = 1..=2_048;
 const BATCH_DEFAULT: u64 = 64;
-/// Whether the file describes such a service.
-pub(super) fn is_meant(raw: &Raw) -> bool {
-    raw.service.kind.get_ref() == "af_xdp"
-}
 
 /// Keys of other services that it has, or its own keys that another has, are refused.
 pub(super) fn refuse_strangers(check: &Check<'_>, raw: &Raw) -> Result<(), WorldFileError> {
     let service = &raw.service;
-    if !is_meant(raw) {
+    if !raw.is_af_xdp() {
         let kind = service.kind.get_ref();
         let stranger = |key: &str, at| {
             let problem = format!(

@@ -1,14 +1,15 @@
 //! The world that a file describes, in a mode under a load.
 
-use lull_core::{AppPolicy, EpollOptions, Mode, Threaded};
+use lull_core::{AppPolicy, EpollOptions, Mode, NapiSettings, Threaded};
 
 use super::file::{AGENDA_EVENT_BYTES, EVENTS_DEFAULT, Second, WorldFile};
 use super::plane::WorkerCores;
 use super::responder::{AfXdp, BUSY_BUDGET, Wait};
+use super::transmit::TransmitQueues;
 use crate::engine::dim::Moderation;
 use crate::world::{
     ConnectionsSpec, ContextSpec, CoresSpec, ModerationSpec, PeerKind, PeerSpec, Period, QueueSpec, Receive,
-    SecondSpec, SocketSpec, Traffic, Transmit, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
+    SecondSpec, SocketSpec, Traffic, Transmit, TransmitSpec, WorkerSpec, World, XskSpec, XskThreadSpec, XskWait,
 };
 
 /// CPUs of a twin: receiver, sender, poller.
@@ -242,5 +243,25 @@ impl AfXdp {
         let servers = (0..pairs).map(|pair| socket(pairs + pair, pair, pair, world.net.answer_ns));
         world.sockets.extend(servers);
         world
+    }
+}
+
+impl TransmitQueues {
+    /// The transmit queue beside a queue. As with lull's own stack it has a NAPI of its own, which neither defers nor has a thread:
+    /// it is there for what a sender's run leaves.
+    fn beside(&self, file: &WorldFile, queue: u16, like: &QueueSpec) -> QueueSpec {
+        let (_, answer_bits) = file.bits;
+        QueueSpec {
+            napi: NapiSettings::default(),
+            transmits: Some(TransmitSpec {
+                qdisc: self.qdisc,
+                limits: self.limits,
+                ring_frames: self.ring_frames,
+                frame_bytes: (answer_bits / 8) as u32,
+                frame_wire_ns: (answer_bits * 1_000_000_000).div_ceil(file.bits_per_s) as u32,
+                reaped_by: file.tx_completions.then_some(u32::from(queue)),
+            }),
+            ..QueueSpec::new(like.cpu)
+        }
     }
 }

@@ -7,8 +7,9 @@
 
 use lull_core::Mode;
 
-use super::file::{Bounds, RequestCost, WorldFile};
+use super::file::{Bounds, WorldFile};
 use super::plane::WorkerCores;
+use super::request_cost::RequestCost;
 use crate::engine::sim::Sim;
 use crate::world::Traffic;
 use lull_units::time_text;

@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use super::af_xdp;
 use super::calibrate::{self, Division};
 use super::check::Check;
 use super::error::WorldFileError;
-use super::file::{RequestCost, WorldFile};
+use super::file::WorldFile;
 use super::raw::{Over, Raw};
+use super::request_cost::RequestCost;
 use crate::costs::Costs;
 use crate::engine::cache::CacheSpec;
 use crate::profile::{self, PROFILES, Profile};
@@ -43,7 +43,7 @@ pub(super) fn charged(check: &Check<'_>, raw: &Raw) -> Result<Charged, WorldFile
 fn profile_of(check: &Check<'_>, raw: &Raw) -> Result<&'static Profile, WorldFileError> {
     let Some(name) = &raw.costs.profile else {
         let user = raw.machine.plane.as_ref().is_some_and(|plane| plane.get_ref() == "user");
-        return Ok(match af_xdp::is_meant(raw) {
+        return Ok(match raw.is_af_xdp() {
             true => &profile::XSK_RR,
             false if user => &profile::LULL_USER,
             false => PROFILES[0],

@@ -5,6 +5,7 @@ use lull_core::Mode;
 use super::group::{self, PollingGroup};
 use super::load::Arrivals;
 use super::plane::WorkerCores;
+use super::request_cost::RequestCost;
 use super::responder::AfXdp;
 use super::transmit::TransmitQueues;
 use crate::costs::Costs;
@@ -19,30 +20,6 @@ pub(super) const EVENTS_DEFAULT: u32 = 1_024;
 
 /// Memory that one event of the agenda takes.
 pub(crate) const AGENDA_EVENT_BYTES: u64 = 64;
-
-/// A measured cost of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestCost {
-    /// CPU time of the serving thread, user and system, in nanoseconds a request (`request_cost`).
-    Thread(u32),
-    /// CPU time of everything on the service's cores, in nanoseconds a request (`request_cost_total`).
-    Everything(u32),
-    /// CPU time of the application's own part, in nanoseconds a request: without `epoll_wait` and delivery
-    /// (`request_cost_own`). It is put into the world as it stands.
-    Own(u32),
-    /// CPU time of an AF_XDP responder for a frame that comes alone, in nanoseconds: given part by part
-    /// (`receive_cost`, `handle_cost`, `send_cost`), and not calibrated.
-    Frame(u32),
-}
-
-impl RequestCost {
-    /// In nanoseconds.
-    pub fn ns(self) -> u32 {
-        let (RequestCost::Thread(ns) | RequestCost::Everything(ns) | RequestCost::Own(ns) | RequestCost::Frame(ns)) =
-            self;
-        ns
-    }
-}
 
 /// A second application whose connections arrive on the same queues (`[second]`). It has one thread, which waits in an
 /// `epoll_wait` that never busy polls, on the first core that has no worker of the service, or else on the last core.

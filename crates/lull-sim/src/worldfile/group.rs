@@ -10,7 +10,6 @@ use lull_core::mode::GroupPolling;
 use lull_core::{GroupConfig, Mode};
 use toml::Spanned;
 
-use super::af_xdp;
 use super::check::Check;
 use super::error::WorldFileError;
 use super::raw::{self, Raw};
@@ -73,7 +72,7 @@ pub(super) fn resolve(
     (cores, queues): (u16, u16),
 ) -> Result<Option<PollingGroup>, WorldFileError> {
     let Some(group) = &raw.group else { return Ok(None) };
-    if af_xdp::is_meant(raw) {
+    if raw.is_af_xdp() {
         let problem = "an AF_XDP responder has its queues polled by its own threads' calls: remove [group]";
         return Err(check.error("group.cpus", &group.cpus, problem));
     }

@@ -67,7 +67,7 @@ pub(super) fn host(check: &Check<'_>, raw: &Raw) -> Result<Option<UserHost>, Wor
             return Err(check.error("machine.plane", plane, problem));
         }
     };
-    if let (true, Some(value)) = (user && super::af_xdp::is_meant(raw), &machine.plane) {
+    if let (true, Some(value)) = (user && raw.is_af_xdp(), &machine.plane) {
         let problem = "an AF_XDP responder has no stack, and is delivered to by the kernel: remove this";
         return Err(check.error("machine.plane", value, problem));
     }

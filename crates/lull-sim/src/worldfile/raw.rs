@@ -27,6 +27,13 @@ pub(super) struct Raw {
     pub(super) run: Run,
 }
 
+impl Raw {
+    /// Whether the file describes an AF_XDP responder.
+    pub(super) fn is_af_xdp(&self) -> bool {
+        self.service.kind.get_ref() == "af_xdp"
+    }
+}
+
 /// `[machine]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -65,7 +65,7 @@ pub(super) fn resolve(source: &Source<'_>, raw: &Raw) -> Result<WorldFile, World
     let cores = check.count("machine.cores", &raw.machine.cores, &CORES)? as u16;
     let workers = check.count_or("service.workers", &raw.service.workers, &CORES, cores)? as u16;
     let queues = check.count_or("nic.queues", &raw.nic.queues, &CORES, workers)? as u16;
-    let xdp = match af_xdp::is_meant(raw) {
+    let xdp = match raw.is_af_xdp() {
         true => Some(af_xdp::resolve(&check, raw, (cores, workers, queues), &mut costs)?),
         false => None,
     };

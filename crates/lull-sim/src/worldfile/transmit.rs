@@ -2,17 +2,13 @@
 
 use std::ops::RangeInclusive;
 
-use lull_core::NapiSettings;
 use lull_qdisc::{Kind, Limits};
 use toml::Spanned;
 
-use super::af_xdp;
 use super::check::Check;
 use super::error::WorldFileError;
-use super::file::WorldFile;
 use super::raw::{self, Raw};
 use crate::units::Count;
-use crate::world::{QueueSpec, TransmitSpec};
 
 /// Frames that a ring or a discipline may hold.
 const FRAMES: RangeInclusive<u64> = 1..=1_000_000;
@@ -36,31 +32,13 @@ impl TransmitQueues {
     pub(super) fn describe(&self) -> String {
         format!("{} before each transmit ring of {}", self.qdisc, self.ring_frames)
     }
-
-    /// The transmit queue beside a queue. As with lull's own stack it has a NAPI of its own, which neither defers nor has a thread:
-    /// it is there for what a sender's run leaves.
-    pub(super) fn beside(&self, file: &WorldFile, queue: u16, like: &QueueSpec) -> QueueSpec {
-        let (_, answer_bits) = file.bits;
-        QueueSpec {
-            napi: NapiSettings::default(),
-            transmits: Some(TransmitSpec {
-                qdisc: self.qdisc,
-                limits: self.limits,
-                ring_frames: self.ring_frames,
-                frame_bytes: (answer_bits / 8) as u32,
-                frame_wire_ns: (answer_bits * 1_000_000_000).div_ceil(file.bits_per_s) as u32,
-                reaped_by: file.tx_completions.then_some(u32::from(queue)),
-            }),
-            ..QueueSpec::new(like.cpu)
-        }
-    }
 }
 
 /// The transmit queues, if the file has them.
 pub(super) fn resolve(check: &Check<'_>, raw: &Raw) -> Result<Option<TransmitQueues>, WorldFileError> {
     let Some(transmit) = &raw.transmit else { return Ok(None) };
     let refuse = |problem: &str| Err(check.error("transmit.qdisc", &transmit.qdisc, problem));
-    if af_xdp::is_meant(raw) {
+    if raw.is_af_xdp() {
         return refuse("frames of AF_XDP sockets pass no queueing discipline: remove [transmit]");
     }
     if raw.service.kind.get_ref() == "proxy" {

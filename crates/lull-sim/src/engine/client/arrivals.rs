@@ -1,41 +1,14 @@
 //! When clients ask: open and closed loops, distributions of gaps, traces, noise.
 
 use super::Clients;
+use super::asking::Source;
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::cpus::Cpus;
 use crate::engine::env::Env;
 use crate::engine::id::{ConnId, SourceId};
 use crate::engine::nic::{Nic, Packet};
-use crate::engine::rng::Stream;
 use crate::engine::traffic::GeneralizedPareto;
 use crate::world::Traffic;
-
-/// One group of connections.
-#[derive(Debug)]
-pub(crate) struct Source {
-    first: ConnId,
-    count: u32,
-    pub(super) traffic: Traffic,
-    /// When the next arrival of the whole group is due. One that was drawn before the rate changed is nobody's.
-    due_ns: Option<u64>,
-    rng: Stream,
-    /// The arrivals of the trace that it has looked at, and the connections that they are for: the same for all groups.
-    traced: u64,
-    traced_to: Stream,
-}
-
-impl Source {
-    pub(crate) fn new(first: ConnId, count: u32, traffic: Traffic, rng: Stream, traced_to: Stream) -> Source {
-        Source { first, count, traffic, due_ns: None, rng, traced: 0, traced_to }
-    }
-}
-
-impl Source {
-    /// Its connections.
-    fn connections(&self) -> impl Iterator<Item = ConnId> + use<> {
-        (self.first.raw()..self.first.raw() + self.count).map(ConnId::new)
-    }
-}
 
 impl Clients {
     /// Begins the load.

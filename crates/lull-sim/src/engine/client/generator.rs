@@ -1,25 +1,13 @@
 //! Clients that are threads of one generator, one for each context ([`GeneratorSpec`](crate::GeneratorSpec)): their turns.
 
 use super::Clients;
+use super::asking::Generator;
 use crate::engine::agenda::{Event, PacketKind};
 use crate::engine::env::Env;
 use crate::engine::id::{ConnId, ContextId};
 
 /// Requests that a turn sends at the most (the lab's wire client).
 const SENT_MAX: usize = 32;
-
-/// A thread of the generator.
-#[derive(Debug, Default)]
-pub(super) struct Generator {
-    /// Until when it is busy.
-    busy_until_ns: u64,
-    /// Its next turn is on the agenda.
-    has_turn: bool,
-    /// Answers that it has not taken.
-    answers: Vec<ConnId>,
-    /// Requests that it has not sent, in order.
-    due: Vec<ConnId>,
-}
 
 impl Clients {
     pub(super) fn start_generators(&mut self, env: &Env) {

@@ -6,7 +6,7 @@ use lull_core::event::EventKind;
 use crate::engine::id::QueueId;
 use crate::engine::sim::Sim;
 use crate::engine::transition::Transition;
-use crate::random::check::Violation;
+use crate::random::check::violation::Violation;
 use crate::random::script::Script;
 
 /// Timers are kept in units of 16 ns, rounded up.

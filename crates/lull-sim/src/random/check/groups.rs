@@ -7,11 +7,11 @@ use lull_core::group::governor::CHANGE_NS;
 use lull_core::group::poller::STEAL_AFTER_NS;
 use lull_core::state;
 
-use super::{Violation, waits_in_vain};
+use super::violation::{Violation, waits_in_vain};
 use crate::engine::cpu::{Irq, Level};
-use crate::engine::groups::{Seat, SimGroup};
 use crate::engine::id::{CpuId, GroupId, QueueId, Side, Table};
 use crate::engine::nic::Queue;
+use crate::engine::seats::{Seat, SimGroup};
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Spin, ThreadState};
 use crate::engine::transition::Transition;

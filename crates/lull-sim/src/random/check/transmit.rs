@@ -6,13 +6,13 @@ use lull_core::tx::doorbell::DOORBELL_AGE_NS;
 
 use super::groups::{GroupChecker, Member};
 use crate::engine::cpu::Irq;
-use crate::engine::groups::SimGroup;
 use crate::engine::id::{GroupId, QueueId};
 use crate::engine::nic::Queue;
+use crate::engine::seats::SimGroup;
 use crate::engine::sim::Sim;
 use crate::engine::thread::{Spin, ThreadState};
 use crate::engine::transmit::TransmitQueue;
-use crate::random::check::Violation;
+use crate::random::check::violation::Violation;
 
 /// Passes that a poller may take until it has seen that a doorbell is due.
 const DOORBELL_PASSES: u64 = 4;
